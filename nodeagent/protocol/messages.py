@@ -1,0 +1,257 @@
+"""The messages between portal and agent, version 1: frozen values, standard library only.
+
+One JSON object per WebSocket text frame: ``{"v": 1, "type": <name>, ...fields}``.
+``decode`` is strict: unknown type, version, field, wrong JSON type or a figure out of range
+raise ``ProtocolError`` with a stable code. Unknown measurements are None, never zero.
+
+The order on a connection: portal sends Challenge; agent answers Hello (its signature over the
+challenge, or a one-time enrolment token with a fresh public key); portal answers Welcome or
+Refused; then Desired goes down, and Report, Samples and Heartbeat come up. Ack tells the agent
+which report was stored, so that it may forget leases that are gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+VERSION = 1
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFact:
+    """One MIG profile as the device reports it (``profile_id`` is the driver's own number)."""
+
+    name: str
+    profile_id: int
+    slices: int
+    starts: tuple[int, ...]
+    memory_mib: int
+    sm_count: int | None
+    max_instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFact:
+    """One accelerator as its driver sees it. ``grid`` counts memory slices (1 without slices)."""
+
+    uuid: str
+    index: int
+    vendor: str
+    model: str
+    memory_mib: int
+    grid: int
+    modes: tuple[str, ...]
+    sm_count: int | None = None
+    pci_bus_id: str = ""
+    serial: str = ""
+    numa_node: int | None = None
+    link_domain: str = ""
+    mig_enabled: bool | None = None
+    max_clients: int = 48
+    profiles: tuple[ProfileFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """First frame of the portal: 32 random bytes in hex, to be signed as ``berth-agent-v1:<nonce>:<node>``."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who the agent is and what it has.
+
+    Either ``signature`` (hex Ed25519, by the key made at enrolment) or ``enrol_token`` with
+    ``public_key`` (hex, 32 bytes) and a signature by that key is given.
+    """
+
+    node: str
+    signature: str
+    boot_id: str
+    agent_version: str
+    driver: str
+    driver_version: str
+    devices: tuple[DeviceFact, ...]
+    public_key: str = ""
+    enrol_token: str = ""
+    last_epoch: int = 0
+    last_revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The portal knows this agent: its epoch fences every later frame."""
+
+    node: str
+    epoch: int
+    heartbeat_s: int
+    sample_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The portal will not talk: ``code`` is stable, ``detail`` says what to do next."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredSlot:
+    """One unit of a lease at its exact place. ``size`` 0 is a share inside a host placement."""
+
+    device: str
+    mode: str
+    start: int
+    size: int
+    share_milli: int
+    memory_mib: int
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredLease:
+    """A lease that must exist on the node. ``remaining_s`` counts from when the frame was made."""
+
+    lease: str
+    generation: int
+    team: str
+    user: str
+    remaining_s: int
+    grace_s: int
+    slots: tuple[DesiredSlot, ...]
+    load_pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The node's whole desired state: what is not in it must be drained and removed."""
+
+    node: str
+    epoch: int
+    revision: int
+    leases: tuple[DesiredLease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAccess:
+    """How the holder reaches one slot: the partition's uuid, environment and device nodes."""
+
+    device: str
+    start: int
+    partition: str
+    env: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReport:
+    """What the agent observes of one lease.
+
+    ``phase``: preparing, ready, draining, failed, gone. ``active_ms`` is the time between ready
+    and the start of draining by the agent's monotonic clock, given with draining and gone.
+    """
+
+    lease: str
+    generation: int
+    phase: str
+    access: tuple[SlotAccess, ...] = ()
+    code: str = ""
+    detail: str = ""
+    active_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFact:
+    """A partition that exists on a device now; ``lease`` is empty when it is not one of ours."""
+
+    uuid: str
+    device: str
+    profile: str
+    start: int
+    size: int
+    lease: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFact:
+    """Something a device said about its health: XID number or a word, and how bad it is."""
+
+    device: str
+    code: str
+    severity: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the agent re-read after its last round. ``seq`` rises per boot id."""
+
+    epoch: int
+    boot_id: str
+    seq: int
+    revision: int
+    leases: tuple[LeaseReport, ...]
+    partitions: tuple[PartitionFact, ...]
+    health: tuple[HealthFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One device at one second; None is unknown. ``source`` names where the utilisation came from."""
+
+    device: str
+    util_percent: float | None
+    memory_used_mib: int | None
+    power_w: float | None
+    temperature_c: float | None
+    energy_mj: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSample:
+    """One slot of a lease at one second; None is unknown."""
+
+    lease: str
+    device: str
+    start: int
+    util_percent: float | None
+    memory_used_mib: int | None
+    memory_mib: int
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One frame per node and second. ``seq`` rises per boot id."""
+
+    epoch: int
+    boot_id: str
+    seq: int
+    devices: tuple[DeviceSample, ...]
+    slots: tuple[SlotSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Still here; ``revision`` is the last desired state carried out."""
+
+    epoch: int
+    boot_id: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The report with this ``seq`` is stored; leases it called gone may be forgotten."""
+
+    seq: int
+
+
+Message = (
+    Challenge | Hello | Welcome | Refused | Desired | Report | Samples | Heartbeat | Ack
+)

@@ -1,0 +1,199 @@
+"""What the engine reads and what it answers: plain frozen values, no clock, no database.
+
+Units: memory in MiB, shares in thousandths of one device (``share_milli``), quota in
+weighted thousandths (``share_milli`` x class weight / 1000), time in UTC, slots in memory slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Mode = Literal["exclusive", "mig", "mps", "memlimit", "timeslice"]
+SHARED_MODES: frozenset[str] = frozenset({"mps", "memlimit", "timeslice"})
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A MIG size on one board: how many memory slices it spans and where it may start."""
+
+    name: str
+    slices: int
+    starts: tuple[int, ...]
+    share_milli: int
+    memory_mib: int
+    max_instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A host. ``blocked`` says why nothing may be placed on it now ("" when something may)."""
+
+    id: int
+    name: str
+    blocked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An accelerator. ``grid`` is its number of memory slices (1 for boards without slices).
+
+    ``layout`` pins the MIG positions that may be used, as (profile name, start); None means
+    any legal position. ``max_clients`` bounds the shares of a shared mode.
+    """
+
+    id: int
+    node_id: int
+    model: str
+    grid: int
+    memory_mib: int
+    weight_milli: int
+    modes: frozenset[str]
+    profiles: tuple[Profile, ...] = ()
+    layout: tuple[tuple[str, int], ...] | None = None
+    max_clients: int = 48
+    index: int = 0
+    domain: str = ""
+    blocked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One live placement: ``size`` slots from ``start``, or one share inside a host placement.
+
+    A host placement (``is_host``) holds a whole board for a shared mode on behalf of one team;
+    shares name the same device and mode with ``size`` 0 and count against memory and share only.
+    ``until`` is the last instant it may be held.
+    """
+
+    device_id: int
+    start: int
+    size: int
+    mode: Mode
+    team_id: int
+    lease_id: int | None
+    until: datetime
+    share_milli: int = 0
+    memory_mib: int = 0
+    is_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One waiting request: ``count`` equal units on one node, all or nothing.
+
+    ``models`` empty means any model. ``profile`` is set for ``mig``; ``share_milli`` and
+    ``memory_mib`` for the shared modes. Higher ``priority`` goes first, then earlier
+    ``queued_at``, then smaller ``id``.
+    """
+
+    id: int
+    team_id: int
+    mode: Mode
+    count: int
+    duration_s: int
+    priority: int
+    queued_at: datetime
+    models: frozenset[str] = frozenset()
+    profile: str = ""
+    share_milli: int = 1000
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TeamQuota:
+    """A team's place in the tree and its ceiling; ``ceiling_milli`` None means no ceiling of its own."""
+
+    team_id: int
+    parent_id: int | None
+    ceiling_milli: int | None
+    used_milli: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything one turn may look at, as of ``taken_at``."""
+
+    taken_at: datetime
+    nodes: tuple[Node, ...]
+    devices: tuple[Device, ...]
+    held: tuple[Held, ...]
+    queue: tuple[Claim, ...]
+    quotas: tuple[TeamQuota, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which rules decide: names of the order and placement policies, and the version they come from."""
+
+    name: str = "default"
+    version: int = 0
+    order: str = "priority_fifo"
+    place: str = "binpack"
+    share_across_teams: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one unit of a grant goes. ``size`` 0 with a shared mode means a share inside a host placement."""
+
+    device_id: int
+    mode: Mode
+    start: int
+    size: int
+    share_milli: int
+    memory_mib: int
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A claim that gets its units now, all on ``node_id``; ``cost_milli`` is what its quota pays."""
+
+    claim_id: int
+    team_id: int
+    node_id: int
+    slots: tuple[Slot, ...]
+    cost_milli: int
+    duration_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a claim waits: a stable ``code`` and the figures its sentence is made from."""
+
+    code: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A claim that gets nothing this turn: 1-based ``position`` and ordered reasons, the main one first."""
+
+    claim_id: int
+    position: int
+    reasons: tuple[Reason, ...]
+    is_impossible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The decision of one turn. Preemptions and repartitions are empty until those policies exist."""
+
+    grants: tuple[Grant, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    preemptions: tuple[int, ...] = ()
+    repartitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a claim would start: ``starts_at`` None means not within the horizon, with the reasons why."""
+
+    claim_id: int
+    starts_at: datetime | None
+    position: int
+    reasons: tuple[Reason, ...] = ()
+    is_impossible: bool = False
