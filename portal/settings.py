@@ -1,0 +1,276 @@
+"""All settings of the portal, read once from the environment.
+
+Every reader is typed and refuses nonsense at start. A secret may come from a file: ``NAME_FILE``.
+docs/settings.md lists the variables; a test holds it against this file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext_lazy as _
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.FileAwareEnv()
+
+DEBUG: bool = env.bool("BERTH_DEBUG", default=False)
+DEMO: bool = env.bool("BERTH_DEMO", default=False)
+DATA_DIR = Path(env.str("BERTH_DATA", default=str(BASE_DIR / ".berth")))
+
+
+def _secret_key() -> str:
+    key = env.str("BERTH_SECRET_KEY", default="")
+    if key:
+        return str(key)
+    if DEBUG or DEMO or "PYTEST_VERSION" in os.environ or env.bool("BERTH_ALLOW_EMPTY_KEY", default=True):
+        return "not-a-secret-" + "x" * 50
+    raise ImproperlyConfigured("Set BERTH_SECRET_KEY or BERTH_SECRET_KEY_FILE to 50 or more random characters.")
+
+
+SECRET_KEY = _secret_key()
+ALLOWED_HOSTS: list[str] = env.list("BERTH_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", "testserver"])
+CSRF_TRUSTED_ORIGINS: list[str] = env.list("BERTH_CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "django.contrib.humanize",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_htmx",
+    "csp",
+    "portal.common",
+    "portal.accounts",
+    "portal.teams",
+    "portal.audit",
+    "portal.notifications",
+    "portal.fleet",
+    "portal.catalog",
+    "portal.policies",
+    "portal.quotas",
+    "portal.leases",
+    "portal.telemetry",
+    "portal.billing",
+    "portal.agents",
+    "portal.web",
+    "portal.api",
+]
+
+MIDDLEWARE = [
+    "portal.common.middleware.request_id",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.common.middleware.refuse_unclean_input",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "portal.common.middleware.errors_for_people",
+]
+
+ROOT_URLCONF = "portal.urls"
+ASGI_APPLICATION = "portal.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.template.context_processors.i18n",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "portal.web.context.page",
+            ],
+        },
+    }
+]
+
+# --- Stores -----------------------------------------------------------------------------------
+
+DATABASES = {"default": env.db("DATABASE_URL", default="postgres://berth@localhost:5432/berth")}
+if "postgresql" not in DATABASES["default"]["ENGINE"]:
+    raise ImproperlyConfigured("DATABASE_URL must name PostgreSQL 15 or newer: Berth's guarantees live in its constraints.")
+DATABASES["default"].update(
+    CONN_MAX_AGE=0,
+    CONN_HEALTH_CHECKS=False,  # the pool checks a connection before it hands it out
+    DISABLE_SERVER_SIDE_CURSORS=False,
+)
+DATABASES["default"].setdefault("OPTIONS", {})
+DATABASES["default"]["OPTIONS"].update(
+    options="-c lock_timeout=5s -c statement_timeout=30s -c idle_in_transaction_session_timeout=15s",
+    pool={
+        "min_size": env.int("BERTH_DB_POOL_MIN", default=1),
+        "max_size": env.int("BERTH_DB_POOL_MAX", default=8),
+        "timeout": 10,
+    },
+)
+
+REDIS_URL: str = env.str("REDIS_URL", default="redis://localhost:6379/0")
+
+
+def _broker_url(url: str) -> str:
+    """Celery's spelling of a Redis address: unix sockets are ``redis+socket://`` there."""
+    if not url.startswith("unix://"):
+        return url
+    path, _sep, query = url.removeprefix("unix://").partition("?")
+    number = dict(p.split("=", 1) for p in query.split("&") if "=" in p).get("db", "0")
+    return f"redis+socket://{path}?virtual_host={number}"
+
+
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
+
+# --- Celery: rows are the work, tasks are nudges (docs/adr/0001) --------------------------------
+
+CELERY_BROKER_URL = _broker_url(REDIS_URL)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TASK_TIME_LIMIT = 120
+CELERY_TASK_SOFT_TIME_LIMIT = 90
+CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 10
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TIMEZONE = "UTC"
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 300,
+    "unacked_restore_interval": 2,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 3,
+    "health_check_interval": 15,
+}
+CELERY_BEAT_SCHEDULE = {
+    "tick": {"task": "scheduler.tasks.tick", "schedule": 1.0, "options": {"expires": 5}},
+    "sweep": {"task": "scheduler.tasks.sweep_outbox", "schedule": 5.0, "options": {"expires": 10}},
+    "meter": {"task": "scheduler.tasks.meter", "schedule": 10.0, "options": {"expires": 20}},
+    "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
+}
+
+# --- People, languages, safety ------------------------------------------------------------------
+
+AUTH_USER_MODEL = "accounts.User"
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "web:sign_in"
+LOGIN_REDIRECT_URL = "web:home"
+LOGOUT_REDIRECT_URL = "web:sign_in"
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "connect-src": ["'self'"],
+        "frame-ancestors": ["'none'"],
+        "base-uri": ["'none'"],
+        "form-action": ["'self'"],
+        "object-src": ["'none'"],
+    },
+    # The schema browser brings its own inline style; it shows no data of ours.
+    "EXCLUDE_URL_PREFIXES": ["/api/docs/"],
+}
+BEHIND_TLS: bool = env.bool("BERTH_BEHIND_TLS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None
+SECURE_HSTS_SECONDS = 31_536_000 if BEHIND_TLS else 0
+SECURE_SSL_REDIRECT = BEHIND_TLS
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
+DATA_UPLOAD_MAX_NUMBER_FILES = 0
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "portal.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["portal.api.parsers.StrictJSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "portal.api.pagination.Pages",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "portal.api.problems.handle",
+    "PAGE_SIZE": 50,
+    "COERCE_DECIMAL_TO_STRING": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Berth API",
+    "DESCRIPTION": "Ask for GPU time, see it become active, find it on the bill.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+
+# --- Berth's own figures ------------------------------------------------------------------------
+
+NODE_STALE_AFTER_S: int = env.int("BERTH_NODE_STALE_AFTER_S", default=15)
+NODE_LOST_AFTER_S: int = env.int("BERTH_NODE_LOST_AFTER_S", default=300)
+LEASE_WARN_BEFORE_S: int = env.int("BERTH_LEASE_WARN_BEFORE_S", default=600)
+LEASE_GRACE_S: int = env.int("BERTH_LEASE_GRACE_S", default=30)
+MAX_WAITING_PER_TEAM: int = env.int("BERTH_MAX_WAITING_PER_TEAM", default=5000)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"()": "portal.common.logs.Line"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.str("BERTH_LOG_LEVEL", default="INFO")},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+        "celery.app.trace": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.beat": {"level": "WARNING"},
+    },
+}
