@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.auth.models import AbstractUser
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+
+class User(AbstractUser):
+    """A person who signs in. Rights come from memberships, never from flags here."""
+
+    display_name = models.CharField(max_length=100, blank=True)
+    language = models.CharField(max_length=10, blank=True, default="")
+
+    def __str__(self) -> str:
+        return self.display_name or self.username
+
+
+class Scope(models.TextChoices):
+    """What an API token may do, never more than its owner."""
+
+    READ = "read", _("Read")
+    LEASE_WRITE = "lease:write", _("Ask for, extend and release GPU time")
+    ADMIN = "admin", _("Everything its owner may do")
+
+
+class ApiToken(models.Model):
+    """A token for the API and the command line; only its SHA-256 is kept."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=60)
+    prefix = models.CharField(max_length=12)
+    digest = models.BinaryField(max_length=32, unique=True)
+    scopes = ArrayField(models.CharField(max_length=20, choices=Scope.choices))
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.CheckConstraint(condition=Q(expires_at__gt=models.F("created_at")), name="token_expires_later"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"

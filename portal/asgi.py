@@ -1,0 +1,35 @@
+"""One ASGI application: ordinary HTTP through WSGI (measured faster), sockets through Channels."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+
+from a2wsgi import WSGIMiddleware  # noqa: E402 (settings come first)
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from django.core.wsgi import get_wsgi_application  # noqa: E402
+
+HTTP_THREADS = 4
+
+_wsgi = get_wsgi_application()
+
+from portal.sockets import routes  # noqa: E402 (needs the app registry)
+
+
+async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
+    while True:
+        message = await receive()
+        await send({"type": message["type"] + ".complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+application = ProtocolTypeRouter(
+    {
+        "http": WSGIMiddleware(_wsgi, workers=HTTP_THREADS),
+        "websocket": URLRouter(routes),
+        "lifespan": _lifespan,
+    }
+)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.db import models
+from django.db.models import F, Func, Q
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog.models import Rate
+from portal.common.ids import invoice_uid
+from portal.leases.models import Lease
+from portal.teams.models import Team
+
+
+class PeriodState(models.TextChoices):
+    """Steps of a billing period."""
+
+    OPEN = "open", _("Open")
+    CLOSING = "closing", _("Closing")
+    CLOSED = "closed", _("Closed")
+
+
+PERIOD_NEXT: dict[str, frozenset[str]] = {
+    PeriodState.OPEN: frozenset({PeriodState.CLOSING}),
+    PeriodState.CLOSING: frozenset({PeriodState.CLOSED, PeriodState.OPEN}),
+}
+
+
+class BillingPeriod(models.Model):
+    """One calendar month in UTC. Once closed it never changes."""
+
+    starts_at = models.DateTimeField(unique=True)
+    ends_at = models.DateTimeField()
+    state = models.CharField(max_length=8, choices=PeriodState.choices, default=PeriodState.OPEN)
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-starts_at"]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="period_runs_forward"),
+            models.CheckConstraint(condition=Q(state__in=PeriodState.values), name="period_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.starts_at:%Y-%m}"
+
+
+class Invoice(models.Model):
+    """What a team owes for a month. Draft while the month is open, then issued and frozen."""
+
+    uid = models.CharField(max_length=24, unique=True, default=invoice_uid)
+    period = models.ForeignKey(BillingPeriod, on_delete=models.PROTECT, related_name="invoices")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="invoices")
+    number = models.CharField(max_length=30, unique=True, null=True, blank=True)
+    team_name = models.CharField(max_length=80)
+    cost_centre = models.CharField(max_length=40, blank=True)
+    currency = models.CharField(max_length=3)
+    total_micro = models.BigIntegerField(default=0)
+    is_issued = models.BooleanField(default=False)
+    issued_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-period__starts_at", "team_name"]
+        constraints = [
+            models.UniqueConstraint(fields=["period", "team", "currency"], name="one_invoice_per_team_and_month"),
+            models.CheckConstraint(
+                condition=Q(is_issued=False) | (Q(number__isnull=False) & Q(issued_at__isnull=False)),
+                name="invoice_issued_has_number",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.number or self.uid
+
+
+class InvoiceLine(models.Model):
+    """One flavor, person and price of an invoice; names and rate are copied, the amount rounded once."""
+
+    invoice = models.ForeignKey(Invoice, on_delete=models.PROTECT, related_name="lines")
+    position = models.PositiveIntegerField()
+    person = models.CharField(max_length=100)
+    flavor = models.CharField(max_length=60)
+    device_model = models.CharField(max_length=80)
+    micro_per_hour = models.BigIntegerField()
+    lease_count = models.PositiveIntegerField()
+    seconds = models.BigIntegerField()
+    share_milli_seconds = models.BigIntegerField()
+    amount_micro = models.BigIntegerField()
+
+    class Meta:
+        ordering = ["position"]
+        constraints = [
+            models.UniqueConstraint(fields=["invoice", "position"], name="invoice_line_position_once"),
+            models.CheckConstraint(condition=Q(seconds__gte=0, share_milli_seconds__gte=0), name="line_quantity_sane"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.flavor} {self.amount_micro}"
+
+
+class UsageRecord(models.Model):
+    """A billed interval of a lease in whole seconds, inside one month and under one rate.
+
+    ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held.
+    """
+
+    lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="usage")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="usage")
+    period = models.ForeignKey(BillingPeriod, on_delete=models.PROTECT, related_name="usage")
+    rate = models.ForeignKey(Rate, on_delete=models.PROTECT, related_name="+")
+    line = models.ForeignKey(InvoiceLine, null=True, on_delete=models.SET_NULL, related_name="usage")
+    span = DateTimeRangeField()
+    seconds = models.PositiveBigIntegerField()
+    share_milli = models.PositiveIntegerField()
+    share_milli_seconds = models.PositiveBigIntegerField()
+    micro_per_hour = models.BigIntegerField()
+    currency = models.CharField(max_length=3)
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["span", "id"]
+        indexes = [models.Index(fields=["team", "period"], name="usage_by_team_and_month")]
+        constraints = [
+            ExclusionConstraint(
+                name="usage_never_billed_twice",
+                expressions=[
+                    (Func(F("lease_id"), F("lease_id") + 1, function="int8range"), RangeOperators.OVERLAPS),
+                    ("span", RangeOperators.OVERLAPS),
+                ],
+            ),
+            models.CheckConstraint(
+                condition=Q(share_milli_seconds=F("seconds") * F("share_milli")), name="usage_quantity_adds_up"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.seconds} s of {self.lease_id}"

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.db import models
+from django.db.models import F, Func, Q
+
+from portal.fleet.models import DeviceModel, Mode
+
+
+class Flavor(models.Model):
+    """What can be asked for: one unit of a device model in one sharing mode.
+
+    ``share_milli`` is what the unit takes of a device, computed when the flavor is made.
+    """
+
+    slug = models.SlugField(max_length=50, unique=True)
+    name = models.CharField(max_length=60)
+    name_zh = models.CharField(max_length=60, blank=True)
+    summary = models.CharField(max_length=160, blank=True)
+    summary_zh = models.CharField(max_length=160, blank=True)
+    device_model = models.ForeignKey(DeviceModel, on_delete=models.PROTECT, related_name="flavors")
+    mode = models.CharField(max_length=12, choices=Mode.choices)
+    profile = models.CharField(max_length=30, blank=True)
+    share_milli = models.PositiveSmallIntegerField()
+    memory_mib = models.PositiveIntegerField()
+    max_count = models.PositiveSmallIntegerField(default=1)
+    min_duration_s = models.PositiveIntegerField(default=1)
+    max_duration_s = models.PositiveIntegerField(default=7 * 86_400)
+    is_active = models.BooleanField(default=True)
+    position = models.PositiveSmallIntegerField(default=100)
+
+    class Meta:
+        ordering = ["position", "slug"]
+        constraints = [
+            models.CheckConstraint(condition=Q(share_milli__gte=1, share_milli__lte=1000), name="flavor_share_sane"),
+            models.CheckConstraint(condition=Q(max_count__gte=1), name="flavor_offers_one_or_more"),
+            models.CheckConstraint(
+                condition=Q(min_duration_s__gte=1) & Q(max_duration_s__gte=F("min_duration_s")),
+                name="flavor_durations_ordered",
+            ),
+            models.CheckConstraint(
+                condition=(Q(mode=Mode.MIG) & ~Q(profile="")) | (~Q(mode=Mode.MIG) & Q(profile="")),
+                name="flavor_mig_names_profile",
+            ),
+            models.CheckConstraint(condition=Q(mode__in=Mode.values), name="flavor_mode_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RateCard(models.Model):
+    """A list of dated prices in one currency."""
+
+    name = models.CharField(max_length=60, unique=True)
+    currency = models.CharField(max_length=3, default="EUR")
+    is_default = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["is_default"], condition=Q(is_default=True), name="one_default_rate_card")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Rate(models.Model):
+    """The price of one whole device of a model for one hour, in micro-units, while ``valid``.
+
+    Slices and shares cost their share of it. A rate that has begun can only be given an end.
+    """
+
+    card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="rates")
+    device_model = models.ForeignKey(DeviceModel, on_delete=models.PROTECT, related_name="rates")
+    micro_per_hour = models.BigIntegerField()
+    valid = DateTimeRangeField()
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["device_model", "valid"]
+        constraints = [
+            models.CheckConstraint(condition=Q(micro_per_hour__gte=0), name="rate_not_negative"),
+            ExclusionConstraint(
+                name="one_rate_at_a_time",
+                expressions=[
+                    (Func(F("card_id"), F("card_id") + 1, function="int8range"), RangeOperators.OVERLAPS),
+                    (
+                        Func(F("device_model_id"), F("device_model_id") + 1, function="int8range"),
+                        RangeOperators.OVERLAPS,
+                    ),
+                    ("valid", RangeOperators.OVERLAPS),
+                ],
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.device_model} {self.micro_per_hour}"

@@ -1,0 +1,28 @@
+"""Public names of rows: a prefix that says what it is, then 80 random bits."""
+
+from __future__ import annotations
+
+import secrets
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: nothing that looks like something else
+
+
+def new_uid(prefix: str) -> str:
+    """Return e.g. ``lse-3k9v…``: unique in practice, not guessable, safe in addresses and shells."""
+    number = secrets.randbits(80)
+    return prefix + "-" + "".join(_ALPHABET[(number >> shift) & 31] for shift in range(75, -1, -5))
+
+
+def request_uid() -> str:
+    """Return a name for a request."""
+    return new_uid("req")
+
+
+def lease_uid() -> str:
+    """Return a name for a lease."""
+    return new_uid("lse")
+
+
+def invoice_uid() -> str:
+    """Return a name for an invoice."""
+    return new_uid("inv")

@@ -1,0 +1,109 @@
+"""What every HTTP request passes: an id, clean text, and errors for people."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.core.exceptions import BadRequest
+from django.db import DataError, InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+
+from portal.common.errors import BerthError, Invalid, Unavailable
+from portal.common.logs import request_id as current_id
+from portal.common.retry import is_passing
+
+log = logging.getLogger(__name__)
+Handler = Callable[[HttpRequest], HttpResponse]
+_UNCLEAN = re.compile("[\x00\ud800-\udfff]")
+_CHARSETS = {"", "utf-8", "utf8", "us-ascii", "ascii"}
+
+
+def request_id(get_response: Handler) -> Handler:
+    """Give each request an id: in logs, in errors and in the ``X-Request-Id`` header."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        token = current_id.set(secrets.token_hex(8))
+        try:
+            response = get_response(request)
+            response["X-Request-Id"] = current_id.get()
+            return response
+        finally:
+            current_id.reset(token)
+
+    return middleware
+
+
+def refuse_unclean_input(get_response: Handler) -> Handler:
+    """Refuse NUL and unpaired surrogates in path and query, and unknown charsets, with 400."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        query = request.META.get("QUERY_STRING", "")
+        if "%00" in query or _UNCLEAN.search(request.path) or "%00" in request.path:
+            return problem(request, 400, "unclean_text", "The address holds a NUL or broken character.")
+        charset = str(request.content_params.get("charset", "") if request.content_params else "").lower()
+        if charset not in _CHARSETS:
+            return problem(request, 415, "unknown_charset", "Send text as UTF-8.")
+        try:
+            surrogate = any(_UNCLEAN.search(value) for pair in request.GET.lists() for value in pair[1])
+        except UnicodeError:
+            surrogate = True
+        if surrogate:
+            return problem(request, 400, "unclean_text", "The address holds a broken character.")
+        return get_response(request)
+
+    return middleware
+
+
+class errors_for_people:
+    """Turn an error that a view let through into a page or problem+json; never a bare 500 for bad input."""
+
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Return the answer for the errors we know; None leaves the rest to Django."""
+        if isinstance(error, (OperationalError, InterfaceError)) and is_passing(error):
+            error = Unavailable()
+        if isinstance(error, (DataError, OverflowError, RecursionError, UnicodeError, BadRequest)):
+            error = Invalid("A value is too large or not in a form that can be stored.")
+        if not isinstance(error, BerthError):
+            return None
+        return page_or_problem(request, error)
+
+
+def page_or_problem(request: HttpRequest, error: BerthError) -> HttpResponse:
+    """Answer with problem+json under ``/api/``, else with a page that says what to do next."""
+    if request.path.startswith("/api/"):
+        response = problem(request, error.status, error.code, str(error.detail), next_step=str(error.next_step))
+    else:
+        if request.method == "POST":
+            messages.error(request, str(error.detail))
+        response = render(request, "refused.html", {"error": error}, status=error.status)
+    if error.status == 503:
+        response["Retry-After"] = "3"
+    return response
+
+
+def problem(
+    request: HttpRequest, status: int, code: str, detail: str, *, next_step: str = ""
+) -> HttpResponse:
+    """Return an RFC 9457 answer (also for pages that cannot be rendered yet)."""
+    body = {
+        "type": f"/docs/errors#{code}",
+        "title": code.replace("_", " "),
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "next": next_step,
+        "instance": request.path,
+        "request_id": current_id.get(),
+    }
+    return JsonResponse(body, status=status, content_type="application/problem+json")

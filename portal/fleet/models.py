@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+
+class Mode(models.TextChoices):
+    """How a device is shared."""
+
+    EXCLUSIVE = "exclusive", _("Whole device")
+    MIG = "mig", _("MIG slice")
+    MPS = "mps", _("MPS share")
+    MEMLIMIT = "memlimit", _("Memory-limited share")
+    TIMESLICE = "timeslice", _("Time slice")
+
+
+class DeviceModel(models.Model):
+    """A kind of accelerator: what the price and the quota weight hang on."""
+
+    slug = models.SlugField(max_length=40, unique=True)
+    name = models.CharField(max_length=80)
+    vendor = models.CharField(max_length=20)
+    memory_mib = models.PositiveIntegerField()
+    sm_count = models.PositiveIntegerField(null=True, blank=True)
+    grid = models.PositiveSmallIntegerField(default=1)
+    weight_milli = models.PositiveIntegerField(default=1000)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(grid__gte=1, grid__lte=64), name="device_model_grid_sane"),
+            models.CheckConstraint(condition=Q(weight_milli__gte=1), name="device_model_weighs_something"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Profile(models.Model):
+    """A MIG size of a device model: slices, legal starts and its share of the board."""
+
+    device_model = models.ForeignKey(DeviceModel, on_delete=models.CASCADE, related_name="profiles")
+    name = models.CharField(max_length=30)
+    slices = models.PositiveSmallIntegerField()
+    starts = ArrayField(models.PositiveSmallIntegerField())
+    memory_mib = models.PositiveIntegerField()
+    sm_count = models.PositiveIntegerField(null=True, blank=True)
+    max_instances = models.PositiveSmallIntegerField()
+    share_milli = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ["slices", "name"]
+        constraints = [
+            models.UniqueConstraint(fields=["device_model", "name"], name="profile_once_per_model"),
+            models.CheckConstraint(condition=Q(share_milli__gte=1, share_milli__lte=1000), name="profile_share_sane"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Node(models.Model):
+    """A host with an agent. ``epoch`` fences frames, ``desired_revision`` rises with its desired state."""
+
+    name = models.SlugField(max_length=60, unique=True)
+    site = models.CharField(max_length=60, blank=True)
+    public_key = models.BinaryField(max_length=32, null=True)
+    enrolled_at = models.DateTimeField(null=True, blank=True)
+    epoch = models.PositiveBigIntegerField(default=0)
+    boot_id = models.CharField(max_length=64, blank=True)
+    desired_revision = models.PositiveBigIntegerField(default=0)
+    observed_revision = models.PositiveBigIntegerField(default=0)
+    last_seq = models.BigIntegerField(default=-1)
+    agent_version = models.CharField(max_length=40, blank=True)
+    driver = models.CharField(max_length=40, blank=True)
+    driver_version = models.CharField(max_length=40, blank=True)
+    is_cordoned = models.BooleanField(default=False)
+    cordon_reason = models.CharField(max_length=200, blank=True)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(observed_revision__lte=F("desired_revision")), name="node_observes_what_was_desired"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Health(models.TextChoices):
+    """Whether a device may get new work."""
+
+    OK = "ok", _("Healthy")
+    DEGRADED = "degraded", _("Degraded")
+    QUARANTINED = "quarantined", _("Quarantined")
+    MISSING = "missing", _("Missing")
+
+
+class Device(models.Model):
+    """An accelerator of a node. ``modes`` is what the operator offers of what the board can do."""
+
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="devices")
+    uuid = models.CharField(max_length=80, unique=True)
+    index = models.PositiveSmallIntegerField()
+    model = models.ForeignKey(DeviceModel, on_delete=models.PROTECT, related_name="devices")
+    modes = ArrayField(models.CharField(max_length=12, choices=Mode.choices))
+    pci_bus_id = models.CharField(max_length=32, blank=True)
+    link_domain = models.CharField(max_length=40, blank=True)
+    numa_node = models.SmallIntegerField(null=True, blank=True)
+    max_clients = models.PositiveSmallIntegerField(default=48)
+    health = models.CharField(max_length=12, choices=Health.choices, default=Health.OK)
+    health_reason = models.CharField(max_length=200, blank=True)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["node", "index"]
+        constraints = [
+            models.CheckConstraint(condition=Q(health__in=Health.values), name="device_health_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}/{self.index}"
+
+
+class Layout(models.Model):
+    """A pinned set of MIG positions on one device: (profile, start) pairs; without one any legal position goes."""
+
+    device = models.OneToOneField(Device, on_delete=models.CASCADE, related_name="layout")
+    positions = models.JSONField()
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}@{start}" for name, start in self.positions)
+
+
+class Partition(models.Model):
+    """A slice that the agent saw on a device at its last report; ``lease_uid`` empty is a foreign one."""
+
+    device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="partitions")
+    uuid = models.CharField(max_length=80)
+    profile = models.CharField(max_length=30, blank=True)
+    start = models.PositiveSmallIntegerField()
+    size = models.PositiveSmallIntegerField()
+    lease_uid = models.CharField(max_length=40, blank=True)
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["device", "start"]
+        constraints = [
+            models.UniqueConstraint(fields=["device", "start", "uuid"], name="partition_once_per_place"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.profile}@{self.start}"
+
+
+class HealthEvent(models.Model):
+    """Something a device said about its health, until an operator or the agent clears it."""
+
+    device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="health_events")
+    code = models.CharField(max_length=40)
+    severity = models.CharField(max_length=12)
+    detail = models.CharField(max_length=300)
+    at = models.DateTimeField()
+    cleared_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["device", "code"], condition=Q(cleared_at=None), name="health_event_open_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.code} on {self.device_id}"

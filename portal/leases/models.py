@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import BigIntegerRangeField, DateTimeRangeField, RangeOperators
+from django.db import models
+from django.db.models import F, Func, Q
+
+from portal.catalog.models import Flavor
+from portal.common.ids import lease_uid, request_uid
+from portal.fleet.models import Device, Mode, Node
+from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
+from portal.teams.models import Team
+
+
+class LeaseRequest(models.Model):
+    """What was asked; unchanged once submitted, but for its state and why it waits.
+
+    ``remaining_s`` is the time still owed (less than ``duration_s`` after a lost lease),
+    ``cost_milli`` what it takes of a quota, ``reasons`` the ordered wait reasons of the last cycle.
+    """
+
+    uid = models.CharField(max_length=24, unique=True, default=request_uid)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="requests")
+    author = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="requests")
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="requests")
+    count = models.PositiveSmallIntegerField(default=1)
+    duration_s = models.PositiveIntegerField()
+    remaining_s = models.PositiveIntegerField()
+    priority = models.SmallIntegerField(default=0)
+    name = models.CharField(max_length=80, blank=True)
+    purpose = models.CharField(max_length=300, blank=True)
+    load_pattern = models.CharField(max_length=20, blank=True)
+    state = models.CharField(max_length=20, choices=RequestState.choices, default=RequestState.DRAFT)
+    cost_milli = models.PositiveBigIntegerField()
+    quote_micro = models.BigIntegerField()
+    currency = models.CharField(max_length=3)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    reasons = models.JSONField(default=list, blank=True)
+    submitted_at = models.DateTimeField()
+    queued_at = models.DateTimeField(null=True, blank=True)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="decisions"
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decision_note = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["-submitted_at", "-id"]
+        indexes = [
+            models.Index(
+                fields=["-priority", "queued_at", "id"], name="request_queue", condition=Q(state=RequestState.QUEUED)
+            ),
+            models.Index(fields=["team", "state"], name="request_by_team"),
+            models.Index(fields=["author", "-id"], name="request_by_author"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(count__gte=1), name="request_asks_for_something"),
+            models.CheckConstraint(
+                condition=Q(duration_s__gte=1) & Q(remaining_s__lte=F("duration_s")), name="request_time_sane"
+            ),
+            models.CheckConstraint(condition=Q(state__in=RequestState.values), name="request_state_known"),
+            models.CheckConstraint(
+                condition=~Q(state=RequestState.QUEUED) | Q(queued_at__isnull=False), name="request_queued_has_time"
+            ),
+            models.CheckConstraint(
+                condition=Q(decided_by=None) | ~Q(decided_by=F("author")), name="request_not_decided_by_author"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.uid
+
+
+class RequestEvent(models.Model):
+    """One step of a request. Append-only by trigger."""
+
+    request = models.ForeignKey(LeaseRequest, on_delete=models.PROTECT, related_name="events")
+    was = models.CharField(max_length=20)
+    now = models.CharField(max_length=20)
+    at = models.DateTimeField()
+    reason = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.was} -> {self.now}"
+
+
+class Lease(models.Model):
+    """The right to hold placements on one node for a time.
+
+    ``ended_at`` is when the money clock stopped, ``clean_at`` when the agent confirmed the slice
+    gone. ``agent_active_ms`` is the same span by the node's own monotonic clock: shown, never billed.
+    """
+
+    uid = models.CharField(max_length=24, unique=True, default=lease_uid)
+    request = models.ForeignKey(LeaseRequest, on_delete=models.PROTECT, related_name="leases")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="leases")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="leases")
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="leases")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="leases")
+    state = models.CharField(max_length=12, choices=LeaseState.choices, default=LeaseState.PREPARING)
+    generation = models.PositiveIntegerField(default=1)
+    count = models.PositiveSmallIntegerField(default=1)
+    share_milli = models.PositiveIntegerField()
+    cost_milli = models.PositiveBigIntegerField()
+    policy_version = models.PositiveIntegerField(default=0)
+    load_pattern = models.CharField(max_length=20, blank=True)
+    starts_at = models.DateTimeField()
+    not_after = models.DateTimeField()
+    activated_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    clean_at = models.DateTimeField(null=True, blank=True)
+    end_reason = models.CharField(max_length=12, choices=EndReason.choices, blank=True, default="")
+    fault = models.CharField(max_length=300, blank=True)
+    warned_at = models.DateTimeField(null=True, blank=True)
+    metered_until = models.DateTimeField(null=True, blank=True)
+    is_metered = models.BooleanField(default=False)
+    agent_active_ms = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-starts_at", "-id"]
+        indexes = [
+            models.Index(fields=["node"], name="lease_live_by_node", condition=Q(state__in=LIVE_LEASES)),
+            models.Index(fields=["not_after"], name="lease_due", condition=Q(state=LeaseState.ACTIVE)),
+            models.Index(fields=["team", "-starts_at"], name="lease_by_team"),
+            models.Index(fields=["user", "-starts_at"], name="lease_by_user"),
+            models.Index(fields=["id"], name="lease_to_meter", condition=Q(is_metered=False)),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["request"], name="one_live_lease_per_request", condition=Q(state__in=LIVE_LEASES)
+            ),
+            models.CheckConstraint(condition=Q(not_after__gt=F("starts_at")), name="lease_ends_after_it_starts"),
+            models.CheckConstraint(
+                condition=Q(ended_at=None) | Q(activated_at=None) | Q(ended_at__gte=F("activated_at")),
+                name="lease_money_clock_runs_forward",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state=LeaseState.ACTIVE) | Q(activated_at__isnull=False), name="lease_active_has_a_time"
+            ),
+            models.CheckConstraint(condition=Q(state__in=LeaseState.values), name="lease_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.uid
+
+
+class LeaseEvent(models.Model):
+    """One step of a lease: what money is made from. Append-only by trigger."""
+
+    lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="events")
+    was = models.CharField(max_length=12)
+    now = models.CharField(max_length=12)
+    at = models.DateTimeField()
+    reason = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["at", "id"]
+        indexes = [models.Index(fields=["lease", "at"], name="lease_event_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.was} -> {self.now}"
+
+
+class Placement(models.Model):
+    """A slice of a device for a time. Live ones cannot overlap: the database refuses it.
+
+    ``slots`` are memory slices (the whole grid for a whole board). A row with ``lease`` None is a
+    host placement: the whole board in a shared mode, held for one team; the shares inside it are
+    rows with ``host`` set and no slots, counted in the host's ``SharedHost``.
+    """
+
+    lease = models.ForeignKey(Lease, null=True, on_delete=models.PROTECT, related_name="placements")
+    device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="placements")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    host = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="shares")
+    mode = models.CharField(max_length=12, choices=Mode.choices)
+    profile = models.CharField(max_length=30, blank=True)
+    start = models.PositiveSmallIntegerField(default=0)
+    size = models.PositiveSmallIntegerField()
+    slots = BigIntegerRangeField(null=True)
+    period = DateTimeRangeField()
+    is_live = models.BooleanField(default=True)
+    share_milli = models.PositiveIntegerField()
+    memory_mib = models.PositiveIntegerField()
+    partition_uuid = models.CharField(max_length=80, blank=True)
+    access = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        ordering = ["device", "start", "id"]
+        indexes = [
+            models.Index(fields=["device"], name="placement_live", condition=Q(is_live=True)),
+            models.Index(fields=["lease"], name="placement_by_lease"),
+        ]
+        constraints = [
+            ExclusionConstraint(
+                name="placements_never_overlap",
+                expressions=[
+                    (Func(F("device_id"), F("device_id") + 1, function="int8range"), RangeOperators.OVERLAPS),
+                    ("slots", RangeOperators.OVERLAPS),
+                    ("period", RangeOperators.OVERLAPS),
+                ],
+                condition=Q(is_live=True, host__isnull=True),
+            ),
+            models.CheckConstraint(
+                condition=Q(host__isnull=True, slots__isnull=False, size__gte=1)
+                | Q(host__isnull=False, slots__isnull=True, size=0, lease__isnull=False),
+                name="placement_is_slots_or_share",
+            ),
+            models.CheckConstraint(condition=Q(mode__in=Mode.values), name="placement_mode_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.start}+{self.size} on {self.device_id}"
+
+
+class SharedHost(models.Model):
+    """The sums of a host placement: shares, memory and clients never pass what the board has."""
+
+    placement = models.OneToOneField(Placement, on_delete=models.PROTECT, primary_key=True, related_name="sums")
+    memory_mib = models.PositiveIntegerField()
+    max_clients = models.PositiveSmallIntegerField()
+    used_share_milli = models.IntegerField(default=0)
+    used_memory_mib = models.IntegerField(default=0)
+    clients = models.IntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(used_share_milli__gte=0, used_share_milli__lte=1000), name="host_share_fits"
+            ),
+            models.CheckConstraint(
+                condition=Q(used_memory_mib__gte=0, used_memory_mib__lte=F("memory_mib")), name="host_memory_fits"
+            ),
+            models.CheckConstraint(condition=Q(clients__gte=0, clients__lte=F("max_clients")), name="host_clients_fit"),
+        ]
+
+    def __str__(self) -> str:
+        return f"host {self.placement_id}"

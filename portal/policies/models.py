@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+
+class Policy(models.Model):
+    """A version of the rules the engine decides by; exactly one is active."""
+
+    name = models.CharField(max_length=60)
+    version = models.PositiveIntegerField(unique=True)
+    body = models.JSONField(default=dict)
+    is_active = models.BooleanField(default=False)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-version"]
+        verbose_name_plural = "policies"
+        constraints = [
+            models.UniqueConstraint(fields=["is_active"], condition=Q(is_active=True), name="one_active_policy")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from portal.policies.models import Policy as PolicyRow
+from scheduler.engine.model import Policy
+
+
+def active_policy() -> Policy:
+    """Return the active policy as the engine takes it; the built-in default when none is stored."""
+    row = PolicyRow.objects.filter(is_active=True).first()
+    if row is None:
+        return Policy()
+    known = {"order", "place", "share_across_teams"}
+    return Policy(name=row.name, version=row.version, **{k: v for k, v in row.body.items() if k in known})

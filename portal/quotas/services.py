@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.audit.services import record
+from portal.common.errors import Conflict, Invalid, QuotaExceeded
+from portal.quotas.models import Quota
+from portal.teams.models import Team
+
+
+def reserve(costs: Iterable[tuple[Team, int]]) -> None:
+    """Count live use for teams and everything above them, or raise QuotaExceeded.
+
+    Call inside the granting transaction, before devices and leases are touched. Locks the quota
+    rows in id order. ``costs`` in weighted thousandths.
+    """
+    _change(costs, sign=1)
+
+
+def free(costs: Iterable[tuple[Team, int]]) -> None:
+    """Give back what was reserved. Call inside the transaction that ends the placements."""
+    _change(costs, sign=-1)
+
+
+def _change(costs: Iterable[tuple[Team, int]], *, sign: int) -> None:
+    total: Counter[int] = Counter()
+    for team, cost in costs:
+        for team_id in team.lineage:
+            total[team_id] += cost
+    if not total:
+        return
+    rows = list(Quota.objects.select_for_update().filter(team_id__in=list(total)).order_by("id"))
+    for row in rows:
+        wanted = total[row.team_id]
+        if sign > 0 and row.ceiling_milli is not None and row.used_milli + wanted > row.ceiling_milli:
+            raise QuotaExceeded(
+                team_id=row.team_id, wanted=wanted, headroom=max(0, row.ceiling_milli - row.used_milli)
+            )
+        Quota.objects.filter(pk=row.pk).update(used_milli=F("used_milli") + sign * wanted)
+
+
+@transaction.atomic
+def set_quota(
+    *, team: Team, actor: User, guaranteed_milli: int, ceiling_milli: int | None, version: int, now: datetime
+) -> Quota:
+    """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``."""
+    if guaranteed_milli < 0 or (ceiling_milli is not None and ceiling_milli < guaranteed_milli):
+        raise Invalid(fields={"ceiling": _("The ceiling cannot be below the guarantee, and neither below zero.")})
+    quota, _created = Quota.objects.select_for_update().get_or_create(team=team)
+    if quota.version != version:
+        raise Conflict(_("Somebody changed this quota since you opened it."))
+    if ceiling_milli is not None and ceiling_milli < quota.used_milli:
+        raise Invalid(fields={"ceiling": _("The team uses more than this now; release leases first.")})
+    before = {"guaranteed": quota.guaranteed_milli, "ceiling": quota.ceiling_milli}
+    quota.guaranteed_milli, quota.ceiling_milli, quota.version = guaranteed_milli, ceiling_milli, version + 1
+    try:
+        with transaction.atomic():
+            quota.save(update_fields=["guaranteed_milli", "ceiling_milli", "version"])
+    except IntegrityError as error:
+        raise Invalid(fields={"ceiling": _("These figures contradict each other.")}) from error
+    record(actor, "quota.changed", team.slug, at=now, team_id=team.pk, before=before)
+    return quota

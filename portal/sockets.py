@@ -1,0 +1,7 @@
+"""Every WebSocket address of the portal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+routes: list[Any] = []

@@ -1,0 +1,78 @@
+"""Who may see and do what: every object check starts from the team an object belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from django.db.models import Q, QuerySet
+
+from portal.accounts.models import User
+from portal.common.errors import Forbidden, NotFound
+from portal.teams.models import Membership, Role, Team
+
+SEES_TEAM = frozenset({Role.RESEARCHER, Role.ADMIN, Role.APPROVER, Role.FINANCE, Role.OPERATOR})
+
+
+@dataclass(frozen=True)
+class Rights:
+    """A person's memberships, read once per request: (team id, role) pairs."""
+
+    user: User
+
+    @cached_property
+    def held(self) -> tuple[tuple[int, str], ...]:
+        """Return the (team id, role) pairs of this person."""
+        return tuple(Membership.objects.filter(user=self.user).values_list("team_id", "role"))
+
+    def teams_with(self, roles: Iterable[str]) -> list[int]:
+        """Return the ids of teams where one of the roles is held directly."""
+        wanted = set(roles)
+        return [team for team, role in self.held if role in wanted]
+
+    def has(self, team: Team, *roles: str) -> bool:
+        """Say whether one of the roles is held on the team or on one above it."""
+        return any(role in roles and team_id in team.lineage for team_id, role in self.held)
+
+    def has_anywhere(self, *roles: str) -> bool:
+        """Say whether one of the roles is held on any team."""
+        return any(role in roles for _team, role in self.held)
+
+    @property
+    def is_operator(self) -> bool:
+        """Operators run the fleet."""
+        return self.has_anywhere(Role.OPERATOR)
+
+    @property
+    def is_finance(self) -> bool:
+        """Finance sees every invoice below its team and owns the rates."""
+        return self.has_anywhere(Role.FINANCE)
+
+    def require(self, team: Team, *roles: str) -> None:
+        """Raise NotFound when the team is not visible, Forbidden when the role is missing."""
+        if not self.has(team, *SEES_TEAM):
+            raise NotFound
+        if not self.has(team, *roles):
+            raise Forbidden
+
+
+def below(team_ids: Iterable[int], prefix: str = "") -> Q:
+    """Return the filter for rows whose team (at ``prefix``) is one of these or below one."""
+    ids = list(team_ids)
+    if not ids:
+        return Q(pk__in=[])
+    return Q(**{f"{prefix}lineage__overlap": ids})
+
+
+def visible_teams(rights: Rights, *roles: str) -> QuerySet[Team]:
+    """Return the teams where one of the roles (default: any) reaches, with quota at hand."""
+    return Team.objects.filter(below(rights.teams_with(roles or SEES_TEAM)))
+
+
+def visible_team(rights: Rights, slug: str) -> Team:
+    """Return the team with this slug, or raise NotFound also for one out of sight."""
+    team = visible_teams(rights).filter(slug=slug).first()
+    if team is None:
+        raise NotFound
+    return team
