@@ -252,6 +252,4 @@ class Ack:
     seq: int
 
 
-Message = (
-    Challenge | Hello | Welcome | Refused | Desired | Report | Samples | Heartbeat | Ack
-)
+Message = Challenge | Hello | Welcome | Refused | Desired | Report | Samples | Heartbeat | Ack

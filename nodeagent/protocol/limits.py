@@ -1,0 +1,68 @@
+"""How large, how many and which words: the bounds that the codec enforces per field."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+MODES: Final = ("exclusive", "mig", "mps", "memlimit", "timeslice")
+PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
+SEVERITIES: Final = ("info", "warning", "critical")
+
+TEXT_DEFAULT: Final = 200
+TEXT: Final[dict[str, int]] = {"detail": 2000, "Hello.signature": 128, "Challenge.nonce": 64}
+WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "DesiredSlot.mode": MODES,
+    "LeaseReport.phase": PHASES,
+    "HealthFact.severity": SEVERITIES,
+}
+
+WHOLE_DEFAULT: Final = (0, 2**53 - 1)
+_YEARS_10 = 10 * 366 * 86400
+WHOLE: Final[dict[str, tuple[int, int]]] = {
+    "index": (0, 1023),
+    "grid": (1, 64),
+    "start": (0, 63),
+    "size": (0, 64),
+    "starts": (0, 63),
+    "slices": (1, 64),
+    "share_milli": (0, 1000),
+    "memory_mib": (0, 2**31 - 1),
+    "memory_used_mib": (0, 2**31 - 1),
+    "sm_count": (0, 100_000),
+    "profile_id": (0, 100_000),
+    "max_instances": (0, 64),
+    "max_clients": (0, 10_000),
+    "numa_node": (0, 1023),
+    "epoch": (0, 2**31 - 1),
+    "last_epoch": (0, 2**31 - 1),
+    "generation": (0, 2**31 - 1),
+    "heartbeat_s": (1, 3600),
+    "sample_s": (1, 3600),
+    "remaining_s": (0, _YEARS_10),
+    "grace_s": (0, 86_400),
+}
+REAL_DEFAULT: Final = (0.0, 1e12)
+REAL: Final[dict[str, tuple[float, float]]] = {
+    "util_percent": (0.0, 100.0),
+    "power_w": (0.0, 100_000.0),
+    "temperature_c": (-60.0, 250.0),
+}
+
+MANY_DEFAULT: Final = 256
+MANY: Final[dict[str, int]] = {
+    "leases": 4096,
+    "partitions": 4096,
+    "Samples.slots": 4096,
+    "devices": 1024,
+    "health": 1024,
+    "env": 64,
+    "nodes": 64,
+    "modes": 16,
+}
+
+
+def bound(table: dict[str, T], owner: str, name: str, default: T) -> T:
+    """Return the bound of a field: its own (``Class.field``), that of its name, or the default."""
+    return table.get(f"{owner}.{name}", table.get(name, default))

@@ -1,0 +1,24 @@
+"""Names of simulated hardware: the same inputs give the same UUID everywhere, so demo data can name it first."""
+
+from __future__ import annotations
+
+from uuid import NAMESPACE_DNS, uuid5
+
+_SPACE = uuid5(NAMESPACE_DNS, "simulated.berth.invalid")
+_PREFIX = {"nvidia": "GPU", "hygon": "DCU"}
+
+
+def simulated_uuid(node: str, index: int, vendor: str = "nvidia") -> str:
+    """Return the UUID of a simulated device: ``GPU-...`` or, for Hygon, ``DCU-...``."""
+    return f"{_PREFIX.get(vendor, 'DEV')}-{uuid5(_SPACE, f'{node}/{index}')}"
+
+
+def simulated_mig_uuid(gpu_uuid: str, profile: str, start: int) -> str:
+    """Return the UUID of a simulated MIG slice; like on real cards the next tenant may get the same one."""
+    return f"MIG-{uuid5(_SPACE, f'{gpu_uuid}/{profile}/{start}')}"
+
+
+def simulated_share_uuid(device_uuid: str, mode: str, owner: str) -> str:
+    """Return the name of a simulated share: ``MPS-...``, ``MEM-...`` or ``TS-...``, different for each owner."""
+    prefix = {"mps": "MPS", "memlimit": "MEM", "timeslice": "TS"}[mode]
+    return f"{prefix}-{uuid5(_SPACE, f'{device_uuid}/{mode}/{owner}')}"
