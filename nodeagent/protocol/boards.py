@@ -12,7 +12,7 @@ from nodeagent.protocol.messages import DeviceFact, ProfileFact
 from nodeagent.protocol.uuids import simulated_uuid
 
 
-class UnknownBoard(LookupError):
+class UnknownBoardError(LookupError):
     """No such board in the table; the message names those that exist."""
 
     code = "unknown_board"
@@ -65,10 +65,12 @@ class Board:
 
 
 def board(model: str) -> Board:
-    """Return a board by its id, alias or product name; raises UnknownBoard naming the choices."""
+    """Return a board by its id, alias or product name; raises UnknownBoardError naming the choices."""
     found = _by_name().get(model.casefold())
     if found is None:
-        raise UnknownBoard(f"board {model!r} is not in the table; known: {', '.join(sorted(all_boards()))}")
+        raise UnknownBoardError(
+            f"board {model!r} is not in the table; known: {', '.join(sorted(all_boards()))}"
+        )
     return found
 
 
@@ -117,12 +119,18 @@ def _fact(node: str, kind: Board, index: int, modes: tuple[str, ...]) -> DeviceF
 
 
 def _profile_facts(kind: Board) -> tuple[ProfileFact, ...]:
-    return tuple(
-        ProfileFact(
-            p.name, p.profile_id, p.memory_slices, p.starts, p.memory_mib, p.sm_count, p.max_instances
-        )
-        for p in kind.profiles
-        if p.memory_mib is not None
+    return tuple(_profile_fact(p, p.memory_mib) for p in kind.profiles if p.memory_mib is not None)
+
+
+def _profile_fact(size: BoardProfile, memory_mib: int) -> ProfileFact:
+    return ProfileFact(
+        name=size.name,
+        profile_id=size.profile_id,
+        slices=size.memory_slices,
+        starts=size.starts,
+        memory_mib=memory_mib,
+        sm_count=size.sm_count,
+        max_instances=size.max_instances,
     )
 
 
@@ -165,7 +173,7 @@ def _board(row: dict[str, Any]) -> Board:
 
 
 def _profile(row: dict[str, Any]) -> BoardProfile:
-    others: list[int] = row["memory_mib_other_drivers"] if "memory_mib_other_drivers" in row else []
+    others: list[int] = row.get("memory_mib_other_drivers", [])
     return BoardProfile(
         name=row["name"],
         nvml_enum=row["nvml_enum"],

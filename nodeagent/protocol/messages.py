@@ -54,7 +54,7 @@ class DeviceFact:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """First frame of the portal: 32 random bytes in hex, to be signed as ``berth-agent-v1:<nonce>:<node>``."""
+    """First frame of the portal: 32 random bytes in hex, signed as ``berth-agent-v1:<nonce>:<node>``."""
 
     nonce: str
 
