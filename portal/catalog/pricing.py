@@ -1,0 +1,101 @@
+"""What something costs: exact integers, one formula for quote, meter and invoice.
+
+amount in micro-units = share_milli_seconds x micro_per_hour / (1000 x 3600), where
+``micro_per_hour`` is the price of a whole device for an hour (docs/billing.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fractions import Fraction
+
+from portal.catalog.models import Flavor, Rate
+from portal.common.errors import Conflict
+
+SHARE_HOUR = 1000 * 3600
+MINOR_MICRO = 10_000  # one cent
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A price before asking, in micro-units, rounded to the cent; ``hourly_micro`` at the first rate."""
+
+    amount_micro: int
+    hourly_micro: int
+    currency: str
+    rates: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Part of an interval under one rate: whole seconds ``[starts_at, ends_at)``."""
+
+    rate: Rate
+    starts_at: datetime
+    ends_at: datetime
+
+    @property
+    def seconds(self) -> int:
+        """Return the length in whole seconds."""
+        return int((self.ends_at - self.starts_at).total_seconds())
+
+
+def exact_micro(share_milli_seconds: int, micro_per_hour: int) -> Fraction:
+    """Return the unrounded price in micro-units."""
+    return Fraction(share_milli_seconds * micro_per_hour, SHARE_HOUR)
+
+
+def to_minor(amount: Fraction) -> int:
+    """Round an exact amount in micro-units half up to whole cents, in micro-units."""
+    return int((amount / MINOR_MICRO + Fraction(1, 2)) // 1) * MINOR_MICRO
+
+
+def apportion(parts: Sequence[Fraction]) -> list[int]:
+    """Round parts to whole cents so that they add up to their rounded sum (largest remainder)."""
+    floors = [int(part // MINOR_MICRO) for part in parts]
+    short = to_minor(sum(parts, Fraction(0))) // MINOR_MICRO - sum(floors)
+    by_remainder = sorted(range(len(parts)), key=lambda i: (-(parts[i] / MINOR_MICRO - floors[i]), i))
+    for index in by_remainder[:short]:
+        floors[index] += 1
+    return [cents * MINOR_MICRO for cents in floors]
+
+
+def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> list[Stretch]:
+    """Cut an interval of whole seconds where the rate changes; raises Conflict where no rate is in force."""
+    rates = (
+        Rate.objects.filter(card__is_default=True, device_model_id=device_model_id, valid__overlap=(starts_at, ends_at))
+        .select_related("card")
+        .order_by("valid")
+    )
+    return cut(list(rates), starts_at, ends_at)
+
+
+def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[Stretch]:
+    """Cut an interval along rates sorted by time; raises Conflict when they leave a gap."""
+    found: list[Stretch] = []
+    at = starts_at
+    for rate in rates:
+        upper = rate.valid.upper
+        until = ends_at if upper is None else min(upper, ends_at)
+        if at < until and (rate.valid.lower is None or rate.valid.lower <= at):
+            found.append(Stretch(rate, at, until))
+            at = until
+    if at < ends_at:
+        raise Conflict(f"No rate is in force for this device from {at:%Y-%m-%d %H:%M}. Finance must add one.")
+    return found
+
+
+def quote(flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime) -> Quote:
+    """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost."""
+    begin = starts_at.replace(microsecond=0)
+    parts = stretches(flavor.device_model_id, begin, begin + timedelta(seconds=duration_s))
+    share = flavor.share_milli * count
+    amount = sum((exact_micro(share * p.seconds, p.rate.micro_per_hour) for p in parts), Fraction(0))
+    return Quote(
+        amount_micro=to_minor(amount),
+        hourly_micro=int(exact_micro(share * 3600, parts[0].rate.micro_per_hour)),
+        currency=parts[0].rate.card.currency,
+        rates=tuple(p.rate.pk for p in parts),
+    )

@@ -1,0 +1,1 @@
+"""The supervisor behind `make up`: the engines of production, in one terminal, from one folder."""

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import Count
+
+from portal.fleet.models import Device, Health, Node
+
+ONLINE, STALE, OFFLINE, NEVER = "online", "stale", "offline", "never"
+
+
+def node_state(node: Node, *, now: datetime) -> str:
+    """Return how recently the agent was heard: online, stale (15 s), offline (300 s) or never."""
+    if node.last_seen_at is None:
+        return NEVER
+    silent = now - node.last_seen_at
+    if silent <= timedelta(seconds=settings.NODE_STALE_AFTER_S):
+        return ONLINE
+    return STALE if silent <= timedelta(seconds=settings.NODE_LOST_AFTER_S) else OFFLINE
+
+
+def blocked_why(node: Node, *, now: datetime) -> str:
+    """Return why nothing may be placed on the node now, or "" when something may."""
+    if node.is_cordoned:
+        return "cordoned"
+    state = node_state(node, now=now)
+    return "" if state == ONLINE else state
+
+
+def device_blocked_why(device: Device) -> str:
+    """Return why nothing may be placed on the device now, or ""."""
+    return "" if device.health in (Health.OK, Health.DEGRADED) else str(device.health)
+
+
+def largest_node(device_model_id: int, mode: str) -> int:
+    """Return the greatest number of devices of a model offering a mode on one node, healthy or not."""
+    counts = (
+        Device.objects.filter(model_id=device_model_id, modes__contains=[mode])
+        .values("node_id")
+        .annotate(n=Count("id"))
+        .order_by("-n")
+    )
+    return int(counts[0]["n"]) if counts else 0

@@ -1,0 +1,182 @@
+"""What the fleet is: inventory as agents report it, and what operators decide about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F
+from django.utils.translation import gettext as _
+
+from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
+from portal.accounts.models import User
+from portal.audit.services import record
+from portal.common.errors import Invalid
+from portal.common.live import NODES, publish_on_commit
+from portal.fleet.models import Device, DeviceModel, Health, HealthEvent, Node, Partition, Profile
+
+
+def slot_share(slices: int, grid: int, memory_mib: int, board_mib: int, sm: int | None, board_sm: int | None) -> int:
+    """Return a slice's share of its board in thousandths, rounded up: the largest of SM, MiB and slots."""
+    shares = [-(-slices * 1000 // grid), -(-memory_mib * 1000 // board_mib)]
+    if sm and board_sm:
+        shares.append(-(-sm * 1000 // board_sm))
+    return min(1000, max(shares))
+
+
+def model_slug(name: str) -> str:
+    """Return the short name under which a device model is known."""
+    return "-".join("".join(c.lower() if c.isalnum() else " " for c in name).split())[:40]
+
+
+def learn_model(fact: DeviceFact) -> DeviceModel:
+    """Return the model of a reported device, made on first sight with its profiles. Safe to repeat."""
+    model, _created = DeviceModel.objects.get_or_create(
+        slug=model_slug(fact.model),
+        defaults={
+            "name": fact.model,
+            "vendor": fact.vendor,
+            "memory_mib": fact.memory_mib,
+            "sm_count": fact.sm_count,
+            "grid": fact.grid,
+        },
+    )
+    known = set(model.profiles.values_list("name", flat=True))
+    Profile.objects.bulk_create(
+        [
+            Profile(
+                device_model=model,
+                name=p.name,
+                slices=p.slices,
+                starts=list(p.starts),
+                memory_mib=p.memory_mib,
+                sm_count=p.sm_count,
+                max_instances=p.max_instances,
+                share_milli=slot_share(
+                    p.slices, fact.grid, p.memory_mib, fact.memory_mib, p.sm_count, fact.sm_count
+                ),
+            )
+            for p in fact.profiles
+            if p.name not in known
+        ],
+        ignore_conflicts=True,
+    )
+    return model
+
+
+def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> list[str]:
+    """Bring the node's devices in line with its inventory; returns the uuids refused as another node's.
+
+    A device not reported any more is marked missing, never deleted: leases and bills refer to it.
+    Call inside a transaction.
+    """
+    refused = []
+    for fact in facts:
+        owner = Device.objects.filter(uuid=fact.uuid).exclude(node=node).exists()
+        if owner:
+            refused.append(fact.uuid)
+            continue
+        device, created = Device.objects.get_or_create(
+            uuid=fact.uuid,
+            defaults={
+                "node": node,
+                "index": fact.index,
+                "model": learn_model(fact),
+                "modes": [m for m in fact.modes if m in {"exclusive", "mig", "mps", "memlimit", "timeslice"}],
+                "pci_bus_id": fact.pci_bus_id[:32],
+                "link_domain": fact.link_domain[:40],
+                "numa_node": fact.numa_node,
+                "max_clients": fact.max_clients,
+                "last_seen_at": now,
+            },
+        )
+        if not created:
+            device.index, device.last_seen_at = fact.index, now
+            if device.health == Health.MISSING:
+                device.health, device.health_reason = Health.OK, ""
+            device.save(update_fields=["index", "last_seen_at", "health", "health_reason"])
+    seen = [fact.uuid for fact in facts]
+    node.devices.exclude(uuid__in=seen).exclude(health=Health.MISSING).update(
+        health=Health.MISSING, health_reason="not reported by the node any more"
+    )
+    return refused
+
+
+def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
+    """Store what the agent saw on the node's devices, replacing what it saw before. Call in a transaction."""
+    devices = {d.uuid: d.pk for d in node.devices.all()}
+    wanted = {
+        (devices[f.device], f.start, f.uuid): f for f in facts if f.device in devices
+    }
+    rows = {(r.device_id, r.start, r.uuid): r for r in Partition.objects.filter(device__node=node)}
+    stale = [
+        r.pk for key, r in rows.items() if key not in wanted or wanted[key].lease != r.lease_uid
+    ]
+    if stale:
+        Partition.objects.filter(pk__in=stale).delete()
+    keep = {key for key, r in rows.items() if r.pk not in set(stale)}
+    Partition.objects.bulk_create(
+        Partition(
+            device_id=key[0],
+            uuid=f.uuid,
+            profile=f.profile,
+            start=f.start,
+            size=f.size,
+            lease_uid=f.lease,
+            seen_at=now,
+        )
+        for key, f in wanted.items()
+        if key not in keep
+    )
+
+
+def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> None:
+    """Open a health event per device and code; a critical one quarantines the device, not the node."""
+    devices = {d.uuid: d for d in node.devices.all()}
+    for fact in facts:
+        device = devices.get(fact.device)
+        if device is None:
+            continue
+        HealthEvent.objects.get_or_create(
+            device=device,
+            code=fact.code[:40],
+            cleared_at=None,
+            defaults={"severity": fact.severity[:12], "detail": fact.detail[:300], "at": now},
+        )
+        if fact.severity == "critical" and device.health in (Health.OK, Health.DEGRADED):
+            Device.objects.filter(pk=device.pk).update(health=Health.QUARANTINED, health_reason=fact.detail[:200])
+
+
+def raise_revision(node_ids: Sequence[int]) -> None:
+    """Say that the desired state of these nodes changed: last step of the transaction, rows in id order."""
+    ids = sorted(set(node_ids))
+    if not ids:
+        return
+    list(Node.objects.select_for_update().filter(pk__in=ids).order_by("id").values_list("id", flat=True))
+    Node.objects.filter(pk__in=ids).update(desired_revision=F("desired_revision") + 1)
+    publish_on_commit(NODES, list(Node.objects.filter(pk__in=ids).values_list("name", flat=True)))
+
+
+@transaction.atomic
+def cordon(*, node: Node, actor: User, reason: str, now: datetime) -> None:
+    """Place nothing new on the node; running leases go on. Safe to repeat."""
+    if not reason.strip():
+        raise Invalid(fields={"reason": _("Say why, so that waiting people can be told.")})
+    Node.objects.filter(pk=node.pk).update(is_cordoned=True, cordon_reason=reason.strip()[:200])
+    record(actor, "node.cordoned", node.name, at=now, reason=reason)
+
+
+@transaction.atomic
+def uncordon(*, node: Node, actor: User, now: datetime) -> None:
+    """Let the node take new work again. Safe to repeat."""
+    Node.objects.filter(pk=node.pk).update(is_cordoned=False, cordon_reason="")
+    record(actor, "node.uncordoned", node.name, at=now)
+
+
+@transaction.atomic
+def clear_health(*, device: Device, actor: User, now: datetime) -> None:
+    """Close the device's open health events and let it take work again."""
+    device.health_events.filter(cleared_at=None).update(cleared_at=now)
+    Device.objects.filter(pk=device.pk).update(health=Health.OK, health_reason="")
+    record(actor, "device.cleared", device.uuid, at=now)

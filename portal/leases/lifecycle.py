@@ -1,0 +1,361 @@
+"""The life of leases after they were granted: activate, extend, release, expire, clean, fail.
+
+Lock order everywhere: quota rows, leases by id, nodes by id last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils.translation import gettext as _
+from psycopg.types.range import TimestamptzRange
+
+from portal.accounts.models import User
+from portal.audit.services import record
+from portal.common.errors import Conflict, Invalid
+from portal.common.live import EVENTS, publish_on_commit
+from portal.common.outbox import RUN_CYCLE, nudge_on_commit
+from portal.common.states import check_move
+from portal.fleet.services import raise_revision
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent, SharedHost
+from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, EndReason, LeaseState, RequestState
+from portal.notifications.services import notify
+from portal.quotas import services as quotas
+
+HOLD_MARGIN = timedelta(hours=1)
+MAX_ATTEMPTS = 5
+
+
+def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
+    """Return the leases locked in id order, with what their moves need at hand."""
+    return list(
+        Lease.objects.select_for_update(of=("self",))
+        .select_related("team", "request", "user", "node")
+        .filter(pk__in=list(lease_ids))
+        .order_by("id")
+    )
+
+
+def move_all(leases: Sequence[Lease], to: str, *, at: datetime, reason: str = "", **fields: Any) -> list[Lease]:
+    """Move locked leases one step each and record why; extra ``fields`` are set with it.
+
+    The leases must have been locked in this transaction. Raises IllegalMove when the table has no
+    such step. Returns the leases, updated in place.
+    """
+    if not leases:
+        return []
+    for lease in leases:
+        check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
+    Lease.objects.filter(pk__in=[lease.pk for lease in leases]).update(state=to, **fields)
+    LeaseEvent.objects.bulk_create(
+        LeaseEvent(lease=lease, was=lease.state, now=to, at=at, reason=reason) for lease in leases
+    )
+    for lease in leases:
+        lease.state = to
+        for name, value in fields.items():
+            setattr(lease, name, value)
+    announce(leases, at=at)
+    return list(leases)
+
+
+def announce(leases: Sequence[Lease], *, at: datetime) -> None:
+    """Tell the browsers that look, once the transaction is through."""
+    publish_on_commit(
+        EVENTS,
+        [
+            {
+                "event": f"lease.{lease.state}",
+                "lease": lease.uid,
+                "request": lease.request.uid,
+                "team": lease.team_id,
+                "user": lease.user_id,
+                "state": lease.state,
+                "at": at.isoformat(),
+            }
+            for lease in leases
+        ],
+    )
+
+
+def move_requests(
+    requests: Sequence[LeaseRequest], to: str, *, at: datetime, reason: str = "", **fields: Any
+) -> None:
+    """Move locked requests one step each and record why; extra ``fields`` are set with it."""
+    if not requests:
+        return
+    for request in requests:
+        check_move(REQUEST_NEXT, request.state, to, f"request {request.uid}")
+    LeaseRequest.objects.filter(pk__in=[r.pk for r in requests]).update(state=to, **fields)
+    RequestEvent.objects.bulk_create(
+        RequestEvent(request=r, was=r.state, now=to, at=at, reason=reason[:300]) for r in requests
+    )
+    for request in requests:
+        request.state = to
+    publish_on_commit(
+        EVENTS,
+        [
+            {
+                "event": f"request.{to}",
+                "lease": "",
+                "request": r.uid,
+                "team": r.team_id,
+                "user": r.author_id,
+                "state": to,
+                "at": at.isoformat(),
+            }
+            for r in requests
+        ],
+    )
+
+
+def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
+    """Start the money clock of locked leases that the agent reported ready; others are left alone.
+
+    ``at`` is a database instant. The end moves so that the holder gets the whole time asked for.
+    """
+    ready = [lease for lease in leases if lease.state == LeaseState.PREPARING]
+    move_all(ready, LeaseState.ACTIVE, at=at, activated_at=at)
+    by_duration: dict[int, list[Lease]] = {}
+    for lease in ready:
+        by_duration.setdefault(lease.request.remaining_s, []).append(lease)
+    for remaining_s, group in by_duration.items():
+        until = at + timedelta(seconds=remaining_s)
+        ids = [lease.pk for lease in group]
+        Lease.objects.filter(pk__in=ids).update(not_after=until)
+        _hold_until(ids, until)
+        for lease in group:
+            lease.not_after = until
+    return ready
+
+
+def _hold_until(lease_ids: Sequence[int], until: datetime) -> None:
+    """Set the end of live placements; a host placement reaches at least as far as its shares."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
+            " WHERE lease_id = ANY(%s) AND is_live",
+            [until, list(lease_ids)],
+        )
+        cursor.execute(
+            "UPDATE leases_placement h SET period = tstzrange(lower(h.period), %s) FROM leases_placement s"
+            " WHERE s.lease_id = ANY(%s) AND s.host_id = h.id AND h.is_live AND upper(h.period) < %s",
+            [until, list(lease_ids), until],
+        )
+
+
+@transaction.atomic
+def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
+    """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
+    (locked,) = lock_leases([lease.pk])
+    if locked.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
+        return locked
+    end_leases([locked], reason=EndReason.RELEASED, at=now)
+    record(actor, "lease.released", locked.uid, at=now, team_id=locked.team_id)
+    return locked
+
+
+def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
+    """Stop the money clock of locked live leases and tell their nodes to take the slices back.
+
+    A lease that never became active goes to cleaning and costs nothing. Slices stay held until
+    the agent confirms them clean.
+    """
+    active = [lease for lease in leases if lease.state == LeaseState.ACTIVE]
+    move_all(active, LeaseState.ENDING, at=at, reason=reason, ended_at=at, end_reason=reason)
+    early = [lease for lease in leases if lease.state in (LeaseState.PREPARING, LeaseState.INTERRUPTED)]
+    move_all(early, LeaseState.CLEANING, at=at, reason=reason, ended_at=at, end_reason=reason)
+    touched = [*active, *early]
+    if touched:
+        _hold_until([lease.pk for lease in touched], at + HOLD_MARGIN)
+        raise_revision([lease.node_id for lease in touched])
+
+
+@transaction.atomic
+def expire_due(*, now: datetime) -> int:
+    """End active leases whose time is up, at the instant it was up. Returns how many. Safe to repeat."""
+    due = (
+        Lease.objects.select_for_update(of=("self",), skip_locked=True)
+        .select_related("team", "request", "user", "node")
+        .filter(state=LeaseState.ACTIVE, not_after__lte=now)
+        .order_by("id")[:500]
+    )
+    leases = list(due)
+    by_end: dict[datetime, list[Lease]] = {}
+    for lease in leases:
+        by_end.setdefault(lease.not_after, []).append(lease)
+    for ended_at, group in by_end.items():
+        move_all(group, LeaseState.ENDING, at=ended_at, reason=EndReason.EXPIRED, ended_at=ended_at,
+                 end_reason=EndReason.EXPIRED)
+    if leases:
+        _hold_until([lease.pk for lease in leases], now + HOLD_MARGIN)
+        raise_revision([lease.node_id for lease in leases])
+    return len(leases)
+
+
+def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
+    """Free what locked leases held, after the agent confirmed their slices gone.
+
+    Call inside a transaction; quota rows are locked by ``quotas.free``. Leases still active are
+    not touched. A request whose lease failed goes back to the queue with the time left.
+    """
+    move_all([ls for ls in leases if ls.state == LeaseState.ENDING], LeaseState.CLEANING, at=at)
+    gone = move_all([ls for ls in leases if ls.state == LeaseState.CLEANING], LeaseState.ENDED, at=at, clean_at=at)
+    if not gone:
+        return []
+    quotas.free([(lease.team, lease.cost_milli) for lease in gone])
+    _free_placements([lease.pk for lease in gone], at)
+    _settle_requests(gone, at)
+    nudge_on_commit(RUN_CYCLE)
+    return gone
+
+
+def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
+    """Trim the periods of the leases' placements to ``at`` and empty their hosts' sums."""
+    shares = list(
+        Placement.objects.filter(lease_id__in=lease_ids, is_live=True, host__isnull=False).order_by("host_id")
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE leases_placement SET is_live = false, period = tstzrange(lower(period),"
+            " greatest(%s, lower(period) + interval '1 microsecond'))"
+            " WHERE lease_id = ANY(%s) AND is_live",
+            [at, list(lease_ids)],
+        )
+    for share in shares:
+        SharedHost.objects.filter(pk=share.host_id).update(
+            used_share_milli=F("used_share_milli") - share.share_milli,
+            used_memory_mib=F("used_memory_mib") - share.memory_mib,
+            clients=F("clients") - 1,
+        )
+    empty = SharedHost.objects.filter(pk__in={s.host_id for s in shares}, clients=0)
+    for host_id in empty.values_list("pk", flat=True):
+        host = Placement.objects.get(pk=host_id)
+        end = max(at, host.period.lower + timedelta(microseconds=1))
+        Placement.objects.filter(pk=host_id, is_live=True).update(
+            is_live=False, period=TimestamptzRange(host.period.lower, end)
+        )
+
+
+def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
+    done, again, broken = [], [], []
+    for lease in gone:
+        if lease.request.state != RequestState.GRANTED:
+            continue
+        if lease.end_reason not in (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE):
+            done.append(lease.request)
+            continue
+        used = int((lease.ended_at - lease.activated_at).total_seconds()) if lease.activated_at and lease.ended_at else 0
+        lease.request.remaining_s = max(1, lease.request.remaining_s - used)
+        (again if lease.request.attempts < MAX_ATTEMPTS else broken).append(lease.request)
+    move_requests(done, RequestState.FULFILLED, at=at)
+    for request in again:
+        move_requests([request], RequestState.QUEUED, at=at, reason="the lease was lost",
+                      remaining_s=request.remaining_s, attempts=F("attempts") + 1)
+    move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")
+
+
+def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
+    """Stop locked leases that their node cannot carry; the money clock stops and the slice is cleaned."""
+    live = [ls for ls in leases if ls.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)]
+    move_all(live, LeaseState.FAILED, at=at, reason=fault[:300], ended_at=at,
+             end_reason=EndReason.FAULT, fault=fault[:300])
+    move_all(live, LeaseState.CLEANING, at=at)
+    if live:
+        _hold_until([lease.pk for lease in live], at + HOLD_MARGIN)
+        raise_revision([lease.node_id for lease in live])
+    for lease in live:
+        notify([lease.user], "lease.failed", target=lease.uid, at=at, fault=fault[:200])
+
+
+@transaction.atomic
+def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> Lease:
+    """Give an active lease more time, or raise Invalid or Conflict saying why not.
+
+    The whole time may not pass the flavor's longest; nothing booked behind it may be touched.
+    """
+    (locked,) = lock_leases([lease.pk])
+    if locked.state != LeaseState.ACTIVE or locked.not_after <= now:
+        raise Conflict(_("Only a lease that is active can be extended."))
+    if extra_s < 1:
+        raise Invalid(fields={"extra_s": _("Ask for at least one second more.")})
+    assert locked.activated_at is not None
+    total = int((locked.not_after - locked.activated_at).total_seconds()) + extra_s
+    longest = locked.flavor.max_duration_s
+    if total > longest:
+        raise Invalid(
+            fields={"extra_s": _("This flavor runs for at most %(hours)s hours in all.") % {"hours": longest // 3600}}
+        )
+    until = locked.not_after + timedelta(seconds=extra_s)
+    Lease.objects.filter(pk=locked.pk).update(not_after=until, warned_at=None)
+    _hold_until([locked.pk], until)
+    locked.not_after, locked.warned_at = until, None
+    raise_revision([locked.node_id])
+    announce([locked], at=now)
+    record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
+    return locked
+
+
+@transaction.atomic
+def warn_due(*, now: datetime) -> int:
+    """Warn the holders of leases that end soon, once. Returns how many. Safe to repeat."""
+    soon = now + timedelta(seconds=settings.LEASE_WARN_BEFORE_S)
+    due = list(
+        Lease.objects.select_for_update(of=("self",), skip_locked=True)
+        .select_related("user", "request")
+        .filter(state=LeaseState.ACTIVE, warned_at=None, not_after__lte=soon)
+        .order_by("id")[:500]
+    )
+    # A lease shorter than the warning time would be warned about at once: nobody is helped by that.
+    due = [ls for ls in due if ls.activated_at and (ls.not_after - ls.activated_at) > (soon - now)]
+    if due:
+        Lease.objects.filter(pk__in=[ls.pk for ls in due]).update(warned_at=now)
+        announce(due, at=now)
+    for lease in due:
+        notify([lease.user], "lease.ends_soon", target=lease.uid, at=now, not_after=lease.not_after.isoformat())
+    return len(due)
+
+
+@transaction.atomic
+def prolong_holds(*, now: datetime) -> int:
+    """Keep slices held that outlast their period because the agent has not confirmed them clean."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
+            " WHERE is_live AND upper(period) < %s",
+            [now + HOLD_MARGIN, now + timedelta(minutes=5)],
+        )
+        return int(cursor.rowcount)
+
+
+@transaction.atomic
+def interrupt_lost(*, now: datetime) -> int:
+    """Stop the money clock of leases whose node has been silent too long, as of its last word.
+
+    The slice stays held: the node may still run the work. A lost lease whose time is up is cleaned
+    when the agent is back. Returns how many were interrupted. Safe to repeat.
+    """
+    silent = now - timedelta(seconds=settings.NODE_LOST_AFTER_S)
+    rows = Lease.objects.select_for_update(of=("self",), skip_locked=True).select_related(
+        "team", "request", "user", "node"
+    )
+    lost = list(rows.filter(state=LeaseState.ACTIVE, node__last_seen_at__lt=silent).order_by("id")[:500])
+    for lease in lost:
+        assert lease.activated_at is not None and lease.node.last_seen_at is not None
+        move_all([lease], LeaseState.INTERRUPTED, at=max(lease.activated_at, lease.node.last_seen_at),
+                 reason="the node has not been heard")
+        notify([lease.user], "lease.interrupted", target=lease.uid, at=now, node=lease.node.name)
+    over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
+    move_all(over, LeaseState.CLEANING, at=now, reason=EndReason.EXPIRED, ended_at=now, end_reason=EndReason.EXPIRED)
+    raise_revision([lease.node_id for lease in over])
+    return len(lost)
+
+
+def resume_leases(leases: Sequence[Lease], *, at: datetime) -> None:
+    """Start the money clock again for locked leases whose node is back and still carries them."""
+    move_all([ls for ls in leases if ls.state == LeaseState.INTERRUPTED], LeaseState.ACTIVE, at=at,
+             reason="the node is back")

@@ -1,0 +1,102 @@
+"""Reading requests and leases: what a person may see, in what order they wait, what may be done now."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+
+from portal.accounts.models import User
+from portal.common.errors import NotFound
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.states import LeaseState, RequestState
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights, below
+
+
+def waiting_count(team: Team) -> int:
+    """Return how many requests of the team wait."""
+    return LeaseRequest.objects.filter(team=team, state=RequestState.QUEUED).count()
+
+
+def visible_requests(rights: Rights) -> QuerySet[LeaseRequest]:
+    """Return the requests of teams this person belongs to (or oversees)."""
+    return LeaseRequest.objects.filter(
+        below(rights.teams_with(Role.values), "team__") if rights.held else Q(pk__in=[])
+    ).select_related("team", "author", "flavor", "flavor__device_model", "decided_by")
+
+
+def visible_leases(rights: Rights) -> QuerySet[Lease]:
+    """Return the leases of teams this person belongs to (or oversees)."""
+    return Lease.objects.filter(
+        below(rights.teams_with(Role.values), "team__") if rights.held else Q(pk__in=[])
+    ).select_related("team", "user", "flavor", "flavor__device_model", "node", "request")
+
+
+def visible_request(rights: Rights, uid: str) -> LeaseRequest:
+    """Return a request by its name, or raise NotFound also when it is out of sight."""
+    found = visible_requests(rights).filter(uid=uid).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def visible_lease(rights: Rights, uid: str) -> Lease:
+    """Return a lease by its name, or raise NotFound also when it is out of sight."""
+    found = visible_leases(rights).filter(uid=uid).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def may_manage_lease(rights: Rights, lease: Lease) -> bool:
+    """Say whether this person may extend or release the lease: its holder, a team admin, an operator."""
+    return lease.user_id == rights.user.pk or rights.has(lease.team, Role.ADMIN, Role.OPERATOR)
+
+
+def may_see_access(rights: Rights, lease: Lease) -> bool:
+    """Say whether this person may see how to connect: the holder and the team's admins."""
+    return lease.user_id == rights.user.pk or rights.has(lease.team, Role.ADMIN)
+
+
+def queue() -> QuerySet[LeaseRequest]:
+    """Return the waiting requests in the order the engine serves them."""
+    return LeaseRequest.objects.filter(state=RequestState.QUEUED).order_by("-priority", "queued_at", "id")
+
+
+def position(request: LeaseRequest) -> int | None:
+    """Return the 1-based place in the queue, or None for a request that does not wait."""
+    if request.state != RequestState.QUEUED:
+        return None
+    ahead = Q(priority__gt=request.priority) | Q(priority=request.priority) & (
+        Q(queued_at__lt=request.queued_at) | Q(queued_at=request.queued_at, id__lt=request.pk)
+    )
+    return LeaseRequest.objects.filter(ahead, state=RequestState.QUEUED).count() + 1
+
+
+def live_leases_of(user: User) -> QuerySet[Lease]:
+    """Return a person's leases that are not ended yet, the next to end first."""
+    return (
+        Lease.objects.filter(user=user)
+        .exclude(state=LeaseState.ENDED)
+        .select_related("team", "flavor", "flavor__device_model", "node", "request")
+        .order_by("not_after")
+    )
+
+
+def awaiting_approval(rights: Rights) -> QuerySet[LeaseRequest]:
+    """Return requests that this person could decide on, oldest first."""
+    teams = rights.teams_with((Role.APPROVER, Role.ADMIN))
+    return (
+        LeaseRequest.objects.filter(below(teams, "team__"), state=RequestState.AWAITING_APPROVAL)
+        .exclude(author=rights.user)
+        .select_related("team", "author", "flavor", "flavor__device_model")
+        .order_by("submitted_at")
+    )
+
+
+def seconds_left(lease: Lease, *, now: datetime) -> int | None:
+    """Return the whole seconds a lease still has, or None before it is active and after it ended."""
+    if lease.state not in (LeaseState.ACTIVE, LeaseState.INTERRUPTED):
+        return None
+    return max(0, int((lease.not_after - now).total_seconds()))

@@ -1,0 +1,220 @@
+"""Requests: submit, approve, reject, withdraw. What follows a grant is in ``lifecycle``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.audit.services import record
+from portal.catalog import pricing
+from portal.catalog.models import Flavor
+from portal.catalog.services import cost_milli
+from portal.common import outbox
+from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
+from portal.fleet.selectors import largest_node
+from portal.leases.lifecycle import move_requests
+from portal.leases.models import LeaseRequest, RequestEvent
+from portal.leases.selectors import waiting_count
+from portal.leases.states import RequestState
+from portal.notifications.services import notify
+from portal.quotas.selectors import smallest_ceiling
+from portal.teams.models import Membership, Role, Team
+from portal.teams.selectors import Rights
+
+PRIORITIES = {"low": -10, "normal": 0, "high": 10}
+LOAD_PATTERNS = ("", "steady", "bursty", "idle", "dummy_loop")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """What a person asks for, as it came in: checked by ``check_spec``, priced by the catalogue."""
+
+    flavor: str
+    duration_s: int
+    count: int = 1
+    priority: str = "normal"
+    name: str = ""
+    purpose: str = ""
+    load_pattern: str = ""
+
+
+def check_spec(spec: RequestSpec) -> Flavor:
+    """Return the flavor asked for, or raise Invalid naming every field that cannot be used."""
+    fields: dict[str, Any] = {}
+    flavor = Flavor.objects.select_related("device_model").filter(slug=spec.flavor, is_active=True).first()
+    if flavor is None:
+        raise Invalid(fields={"flavor": _("There is no such flavor. Choose one from the list.")})
+    if not 1 <= spec.count <= flavor.max_count:
+        fields["count"] = _("Ask for 1 to %(n)d of this flavor.") % {"n": flavor.max_count}
+    if not flavor.min_duration_s <= spec.duration_s <= flavor.max_duration_s:
+        fields["duration_s"] = _("This flavor runs for %(low)d to %(high)d seconds.") % {
+            "low": flavor.min_duration_s,
+            "high": flavor.max_duration_s,
+        }
+    if spec.priority not in PRIORITIES:
+        fields["priority"] = _("Choose low, normal or high.")
+    if spec.load_pattern not in LOAD_PATTERNS:
+        fields["load_pattern"] = _("Choose one of: steady, bursty, idle, dummy_loop.")
+    if len(spec.name) > 80:
+        fields["name"] = _("At most 80 characters.")
+    if len(spec.purpose) > 300:
+        fields["purpose"] = _("At most 300 characters.")
+    if fields:
+        raise Invalid(fields=fields)
+    return flavor
+
+
+def check_possible(team: Team, flavor: Flavor, count: int) -> None:
+    """Raise Impossible when no state of this installation could ever serve the request."""
+    most = largest_node(flavor.device_model_id, flavor.mode)
+    if most == 0:
+        raise Impossible(_("No device here offers %(flavor)s.") % {"flavor": flavor.name}, nearest_count=0)
+    per_device = 1 if flavor.mode == "exclusive" else max(1, 1000 // flavor.share_milli)
+    if count > most * per_device:
+        raise Impossible(
+            _("The largest node can hold %(n)d of %(flavor)s at once.")
+            % {"n": most * per_device, "flavor": flavor.name},
+            nearest_count=most * per_device,
+        )
+    ceiling = smallest_ceiling(team)
+    unit = cost_milli(flavor, 1)
+    if ceiling is not None and unit * count > ceiling:
+        raise Impossible(
+            _("Your team's quota can never hold %(count)d of %(flavor)s: its ceiling allows %(n)d.")
+            % {"count": count, "flavor": flavor.name, "n": ceiling // unit},
+            nearest_count=ceiling // unit,
+        )
+
+
+def check_may_ask(rights: Rights, team: Team, priority: str) -> None:
+    """Raise NotFound or Forbidden when this person may not ask for the team."""
+    rights.require(team, Role.RESEARCHER, Role.ADMIN)
+    if priority == "high" and not rights.has(team, Role.ADMIN):
+        raise Forbidden(_("Only a team admin may ask with high priority."))
+
+
+def submit_request(*, team: Team, actor: User, rights: Rights, spec: RequestSpec, now: datetime) -> LeaseRequest:
+    """Accept a request for GPU time, or raise with what to change.
+
+    Invalid, Impossible, Forbidden, NotFound and TooManyWaiting change nothing. Opens its own
+    transaction; the scheduler is nudged after commit.
+    """
+    check_may_ask(rights, team, spec.priority)
+    flavor = check_spec(spec)
+    check_possible(team, flavor, spec.count)
+    check_queue_room(team)
+    price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
+    gpu_seconds = flavor.share_milli * spec.count * spec.duration_s // 1000
+    needs_approval = (
+        team.approval_above_gpu_seconds is not None and gpu_seconds > team.approval_above_gpu_seconds
+    )
+    state = RequestState.AWAITING_APPROVAL if needs_approval else RequestState.QUEUED
+    with transaction.atomic():
+        request = LeaseRequest.objects.create(
+            team=team,
+            author=actor,
+            flavor=flavor,
+            count=spec.count,
+            duration_s=spec.duration_s,
+            remaining_s=spec.duration_s,
+            priority=PRIORITIES[spec.priority],
+            name=spec.name.strip(),
+            purpose=spec.purpose.strip(),
+            load_pattern=spec.load_pattern,
+            state=state,
+            cost_milli=cost_milli(flavor, spec.count),
+            quote_micro=price.amount_micro,
+            currency=price.currency,
+            submitted_at=now,
+            queued_at=None if needs_approval else now,
+        )
+        RequestEvent.objects.bulk_create(
+            [
+                RequestEvent(request=request, was=RequestState.DRAFT, now=RequestState.SUBMITTED, at=now),
+                RequestEvent(request=request, was=RequestState.SUBMITTED, now=state, at=now),
+            ]
+        )
+        record(actor, "request.submitted", request.uid, at=now, team_id=team.pk)
+        if needs_approval:
+            notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
+        else:
+            outbox.add(outbox.RUN_CYCLE, key=request.uid, at=now)
+            outbox.nudge_on_commit(outbox.RUN_CYCLE)
+    return request
+
+
+def check_queue_room(team: Team) -> None:
+    """Raise TooManyWaiting when the team's queue is full."""
+    if waiting_count(team) >= settings.MAX_WAITING_PER_TEAM:
+        raise TooManyWaiting
+
+
+def approvers(team: Team) -> list[User]:
+    """Return the people who may approve for the team."""
+    rows = Membership.objects.filter(team_id__in=team.lineage, role__in=(Role.APPROVER, Role.ADMIN))
+    return [row.user for row in rows.select_related("user")]
+
+
+def _locked(request: LeaseRequest) -> LeaseRequest:
+    return (
+        LeaseRequest.objects.select_for_update(of=("self",))
+        .select_related("team", "author", "flavor")
+        .get(pk=request.pk)
+    )
+
+
+@transaction.atomic
+def approve_request(*, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime) -> LeaseRequest:
+    """Let a request that awaits approval into the queue; its author may never decide it."""
+    locked = _decidable(request, actor, rights)
+    move_requests([locked], RequestState.QUEUED, at=now, reason=note, queued_at=now, decided_by=actor,
+                  decided_at=now, decision_note=note[:300])
+    record(actor, "request.approved", locked.uid, at=now, team_id=locked.team_id)
+    notify([locked.author], "request.approved", target=locked.uid, at=now, by=str(actor))
+    outbox.add(outbox.RUN_CYCLE, key=locked.uid, at=now)
+    outbox.nudge_on_commit(outbox.RUN_CYCLE)
+    return locked
+
+
+@transaction.atomic
+def reject_request(*, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime) -> LeaseRequest:
+    """Turn a request down with a reason that its author will read."""
+    if not note.strip():
+        raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
+    locked = _decidable(request, actor, rights)
+    move_requests([locked], RequestState.REJECTED, at=now, reason=note, decided_by=actor, decided_at=now,
+                  decision_note=note[:300])
+    record(actor, "request.rejected", locked.uid, at=now, team_id=locked.team_id)
+    notify([locked.author], "request.rejected", target=locked.uid, at=now, by=str(actor))
+    return locked
+
+
+def _decidable(request: LeaseRequest, actor: User, rights: Rights) -> LeaseRequest:
+    rights.require(request.team, Role.APPROVER, Role.ADMIN)
+    locked = _locked(request)
+    if locked.author_id == actor.pk:
+        raise Forbidden(_("Nobody decides on a request of their own."))
+    if locked.state != RequestState.AWAITING_APPROVAL:
+        raise Conflict(_("This request does not wait for approval any more."))
+    return locked
+
+
+@transaction.atomic
+def withdraw_request(*, request: LeaseRequest, actor: User, rights: Rights, now: datetime) -> LeaseRequest:
+    """Take back a request that has not started. Safe to repeat; raises Conflict once it was granted."""
+    locked = _locked(request)
+    if locked.author_id != actor.pk and not rights.has(locked.team, Role.ADMIN, Role.OPERATOR):
+        raise Forbidden if rights.has(locked.team, *Role.values) else NotFound
+    if locked.state == RequestState.WITHDRAWN:
+        return locked
+    if locked.state not in (RequestState.AWAITING_APPROVAL, RequestState.QUEUED):
+        raise Conflict(_("This request has started already: release its lease instead."))
+    move_requests([locked], RequestState.WITHDRAWN, at=now)
+    record(actor, "request.withdrawn", locked.uid, at=now, team_id=locked.team_id)
+    return locked

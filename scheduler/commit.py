@@ -1,0 +1,185 @@
+"""Turn a plan into rows: quota, lease, placements, one node revision; all of it or, per grant, none.
+
+Call inside the cycle's transaction. Lock order: requests granted now, quota rows, leases and
+placements (inserted), nodes last.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import F
+from psycopg.types.range import Int8Range, TimestamptzRange
+
+from portal.common.errors import QuotaExceeded
+from portal.fleet.services import raise_revision
+from portal.leases.lifecycle import announce, move_requests
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
+from portal.leases.states import LeaseState, RequestState
+from portal.quotas import services as quotas
+from portal.teams.models import Team
+from scheduler.engine.model import SHARED_MODES, Grant, Slot, Snapshot, Wait
+
+log = logging.getLogger(__name__)
+PREPARE_MARGIN = timedelta(minutes=5)
+Pair = tuple[Grant, LeaseRequest]
+
+
+def grants(found: Sequence[Grant], *, policy_version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    """Store the grants; one that the database refuses is left out and waits for the next turn."""
+    if not found:
+        return []
+    pairs = _claimed(found)
+    shared = [p for p in pairs if p[0].slots[0].mode in SHARED_MODES]
+    plain = [p for p in pairs if p[0].slots[0].mode not in SHARED_MODES]
+    made = _together(plain, policy_version, now, snapshot) + _one_by_one(shared, policy_version, now, snapshot)
+    raise_revision([lease.node_id for lease in made])
+    announce(made, at=now)
+    return made
+
+
+def _claimed(found: Sequence[Grant]) -> list[Pair]:
+    """Pair the grants with their requests, locked; those that somebody moved meanwhile fall out."""
+    rows = LeaseRequest.objects.select_for_update(of=("self",), skip_locked=True).select_related("team", "flavor")
+    still = {r.pk: r for r in rows.filter(pk__in=[g.claim_id for g in found], state=RequestState.QUEUED)}
+    return [(g, still[g.claim_id]) for g in found if g.claim_id in still]
+
+
+def _together(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    if not pairs:
+        return []
+    try:
+        with transaction.atomic():
+            return _store(pairs, version, now, snapshot)
+    except (IntegrityError, QuotaExceeded) as error:
+        log.info("the batch of %d was refused (%s); storing one by one", len(pairs), error)
+        return _one_by_one(pairs, version, now, snapshot)
+
+
+def _one_by_one(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    made: list[Lease] = []
+    for pair in pairs:
+        try:
+            with transaction.atomic():
+                made += _store([pair], version, now, snapshot)
+        except (IntegrityError, QuotaExceeded) as error:
+            pair[1].state = RequestState.QUEUED
+            log.info("grant of request %s refused: %s", pair[1].uid, error)
+    return made
+
+
+def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    quotas.reserve([(_team(request), grant.cost_milli) for grant, request in pairs])
+    until = {request.pk: now + timedelta(seconds=request.remaining_s) + PREPARE_MARGIN for _g, request in pairs}
+    leases = Lease.objects.bulk_create(
+        [
+            Lease(
+                request=request,
+                team=request.team,
+                user_id=request.author_id,
+                flavor=request.flavor,
+                node_id=grant.node_id,
+                state=LeaseState.PREPARING,
+                generation=request.attempts + 1,
+                count=request.count,
+                share_milli=sum(slot.share_milli for slot in grant.slots),
+                cost_milli=grant.cost_milli,
+                policy_version=version,
+                load_pattern=request.load_pattern,
+                starts_at=now,
+                not_after=until[request.pk],
+            )
+            for grant, request in pairs
+        ]
+    )
+    LeaseEvent.objects.bulk_create(
+        LeaseEvent(lease=lease, was=LeaseState.BOOKED, now=LeaseState.PREPARING, at=now) for lease in leases
+    )
+    Placement.objects.bulk_create(
+        _placement(slot, lease, now, until[lease.request_id], snapshot)
+        for lease, (grant, _request) in zip(leases, pairs, strict=True)
+        for slot in grant.slots
+    )
+    move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
+    return leases
+
+
+def _team(request: LeaseRequest) -> Team:
+    return request.team
+
+
+def _placement(slot: Slot, lease: Lease, now: datetime, until: datetime, snapshot: Snapshot) -> Placement:
+    period = TimestamptzRange(now, until)
+    if slot.mode in SHARED_MODES:
+        host = _host(slot, lease, period, snapshot)
+        return Placement(
+            lease=lease, device_id=slot.device_id, team_id=lease.team_id, host=host, mode=slot.mode, start=0, size=0,
+            slots=None, period=period, share_milli=slot.share_milli, memory_mib=slot.memory_mib,
+        )
+    return Placement(
+        lease=lease, device_id=slot.device_id, team_id=lease.team_id, mode=slot.mode, profile=slot.profile,
+        start=slot.start, size=slot.size, slots=Int8Range(slot.start, slot.start + slot.size), period=period,
+        share_milli=slot.share_milli, memory_mib=slot.memory_mib,
+    )
+
+
+def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot) -> Placement:
+    """Return the device's host placement for this mode, made when there is none, with the share counted in."""
+    device = next(d for d in snapshot.devices if d.id == slot.device_id)
+    host = Placement.objects.filter(
+        device_id=slot.device_id, is_live=True, lease__isnull=True, mode=slot.mode
+    ).first()
+    if host is None:
+        host = Placement.objects.create(
+            lease=None, device_id=slot.device_id, team_id=lease.team_id, mode=slot.mode, start=0, size=device.grid,
+            slots=Int8Range(0, device.grid), period=period, share_milli=1000, memory_mib=device.memory_mib,
+        )
+        SharedHost.objects.create(
+            placement=host, memory_mib=device.memory_mib, max_clients=device.max_clients
+        )
+    elif host.period.upper < period.upper:
+        host.period = TimestamptzRange(host.period.lower, period.upper)
+        host.save(update_fields=["period"])
+    SharedHost.objects.filter(pk=host.pk).update(
+        used_share_milli=F("used_share_milli") + slot.share_milli,
+        used_memory_mib=F("used_memory_mib") + slot.memory_mib,
+        clients=F("clients") + 1,
+    )
+    return host
+
+
+def waits(found: Sequence[Wait]) -> int:
+    """Store why requests wait, only where it changed; returns how many rows were written."""
+    by_reason: dict[str, list[int]] = {}
+    for wait in found:
+        text = json.dumps([{"code": r.code, **r.detail} for r in wait.reasons], sort_keys=True, default=str)
+        by_reason.setdefault(text, []).append(wait.claim_id)
+    written = 0
+    with connection.cursor() as cursor:
+        for text, ids in by_reason.items():
+            cursor.execute(
+                "UPDATE leases_leaserequest SET reasons = %s::jsonb"
+                " WHERE id = ANY(%s) AND state = 'queued' AND reasons IS DISTINCT FROM %s::jsonb",
+                [text, ids, text],
+            )
+            written += cursor.rowcount
+    return written
+
+
+def impossible(found: Sequence[Wait], *, now: datetime) -> None:
+    """Take requests out of the queue that nothing here can ever serve, with the reason."""
+    wrong = [wait for wait in found if wait.is_impossible]
+    rows = LeaseRequest.objects.select_for_update(skip_locked=True).filter(
+        pk__in=[wait.claim_id for wait in wrong], state=RequestState.QUEUED
+    )
+    by_id = {row.pk: row for row in rows}
+    for wait in wrong:
+        if wait.claim_id in by_id:
+            reasons = [{"code": r.code, **r.detail} for r in wait.reasons]
+            move_requests(
+                [by_id[wait.claim_id]], RequestState.IMPOSSIBLE, at=now, reason=reasons[0]["code"], reasons=reasons
+            )

@@ -1,0 +1,72 @@
+"""One scheduling turn: snapshot, plan, commit. Any number may run at once; the database keeps them honest."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection, transaction
+from redis.exceptions import RedisError
+
+from portal.common import outbox
+from portal.common.clock import db_now
+from portal.common.live import redis_client
+from portal.common.retry import with_retries
+from portal.leases.forecasting import SNAPSHOT_KEY
+from portal.policies.selectors import active_policy
+from scheduler import commit, snapshot
+from scheduler.engine.codec import snapshot_to_json
+from scheduler.engine.plan import plan
+
+log = logging.getLogger(__name__)
+CYCLE_LOCK = 0x42657274  # turns wait for each other for efficiency only: constraints make them safe
+WAITS_EVERY_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one turn did."""
+
+    granted: int
+    waiting: int
+
+
+def run() -> Turn:
+    """Take a turn now. Safe to repeat and to run in parallel; opens its own transaction."""
+    covered = outbox.begin(outbox.RUN_CYCLE)
+    turn = with_retries(_turn)
+    outbox.done(outbox.RUN_CYCLE, covered)
+    return turn
+
+
+@transaction.atomic
+def _turn() -> Turn:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
+    now = db_now()
+    policy = active_policy()
+    seen = snapshot.take(now=now)
+    if not seen.queue:
+        return Turn(0, 0)
+    decided = plan(seen, policy)
+    made = commit.grants(decided.grants, policy_version=policy.version, now=now, snapshot=seen)
+    commit.impossible(decided.waits, now=now)
+    if decided.waits and (len(decided.waits) <= 50 or _first_in("waits", WAITS_EVERY_MS)):
+        commit.waits([w for w in decided.waits if not w.is_impossible])
+    return Turn(granted=len(made), waiting=len(decided.waits))
+
+
+def publish_snapshot(*, now: datetime) -> None:
+    """Publish the present picture for forms and pages; a Redis that is away costs a log line."""
+    try:
+        redis_client().set(SNAPSHOT_KEY, snapshot_to_json(snapshot.take(now=now)), ex=60)
+    except RedisError as error:
+        log.warning("snapshot not published: %s", error)
+
+
+def _first_in(name: str, period_ms: int) -> bool:
+    try:
+        return bool(redis_client().set(f"berth:once:{name}", 1, nx=True, px=period_ms))
+    except RedisError:
+        return True

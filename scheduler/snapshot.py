@@ -1,0 +1,112 @@
+"""Read one consistent picture of the installation for the engine, and publish it for the forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import F
+
+from portal.fleet.models import Device as DeviceRow
+from portal.fleet.models import Layout, Profile as ProfileRow
+from portal.fleet.models import Node as NodeRow
+from portal.fleet.selectors import blocked_why, device_blocked_why
+from portal.leases.models import Placement
+from portal.leases.selectors import queue
+from portal.quotas.models import Quota
+from portal.teams.models import Team
+from scheduler.engine.model import Claim, Device, Held, Node, Profile, Snapshot, TeamQuota
+
+MAX_QUEUE = 20_000
+
+
+def take(*, now: datetime) -> Snapshot:
+    """Return everything one turn may look at, in one read-only transaction's worth of queries."""
+    return Snapshot(
+        taken_at=now,
+        nodes=tuple(Node(n.pk, n.name, blocked_why(n, now=now)) for n in NodeRow.objects.all()),
+        devices=tuple(_devices()),
+        held=tuple(_held()),
+        queue=tuple(_claims()),
+        quotas=tuple(_quotas()),
+    )
+
+
+def _devices() -> Iterable[Device]:
+    profiles: dict[int, list[Profile]] = {}
+    for p in ProfileRow.objects.all():
+        profiles.setdefault(p.device_model_id, []).append(
+            Profile(p.name, p.slices, tuple(p.starts), p.share_milli, p.memory_mib, p.max_instances)
+        )
+    layouts = {row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in Layout.objects.all()}
+    for d in DeviceRow.objects.select_related("model").order_by("node_id", "index"):
+        yield Device(
+            id=d.pk,
+            node_id=d.node_id,
+            model=d.model.slug,
+            grid=d.model.grid,
+            memory_mib=d.model.memory_mib,
+            weight_milli=d.model.weight_milli,
+            modes=frozenset(d.modes),
+            profiles=tuple(profiles.get(d.model_id, ())),
+            layout=layouts.get(d.pk),
+            max_clients=d.max_clients,
+            index=d.index,
+            domain=d.link_domain,
+            blocked=device_blocked_why(d),
+        )
+
+
+def _held() -> Iterable[Held]:
+    rows = Placement.objects.filter(is_live=True).values_list(
+        "device_id", "start", "size", "mode", "team_id", "lease_id", "lease__not_after", "period",
+        "share_milli", "memory_mib",
+    )
+    for device, start, size, mode, team, lease, not_after, period, share, memory in rows:
+        yield Held(
+            device_id=device,
+            start=start,
+            size=size,
+            mode=mode,
+            team_id=team,
+            lease_id=lease,
+            until=not_after or period.upper,
+            share_milli=share,
+            memory_mib=memory,
+            is_host=lease is None,
+        )
+
+
+def _claims() -> Iterable[Claim]:
+    rows = queue().values_list(
+        "id", "team_id", "flavor__mode", "count", "remaining_s", "priority", "queued_at",
+        "flavor__device_model__slug", "flavor__profile", "flavor__share_milli", "flavor__memory_mib",
+    )[:MAX_QUEUE]
+    models: dict[str, frozenset[str]] = {}
+    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory in rows:
+        yield Claim(
+            id=pk,
+            team_id=team,
+            mode=mode,
+            count=count,
+            duration_s=remaining,
+            priority=priority,
+            queued_at=queued_at,
+            models=models.setdefault(model, frozenset({model})),
+            profile=profile,
+            share_milli=share,
+            memory_mib=memory,
+        )
+
+
+def _quotas() -> Iterable[TeamQuota]:
+    quotas = {row.team_id: row for row in Quota.objects.all()}
+    for team_id, parent_id, name in Team.objects.order_by("id").values_list("id", "parent_id", F("name")):
+        row = quotas.get(team_id)
+        yield TeamQuota(
+            team_id=team_id,
+            parent_id=parent_id,
+            ceiling_milli=row.ceiling_milli if row else None,
+            used_milli=row.used_milli if row else 0,
+            name=name,
+        )

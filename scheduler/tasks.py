@@ -1,0 +1,49 @@
+"""Celery entry points: each says which work to look at, the work itself is rows."""
+
+from __future__ import annotations
+
+from portal.billing import metering
+from portal.celery import app
+from portal.common import outbox
+from portal.common.clock import db_now
+from portal.common.retry import with_retries
+from portal.leases import lifecycle
+from portal.leases.selectors import queue
+from portal.telemetry.rollups import roll_up_minutes
+from scheduler import cycle, dispatch
+
+
+@app.task
+def run_cycle() -> None:
+    """Take a scheduling turn."""
+    cycle.run()
+
+
+@app.task
+def tick() -> None:
+    """Do what has become due: ends, warnings, holds, silent nodes, waiting requests, a fresh snapshot."""
+    now = db_now()
+    for due in (lifecycle.expire_due, lifecycle.warn_due, lifecycle.prolong_holds, lifecycle.interrupt_lost):
+        with_retries(lambda due=due: due(now=now))  # type: ignore[misc]
+    if queue().exists():
+        cycle.run()
+    cycle.publish_snapshot(now=now)
+
+
+@app.task
+def sweep_outbox() -> None:
+    """Nudge again what was owed and lost, and the nodes that lag behind."""
+    outbox.sweep(at=db_now())
+    dispatch.remind()
+
+
+@app.task
+def meter() -> None:
+    """Turn lease events into usage records."""
+    metering.meter_all(now=db_now())
+
+
+@app.task
+def roll_up() -> None:
+    """Store the last minutes of telemetry."""
+    roll_up_minutes(now=db_now())
