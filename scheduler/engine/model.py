@@ -64,7 +64,8 @@ class Held:
 
     A host placement (``is_host``) holds a whole board for a shared mode on behalf of one team;
     shares name the same device and mode with ``size`` 0 and count against memory and share only.
-    ``until`` is the last instant it may be held.
+    ``until`` is the last instant it may be held. ``profile`` names a MIG partition's size; "" is
+    unknown (a partition that is not ours) and then counts for every profile of that span.
     """
 
     device_id: int
@@ -77,6 +78,7 @@ class Held:
     share_milli: int = 0
     memory_mib: int = 0
     is_host: bool = False
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
-    """A team's place in the tree and its ceiling; ``ceiling_milli`` None means no ceiling of its own."""
+    """A team's place in the tree and its ceiling; ``ceiling_milli`` None means no ceiling of its own.
+
+    ``used_milli`` covers the whole subtree: a grant counts for the team and all its ancestors.
+    """
 
     team_id: int
     parent_id: int | None
@@ -137,7 +142,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one unit of a grant goes. ``size`` 0 with a shared mode means a share inside a host placement."""
+    """Where one unit of a grant goes.
+
+    ``size`` 0 with a shared mode means a share inside a host placement; whoever commits the grant
+    opens that host placement (the whole board, for the grant's team) when the board has none yet.
+    """
 
     device_id: int
     mode: Mode

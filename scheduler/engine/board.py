@@ -1,0 +1,208 @@
+"""One device's live occupancy: what it holds, what still fits, what a unit on it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from scheduler.engine.geometry import Geometry, geometry_of
+from scheduler.engine.model import SHARED_MODES, Device, Held, Node, Slot
+from scheduler.engine.shape import Kind, Shape
+
+WHOLE_MILLI = 1000
+
+
+class Board:
+    """A device with its occupancy. Changed only by ``put`` and ``drop``.
+
+    ``mask`` has a bit per taken memory slice; ``use`` is "" on an idle board, else the one mode that
+    lives there; ``team_id`` is the team a shared mode is kept for.
+    """
+
+    __slots__ = (
+        "blocked", "clients", "counts", "device", "full", "geometry", "held", "mask",
+        "memory_used", "node", "rank", "share_used", "team_id", "use",
+    )  # fmt: skip
+
+    def __init__(self, device: Device, node: Node, rank: int) -> None:
+        self.device = device
+        self.node = node
+        self.rank = rank
+        self.blocked = node.blocked or device.blocked
+        self.geometry: Geometry = geometry_of(device)
+        self.full = self.geometry.full
+        self.held: list[Held] = []
+        self.clients = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.mask = 0
+        self.use = ""
+        self.team_id = 0
+        self.share_used = 0
+        self.memory_used = 0
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether this kind of board can serve the kind of shape at all, idle or not."""
+        device = self.device
+        return (
+            kind.mode in device.modes
+            and (not kind.models or device.model in kind.models)
+            and (kind.mode != "mig" or self.geometry.offers(kind.profile))
+        )
+
+    def units(self, shape: Shape) -> int:
+        """How many units of the shape fit now. A board that is not idle serves its one mode only."""
+        kind = shape.kind
+        if kind.mode == "mig":
+            return self._mig_units(kind.profile) if not self.mask or self.use == "mig" else 0
+        if not shape.is_shared:
+            return 0 if self.mask else 1
+        if not self.mask or self.hosts_for(shape):
+            return self._share_units(shape)
+        return 0
+
+    def idle_units(self, shape: Shape) -> int:
+        """How many units of the shape would fit if the board held nothing."""
+        kind = shape.kind
+        if kind.mode == "mig":
+            most = self.geometry.profiles[kind.profile].max_instances
+            return min(self.geometry.units(kind.profile, 0), most)
+        if not shape.is_shared:
+            return 1
+        return _shares_within(shape, WHOLE_MILLI, self.device.memory_mib, self.device.max_clients)
+
+    def hosts_for(self, shape: Shape) -> bool:
+        """Whether the board is open for shares of this mode and, where it matters, this team."""
+        return self.use == shape.kind.mode and (not shape.team_id or self.team_id == shape.team_id)
+
+    def _mig_units(self, profile: str) -> int:
+        room = self.geometry.units(profile, self.mask)
+        if room and self.counts:
+            room = min(room, self.geometry.profiles[profile].max_instances - self.counts.get(profile, 0))
+        elif room:
+            room = min(room, self.geometry.profiles[profile].max_instances)
+        return max(room, 0)
+
+    def _share_units(self, shape: Shape) -> int:
+        device = self.device
+        return _shares_within(
+            shape,
+            WHOLE_MILLI - self.share_used,
+            device.memory_mib - self.memory_used,
+            device.max_clients - self.clients,
+        )
+
+    @property
+    def load(self) -> int:
+        """How used the board is, in thousandths: slices of a MIG board, the fuller side of a shared one."""
+        if self.use in SHARED_MODES:
+            memory = self.memory_used * WHOLE_MILLI // max(self.device.memory_mib, 1)
+            return max(self.share_used, memory)
+        return self.mask.bit_count() * WHOLE_MILLI // self.device.grid
+
+    def unit_cost(self, shape: Shape) -> int:
+        """What one unit costs its quota here: share x weight of the device, rounded up."""
+        share = shape.share_milli
+        if shape.kind.mode == "mig":
+            share = self.geometry.profiles[shape.kind.profile].share_milli
+        return weighted(share, self.device)
+
+    def slot(self, shape: Shape, start: int) -> Slot:
+        """One unit of the shape at its place on this board."""
+        kind, device = shape.kind, self.device
+        if kind.mode == "mig":
+            profile = self.geometry.profiles[kind.profile]
+            return Slot(
+                device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib, profile.name
+            )
+        if shape.is_shared:
+            return Slot(device.id, kind.mode, 0, 0, shape.share_milli, shape.memory_mib)
+        return Slot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib)
+
+    def put(self, held: Held) -> None:
+        """Take what is held. A share on a board without a host placement opens one for its team."""
+        self.held.append(held)
+        if held.mode in SHARED_MODES:
+            self._host(held)
+            return
+        self.use = held.mode
+        self.mask |= ((1 << held.size) - 1) << held.start
+        for name in self._profiles_of(held):
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _host(self, held: Held) -> None:
+        self.mask = self.full
+        if held.is_host or not self.use:
+            self.use = held.mode
+            self.team_id = held.team_id
+        if not held.is_host:
+            self.share_used += held.share_milli
+            self.memory_used += held.memory_mib
+            self.clients += 1
+
+    def drop(self, held: Held) -> bool:
+        """Give back what is held; False when it was not here. The last share closes its host placement."""
+        if held not in self.held:
+            return False
+        self.held.remove(held)
+        if held.mode in SHARED_MODES:
+            self._unhost(held)
+            return True
+        self.mask &= ~(((1 << held.size) - 1) << held.start)
+        for name in self._profiles_of(held):
+            self.counts[name] -= 1
+        if not self.mask:
+            self._clear()
+        return True
+
+    def _unhost(self, held: Held) -> None:
+        if not held.is_host:
+            self.share_used -= held.share_milli
+            self.memory_used -= held.memory_mib
+            self.clients -= 1
+        if not self.clients:
+            self.held.clear()
+            self._clear()
+        elif held.is_host:
+            self.held.append(held)
+
+    def _profiles_of(self, held: Held) -> list[str]:
+        if held.mode != "mig":
+            return []
+        if held.profile in self.geometry.profiles:
+            return [held.profile]
+        return [p.name for p in self.device.profiles if p.slices == held.size and held.start in p.starts]
+
+    def cost_of(self, held: Held) -> int:
+        """What a live placement costs its quota; host placements and foreign partitions cost nothing."""
+        if held.is_host or held.lease_id is None:
+            return 0
+        share = held.share_milli
+        if not share and held.mode == "exclusive":
+            share = WHOLE_MILLI
+        if not share and held.mode == "mig":
+            shares = (self.geometry.profiles[n].share_milli for n in self._profiles_of(held))
+            share = max(shares, default=0)
+        return weighted(share, self.device)
+
+
+def by_node(boards: Iterable[Board]) -> tuple[tuple[Board, ...], ...]:
+    """Boards that come in node order, one tuple per node."""
+    return tuple(tuple(group) for _, group in groupby(boards, key=lambda b: b.node.id))
+
+
+def weighted(share_milli: int, device: Device) -> int:
+    """Thousandths of a device in quota units, rounded up."""
+    return -(-share_milli * device.weight_milli // WHOLE_MILLI)
+
+
+def _shares_within(shape: Shape, share_milli: int, memory_mib: int, clients: int) -> int:
+    room = clients
+    if shape.share_milli > 0:
+        room = min(room, share_milli // shape.share_milli)
+    if shape.memory_mib > 0:
+        room = min(room, memory_mib // shape.memory_mib)
+    # A share of nothing must not pass on a board whose other tenants already overflow it.
+    return max(room, 0)

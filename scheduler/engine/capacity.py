@@ -1,0 +1,33 @@
+"""How much of something is free now, for the cards people choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.engine.board import Board
+from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.room import Room
+from scheduler.engine.shape import Shape, shape_of
+
+
+def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -> int:
+    """How many claims like this one could start together now, queue and quota aside.
+
+    With ``count`` 1 that is the number of free units. Each claim's units stay on one node, and the
+    shares of one claim on different boards. 0 for a claim whose figures make no sense.
+    """
+    room = Room.from_snapshot(snapshot, policy or Policy())
+    shape = shape_of(claim, room.policy)
+    if not shape.wanted:
+        return 0
+    return sum(_claims_on(boards, shape) for boards in room.groups(shape.kind))
+
+
+def _claims_on(boards: Sequence[Board], shape: Shape) -> int:
+    units = [board.units(shape) for board in boards]
+    claims = sum(units) // shape.wanted
+    if shape.is_shared:
+        # Each claim takes at most one share of a board, so a board counts for at most that many claims.
+        while claims and sum(min(n, claims) for n in units) < claims * shape.wanted:
+            claims -= 1
+    return claims

@@ -1,0 +1,114 @@
+"""Where MIG partitions may stand on one board: look-ups over the mask of occupied memory slices.
+
+A mask has bit ``i`` set when memory slice ``i`` is taken. A board has at most 2^grid masks and few
+profiles, so every answer is computed once per mask and then found in a dictionary. Rule of a legal
+partition (the vendors' listings, checked exhaustively in the tests): a start from the driver's list,
+no overlap in memory slices, and not more than ``max_instances`` of a profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scheduler.engine.model import Device, Profile
+
+Layout = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One legal position of a profile: its first memory slice and the bits it takes."""
+
+    start: int
+    bits: int
+
+
+class Geometry:
+    """The positions of one kind of board, shared by all boards with equal profiles and layout."""
+
+    def __init__(self, grid: int, profiles: tuple[Profile, ...], layout: Layout | None) -> None:
+        self.grid = grid
+        self.full = (1 << grid) - 1
+        self.profiles = {p.name: p for p in profiles}
+        self.spans = {p.name: _spans(p, grid, layout) for p in profiles}
+        # 1g and 1g+me stand at the same places: counting both would weigh small slices double.
+        families = {(p.slices, self.spans[p.name]) for p in profiles}
+        self._future_bits = [span.bits for _, spans in families for span in spans]
+        self._units: dict[tuple[str, int], int] = {}
+        self._starts: dict[tuple[str, int, int], tuple[int, ...]] = {}
+        self._usable: dict[int, int] = {}
+
+    def offers(self, profile: str) -> bool:
+        """Whether the profile has any position here."""
+        return bool(self.spans.get(profile))
+
+    def units(self, profile: str, mask: int) -> int:
+        """How many more partitions of the profile fit beside ``mask``, by position alone."""
+        key = (profile, mask)
+        known = self._units.get(key)
+        if known is None:
+            free = [span for span in self.spans[profile] if not span.bits & mask]
+            known = max((1 + self.units(profile, mask | span.bits) for span in free), default=0)
+            self._units[key] = known
+        return known
+
+    def starts(self, profile: str, mask: int, count: int) -> tuple[int, ...]:
+        """The best starts for ``count`` partitions; ``count`` must not exceed ``units``.
+
+        Each step takes the position that leaves the most legal positions to all profiles (the lower
+        one on a tie) among those after which the remaining count still fits.
+        """
+        key = (profile, mask, count)
+        known = self._starts.get(key)
+        if known is None:
+            known = self._pick(profile, mask, count) if count else ()
+            self._starts[key] = known
+        return known
+
+    def _pick(self, profile: str, mask: int, count: int) -> tuple[int, ...]:
+        best = max(
+            (
+                span
+                for span in self.spans[profile]
+                if not span.bits & mask and self.units(profile, mask | span.bits) >= count - 1
+            ),
+            key=lambda span: (self.future(mask | span.bits), -span.start),
+        )
+        return (best.start, *self.starts(profile, mask | best.bits, count - 1))
+
+    def future(self, mask: int) -> int:
+        """How many legal positions of any profile are left beside ``mask``."""
+        return sum(1 for bits in self._future_bits if not bits & mask)
+
+    def usable(self, mask: int) -> int:
+        """How many free memory slices some legal partition could still cover."""
+        known = self._usable.get(mask)
+        if known is None:
+            covered = 0
+            for bits in self._future_bits:
+                if not bits & mask:
+                    covered |= bits
+            known = self._usable[mask] = covered.bit_count()
+        return known
+
+
+def _spans(profile: Profile, grid: int, layout: Layout | None) -> tuple[Span, ...]:
+    bits = (1 << profile.slices) - 1
+    return tuple(
+        Span(start, bits << start)
+        for start in sorted(set(profile.starts))
+        if start >= 0
+        and start + profile.slices <= grid
+        and (layout is None or (profile.name, start) in layout)
+    )
+
+
+@lru_cache(maxsize=512)
+def _geometry(grid: int, profiles: tuple[Profile, ...], layout: Layout | None) -> Geometry:
+    return Geometry(grid, profiles, layout)
+
+
+def geometry_of(device: Device) -> Geometry:
+    """The shared position tables of a device's board and layout."""
+    return _geometry(device.grid, device.profiles, device.layout)

@@ -1,0 +1,85 @@
+"""Claims that waiting cannot help: no such device, larger than any node, above a ceiling when idle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.engine.board import WHOLE_MILLI, Board, by_node
+from scheduler.engine.model import Claim, Reason
+from scheduler.engine.room import Room
+from scheduler.engine.shape import Shape, bad_field
+
+
+def impossible(room: Room, claim: Claim, shape: Shape) -> Reason | None:
+    """Why the claim can never start with this fleet and these ceilings, or None.
+
+    Blocked nodes count as idle ones here: they may come back.
+    """
+    return (
+        _malformed(claim)
+        or _no_such_device(room, claim, shape)
+        or _larger_than_any_node(room, shape)
+        or _above_quota(room, claim, shape)
+    )
+
+
+def _malformed(claim: Claim) -> Reason | None:
+    field = bad_field(claim)
+    return Reason("malformed", {"field": field, "value": getattr(claim, field)}) if field else None
+
+
+def _no_such_device(room: Room, claim: Claim, shape: Shape) -> Reason | None:
+    if room.matching(shape.kind):
+        return None
+    able = [b for b in room.boards if claim.mode in b.device.modes]
+    wanted = [b for b in able if not claim.models or b.device.model in claim.models]
+    nearest = {
+        "models": sorted({b.device.model for b in able}),
+        "profiles": sorted({name for b in wanted for name, spans in b.geometry.spans.items() if spans}),
+    }
+    return Reason(
+        "no_such_device",
+        {
+            "mode": claim.mode,
+            "models": sorted(claim.models),
+            "profile": shape.kind.profile,
+            "nearest": nearest,
+        },
+    )
+
+
+def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
+    nodes = by_node(room.matching(shape.kind))
+    most = max(_idle_room(boards, shape) for boards in nodes)
+    if most >= shape.wanted:
+        return None
+    wanted: dict[str, int] = {"count": shape.wanted}
+    nearest: dict[str, int] = {"count": most}
+    if not most:
+        boards = room.matching(shape.kind)
+        wanted |= {"share_milli": shape.share_milli, "memory_mib": shape.memory_mib}
+        nearest = {"share_milli": WHOLE_MILLI, "memory_mib": max(b.device.memory_mib for b in boards)}
+    return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
+
+
+def _idle_room(boards: Sequence[Board], shape: Shape) -> int:
+    units = (board.idle_units(shape) for board in boards)
+    return sum(min(n, 1) for n in units) if shape.is_shared else sum(units)
+
+
+def _above_quota(room: Room, claim: Claim, shape: Shape) -> Reason | None:
+    account = room.budget.lowest_ceiling(claim.team_id)
+    cost = room.least_cost(shape)
+    if account is None or account.ceiling is None or cost <= account.ceiling:
+        return None
+    unit = max(cost // shape.wanted, 1)
+    return Reason(
+        "above_quota",
+        {
+            "team": account.team_id,
+            "name": account.name,
+            "ceiling_milli": account.ceiling,
+            "wanted_milli": cost,
+            "nearest": {"count": max(account.ceiling, 0) // unit},
+        },
+    )

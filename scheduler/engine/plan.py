@@ -1,0 +1,63 @@
+"""One turn: who gets what now, and why everybody else waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.engine.explain import Behind, explain
+from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
+from scheduler.engine.order import order_named
+from scheduler.engine.reasons import are_impossible
+from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.state import EngineState, Refusal
+
+Want = tuple[int, Shape]
+
+
+def plan(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Decide one turn.
+
+    Same snapshot and policy give the same plan. Every claim that gets nothing leaves with ordered
+    wait reasons. A claim that cannot start blocks nobody behind it. Raises UnknownPolicy when the
+    policy names a rule that does not exist.
+    """
+    state = EngineState.from_snapshot(snapshot, policy)
+    queue = order_named(policy.order)(snapshot.queue)
+    grants, waiting = _serve(state, queue)
+    return Plan(grants=tuple(grants), waits=_waits(snapshot, state, waiting, len(grants)))
+
+
+def _serve(state: EngineState, queue: Sequence[Claim]) -> tuple[list[Grant], list[tuple[Claim, Want]]]:
+    """Grant in order what can be granted; within a turn room and headroom only shrink.
+
+    So what failed once fails for every equal claim behind it, without another look.
+    """
+    grants: list[Grant] = []
+    waiting: list[tuple[Claim, Want]] = []
+    failed: set[Want] = set()
+    for claim in queue:
+        want = (claim.team_id, shape_of(claim, state.policy))
+        answer = Refusal.CAPACITY if want in failed else state.try_grant(claim, want[1])
+        if isinstance(answer, Grant):
+            state.grant(answer, state.now)
+            grants.append(answer)
+        else:
+            failed.add(want)
+            waiting.append((claim, want))
+    return grants, waiting
+
+
+def _waits(
+    snapshot: Snapshot, state: EngineState, waiting: Sequence[tuple[Claim, Want]], granted: int
+) -> tuple[Wait, ...]:
+    began = EngineState.from_snapshot(snapshot, state.policy) if granted and waiting else state
+    reasons: dict[Want, tuple[Reason, ...]] = {}
+    waits = []
+    position = 1
+    for claim, want in waiting:
+        if want not in reasons:
+            reasons[want] = explain(state, claim, want[1], Behind(began, position, granted))
+        never = are_impossible(reasons[want])
+        waits.append(Wait(claim.id, position, reasons[want], never))
+        position += not never
+    return tuple(waits)

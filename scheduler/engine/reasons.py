@@ -1,0 +1,77 @@
+"""Every reason why a claim waits or can never start: code, meaning, figures. Docs are held against it.
+
+Figures are plain JSON values: times in ISO 8601 UTC, shares and quota in thousandths, memory in MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.engine.model import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonKind:
+    """What a code means, the names of its figures, and whether waiting cannot help."""
+
+    meaning: str
+    figures: tuple[str, ...]
+    is_impossible: bool = False
+
+
+REASONS: dict[str, ReasonKind] = {
+    "quota_ceiling": ReasonKind(
+        "The team, or a team above it, has no headroom under its ceiling.",
+        ("team", "name", "ceiling_milli", "used_milli", "wanted_milli", "short_milli"),
+    ),
+    "behind": ReasonKind(
+        "There was room when the turn began; claims ahead in the queue took it.",
+        ("position", "granted"),
+    ),
+    "no_capacity": ReasonKind(
+        "Too few units are free; next_end is when the first placement in the way must end.",
+        ("wanted", "free", "total", "next_end", "blockers"),
+    ),
+    "fragmented": ReasonKind(
+        "Enough is free in sum, but on no single board at a legal position.",
+        ("wanted", "free", "unit", "next_end", "blockers"),
+    ),
+    "gang_incomplete": ReasonKind(
+        "Some of the units fit on one node, but not all; a gang starts with all of them or not at all.",
+        ("wanted", "fits", "free", "total", "next_end", "blockers"),
+    ),
+    "shared_with_other_team": ReasonKind(
+        "Boards of this mode have room, but belong to another team while it uses them.",
+        ("boards", "next_end"),
+    ),
+    "nodes_blocked": ReasonKind(
+        "Nodes that could serve this are not available now.",
+        ("nodes",),
+    ),
+    "no_such_device": ReasonKind(
+        "No device of the fleet offers this mode, model or profile.",
+        ("mode", "models", "profile", "nearest"),
+        is_impossible=True,
+    ),
+    "larger_than_any_node": ReasonKind(
+        "Even an idle node could not hold this; nearest says what the biggest one could.",
+        ("wanted", "nearest"),
+        is_impossible=True,
+    ),
+    "above_quota": ReasonKind(
+        "The cost is above a ceiling even when the team uses nothing else.",
+        ("team", "name", "ceiling_milli", "wanted_milli", "nearest"),
+        is_impossible=True,
+    ),
+    "malformed": ReasonKind(
+        "A figure of the claim makes no sense: no unit, no time, more than ten years, or below zero.",
+        ("field", "value"),
+        is_impossible=True,
+    ),
+}
+
+
+def are_impossible(reasons: Sequence[Reason]) -> bool:
+    """Whether the main reason is one that waiting cannot cure."""
+    return bool(reasons) and REASONS[reasons[0].code].is_impossible

@@ -1,0 +1,99 @@
+"""What is taken, what is free and what may be spent: boards, quota, and what was looked up so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Self
+
+from scheduler.engine.board import Board, by_node
+from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
+from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
+from scheduler.engine.place import place_named
+from scheduler.engine.place.fill import Spot
+from scheduler.engine.quota import Budget
+from scheduler.engine.shape import Kind, Shape
+
+
+class Room:
+    """Everything that is taken and everything that is free, as of ``now``."""
+
+    def __init__(self, now: datetime, boards: Sequence[Board], budget: Budget, policy: Policy) -> None:
+        self.now = now
+        self.policy = policy
+        self.budget = budget
+        self.boards = tuple(boards)
+        self.board_of = {board.device.id: board for board in boards}
+        self._place = place_named(policy.place)
+        self._matching: dict[Kind, tuple[Board, ...]] = {}
+        self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
+        self._cheapest_unit: dict[Shape, int] = {}
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Self:
+        """The state a snapshot describes. Raises UnknownPolicy for a placement rule that does not exist."""
+        boards = _boards(snapshot.nodes, snapshot.devices)
+        state = cls(snapshot.taken_at, boards, Budget(snapshot.quotas), policy)
+        for held in in_order(snapshot.held):
+            board = state.board_of.get(held.device_id)
+            if board is not None:
+                board.put(held)
+        return state
+
+    def apply(self, event: Event) -> None:
+        """Take what was granted, or give back what ended. Unknown placements are passed over."""
+        if isinstance(event, Granted):
+            self.grant(event.grant, event.at, event.lease_id)
+        else:
+            self.end(event)
+
+    def grant(self, grant: Grant, at: datetime, lease_id: int | None = None) -> tuple[Held, ...]:
+        """Take a grant's slots and quota; the placements it now holds."""
+        held = held_by(grant, at, lease_id)
+        for one in held:
+            self.board_of[one.device_id].put(one)
+        self.budget.take(grant.team_id, grant.cost_milli)
+        return held
+
+    def end(self, event: Ended) -> None:
+        """Give back placements and what they cost their teams' quota."""
+        for held in event.held:
+            board = self.board_of.get(held.device_id)
+            if board is not None and board.drop(held):
+                self.budget.take(held.team_id, -board.cost_of(held))
+
+    def spots(self, shape: Shape) -> list[Spot] | None:
+        """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
+        return self._place(shape, self.groups(shape.kind))
+
+    def can_pay(self, team_id: int, shape: Shape) -> bool:
+        """Whether the team's headroom covers the shape on the boards with the least weight."""
+        return self.budget.allows(team_id, self.least_cost(shape))
+
+    def least_cost(self, shape: Shape) -> int:
+        """The cost of the shape if all its units stood on the lightest board that can serve it."""
+        known = self._cheapest_unit.get(shape)
+        if known is None:
+            costs = (board.unit_cost(shape) for board in self.matching(shape.kind))
+            known = self._cheapest_unit[shape] = min(costs, default=0) * shape.wanted
+        return known
+
+    def matching(self, kind: Kind) -> tuple[Board, ...]:
+        """All boards that can serve the kind, blocked ones too, in node and device order."""
+        known = self._matching.get(kind)
+        if known is None:
+            known = self._matching[kind] = tuple(b for b in self.boards if b.serves(kind))
+        return known
+
+    def groups(self, kind: Kind) -> tuple[tuple[Board, ...], ...]:
+        """The open boards that can serve the kind, one tuple per node."""
+        known = self._groups.get(kind)
+        if known is None:
+            known = self._groups[kind] = by_node(b for b in self.matching(kind) if not b.blocked)
+        return known
+
+
+def _boards(nodes: Iterable[Node], devices: Iterable[Device]) -> list[Board]:
+    node_of = {node.id: node for node in nodes}
+    known = sorted((d for d in devices if d.node_id in node_of), key=lambda d: (d.node_id, d.index, d.id))
+    return [Board(device, node_of[device.node_id], rank) for rank, device in enumerate(known)]
