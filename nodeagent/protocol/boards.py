@@ -68,9 +68,8 @@ def board(model: str) -> Board:
     """Return a board by its id, alias or product name; raises UnknownBoardError naming the choices."""
     found = _by_name().get(model.casefold())
     if found is None:
-        raise UnknownBoardError(
-            f"board {model!r} is not in the table; known: {', '.join(sorted(all_boards()))}"
-        )
+        choices = ", ".join(sorted(all_boards()))
+        raise UnknownBoardError(f"board {model!r} is not in the table; known: {choices}")
     return found
 
 

@@ -19,6 +19,6 @@ def simulated_mig_uuid(gpu_uuid: str, profile: str, start: int) -> str:
 
 
 def simulated_share_uuid(device_uuid: str, mode: str, owner: str) -> str:
-    """Return the name of a simulated share, ``MPS-...``, ``MEM-...`` or ``TS-...``: another for each owner."""
+    """Return the name of a simulated share, ``MPS-``, ``MEM-`` or ``TS-...``: another for each owner."""
     prefix = {"mps": "MPS", "memlimit": "MEM", "timeslice": "TS"}[mode]
     return f"{prefix}-{uuid5(_SPACE, f'{device_uuid}/{mode}/{owner}')}"

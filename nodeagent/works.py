@@ -1,0 +1,199 @@
+"""What the agent knows of each lease: a record per (lease, generation), and its form in the journal."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from nodeagent.drivers.base import Shape
+from nodeagent.protocol.messages import DesiredLease, DesiredSlot, LeaseReport, SlotAccess
+
+PREPARING: Final = "preparing"
+READY: Final = "ready"
+DRAINING: Final = "draining"
+FAILED: Final = "failed"
+GONE: Final = "gone"
+HELD: Final = frozenset({PREPARING, READY, FAILED})
+
+Key = tuple[str, int]
+NS: Final = 1_000_000_000
+RETRY_FIRST_NS: Final = NS // 20
+RETRY_MOST_NS: Final = 5 * NS
+
+
+@dataclass(slots=True)
+class Place:
+    """One slot of a lease on its way. ``is_ours`` says that what stands there may be our own work."""
+
+    slot: DesiredSlot
+    number: int
+    partition: str = ""
+    access: SlotAccess | None = None
+    is_made: bool = False
+    is_cleared: bool = False
+    is_ours: bool = True
+    tries: int = 0
+    retry_at: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """The partition that must stand here."""
+        s = self.slot
+        size = 0 if s.mode in ("mps", "memlimit", "timeslice") else s.size
+        return Shape(s.mode, s.profile, size, s.share_milli, s.memory_mib)
+
+    def overlaps(self, other: Place) -> bool:
+        """Say whether two places on one device cannot both be occupied."""
+        mine, theirs = self.shape, other.shape
+        if mine.mode != theirs.mode or mine.mode == "exclusive":
+            return True
+        if mine.mode != "mig":
+            return False
+        return (
+            self.slot.start < other.slot.start + theirs.size
+            and other.slot.start < self.slot.start + mine.size
+        )
+
+    def postpone(self, now: int) -> None:
+        """Try again later, each time a little later."""
+        self.retry_at = now + min(RETRY_MOST_NS, RETRY_FIRST_NS << min(self.tries, 10))
+        self.tries += 1
+
+
+@dataclass(slots=True)
+class Work:
+    """One generation of one lease. Times are nanoseconds of the boot clock; they mean nothing after a reboot."""
+
+    lease: str
+    generation: int
+    places: list[Place]
+    deadline: int
+    grace_s: int = 0
+    load_pattern: str = ""
+    phase: str = PREPARING
+    ready_at: int | None = None
+    drain_at: int | None = None
+    active_ms: int | None = None
+    code: str = ""
+    detail: str = ""
+    reason: str = ""
+    acked: bool = field(default=False, compare=False)
+
+    @property
+    def key(self) -> Key:
+        """Identity: the same lease with a higher generation is other work."""
+        return self.lease, self.generation
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is left on the node."""
+        return self.phase == GONE
+
+    def owner(self, place: Place) -> str:
+        """Name one place of this work, different from every other tenant's."""
+        return f"{self.lease}.{self.generation}.{place.number}"
+
+    def become_ready(self, now: int) -> None:
+        """All places are made: the holder's time begins."""
+        self.phase, self.ready_at = READY, now
+        self.code = self.detail = ""
+
+    def fail(self, code: str, detail: str, now: int) -> None:
+        """Give up making or keeping it; its places are cleared when the portal drops it."""
+        self.phase, self.code, self.detail = FAILED, code, detail
+        self.stop_clock(now)
+
+    def drain(self, reason: str, now: int) -> None:
+        """Begin to take it away."""
+        self.phase, self.reason, self.drain_at = DRAINING, reason, now
+        self.stop_clock(now)
+        for place in self.places:
+            place.tries = place.retry_at = 0
+
+    def stop_clock(self, now: int) -> None:
+        """Fix the time between ready and now, once."""
+        if self.active_ms is None:
+            self.active_ms = 0 if self.ready_at is None else max(0, now - self.ready_at) // 1_000_000
+
+    def report(self) -> LeaseReport:
+        """Return what the portal is told."""
+        is_ready = self.phase == READY
+        return LeaseReport(
+            lease=self.lease,
+            generation=self.generation,
+            phase=self.phase,
+            access=tuple(p.access for p in self.places if p.access is not None) if is_ready else (),
+            code=self.code,
+            detail=self.detail[:2000],
+            active_ms=None if self.phase in (PREPARING, READY) else self.active_ms,
+            reason=self.reason,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return its line for the journal."""
+        row = {name: getattr(self, name) for name in _PLAIN}
+        row["places"] = [_place_record(place) for place in self.places]
+        return {"op": "work", **row}
+
+
+_PLAIN = (
+    "lease",
+    "generation",
+    "deadline",
+    "grace_s",
+    "load_pattern",
+    "phase",
+    "ready_at",
+    "drain_at",
+    "active_ms",
+    "code",
+    "detail",
+    "reason",
+)
+
+
+def new_work(wanted: DesiredLease, now: int) -> Work:
+    """Return fresh work for a desired lease; its end is counted from now."""
+    return Work(
+        lease=wanted.lease,
+        generation=wanted.generation,
+        places=[Place(slot, number) for number, slot in enumerate(wanted.slots)],
+        deadline=now + wanted.remaining_s * NS,
+        grace_s=wanted.grace_s,
+        load_pattern=wanted.load_pattern,
+    )
+
+
+def work_from_record(row: dict[str, Any]) -> Work:
+    """Return the work of a journal line."""
+    return Work(**{name: row[name] for name in _PLAIN}, places=_places(row["places"]))
+
+
+def _place_record(place: Place) -> dict[str, Any]:
+    return {
+        "slot": asdict(place.slot),
+        "partition": place.partition,
+        "access": None if place.access is None else asdict(place.access),
+        "made": place.is_made,
+        "cleared": place.is_cleared,
+        "ours": place.is_ours,
+    }
+
+
+def _places(rows: list[dict[str, Any]]) -> list[Place]:
+    return [
+        Place(
+            slot=DesiredSlot(**row["slot"]),
+            number=number,
+            partition=row["partition"],
+            access=_access(row["access"]),
+            is_made=row["made"],
+            is_cleared=row["cleared"],
+            is_ours=row["ours"],
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def _access(row: dict[str, Any] | None) -> SlotAccess | None:
+    return None if row is None else SlotAccess(**{**row, "nodes": tuple(row["nodes"])})
