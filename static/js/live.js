@@ -1,0 +1,171 @@
+// One WebSocket per page. Elements say what they watch; frames come back to them as DOM events.
+//
+//   <div data-live-topic="lease:12 me">       gets `live:frame` with detail {topic, seq, at, data, isSnapshot}
+//   <div data-live-field="util">              inside it: shows that figure of the frame
+//   <section data-refresh-on="lease:12">      gets `live:refresh` when an event names the object, and after a reconnect
+//
+// The document gets `live:event` (detail: the event) and `live:state` (detail: {state}).
+
+import { gettext, memory, number } from "./i18n.js";
+
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 15000;
+const PING_MS = 20000;
+const SILENCE_MS = 45000;
+const FINAL_CODES = new Map([[4401, "denied"], [4403, "denied"]]);
+
+let socket = null;
+let state = "idle";
+let attempts = 0;
+let wasOpen = false;
+let heardAt = 0;
+let retryTimer = 0;
+const wanted = new Set(["me"]);
+const lastSeq = new Map();
+
+const fields = {
+  util: (v) => (number(v) === null ? null : `${number(v)} %`),
+  memory_used_mib: memory,
+  memory_mib: memory,
+  power_w: (v) => (number(v) === null ? null : `${number(v)} W`),
+};
+
+function topicsOf(el, name = "liveTopic") {
+  return (el.dataset[name] || "").split(/\s+/).filter(Boolean);
+}
+
+function setState(next) {
+  if (next === state) return;
+  state = next;
+  for (const el of document.querySelectorAll("[data-live-indicator]")) {
+    el.dataset.state = state;
+    el.textContent = el.getAttribute(`data-text-${state}`) ?? state;
+  }
+  const banner = document.querySelector("[data-live-banner]");
+  if (banner) banner.hidden = !["reconnecting", "offline", "denied"].includes(state) || !wasOpen;
+  const title = document.querySelector("[data-live-banner-title]");
+  if (title) title.textContent = state === "denied" ? gettext("Sign in again to see live figures") : gettext("Reconnecting…");
+  document.dispatchEvent(new CustomEvent("live:state", { detail: { state } }));
+}
+
+function send(message) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
+}
+
+function deliver(message, isSnapshot) {
+  // A frame that was overtaken by a newer one is dropped; a snapshot starts the count anew.
+  if (!isSnapshot && message.seq <= (lastSeq.get(message.topic) ?? -1)) return;
+  lastSeq.set(message.topic, message.seq);
+  const detail = { topic: message.topic, seq: message.seq, at: message.at, data: message.data ?? {}, isSnapshot };
+  for (const el of document.querySelectorAll("[data-live-topic]")) {
+    if (!topicsOf(el).includes(message.topic)) continue;
+    showFields(el, detail.data);
+    el.dispatchEvent(new CustomEvent("live:frame", { detail, bubbles: true }));
+  }
+}
+
+function showFields(el, data) {
+  const slots = [...el.querySelectorAll("[data-live-field]")];
+  if (el.dataset.liveField) slots.push(el);
+  for (const slot of slots) {
+    const name = slot.dataset.liveField;
+    if (!(name in data)) continue;
+    const text = (fields[name] ?? ((v) => (v === null ? null : String(v))))(data[name]);
+    slot.textContent = text ?? gettext("unknown");
+    slot.classList.toggle("is-unknown", text === null);
+    if (slot.tagName === "PROGRESS") slot.value = data[name] ?? 0;
+  }
+}
+
+function tell(event) {
+  document.dispatchEvent(new CustomEvent("live:event", { detail: event }));
+  const named = [`lease:${event.lease}`, `request:${event.request}`, `team:${event.team}`, "me"];
+  refresh((topics) => topics.some((t) => named.includes(t)));
+}
+
+const due = new Set();
+function refresh(matches) {
+  for (const el of document.querySelectorAll("[data-refresh-on]")) {
+    if (!matches(topicsOf(el, "refreshOn")) || due.has(el)) continue;
+    due.add(el);
+    // Events come in small bursts (grant, prepare, active): one fetch answers for all of them.
+    setTimeout(() => {
+      due.delete(el);
+      if (el.isConnected) el.dispatchEvent(new CustomEvent("live:refresh"));
+    }, 120);
+  }
+}
+
+function receive(text) {
+  heardAt = Date.now();
+  let message;
+  try { message = JSON.parse(text); } catch { return; }
+  if (message.type === "snapshot" || message.type === "frame") deliver(message, message.type === "snapshot");
+  else if (message.type === "event") tell(message);
+  else if (message.type === "error") document.dispatchEvent(new CustomEvent("live:error", { detail: message }));
+}
+
+function opened() {
+  const again = wasOpen;
+  attempts = 0;
+  wasOpen = true;
+  heardAt = Date.now();
+  lastSeq.clear();
+  send({ op: "subscribe", topics: [...wanted] });
+  setState("open");
+  if (again) refresh(() => true);
+}
+
+function closed(event) {
+  socket = null;
+  const final = FINAL_CODES.get(event.code);
+  if (final) { setState(final); return; }
+  setState(navigator.onLine === false ? "offline" : "reconnecting");
+  const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** attempts) * (event.code === 4429 ? 4 : 1);
+  attempts += 1;
+  // Half fixed, half random, so that many browsers do not come back in the same instant.
+  retryTimer = setTimeout(connect, wait / 2 + Math.random() * (wait / 2));
+}
+
+function connect() {
+  clearTimeout(retryTimer);
+  if (socket) return;
+  const address = new URL(document.body.dataset.live, location.href);
+  address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+  socket = new WebSocket(address);
+  socket.addEventListener("open", opened);
+  socket.addEventListener("message", (event) => receive(event.data));
+  socket.addEventListener("close", closed);
+}
+
+function watch() {
+  if (socket?.readyState !== WebSocket.OPEN) return;
+  if (Date.now() - heardAt > SILENCE_MS) socket.close();
+  else send({ op: "ping" });
+}
+
+/** Bring the subscriptions in line with the elements on the page. */
+export function scan() {
+  const now = new Set(["me"]);
+  document.querySelectorAll("[data-live-topic]").forEach((el) => topicsOf(el).forEach((t) => now.add(t)));
+  const added = [...now].filter((t) => !wanted.has(t));
+  const gone = [...wanted].filter((t) => !now.has(t));
+  added.forEach((t) => wanted.add(t));
+  gone.forEach((t) => { wanted.delete(t); lastSeq.delete(t); });
+  if (added.length) send({ op: "subscribe", topics: added });
+  if (gone.length) send({ op: "unsubscribe", topics: gone });
+}
+
+/** Ask for a fresh snapshot of a topic that is already watched. */
+export function ask(topic) {
+  send({ op: "subscribe", topics: [topic] });
+}
+
+/** Open the socket where the page is signed in; does nothing otherwise. */
+export function start() {
+  if (!document.body.dataset.live) return;
+  connect();
+  setInterval(watch, PING_MS);
+  addEventListener("online", () => { if (!socket) { attempts = 0; connect(); } });
+  addEventListener("offline", () => setState("offline"));
+}

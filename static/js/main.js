@@ -1,0 +1,46 @@
+// The page's only entry: finds what the page uses and loads just those modules.
+
+import * as live from "./live.js";
+import { startClock } from "./countdown.js";
+import { startCopy } from "./copy.js";
+import { startDialogs } from "./dialog.js";
+import { startTheme } from "./theme.js";
+import { startToasts } from "./toast.js";
+
+const PARTS = [
+  ["[data-chart]", () => import("./chart.js")],
+  ["[data-map]", () => import("./map.js")],
+  ["[data-slices]", () => import("./slices.js")],
+  ["form[data-quote-url]", () => import("./request-form.js")],
+];
+
+const running = new WeakMap();
+
+/** Mount every part inside `root` once; a part that is mounted again first loses its old listeners. */
+function mountAll(root = document) {
+  for (const [selector, load] of PARTS) {
+    const found = [...root.querySelectorAll(selector)].filter((el) => !el.dataset.mounted);
+    if (!found.length) continue;
+    found.forEach((el) => { el.dataset.mounted = "yes"; });
+    load().then((part) => found.forEach((el) => {
+      running.get(el)?.abort();
+      const life = new AbortController();
+      running.set(el, life);
+      part.mount(el, life.signal);
+    }));
+  }
+  live.scan();
+}
+
+startTheme();
+startDialogs();
+startCopy();
+startClock();
+startToasts();
+mountAll();
+live.start();
+document.addEventListener("htmx:after:swap", () => mountAll());
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-close]");
+  if (button) button.closest(button.dataset.close)?.remove();
+});
