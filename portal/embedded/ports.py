@@ -26,11 +26,14 @@ def listen(host: str, wanted: int) -> socket.socket:
             sock.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise CannotStart(
-                    "address", f"Cannot listen on {host}: {error.strerror}. Set BERTH_HOST to an address of this machine."
+                    "address",
+                    f"Cannot listen on {host} ({error.strerror}): set BERTH_HOST to an address it has.",
                 ) from error
             continue
         return sock
-    raise CannotStart("no_port", f"No free port from {wanted} on: set BERTH_PORT to a free one below {FIRST_EPHEMERAL}.")
+    raise CannotStart(
+        "no_port", f"No free port from {wanted} on: set BERTH_PORT to a free one below {FIRST_EPHEMERAL}."
+    )
 
 
 def wanted_port(text: str | None, default: int = 8000) -> int:
@@ -38,5 +41,7 @@ def wanted_port(text: str | None, default: int = 8000) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) < FIRST_EPHEMERAL:
-        raise CannotStart("bad_port", f"BERTH_PORT={text} is not a port: use a number from 1 to {FIRST_EPHEMERAL - 1}.")
+        raise CannotStart(
+            "bad_port", f"BERTH_PORT={text} is not a port: use a number from 1 to {FIRST_EPHEMERAL - 1}."
+        )
     return int(text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from portal.embedded.places import Account, become
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 LOG_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -88,6 +89,7 @@ def _child(program: Program, log: Path, forget: Callable[[], None], parent: int)
     status = 1
     try:
         os.setsid()
+        _take_name(f"berth-{program.name}")
         _reset_signals()
         forget()
         _redirect(log)
@@ -116,6 +118,12 @@ def die_with_parent(signum: int, parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signum)
+
+
+def _take_name(name: str) -> None:
+    """Show the child under its own name in `top`; forks of one program look alike otherwise."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def _reset_signals() -> None:

@@ -27,9 +27,9 @@ def command(engine: Engine, sock: Path, folder: Path, *, databases: int = 16) ->
     return [str(engine.program), *(part for name, value in options.items() for part in (f"--{name}", value))]
 
 
-def run(engine: Engine, sock: Path, folder: Path) -> int:
+def run(engine: Engine, sock: Path, folder: Path, *, databases: int = 16) -> int:
     """Become the server."""
-    os.execv(engine.program, command(engine, sock, folder))
+    os.execv(engine.program, command(engine, sock, folder, databases=databases))
 
 
 def is_ready(sock: Path) -> bool:

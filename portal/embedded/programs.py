@@ -77,7 +77,7 @@ def work(concurrency: int) -> int:
     signals.worker_process_init.connect(lambda **_: die_with_parent(signal.SIGKILL, parent), weak=False)
     app = importlib.import_module("portal.celery").app
     worker = app.Worker(
-        hostname="embedded@%h",
+        hostname=f"embedded@{socket.gethostname()}",
         pool="prefork",
         concurrency=concurrency,
         loglevel="INFO",
@@ -114,7 +114,7 @@ def prepare_database(*, own_server: bool, demo: bool, enrolment: Path, told: Pat
         _create_database()
     was_empty = not _has_tables()
     manage("migrate", "--no-input", "--verbosity", "0")
-    if demo and (was_empty or not told.exists()):
+    if demo and (was_empty or (own_server and not told.exists())):
         with told.with_suffix(".part").open("w") as file, contextlib.redirect_stdout(file):
             manage("seed_demo", "--enrol-dir", str(enrolment))
         told.with_suffix(".part").rename(told)
