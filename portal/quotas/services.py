@@ -67,3 +67,13 @@ def set_quota(
         raise Invalid(fields={"ceiling": _("These figures contradict each other.")}) from error
     record(actor, "quota.changed", team.slug, at=now, team_id=team.pk, before=before)
     return quota
+
+
+def lock_lineages(team_ids: Iterable[int]) -> None:
+    """Lock the quota rows of these teams and everything above them, in id order.
+
+    First lock of a transaction that will free placements, so that every path takes quota rows
+    before leases.
+    """
+    lineage = {i for ids in Team.objects.filter(pk__in=set(team_ids)).values_list("lineage", flat=True) for i in ids}
+    list(Quota.objects.select_for_update().filter(team_id__in=lineage).order_by("id").values_list("id", flat=True))

@@ -1,0 +1,157 @@
+"""The socket that agents dial: one task reads frames, one sends the desired state when it rose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from typing import Any
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from nodeagent.protocol.codec import ProtocolError, decode, encode
+from nodeagent.protocol.messages import (
+    Ack,
+    Challenge,
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    Report,
+    Samples,
+    Welcome,
+)
+from portal.agents import reports
+from portal.agents.database import in_database
+from portal.agents.desired import desired_state
+from portal.agents.errors import AgentRefused
+from portal.agents.services import Admitted, admit
+from portal.agents.silence import heard
+from portal.common.clock import db_now
+from portal.common.errors import Unavailable
+from portal.common.live import NODES, hub
+from portal.telemetry.ingest import accept_samples
+
+log = logging.getLogger(__name__)
+HEARTBEAT_S = 5
+SAMPLE_S = 1
+HELLO_WITHIN_S = 10
+HEARD_EVERY_S = 3.0
+CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
+
+_sessions: dict[str, AgentConsumer] = {}
+
+
+class AgentConsumer(AsyncWebsocketConsumer):
+    """One agent's connection, from challenge to close."""
+
+    async def connect(self) -> None:
+        """Accept and challenge; whoever does not answer in time is let go."""
+        self.who: Admitted | None = None
+        self.nonce = secrets.token_hex(32)
+        self.look = asyncio.Event()
+        self.sent_revision = -1
+        self.heard_at = 0.0
+        self.tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._hello_in_time())]
+        await self.accept()
+        await self._send(Challenge(self.nonce))
+
+    async def disconnect(self, code: int) -> None:
+        """Forget the connection; the node's leases go on."""
+        for task in self.tasks:
+            task.cancel()
+        hub().leave(NODES, self._on_nudge)
+        if self.who and _sessions.get(self.who.name) is self:
+            del _sessions[self.who.name]
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Handle one frame; a bad one is answered, logged once and ends this connection only."""
+        try:
+            await self._handle(decode(text_data if text_data is not None else bytes_data or b""))
+        except ProtocolError as error:
+            await self._refuse(error.code, error.detail, CLOSE_BAD_FRAME)
+        except AgentRefused as error:
+            await self._refuse(error.code, error.detail, CLOSE_REFUSED)
+        except Unavailable:
+            await self._refuse("unavailable", "The portal cannot store this now. Connect again.", CLOSE_LATER)
+        except Exception:
+            log.exception("a frame of node %s failed", self.who.name if self.who else "?")
+            await self._refuse("internal", "The portal could not take this frame. Connect again.", CLOSE_LATER)
+
+    async def _handle(self, message: Message) -> None:
+        if isinstance(message, Hello) and self.who is None:
+            await self._welcome(message)
+        elif self.who is None:
+            raise AgentRefused("not_introduced", "Say hello first.")
+        elif isinstance(message, Report):
+            await self._report(self.who, message)
+        elif isinstance(message, Samples):
+            self._check_epoch(self.who, message.epoch)
+            await accept_samples(self.who.node_id, self.who.name, message)
+            await self._heard(self.who)
+        elif isinstance(message, Heartbeat):
+            self._check_epoch(self.who, message.epoch)
+            await self._heard(self.who)
+        else:
+            raise ProtocolError("unexpected", "an agent does not send this")
+
+    async def _welcome(self, hello: Hello) -> None:
+        self.who = who = await in_database(lambda: admit(hello, nonce=self.nonce, now=db_now()))
+        older = _sessions.get(who.name)
+        if older is not None:
+            await older.close(code=CLOSE_REPLACED)
+        _sessions[who.name] = self
+        hub().listen(NODES, self._on_nudge)
+        await self._send(Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S))
+        self.look.set()
+        self.tasks.append(asyncio.create_task(self._keep_desired(who)))
+
+    async def _report(self, who: Admitted, report: Report) -> None:
+        self._check_epoch(who, report.epoch)
+        await in_database(lambda: reports.accept_report(who.node_id, report))
+        await self._send(Ack(report.seq))
+
+    async def _keep_desired(self, who: Admitted) -> None:
+        """Send the desired state whenever it rose; look again every few seconds in case a nudge was lost."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.look.wait(), timeout=HEARTBEAT_S)
+            self.look.clear()
+            try:
+                desired = await in_database(lambda: desired_state(who.node_id, now=db_now()))
+            except Exception as error:
+                log.warning("desired state of %s not read (%s); trying again", who.name, error)
+                continue
+            if desired.revision > self.sent_revision:
+                self.sent_revision = desired.revision
+                await self._send(desired)
+
+    async def _heard(self, who: Admitted) -> None:
+        now = time.monotonic()
+        if now - self.heard_at >= HEARD_EVERY_S:
+            self.heard_at = now
+            await in_database(lambda: heard(who.node_id, now=db_now()))
+
+    async def _hello_in_time(self) -> None:
+        await asyncio.sleep(HELLO_WITHIN_S)
+        if self.who is None:
+            await self._refuse("too_late", f"Say hello within {HELLO_WITHIN_S} seconds.", CLOSE_REFUSED)
+
+    def _check_epoch(self, who: Admitted, epoch: int) -> None:
+        if epoch != who.epoch:
+            raise AgentRefused("stale_epoch", "This frame belongs to an earlier enrolment. Connect again.")
+
+    def _on_nudge(self, _channel: str, name: Any) -> None:
+        if self.who is not None and name == self.who.name:
+            self.look.set()
+
+    async def _send(self, message: Message) -> None:
+        await self.send(text_data=encode(message))
+
+    async def _refuse(self, code: str, detail: str, close: int) -> None:
+        log.warning("agent %s refused: %s (%s)", self.who.name if self.who else "?", code, detail)
+        with contextlib.suppress(Exception):
+            await self._send(Refused(code, detail))
+            await self.close(code=close)

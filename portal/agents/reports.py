@@ -1,0 +1,137 @@
+"""What an agent observed becomes lease states: the only way a lease gets active or clean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from nodeagent.protocol.messages import LeaseReport, Report
+from portal.agents.errors import AgentRefused
+from portal.common.clock import db_now
+from portal.fleet.models import Node
+from portal.fleet.services import see_health, see_partitions
+from portal.leases import lifecycle
+from portal.leases.models import Lease, Placement
+from portal.leases.states import EndReason, LeaseState
+from portal.quotas import services as quotas
+
+NEAR_END = timedelta(seconds=10)
+LEAVING = (LeaseState.ENDING, LeaseState.CLEANING)
+
+
+@transaction.atomic
+def accept_report(node_id: int, report: Report) -> bool:
+    """Bring the node's leases in line with what its agent observed; returns False for an old frame.
+
+    Raises AgentRefused for a frame of another epoch. Safe to repeat: a frame seen before changes
+    nothing. Locks quota rows, leases, the node, in this order.
+    """
+    now = db_now()
+    node = Node.objects.get(pk=node_id)
+    if report.epoch != node.epoch:
+        raise AgentRefused("stale_epoch", "This frame belongs to an earlier enrolment. Connect again.")
+    if report.boot_id == node.boot_id and report.seq <= node.last_seq:
+        return False
+    said = {entry.lease: entry for entry in report.leases}
+    leases = _lock(node, said, is_current=report.revision >= node.desired_revision)
+    _ready([ls for ls in leases if _phase(said, ls) == "ready"], said, now)
+    _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
+    _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
+    see_partitions(node, report.partitions, now=now)
+    see_health(node, report.health, now=now)
+    locked = Node.objects.select_for_update().get(pk=node_id)
+    Node.objects.filter(pk=node_id).update(
+        observed_revision=min(report.revision, locked.desired_revision),
+        last_seq=report.seq,
+        boot_id=report.boot_id,
+        last_seen_at=now,
+    )
+    return True
+
+
+def _phase(said: dict[str, LeaseReport], lease: Lease) -> str:
+    """Return the reported phase of a lease, "" for one that a current report does not mention."""
+    entry = said.get(lease.uid)
+    if entry is None:
+        return ""
+    return entry.phase if entry.generation == lease.generation else "stale"
+
+
+def _lock(node: Node, said: dict[str, LeaseReport], *, is_current: bool) -> list[Lease]:
+    """Lock the leases the report speaks of; with a current one also those it should and does not."""
+    mine = Lease.objects.filter(node=node).exclude(state=LeaseState.ENDED)
+    ids = dict(mine.filter(uid__in=list(said)).values_list("id", "team_id"))
+    if is_current:
+        forgotten = mine.filter(state__in=LEAVING).exclude(uid__in=list(said))
+        ids |= dict(forgotten.values_list("id", "team_id"))
+    leaving = [uid for uid, entry in said.items() if entry.phase in ("gone", "failed")]
+    if leaving or is_current:
+        quotas.lock_lineages(ids.values())
+    return lifecycle.lock_leases(ids)
+
+
+def _ready(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
+    at = now
+    fresh = [ls for ls in leases if ls.state == LeaseState.PREPARING]
+    _store_access(fresh, said)
+    lifecycle.activate_leases(fresh, at=at)
+    lifecycle.resume_leases(leases, at=at)
+
+
+def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None:
+    """Keep how each placement is reached: partition uuid and environment, as the agent made them."""
+    if not leases:
+        return
+    by_lease: dict[int, list[Placement]] = {}
+    rows = Placement.objects.filter(lease__in=[ls.pk for ls in leases], is_live=True).select_related("device")
+    for row in rows.order_by("id"):
+        by_lease.setdefault(row.lease_id or 0, []).append(row)
+    ids, uuids, access = [], [], []
+    for lease in leases:
+        waiting = by_lease.get(lease.pk, [])
+        for entry in said[lease.uid].access:
+            match = next((p for p in waiting if p.device.uuid == entry.device and p.start == entry.start), None)
+            if match is None:
+                continue
+            waiting.remove(match)
+            ids.append(match.pk)
+            uuids.append(entry.partition[:80])
+            access.append(json.dumps({"env": entry.env, "nodes": list(entry.nodes)}))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE leases_placement p SET partition_uuid = s.uuid, access = s.access::jsonb"
+            " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s(id, uuid, access) WHERE p.id = s.id",
+            [ids, uuids, access],
+        )
+
+
+def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
+    for lease in leases:
+        entry = said[lease.uid]
+        lifecycle.fail_leases([lease], at=now, fault=f"{entry.code}: {entry.detail}")
+
+
+def _gone(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
+    """Finish leases whose slice the agent confirmed removed; one that should still live was lost."""
+    done = []
+    for lease in leases:
+        entry = said.get(lease.uid)
+        if entry is not None and entry.active_ms is not None:
+            Lease.objects.filter(pk=lease.pk).update(agent_active_ms=entry.active_ms)
+        if lease.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED):
+            if entry is None:
+                continue
+            _ended_by_node(lease, entry, now)
+        done.append(lease)
+    lifecycle.clean_leases(done, at=now)
+
+
+def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
+    if lease.state == LeaseState.ACTIVE and (entry.reason == "expired" or lease.not_after - now <= NEAR_END):
+        lifecycle.end_leases([lease], reason=EndReason.EXPIRED, at=min(now, lease.not_after))
+    else:
+        why = entry.detail or entry.reason or "the node ended it"
+        lifecycle.fail_leases([lease], at=now, fault=why)
