@@ -1,0 +1,126 @@
+"""Wait reasons as sentences: who or what blocks, how much is short, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+Figures = dict[str, Any]
+
+
+def sentence(reason: Figures) -> str:
+    """Return one stored reason (``code`` and figures) in the present language."""
+    write = _SENTENCES.get(str(reason.get("code", "")))
+    return write(reason) if write else _("Waiting for the next scheduling turn.")
+
+
+def _gpus(milli: Any) -> str:
+    return f"{int(milli or 0) / 1000:g}"
+
+
+def _when(reason: Figures) -> str:
+    """Return " The next one ends …" or nothing when no end is known."""
+    raw = reason.get("next_end")
+    if not raw:
+        return ""
+    try:
+        at = timezone.localtime(datetime.fromisoformat(str(raw)))
+    except ValueError:
+        return ""
+    return " " + _("The first one in the way ends by %(at)s.") % {"at": date_format(at, "SHORT_DATETIME_FORMAT")}
+
+
+def _quota_ceiling(r: Figures) -> str:
+    return _(
+        "The quota of %(team)s is used up: %(used)s of %(ceiling)s GPU in use, %(short)s more needed. "
+        "It starts when a lease of the team ends or an admin raises the quota."
+    ) % {
+        "team": r.get("name") or _("your team"),
+        "used": _gpus(r.get("used_milli")),
+        "ceiling": _gpus(r.get("ceiling_milli")),
+        "short": _gpus(r.get("short_milli")),
+    }
+
+
+def _behind(r: Figures) -> str:
+    return _("Requests ahead in the queue took the room; this one is number %(n)s.") % {"n": r.get("position", "?")}
+
+
+def _no_capacity(r: Figures) -> str:
+    return (
+        _("All matching devices are busy: %(free)s of %(total)s free, %(wanted)s wanted.")
+        % {"free": r.get("free", "?"), "total": r.get("total", "?"), "wanted": r.get("wanted", "?")}
+    ) + _when(r)
+
+
+def _fragmented(r: Figures) -> str:
+    return (
+        _("Enough is free in all, but in pieces too small for this size. A smaller size would fit sooner.") + _when(r)
+    )
+
+
+def _gang_incomplete(r: Figures) -> str:
+    return (
+        _("Only %(fits)s of %(wanted)s fit on one node now, and they start together or not at all.")
+        % {"fits": r.get("fits", "?"), "wanted": r.get("wanted", "?")}
+    ) + _when(r)
+
+
+def _shared_with_other_team(r: Figures) -> str:
+    return _("Shared devices have room, but another team holds them and devices are not shared across teams.") + _when(
+        r
+    )
+
+
+def _nodes_blocked(r: Figures) -> str:
+    nodes = r.get("nodes") or []
+    names = ", ".join(str(n.get("name", n)) if isinstance(n, dict) else str(n) for n in nodes)
+    return ngettext(
+        "The node that could serve this is not available now: %(names)s.",
+        "The nodes that could serve this are not available now: %(names)s.",
+        max(1, len(nodes)),
+    ) % {"names": names}
+
+
+def _no_such_device(_r: Figures) -> str:
+    return _("No device here offers this. Choose another flavor.")
+
+
+def _larger_than_any_node(r: Figures) -> str:
+    return _("Even an idle node cannot hold %(wanted)s at once; the largest holds %(nearest)s.") % {
+        "wanted": r.get("wanted", "?"),
+        "nearest": r.get("nearest", "?"),
+    }
+
+
+def _above_quota(r: Figures) -> str:
+    return _("This is more than the quota of %(team)s can ever hold (%(ceiling)s GPU).") % {
+        "team": r.get("name") or _("your team"),
+        "ceiling": _gpus(r.get("ceiling_milli")),
+    }
+
+
+def _malformed(r: Figures) -> str:
+    return _("The figure for %(field)s makes no sense.") % {"field": r.get("field", "?")}
+
+
+_SENTENCES: dict[str, Callable[[Figures], str]] = {
+    "quota_ceiling": _quota_ceiling,
+    "behind": _behind,
+    "no_capacity": _no_capacity,
+    "fragmented": _fragmented,
+    "gang_incomplete": _gang_incomplete,
+    "shared_with_other_team": _shared_with_other_team,
+    "nodes_blocked": _nodes_blocked,
+    "no_such_device": _no_such_device,
+    "larger_than_any_node": _larger_than_any_node,
+    "above_quota": _above_quota,
+    "malformed": _malformed,
+}
+CODES = frozenset(_SENTENCES)
