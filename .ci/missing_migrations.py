@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 django.setup()
 
-loader = MigrationLoader(None, ignore_no_initial=True)
+loader = MigrationLoader(None)
 detector = MigrationAutodetector(loader.project_state(), ProjectState.from_apps(apps))
 missing = detector.changes(graph=loader.graph)
 for app, migrations in missing.items():
