@@ -28,11 +28,15 @@ def _secret_key() -> str:
         return str(key)
     if DEBUG or DEMO or "PYTEST_VERSION" in os.environ or env.bool("BERTH_ALLOW_EMPTY_KEY", default=True):
         return "not-a-secret-" + "x" * 50
-    raise ImproperlyConfigured("Set BERTH_SECRET_KEY or BERTH_SECRET_KEY_FILE to 50 or more random characters.")
+    raise ImproperlyConfigured(
+        "Set BERTH_SECRET_KEY or BERTH_SECRET_KEY_FILE to 50 or more random characters."
+    )
 
 
 SECRET_KEY = _secret_key()
-ALLOWED_HOSTS: list[str] = env.list("BERTH_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", "testserver"])
+ALLOWED_HOSTS: list[str] = env.list(
+    "BERTH_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", "testserver"]
+)
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("BERTH_CSRF_TRUSTED_ORIGINS", default=[])
 
 INSTALLED_APPS = [
@@ -107,7 +111,9 @@ TEMPLATES: list[dict[str, Any]] = [
 
 DATABASES = {"default": env.db("DATABASE_URL", default="postgres://berth@localhost:5432/berth")}
 if "postgresql" not in DATABASES["default"]["ENGINE"]:
-    raise ImproperlyConfigured("DATABASE_URL must name PostgreSQL 15 or newer: Berth's guarantees live in its constraints.")
+    raise ImproperlyConfigured(
+        "DATABASE_URL must name PostgreSQL 15 or newer: Berth's guarantees live in its constraints."
+    )
 DATABASES["default"].update(
     CONN_MAX_AGE=0,
     CONN_HEALTH_CHECKS=False,  # the pool checks a connection before it hands it out

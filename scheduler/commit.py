@@ -36,7 +36,9 @@ def grants(found: Sequence[Grant], *, policy_version: int, now: datetime, snapsh
     pairs = _claimed(found)
     shared = [p for p in pairs if p[0].slots[0].mode in SHARED_MODES]
     plain = [p for p in pairs if p[0].slots[0].mode not in SHARED_MODES]
-    made = _together(plain, policy_version, now, snapshot) + _one_by_one(shared, policy_version, now, snapshot)
+    made = _together(plain, policy_version, now, snapshot) + _one_by_one(
+        shared, policy_version, now, snapshot
+    )
     raise_revision([lease.node_id for lease in made])
     announce(made, at=now)
     return made
@@ -44,7 +46,9 @@ def grants(found: Sequence[Grant], *, policy_version: int, now: datetime, snapsh
 
 def _claimed(found: Sequence[Grant]) -> list[Pair]:
     """Pair the grants with their requests, locked; those that somebody moved meanwhile fall out."""
-    rows = LeaseRequest.objects.select_for_update(of=("self",), skip_locked=True).select_related("team", "flavor")
+    rows = LeaseRequest.objects.select_for_update(of=("self",), skip_locked=True).select_related(
+        "team", "flavor"
+    )
     still = {r.pk: r for r in rows.filter(pk__in=[g.claim_id for g in found], state=RequestState.QUEUED)}
     return [(g, still[g.claim_id]) for g in found if g.claim_id in still]
 
@@ -74,7 +78,9 @@ def _one_by_one(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Sn
 
 def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
     quotas.reserve([(_team(request), grant.cost_milli) for grant, request in pairs])
-    until = {request.pk: now + timedelta(seconds=request.remaining_s) + PREPARE_MARGIN for _g, request in pairs}
+    until = {
+        request.pk: now + timedelta(seconds=request.remaining_s) + PREPARE_MARGIN for _g, request in pairs
+    }
     leases = Lease.objects.bulk_create(
         [
             Lease(
@@ -117,13 +123,30 @@ def _placement(slot: Slot, lease: Lease, now: datetime, until: datetime, snapsho
     if slot.mode in SHARED_MODES:
         host = _host(slot, lease, period, snapshot)
         return Placement(
-            lease=lease, device_id=slot.device_id, team_id=lease.team_id, host=host, mode=slot.mode, start=0, size=0,
-            slots=None, period=period, share_milli=slot.share_milli, memory_mib=slot.memory_mib,
+            lease=lease,
+            device_id=slot.device_id,
+            team_id=lease.team_id,
+            host=host,
+            mode=slot.mode,
+            start=0,
+            size=0,
+            slots=None,
+            period=period,
+            share_milli=slot.share_milli,
+            memory_mib=slot.memory_mib,
         )
     return Placement(
-        lease=lease, device_id=slot.device_id, team_id=lease.team_id, mode=slot.mode, profile=slot.profile,
-        start=slot.start, size=slot.size, slots=Int8Range(slot.start, slot.start + slot.size), period=period,
-        share_milli=slot.share_milli, memory_mib=slot.memory_mib,
+        lease=lease,
+        device_id=slot.device_id,
+        team_id=lease.team_id,
+        mode=slot.mode,
+        profile=slot.profile,
+        start=slot.start,
+        size=slot.size,
+        slots=Int8Range(slot.start, slot.start + slot.size),
+        period=period,
+        share_milli=slot.share_milli,
+        memory_mib=slot.memory_mib,
     )
 
 
@@ -135,8 +158,16 @@ def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot
     ).first()
     if host is None:
         host = Placement.objects.create(
-            lease=None, device_id=slot.device_id, team_id=lease.team_id, mode=slot.mode, start=0, size=device.grid,
-            slots=Int8Range(0, device.grid), period=period, share_milli=1000, memory_mib=device.memory_mib,
+            lease=None,
+            device_id=slot.device_id,
+            team_id=lease.team_id,
+            mode=slot.mode,
+            start=0,
+            size=device.grid,
+            slots=Int8Range(0, device.grid),
+            period=period,
+            share_milli=1000,
+            memory_mib=device.memory_mib,
         )
         SharedHost.objects.create(
             placement=host, memory_mib=device.memory_mib, max_clients=device.max_clients
@@ -181,5 +212,9 @@ def impossible(found: Sequence[Wait], *, now: datetime) -> None:
         if wait.claim_id in by_id:
             reasons = [{"code": r.code, **r.detail} for r in wait.reasons]
             move_requests(
-                [by_id[wait.claim_id]], RequestState.IMPOSSIBLE, at=now, reason=reasons[0]["code"], reasons=reasons
+                [by_id[wait.claim_id]],
+                RequestState.IMPOSSIBLE,
+                at=now,
+                reason=reasons[0]["code"],
+                reasons=reasons,
             )

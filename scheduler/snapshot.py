@@ -8,8 +8,9 @@ from datetime import datetime
 from django.db.models import F
 
 from portal.fleet.models import Device as DeviceRow
-from portal.fleet.models import Layout, Profile as ProfileRow
+from portal.fleet.models import Layout
 from portal.fleet.models import Node as NodeRow
+from portal.fleet.models import Profile as ProfileRow
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.leases.models import Placement
 from portal.leases.selectors import queue
@@ -38,7 +39,9 @@ def _devices() -> Iterable[Device]:
         profiles.setdefault(p.device_model_id, []).append(
             Profile(p.name, p.slices, tuple(p.starts), p.share_milli, p.memory_mib, p.max_instances)
         )
-    layouts = {row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in Layout.objects.all()}
+    layouts = {
+        row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in Layout.objects.all()
+    }
     for d in DeviceRow.objects.select_related("model").order_by("node_id", "index"):
         yield Device(
             id=d.pk,
@@ -59,8 +62,16 @@ def _devices() -> Iterable[Device]:
 
 def _held() -> Iterable[Held]:
     rows = Placement.objects.filter(is_live=True).values_list(
-        "device_id", "start", "size", "mode", "team_id", "lease_id", "lease__not_after", "period",
-        "share_milli", "memory_mib",
+        "device_id",
+        "start",
+        "size",
+        "mode",
+        "team_id",
+        "lease_id",
+        "lease__not_after",
+        "period",
+        "share_milli",
+        "memory_mib",
     )
     for device, start, size, mode, team, lease, not_after, period, share, memory in rows:
         yield Held(
@@ -79,8 +90,17 @@ def _held() -> Iterable[Held]:
 
 def _claims() -> Iterable[Claim]:
     rows = queue().values_list(
-        "id", "team_id", "flavor__mode", "count", "remaining_s", "priority", "queued_at",
-        "flavor__device_model__slug", "flavor__profile", "flavor__share_milli", "flavor__memory_mib",
+        "id",
+        "team_id",
+        "flavor__mode",
+        "count",
+        "remaining_s",
+        "priority",
+        "queued_at",
+        "flavor__device_model__slug",
+        "flavor__profile",
+        "flavor__share_milli",
+        "flavor__memory_mib",
     )[:MAX_QUEUE]
     models: dict[str, frozenset[str]] = {}
     for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory in rows:

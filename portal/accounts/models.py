@@ -42,7 +42,9 @@ class ApiToken(models.Model):
     class Meta:
         ordering = ["-created_at"]
         constraints = [
-            models.CheckConstraint(condition=Q(expires_at__gt=models.F("created_at")), name="token_expires_later"),
+            models.CheckConstraint(
+                condition=Q(expires_at__gt=models.F("created_at")), name="token_expires_later"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -78,7 +78,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._refuse("unavailable", "The portal cannot store this now. Connect again.", CLOSE_LATER)
         except Exception:
             log.exception("a frame of node %s failed", self.who.name if self.who else "?")
-            await self._refuse("internal", "The portal could not take this frame. Connect again.", CLOSE_LATER)
+            await self._refuse(
+                "internal", "The portal could not take this frame. Connect again.", CLOSE_LATER
+            )
 
     async def _handle(self, message: Message) -> None:
         if isinstance(message, Hello) and self.who is None:

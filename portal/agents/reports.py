@@ -93,7 +93,9 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
     for lease in leases:
         waiting = by_lease.get(lease.pk, [])
         for entry in said[lease.uid].access:
-            match = next((p for p in waiting if p.device.uuid == entry.device and p.start == entry.start), None)
+            match = next(
+                (p for p in waiting if p.device.uuid == entry.device and p.start == entry.start), None
+            )
             if match is None:
                 continue
             waiting.remove(match)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from django.core.validators import validate_slug
 from django.core.exceptions import ValidationError
+from django.core.validators import validate_slug
 from django.db import transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
@@ -86,7 +86,9 @@ def admit(hello: Hello, *, nonce: str, now: datetime) -> Admitted:
         key = _consume_token(node, hello, now)
         node.public_key, node.enrolled_at, node.epoch = key, now, node.epoch + 1
     if not node.public_key:
-        raise AgentRefused("not_enrolled", "This node has no key yet. Start the agent with an enrolment token.")
+        raise AgentRefused(
+            "not_enrolled", "This node has no key yet. Start the agent with an enrolment token."
+        )
     _verify(bytes(node.public_key), hello, nonce)
     if hello.boot_id != node.boot_id:
         node.boot_id, node.last_seq = hello.boot_id, -1
@@ -106,7 +108,9 @@ def _consume_token(node: Node, hello: Hello, now: datetime) -> bytes:
         node=node, digest=digest_of(hello.enrol_token), used_at=None, expires_at__gt=now
     ).update(used_at=now)
     if not taken:
-        raise AgentRefused("bad_token", "This token was used, has expired or is for another node. Ask for a new one.")
+        raise AgentRefused(
+            "bad_token", "This token was used, has expired or is for another node. Ask for a new one."
+        )
     return key
 
 
@@ -115,7 +119,9 @@ def _verify(key: bytes, hello: Hello, nonce: str) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, challenge_text(nonce, hello.node))
     except InvalidSignature as error:
-        raise AgentRefused("bad_signature", "This is not the key the node enrolled with. Enrol the node again.") from error
+        raise AgentRefused(
+            "bad_signature", "This is not the key the node enrolled with. Enrol the node again."
+        ) from error
 
 
 def _unhex(text: str, length: int) -> bytes | None:

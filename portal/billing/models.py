@@ -62,7 +62,9 @@ class Invoice(models.Model):
     class Meta:
         ordering = ["-period__starts_at", "team_name"]
         constraints = [
-            models.UniqueConstraint(fields=["period", "team", "currency"], name="one_invoice_per_team_and_month"),
+            models.UniqueConstraint(
+                fields=["period", "team", "currency"], name="one_invoice_per_team_and_month"
+            ),
             models.CheckConstraint(
                 condition=Q(is_issued=False) | (Q(number__isnull=False) & Q(issued_at__isnull=False)),
                 name="invoice_issued_has_number",
@@ -91,7 +93,9 @@ class InvoiceLine(models.Model):
         ordering = ["position"]
         constraints = [
             models.UniqueConstraint(fields=["invoice", "position"], name="invoice_line_position_once"),
-            models.CheckConstraint(condition=Q(seconds__gte=0, share_milli_seconds__gte=0), name="line_quantity_sane"),
+            models.CheckConstraint(
+                condition=Q(seconds__gte=0, share_milli_seconds__gte=0), name="line_quantity_sane"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -129,7 +133,8 @@ class UsageRecord(models.Model):
                 ],
             ),
             models.CheckConstraint(
-                condition=Q(share_milli_seconds=F("seconds") * F("share_milli")), name="usage_quantity_adds_up"
+                condition=Q(share_milli_seconds=F("seconds") * F("share_milli")),
+                name="usage_quantity_adds_up",
             ),
         ]
 

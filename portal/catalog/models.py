@@ -33,7 +33,9 @@ class Flavor(models.Model):
     class Meta:
         ordering = ["position", "slug"]
         constraints = [
-            models.CheckConstraint(condition=Q(share_milli__gte=1, share_milli__lte=1000), name="flavor_share_sane"),
+            models.CheckConstraint(
+                condition=Q(share_milli__gte=1, share_milli__lte=1000), name="flavor_share_sane"
+            ),
             models.CheckConstraint(condition=Q(max_count__gte=1), name="flavor_offers_one_or_more"),
             models.CheckConstraint(
                 condition=Q(min_duration_s__gte=1) & Q(max_duration_s__gte=F("min_duration_s")),
@@ -59,7 +61,9 @@ class RateCard(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["is_default"], condition=Q(is_default=True), name="one_default_rate_card")
+            models.UniqueConstraint(
+                fields=["is_default"], condition=Q(is_default=True), name="one_default_rate_card"
+            )
         ]
 
     def __str__(self) -> str:

@@ -65,7 +65,9 @@ def apportion(parts: Sequence[Fraction]) -> list[int]:
 def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> list[Stretch]:
     """Cut an interval of whole seconds where the rate changes; raises Conflict where no rate is in force."""
     rates = (
-        Rate.objects.filter(card__is_default=True, device_model_id=device_model_id, valid__overlap=(starts_at, ends_at))
+        Rate.objects.filter(
+            card__is_default=True, device_model_id=device_model_id, valid__overlap=(starts_at, ends_at)
+        )
         .select_related("card")
         .order_by("valid")
     )

@@ -36,7 +36,9 @@ def cost_milli(flavor: Flavor, count: int) -> int:
 
 
 @transaction.atomic
-def set_rate(*, model: DeviceModel, micro_per_hour: int, starts_at: datetime, actor: User | None, now: datetime) -> Rate:
+def set_rate(
+    *, model: DeviceModel, micro_per_hour: int, starts_at: datetime, actor: User | None, now: datetime
+) -> Rate:
     """Add a price from ``starts_at`` on, ending the one before it; raises Invalid or Conflict.
 
     ``starts_at`` must lie in the future, except for the first rate of a model.
@@ -48,14 +50,20 @@ def set_rate(*, model: DeviceModel, micro_per_hour: int, starts_at: datetime, ac
     last = Rate.objects.filter(card=card, device_model=model).order_by("-valid").first()
     if last is not None:
         if begin <= now:
-            raise Invalid(fields={"starts_at": _("A new price must begin in the future: the past is billed already.")})
+            raise Invalid(
+                fields={"starts_at": _("A new price must begin in the future: the past is billed already.")}
+            )
         if begin <= last.valid.lower:
             raise Conflict(_("A later price is already planned for this device model."))
         Rate.objects.filter(pk=last.pk).update(valid=(last.valid.lower, begin))
     try:
         with transaction.atomic():
             rate = Rate.objects.create(
-                card=card, device_model=model, micro_per_hour=micro_per_hour, valid=(begin, None), created_at=now
+                card=card,
+                device_model=model,
+                micro_per_hour=micro_per_hour,
+                valid=(begin, None),
+                created_at=now,
             )
     except IntegrityError as error:
         raise Conflict(_("Another price covers that time.")) from error

@@ -81,7 +81,9 @@ class Hub:
 
     async def _pump(self) -> None:
         # Keep the client: redis-py closes the pool of a client that is garbage collected.
-        client = redis.asyncio.Redis.from_url(settings.REDIS_URL, decode_responses=True, health_check_interval=15)
+        client = redis.asyncio.Redis.from_url(
+            settings.REDIS_URL, decode_responses=True, health_check_interval=15
+        )
         try:
             pubsub = client.pubsub(ignore_subscribe_messages=True)
             await pubsub.subscribe(*self._listeners)

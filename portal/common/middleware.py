@@ -82,7 +82,9 @@ class errors_for_people:
 def page_or_problem(request: HttpRequest, error: BerthError) -> HttpResponse:
     """Answer with problem+json under ``/api/``, else with a page that says what to do next."""
     if request.path.startswith("/api/"):
-        response = problem(request, error.status, error.code, str(error.detail), next_step=str(error.next_step))
+        response = problem(
+            request, error.status, error.code, str(error.detail), next_step=str(error.next_step)
+        )
     else:
         if request.method == "POST":
             messages.error(request, str(error.detail))

@@ -54,7 +54,9 @@ class Profile(models.Model):
         ordering = ["slices", "name"]
         constraints = [
             models.UniqueConstraint(fields=["device_model", "name"], name="profile_once_per_model"),
-            models.CheckConstraint(condition=Q(share_milli__gte=1, share_milli__lte=1000), name="profile_share_sane"),
+            models.CheckConstraint(
+                condition=Q(share_milli__gte=1, share_milli__lte=1000), name="profile_share_sane"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -85,7 +87,8 @@ class Node(models.Model):
         ordering = ["name"]
         constraints = [
             models.CheckConstraint(
-                condition=Q(observed_revision__lte=F("desired_revision")), name="node_observes_what_was_desired"
+                condition=Q(observed_revision__lte=F("desired_revision")),
+                name="node_observes_what_was_desired",
             )
         ]
 

@@ -17,7 +17,9 @@ from portal.common.live import NODES, publish_on_commit
 from portal.fleet.models import Device, DeviceModel, Health, HealthEvent, Node, Partition, Profile
 
 
-def slot_share(slices: int, grid: int, memory_mib: int, board_mib: int, sm: int | None, board_sm: int | None) -> int:
+def slot_share(
+    slices: int, grid: int, memory_mib: int, board_mib: int, sm: int | None, board_sm: int | None
+) -> int:
     """Return a slice's share of its board in thousandths, rounded up: the largest of SM, MiB and slots."""
     shares = [-(-slices * 1000 // grid), -(-memory_mib * 1000 // board_mib)]
     if sm and board_sm:
@@ -106,13 +108,9 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
 def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
     """Store what the agent saw on the node's devices, replacing what it saw before. Call in a transaction."""
     devices = {d.uuid: d.pk for d in node.devices.all()}
-    wanted = {
-        (devices[f.device], f.start, f.uuid): f for f in facts if f.device in devices
-    }
+    wanted = {(devices[f.device], f.start, f.uuid): f for f in facts if f.device in devices}
     rows = {(r.device_id, r.start, r.uuid): r for r in Partition.objects.filter(device__node=node)}
-    stale = [
-        r.pk for key, r in rows.items() if key not in wanted or wanted[key].lease != r.lease_uid
-    ]
+    stale = [r.pk for key, r in rows.items() if key not in wanted or wanted[key].lease != r.lease_uid]
     if stale:
         Partition.objects.filter(pk__in=stale).delete()
     keep = {key for key, r in rows.items() if r.pk not in set(stale)}
@@ -145,7 +143,9 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> Non
             defaults={"severity": fact.severity[:12], "detail": fact.detail[:300], "at": now},
         )
         if fact.severity == "critical" and device.health in (Health.OK, Health.DEGRADED):
-            Device.objects.filter(pk=device.pk).update(health=Health.QUARANTINED, health_reason=fact.detail[:200])
+            Device.objects.filter(pk=device.pk).update(
+                health=Health.QUARANTINED, health_reason=fact.detail[:200]
+            )
 
 
 def raise_revision(node_ids: Sequence[int]) -> None:

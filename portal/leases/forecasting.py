@@ -148,7 +148,9 @@ def _alternatives(flavor: Flavor, count: int, duration_s: int) -> list[Alternati
         found.append(("fewer", flavor, count // 2, duration_s))
     if duration_s > 2 * 3600:
         found.append(("shorter", flavor, count, duration_s // 2))
-    rest: Iterable[Flavor] = Flavor.objects.filter(is_active=True).exclude(pk=flavor.pk).select_related("device_model")
+    rest: Iterable[Flavor] = (
+        Flavor.objects.filter(is_active=True).exclude(pk=flavor.pk).select_related("device_model")
+    )
     for other in rest:
         if not other.min_duration_s <= duration_s <= other.max_duration_s or count > other.max_count:
             continue
@@ -160,7 +162,13 @@ def _alternatives(flavor: Flavor, count: int, duration_s: int) -> list[Alternati
 
 
 def _offer(
-    kind: OfferKind, flavor: Flavor, count: int, duration_s: int, other: Forecast, wanted: Forecast, now: datetime
+    kind: OfferKind,
+    flavor: Flavor,
+    count: int,
+    duration_s: int,
+    other: Forecast,
+    wanted: Forecast,
+    now: datetime,
 ) -> Offer | None:
     """Return the alternative as an offer when it starts earlier than what was asked for."""
     if other.starts_at is None or (wanted.starts_at is not None and other.starts_at >= wanted.starts_at):

@@ -41,7 +41,9 @@ def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
     )
 
 
-def move_all(leases: Sequence[Lease], to: str, *, at: datetime, reason: str = "", **fields: Any) -> list[Lease]:
+def move_all(
+    leases: Sequence[Lease], to: str, *, at: datetime, reason: str = "", **fields: Any
+) -> list[Lease]:
     """Move locked leases one step each and record why; extra ``fields`` are set with it.
 
     The leases must have been locked in this transaction. Raises IllegalMove when the table has no
@@ -189,8 +191,14 @@ def expire_due(*, now: datetime) -> int:
     for lease in leases:
         by_end.setdefault(lease.not_after, []).append(lease)
     for ended_at, group in by_end.items():
-        move_all(group, LeaseState.ENDING, at=ended_at, reason=EndReason.EXPIRED, ended_at=ended_at,
-                 end_reason=EndReason.EXPIRED)
+        move_all(
+            group,
+            LeaseState.ENDING,
+            at=ended_at,
+            reason=EndReason.EXPIRED,
+            ended_at=ended_at,
+            end_reason=EndReason.EXPIRED,
+        )
     if leases:
         _hold_until([lease.pk for lease in leases], now + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in leases])
@@ -204,7 +212,9 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     not touched. A request whose lease failed goes back to the queue with the time left.
     """
     move_all([ls for ls in leases if ls.state == LeaseState.ENDING], LeaseState.CLEANING, at=at)
-    gone = move_all([ls for ls in leases if ls.state == LeaseState.CLEANING], LeaseState.ENDED, at=at, clean_at=at)
+    gone = move_all(
+        [ls for ls in leases if ls.state == LeaseState.CLEANING], LeaseState.ENDED, at=at, clean_at=at
+    )
     if not gone:
         return []
     quotas.free([(lease.team, lease.cost_milli) for lease in gone])
@@ -249,21 +259,40 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
         if lease.end_reason not in (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE):
             done.append(lease.request)
             continue
-        used = int((lease.ended_at - lease.activated_at).total_seconds()) if lease.activated_at and lease.ended_at else 0
+        used = (
+            int((lease.ended_at - lease.activated_at).total_seconds())
+            if lease.activated_at and lease.ended_at
+            else 0
+        )
         lease.request.remaining_s = max(1, lease.request.remaining_s - used)
         (again if lease.request.attempts < MAX_ATTEMPTS else broken).append(lease.request)
     move_requests(done, RequestState.FULFILLED, at=at)
     for request in again:
-        move_requests([request], RequestState.QUEUED, at=at, reason="the lease was lost",
-                      remaining_s=request.remaining_s, attempts=F("attempts") + 1)
+        move_requests(
+            [request],
+            RequestState.QUEUED,
+            at=at,
+            reason="the lease was lost",
+            remaining_s=request.remaining_s,
+            attempts=F("attempts") + 1,
+        )
     move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")
 
 
 def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
     """Stop locked leases that their node cannot carry; the money clock stops and the slice is cleaned."""
-    live = [ls for ls in leases if ls.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)]
-    move_all(live, LeaseState.FAILED, at=at, reason=fault[:300], ended_at=at,
-             end_reason=EndReason.FAULT, fault=fault[:300])
+    live = [
+        ls for ls in leases if ls.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+    ]
+    move_all(
+        live,
+        LeaseState.FAILED,
+        at=at,
+        reason=fault[:300],
+        ended_at=at,
+        end_reason=EndReason.FAULT,
+        fault=fault[:300],
+    )
     move_all(live, LeaseState.CLEANING, at=at)
     if live:
         _hold_until([lease.pk for lease in live], at + HOLD_MARGIN)
@@ -288,7 +317,10 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
     longest = locked.flavor.max_duration_s
     if total > longest:
         raise Invalid(
-            fields={"extra_s": _("This flavor runs for at most %(hours)s hours in all.") % {"hours": longest // 3600}}
+            fields={
+                "extra_s": _("This flavor runs for at most %(hours)s hours in all.")
+                % {"hours": longest // 3600}
+            }
         )
     until = locked.not_after + timedelta(seconds=extra_s)
     Lease.objects.filter(pk=locked.pk).update(not_after=until, warned_at=None)
@@ -316,7 +348,9 @@ def warn_due(*, now: datetime) -> int:
         Lease.objects.filter(pk__in=[ls.pk for ls in due]).update(warned_at=now)
         announce(due, at=now)
     for lease in due:
-        notify([lease.user], "lease.ends_soon", target=lease.uid, at=now, not_after=lease.not_after.isoformat())
+        notify(
+            [lease.user], "lease.ends_soon", target=lease.uid, at=now, not_after=lease.not_after.isoformat()
+        )
     return len(due)
 
 
@@ -346,16 +380,31 @@ def interrupt_lost(*, now: datetime) -> int:
     lost = list(rows.filter(state=LeaseState.ACTIVE, node__last_seen_at__lt=silent).order_by("id")[:500])
     for lease in lost:
         assert lease.activated_at is not None and lease.node.last_seen_at is not None
-        move_all([lease], LeaseState.INTERRUPTED, at=max(lease.activated_at, lease.node.last_seen_at),
-                 reason="the node has not been heard")
+        move_all(
+            [lease],
+            LeaseState.INTERRUPTED,
+            at=max(lease.activated_at, lease.node.last_seen_at),
+            reason="the node has not been heard",
+        )
         notify([lease.user], "lease.interrupted", target=lease.uid, at=now, node=lease.node.name)
     over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
-    move_all(over, LeaseState.CLEANING, at=now, reason=EndReason.EXPIRED, ended_at=now, end_reason=EndReason.EXPIRED)
+    move_all(
+        over,
+        LeaseState.CLEANING,
+        at=now,
+        reason=EndReason.EXPIRED,
+        ended_at=now,
+        end_reason=EndReason.EXPIRED,
+    )
     raise_revision([lease.node_id for lease in over])
     return len(lost)
 
 
 def resume_leases(leases: Sequence[Lease], *, at: datetime) -> None:
     """Start the money clock again for locked leases whose node is back and still carries them."""
-    move_all([ls for ls in leases if ls.state == LeaseState.INTERRUPTED], LeaseState.ACTIVE, at=at,
-             reason="the node is back")
+    move_all(
+        [ls for ls in leases if ls.state == LeaseState.INTERRUPTED],
+        LeaseState.ACTIVE,
+        at=at,
+        reason="the node is back",
+    )

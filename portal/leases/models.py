@@ -49,7 +49,9 @@ class LeaseRequest(models.Model):
         ordering = ["-submitted_at", "-id"]
         indexes = [
             models.Index(
-                fields=["-priority", "queued_at", "id"], name="request_queue", condition=Q(state=RequestState.QUEUED)
+                fields=["-priority", "queued_at", "id"],
+                name="request_queue",
+                condition=Q(state=RequestState.QUEUED),
             ),
             models.Index(fields=["team", "state"], name="request_by_team"),
             models.Index(fields=["author", "-id"], name="request_by_author"),
@@ -61,10 +63,12 @@ class LeaseRequest(models.Model):
             ),
             models.CheckConstraint(condition=Q(state__in=RequestState.values), name="request_state_known"),
             models.CheckConstraint(
-                condition=~Q(state=RequestState.QUEUED) | Q(queued_at__isnull=False), name="request_queued_has_time"
+                condition=~Q(state=RequestState.QUEUED) | Q(queued_at__isnull=False),
+                name="request_queued_has_time",
             ),
             models.CheckConstraint(
-                condition=Q(decided_by=None) | ~Q(decided_by=F("author")), name="request_not_decided_by_author"
+                condition=Q(decided_by=None) | ~Q(decided_by=F("author")),
+                name="request_not_decided_by_author",
             ),
         ]
 
@@ -133,13 +137,16 @@ class Lease(models.Model):
             models.UniqueConstraint(
                 fields=["request"], name="one_live_lease_per_request", condition=Q(state__in=LIVE_LEASES)
             ),
-            models.CheckConstraint(condition=Q(not_after__gt=F("starts_at")), name="lease_ends_after_it_starts"),
+            models.CheckConstraint(
+                condition=Q(not_after__gt=F("starts_at")), name="lease_ends_after_it_starts"
+            ),
             models.CheckConstraint(
                 condition=Q(ended_at=None) | Q(activated_at=None) | Q(ended_at__gte=F("activated_at")),
                 name="lease_money_clock_runs_forward",
             ),
             models.CheckConstraint(
-                condition=~Q(state=LeaseState.ACTIVE) | Q(activated_at__isnull=False), name="lease_active_has_a_time"
+                condition=~Q(state=LeaseState.ACTIVE) | Q(activated_at__isnull=False),
+                name="lease_active_has_a_time",
             ),
             models.CheckConstraint(condition=Q(state__in=LeaseState.values), name="lease_state_known"),
         ]
@@ -220,7 +227,9 @@ class Placement(models.Model):
 class SharedHost(models.Model):
     """The sums of a host placement: shares, memory and clients never pass what the board has."""
 
-    placement = models.OneToOneField(Placement, on_delete=models.PROTECT, primary_key=True, related_name="sums")
+    placement = models.OneToOneField(
+        Placement, on_delete=models.PROTECT, primary_key=True, related_name="sums"
+    )
     memory_mib = models.PositiveIntegerField()
     max_clients = models.PositiveSmallIntegerField()
     used_share_milli = models.IntegerField(default=0)
@@ -233,9 +242,12 @@ class SharedHost(models.Model):
                 condition=Q(used_share_milli__gte=0, used_share_milli__lte=1000), name="host_share_fits"
             ),
             models.CheckConstraint(
-                condition=Q(used_memory_mib__gte=0, used_memory_mib__lte=F("memory_mib")), name="host_memory_fits"
+                condition=Q(used_memory_mib__gte=0, used_memory_mib__lte=F("memory_mib")),
+                name="host_memory_fits",
             ),
-            models.CheckConstraint(condition=Q(clients__gte=0, clients__lte=F("max_clients")), name="host_clients_fit"),
+            models.CheckConstraint(
+                condition=Q(clients__gte=0, clients__lte=F("max_clients")), name="host_clients_fit"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -33,7 +33,9 @@ def _when(reason: Figures) -> str:
         at = timezone.localtime(datetime.fromisoformat(str(raw)))
     except ValueError:
         return ""
-    return " " + _("The first one in the way ends by %(at)s.") % {"at": date_format(at, "SHORT_DATETIME_FORMAT")}
+    return " " + _("The first one in the way ends by %(at)s.") % {
+        "at": date_format(at, "SHORT_DATETIME_FORMAT")
+    }
 
 
 def _quota_ceiling(r: Figures) -> str:
@@ -49,7 +51,9 @@ def _quota_ceiling(r: Figures) -> str:
 
 
 def _behind(r: Figures) -> str:
-    return _("Requests ahead in the queue took the room; this one is number %(n)s.") % {"n": r.get("position", "?")}
+    return _("Requests ahead in the queue took the room; this one is number %(n)s.") % {
+        "n": r.get("position", "?")
+    }
 
 
 def _no_capacity(r: Figures) -> str:
@@ -60,9 +64,9 @@ def _no_capacity(r: Figures) -> str:
 
 
 def _fragmented(r: Figures) -> str:
-    return (
-        _("Enough is free in all, but in pieces too small for this size. A smaller size would fit sooner.") + _when(r)
-    )
+    return _(
+        "Enough is free in all, but in pieces too small for this size. A smaller size would fit sooner."
+    ) + _when(r)
 
 
 def _gang_incomplete(r: Figures) -> str:
@@ -73,9 +77,9 @@ def _gang_incomplete(r: Figures) -> str:
 
 
 def _shared_with_other_team(r: Figures) -> str:
-    return _("Shared devices have room, but another team holds them and devices are not shared across teams.") + _when(
-        r
-    )
+    return _(
+        "Shared devices have room, but another team holds them and devices are not shared across teams."
+    ) + _when(r)
 
 
 def _nodes_blocked(r: Figures) -> str:

@@ -99,7 +99,9 @@ def check_may_ask(rights: Rights, team: Team, priority: str) -> None:
         raise Forbidden(_("Only a team admin may ask with high priority."))
 
 
-def submit_request(*, team: Team, actor: User, rights: Rights, spec: RequestSpec, now: datetime) -> LeaseRequest:
+def submit_request(
+    *, team: Team, actor: User, rights: Rights, spec: RequestSpec, now: datetime
+) -> LeaseRequest:
     """Accept a request for GPU time, or raise with what to change.
 
     Invalid, Impossible, Forbidden, NotFound and TooManyWaiting change nothing. Opens its own
@@ -170,11 +172,21 @@ def _locked(request: LeaseRequest) -> LeaseRequest:
 
 
 @transaction.atomic
-def approve_request(*, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime) -> LeaseRequest:
+def approve_request(
+    *, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime
+) -> LeaseRequest:
     """Let a request that awaits approval into the queue; its author may never decide it."""
     locked = _decidable(request, actor, rights)
-    move_requests([locked], RequestState.QUEUED, at=now, reason=note, queued_at=now, decided_by=actor,
-                  decided_at=now, decision_note=note[:300])
+    move_requests(
+        [locked],
+        RequestState.QUEUED,
+        at=now,
+        reason=note,
+        queued_at=now,
+        decided_by=actor,
+        decided_at=now,
+        decision_note=note[:300],
+    )
     record(actor, "request.approved", locked.uid, at=now, team_id=locked.team_id)
     notify([locked.author], "request.approved", target=locked.uid, at=now, by=str(actor))
     outbox.add(outbox.RUN_CYCLE, key=locked.uid, at=now)
@@ -183,13 +195,22 @@ def approve_request(*, request: LeaseRequest, actor: User, rights: Rights, note:
 
 
 @transaction.atomic
-def reject_request(*, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime) -> LeaseRequest:
+def reject_request(
+    *, request: LeaseRequest, actor: User, rights: Rights, note: str, now: datetime
+) -> LeaseRequest:
     """Turn a request down with a reason that its author will read."""
     if not note.strip():
         raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
     locked = _decidable(request, actor, rights)
-    move_requests([locked], RequestState.REJECTED, at=now, reason=note, decided_by=actor, decided_at=now,
-                  decision_note=note[:300])
+    move_requests(
+        [locked],
+        RequestState.REJECTED,
+        at=now,
+        reason=note,
+        decided_by=actor,
+        decided_at=now,
+        decision_note=note[:300],
+    )
     record(actor, "request.rejected", locked.uid, at=now, team_id=locked.team_id)
     notify([locked.author], "request.rejected", target=locked.uid, at=now, by=str(actor))
     return locked

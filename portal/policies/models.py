@@ -17,7 +17,9 @@ class Policy(models.Model):
         ordering = ["-version"]
         verbose_name_plural = "policies"
         constraints = [
-            models.UniqueConstraint(fields=["is_active"], condition=Q(is_active=True), name="one_active_policy")
+            models.UniqueConstraint(
+                fields=["is_active"], condition=Q(is_active=True), name="one_active_policy"
+            )
         ]
 
     def __str__(self) -> str:

@@ -23,7 +23,8 @@ class Quota(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(used_milli__gte=0), name="quota_use_not_negative"),
             models.CheckConstraint(
-                condition=Q(ceiling_milli=None) | Q(used_milli__lte=F("ceiling_milli")), name="quota_ceiling_holds"
+                condition=Q(ceiling_milli=None) | Q(used_milli__lte=F("ceiling_milli")),
+                name="quota_ceiling_holds",
             ),
             models.CheckConstraint(
                 condition=Q(ceiling_milli=None) | Q(guaranteed_milli__lte=F("ceiling_milli")),

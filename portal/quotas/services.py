@@ -52,7 +52,9 @@ def set_quota(
 ) -> Quota:
     """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``."""
     if guaranteed_milli < 0 or (ceiling_milli is not None and ceiling_milli < guaranteed_milli):
-        raise Invalid(fields={"ceiling": _("The ceiling cannot be below the guarantee, and neither below zero.")})
+        raise Invalid(
+            fields={"ceiling": _("The ceiling cannot be below the guarantee, and neither below zero.")}
+        )
     quota, _created = Quota.objects.select_for_update().get_or_create(team=team)
     if quota.version != version:
         raise Conflict(_("Somebody changed this quota since you opened it."))
@@ -75,5 +77,12 @@ def lock_lineages(team_ids: Iterable[int]) -> None:
     First lock of a transaction that will free placements, so that every path takes quota rows
     before leases.
     """
-    lineage = {i for ids in Team.objects.filter(pk__in=set(team_ids)).values_list("lineage", flat=True) for i in ids}
-    list(Quota.objects.select_for_update().filter(team_id__in=lineage).order_by("id").values_list("id", flat=True))
+    lineage = {
+        i for ids in Team.objects.filter(pk__in=set(team_ids)).values_list("lineage", flat=True) for i in ids
+    }
+    list(
+        Quota.objects.select_for_update()
+        .filter(team_id__in=lineage)
+        .order_by("id")
+        .values_list("id", flat=True)
+    )

@@ -16,7 +16,9 @@ class Team(models.Model):
 
     name = models.CharField(max_length=80)
     slug = models.SlugField(max_length=50, unique=True)
-    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="children")
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
+    )
     lineage = ArrayField(models.BigIntegerField(), default=list)
     cost_centre = models.CharField(max_length=40, blank=True)
     approval_above_gpu_seconds = models.PositiveBigIntegerField(null=True, blank=True)

@@ -6,7 +6,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -15,18 +14,32 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='AuditEntry',
+            name="AuditEntry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('action', models.CharField(max_length=60)),
-                ('target', models.CharField(max_length=80)),
-                ('team_id', models.BigIntegerField(db_index=True, null=True)),
-                ('detail', models.JSONField(default=dict)),
-                ('at', models.DateTimeField()),
-                ('actor', models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("action", models.CharField(max_length=60)),
+                ("target", models.CharField(max_length=80)),
+                ("team_id", models.BigIntegerField(db_index=True, null=True)),
+                ("detail", models.JSONField(default=dict)),
+                ("at", models.DateTimeField()),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'indexes': [models.Index(fields=['target'], name='audit_by_target')],
+                "indexes": [models.Index(fields=["target"], name="audit_by_target")],
             },
         ),
     ]

@@ -4,120 +4,243 @@ import django.contrib.postgres.constraints
 import django.contrib.postgres.fields.ranges
 import django.db.models.deletion
 import django.db.models.expressions
-import portal.common.ids
 from django.db import migrations, models
+
+import portal.common.ids
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('catalog', '0001_initial'),
-        ('leases', '0001_initial'),
-        ('teams', '0001_initial'),
+        ("catalog", "0001_initial"),
+        ("leases", "0001_initial"),
+        ("teams", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='BillingPeriod',
+            name="BillingPeriod",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('starts_at', models.DateTimeField(unique=True)),
-                ('ends_at', models.DateTimeField()),
-                ('state', models.CharField(choices=[('open', 'Open'), ('closing', 'Closing'), ('closed', 'Closed')], default='open', max_length=8)),
-                ('closed_at', models.DateTimeField(blank=True, null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("starts_at", models.DateTimeField(unique=True)),
+                ("ends_at", models.DateTimeField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("open", "Open"), ("closing", "Closing"), ("closed", "Closed")],
+                        default="open",
+                        max_length=8,
+                    ),
+                ),
+                ("closed_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'ordering': ['-starts_at'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='period_runs_forward'), models.CheckConstraint(condition=models.Q(('state__in', ['open', 'closing', 'closed'])), name='period_state_known')],
+                "ordering": ["-starts_at"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("ends_at__gt", models.F("starts_at"))), name="period_runs_forward"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("state__in", ["open", "closing", "closed"])),
+                        name="period_state_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Invoice',
+            name="Invoice",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.CharField(default=portal.common.ids.invoice_uid, max_length=24, unique=True)),
-                ('number', models.CharField(blank=True, max_length=30, null=True, unique=True)),
-                ('team_name', models.CharField(max_length=80)),
-                ('cost_centre', models.CharField(blank=True, max_length=40)),
-                ('currency', models.CharField(max_length=3)),
-                ('total_micro', models.BigIntegerField(default=0)),
-                ('is_issued', models.BooleanField(default=False)),
-                ('issued_at', models.DateTimeField(blank=True, null=True)),
-                ('period', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='invoices', to='billing.billingperiod')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='invoices', to='teams.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.CharField(default=portal.common.ids.invoice_uid, max_length=24, unique=True)),
+                ("number", models.CharField(blank=True, max_length=30, null=True, unique=True)),
+                ("team_name", models.CharField(max_length=80)),
+                ("cost_centre", models.CharField(blank=True, max_length=40)),
+                ("currency", models.CharField(max_length=3)),
+                ("total_micro", models.BigIntegerField(default=0)),
+                ("is_issued", models.BooleanField(default=False)),
+                ("issued_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "period",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="invoices",
+                        to="billing.billingperiod",
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="invoices", to="teams.team"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-period__starts_at', 'team_name'],
+                "ordering": ["-period__starts_at", "team_name"],
             },
         ),
         migrations.CreateModel(
-            name='InvoiceLine',
+            name="InvoiceLine",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveIntegerField()),
-                ('person', models.CharField(max_length=100)),
-                ('flavor', models.CharField(max_length=60)),
-                ('device_model', models.CharField(max_length=80)),
-                ('micro_per_hour', models.BigIntegerField()),
-                ('lease_count', models.PositiveIntegerField()),
-                ('seconds', models.BigIntegerField()),
-                ('share_milli_seconds', models.BigIntegerField()),
-                ('amount_micro', models.BigIntegerField()),
-                ('invoice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='lines', to='billing.invoice')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("position", models.PositiveIntegerField()),
+                ("person", models.CharField(max_length=100)),
+                ("flavor", models.CharField(max_length=60)),
+                ("device_model", models.CharField(max_length=80)),
+                ("micro_per_hour", models.BigIntegerField()),
+                ("lease_count", models.PositiveIntegerField()),
+                ("seconds", models.BigIntegerField()),
+                ("share_milli_seconds", models.BigIntegerField()),
+                ("amount_micro", models.BigIntegerField()),
+                (
+                    "invoice",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="lines",
+                        to="billing.invoice",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['position'],
+                "ordering": ["position"],
             },
         ),
         migrations.CreateModel(
-            name='UsageRecord',
+            name="UsageRecord",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('span', django.contrib.postgres.fields.ranges.DateTimeRangeField()),
-                ('seconds', models.PositiveBigIntegerField()),
-                ('share_milli', models.PositiveIntegerField()),
-                ('share_milli_seconds', models.PositiveBigIntegerField()),
-                ('micro_per_hour', models.BigIntegerField()),
-                ('currency', models.CharField(max_length=3)),
-                ('recorded_at', models.DateTimeField()),
-                ('lease', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='usage', to='leases.lease')),
-                ('line', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='usage', to='billing.invoiceline')),
-                ('period', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='usage', to='billing.billingperiod')),
-                ('rate', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='catalog.rate')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='usage', to='teams.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("span", django.contrib.postgres.fields.ranges.DateTimeRangeField()),
+                ("seconds", models.PositiveBigIntegerField()),
+                ("share_milli", models.PositiveIntegerField()),
+                ("share_milli_seconds", models.PositiveBigIntegerField()),
+                ("micro_per_hour", models.BigIntegerField()),
+                ("currency", models.CharField(max_length=3)),
+                ("recorded_at", models.DateTimeField()),
+                (
+                    "lease",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="usage", to="leases.lease"
+                    ),
+                ),
+                (
+                    "line",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="usage",
+                        to="billing.invoiceline",
+                    ),
+                ),
+                (
+                    "period",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="usage",
+                        to="billing.billingperiod",
+                    ),
+                ),
+                (
+                    "rate",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="catalog.rate"
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="usage", to="teams.team"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['span', 'id'],
+                "ordering": ["span", "id"],
             },
         ),
         migrations.AddConstraint(
-            model_name='invoice',
-            constraint=models.UniqueConstraint(fields=('period', 'team', 'currency'), name='one_invoice_per_team_and_month'),
+            model_name="invoice",
+            constraint=models.UniqueConstraint(
+                fields=("period", "team", "currency"), name="one_invoice_per_team_and_month"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='invoice',
-            constraint=models.CheckConstraint(condition=models.Q(('is_issued', False), models.Q(('number__isnull', False), ('issued_at__isnull', False)), _connector='OR'), name='invoice_issued_has_number'),
+            model_name="invoice",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("is_issued", False),
+                    models.Q(("number__isnull", False), ("issued_at__isnull", False)),
+                    _connector="OR",
+                ),
+                name="invoice_issued_has_number",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='invoiceline',
-            constraint=models.UniqueConstraint(fields=('invoice', 'position'), name='invoice_line_position_once'),
+            model_name="invoiceline",
+            constraint=models.UniqueConstraint(
+                fields=("invoice", "position"), name="invoice_line_position_once"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='invoiceline',
-            constraint=models.CheckConstraint(condition=models.Q(('seconds__gte', 0), ('share_milli_seconds__gte', 0)), name='line_quantity_sane'),
+            model_name="invoiceline",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("seconds__gte", 0), ("share_milli_seconds__gte", 0)),
+                name="line_quantity_sane",
+            ),
         ),
         migrations.AddIndex(
-            model_name='usagerecord',
-            index=models.Index(fields=['team', 'period'], name='usage_by_team_and_month'),
+            model_name="usagerecord",
+            index=models.Index(fields=["team", "period"], name="usage_by_team_and_month"),
         ),
         migrations.AddConstraint(
-            model_name='usagerecord',
-            constraint=django.contrib.postgres.constraints.ExclusionConstraint(expressions=[(models.Func(models.F('lease_id'), django.db.models.expressions.CombinedExpression(models.F('lease_id'), '+', models.Value(1)), function='int8range'), '&&'), ('span', '&&')], name='usage_never_billed_twice'),
+            model_name="usagerecord",
+            constraint=django.contrib.postgres.constraints.ExclusionConstraint(
+                expressions=[
+                    (
+                        models.Func(
+                            models.F("lease_id"),
+                            django.db.models.expressions.CombinedExpression(
+                                models.F("lease_id"), "+", models.Value(1)
+                            ),
+                            function="int8range",
+                        ),
+                        "&&",
+                    ),
+                    ("span", "&&"),
+                ],
+                name="usage_never_billed_twice",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='usagerecord',
-            constraint=models.CheckConstraint(condition=models.Q(('share_milli_seconds', django.db.models.expressions.CombinedExpression(models.F('seconds'), '*', models.F('share_milli')))), name='usage_quantity_adds_up'),
+            model_name="usagerecord",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "share_milli_seconds",
+                        django.db.models.expressions.CombinedExpression(
+                            models.F("seconds"), "*", models.F("share_milli")
+                        ),
+                    )
+                ),
+                name="usage_quantity_adds_up",
+            ),
         ),
     ]

@@ -8,64 +8,175 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('fleet', '0001_initial'),
+        ("fleet", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='RateCard',
+            name="RateCard",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=60, unique=True)),
-                ('currency', models.CharField(default='EUR', max_length=3)),
-                ('is_default', models.BooleanField(default=False)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=60, unique=True)),
+                ("currency", models.CharField(default="EUR", max_length=3)),
+                ("is_default", models.BooleanField(default=False)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(condition=models.Q(('is_default', True)), fields=('is_default',), name='one_default_rate_card')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("is_default", True)),
+                        fields=("is_default",),
+                        name="one_default_rate_card",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Flavor',
+            name="Flavor",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(unique=True)),
-                ('name', models.CharField(max_length=60)),
-                ('name_zh', models.CharField(blank=True, max_length=60)),
-                ('summary', models.CharField(blank=True, max_length=160)),
-                ('summary_zh', models.CharField(blank=True, max_length=160)),
-                ('mode', models.CharField(choices=[('exclusive', 'Whole device'), ('mig', 'MIG slice'), ('mps', 'MPS share'), ('memlimit', 'Memory-limited share'), ('timeslice', 'Time slice')], max_length=12)),
-                ('profile', models.CharField(blank=True, max_length=30)),
-                ('share_milli', models.PositiveSmallIntegerField()),
-                ('memory_mib', models.PositiveIntegerField()),
-                ('max_count', models.PositiveSmallIntegerField(default=1)),
-                ('min_duration_s', models.PositiveIntegerField(default=1)),
-                ('max_duration_s', models.PositiveIntegerField(default=604800)),
-                ('is_active', models.BooleanField(default=True)),
-                ('position', models.PositiveSmallIntegerField(default=100)),
-                ('device_model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='flavors', to='fleet.devicemodel')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.SlugField(unique=True)),
+                ("name", models.CharField(max_length=60)),
+                ("name_zh", models.CharField(blank=True, max_length=60)),
+                ("summary", models.CharField(blank=True, max_length=160)),
+                ("summary_zh", models.CharField(blank=True, max_length=160)),
+                (
+                    "mode",
+                    models.CharField(
+                        choices=[
+                            ("exclusive", "Whole device"),
+                            ("mig", "MIG slice"),
+                            ("mps", "MPS share"),
+                            ("memlimit", "Memory-limited share"),
+                            ("timeslice", "Time slice"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                ("profile", models.CharField(blank=True, max_length=30)),
+                ("share_milli", models.PositiveSmallIntegerField()),
+                ("memory_mib", models.PositiveIntegerField()),
+                ("max_count", models.PositiveSmallIntegerField(default=1)),
+                ("min_duration_s", models.PositiveIntegerField(default=1)),
+                ("max_duration_s", models.PositiveIntegerField(default=604800)),
+                ("is_active", models.BooleanField(default=True)),
+                ("position", models.PositiveSmallIntegerField(default=100)),
+                (
+                    "device_model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="flavors",
+                        to="fleet.devicemodel",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['position', 'slug'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('share_milli__gte', 1), ('share_milli__lte', 1000)), name='flavor_share_sane'), models.CheckConstraint(condition=models.Q(('max_count__gte', 1)), name='flavor_offers_one_or_more'), models.CheckConstraint(condition=models.Q(('min_duration_s__gte', 1), ('max_duration_s__gte', models.F('min_duration_s'))), name='flavor_durations_ordered'), models.CheckConstraint(condition=models.Q(models.Q(('mode', 'mig'), models.Q(('profile', ''), _negated=True)), models.Q(models.Q(('mode', 'mig'), _negated=True), ('profile', '')), _connector='OR'), name='flavor_mig_names_profile'), models.CheckConstraint(condition=models.Q(('mode__in', ['exclusive', 'mig', 'mps', 'memlimit', 'timeslice'])), name='flavor_mode_known')],
+                "ordering": ["position", "slug"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("share_milli__gte", 1), ("share_milli__lte", 1000)),
+                        name="flavor_share_sane",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("max_count__gte", 1)), name="flavor_offers_one_or_more"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("min_duration_s__gte", 1), ("max_duration_s__gte", models.F("min_duration_s"))
+                        ),
+                        name="flavor_durations_ordered",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("mode", "mig"), models.Q(("profile", ""), _negated=True)),
+                            models.Q(models.Q(("mode", "mig"), _negated=True), ("profile", "")),
+                            _connector="OR",
+                        ),
+                        name="flavor_mig_names_profile",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("mode__in", ["exclusive", "mig", "mps", "memlimit", "timeslice"])
+                        ),
+                        name="flavor_mode_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Rate',
+            name="Rate",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('micro_per_hour', models.BigIntegerField()),
-                ('valid', django.contrib.postgres.fields.ranges.DateTimeRangeField()),
-                ('created_at', models.DateTimeField()),
-                ('device_model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rates', to='fleet.devicemodel')),
-                ('card', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rates', to='catalog.ratecard')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("micro_per_hour", models.BigIntegerField()),
+                ("valid", django.contrib.postgres.fields.ranges.DateTimeRangeField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "device_model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="rates",
+                        to="fleet.devicemodel",
+                    ),
+                ),
+                (
+                    "card",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="rates",
+                        to="catalog.ratecard",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['device_model', 'valid'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('micro_per_hour__gte', 0)), name='rate_not_negative'), django.contrib.postgres.constraints.ExclusionConstraint(expressions=[(models.Func(models.F('card_id'), django.db.models.expressions.CombinedExpression(models.F('card_id'), '+', models.Value(1)), function='int8range'), '&&'), (models.Func(models.F('device_model_id'), django.db.models.expressions.CombinedExpression(models.F('device_model_id'), '+', models.Value(1)), function='int8range'), '&&'), ('valid', '&&')], name='one_rate_at_a_time')],
+                "ordering": ["device_model", "valid"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("micro_per_hour__gte", 0)), name="rate_not_negative"
+                    ),
+                    django.contrib.postgres.constraints.ExclusionConstraint(
+                        expressions=[
+                            (
+                                models.Func(
+                                    models.F("card_id"),
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.F("card_id"), "+", models.Value(1)
+                                    ),
+                                    function="int8range",
+                                ),
+                                "&&",
+                            ),
+                            (
+                                models.Func(
+                                    models.F("device_model_id"),
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.F("device_model_id"), "+", models.Value(1)
+                                    ),
+                                    function="int8range",
+                                ),
+                                "&&",
+                            ),
+                            ("valid", "&&"),
+                        ],
+                        name="one_rate_at_a_time",
+                    ),
+                ],
             },
         ),
     ]

@@ -4,26 +4,33 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='OutboxItem',
+            name="OutboxItem",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('topic', models.CharField(max_length=64)),
-                ('key', models.CharField(blank=True, default='', max_length=64)),
-                ('created_at', models.DateTimeField()),
-                ('attempts', models.PositiveSmallIntegerField(default=0)),
-                ('last_nudged_at', models.DateTimeField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("topic", models.CharField(max_length=64)),
+                ("key", models.CharField(blank=True, default="", max_length=64)),
+                ("created_at", models.DateTimeField()),
+                ("attempts", models.PositiveSmallIntegerField(default=0)),
+                ("last_nudged_at", models.DateTimeField(null=True)),
             ],
             options={
-                'indexes': [models.Index(fields=['topic', 'id'], name='outbox_by_topic')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('attempts__lte', 100)), name='outbox_attempts_bounded')],
+                "indexes": [models.Index(fields=["topic", "id"], name="outbox_by_topic")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("attempts__lte", 100)), name="outbox_attempts_bounded"
+                    )
+                ],
             },
         ),
     ]

@@ -6,153 +6,281 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='DeviceModel',
+            name="DeviceModel",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(max_length=40, unique=True)),
-                ('name', models.CharField(max_length=80)),
-                ('vendor', models.CharField(max_length=20)),
-                ('memory_mib', models.PositiveIntegerField()),
-                ('sm_count', models.PositiveIntegerField(blank=True, null=True)),
-                ('grid', models.PositiveSmallIntegerField(default=1)),
-                ('weight_milli', models.PositiveIntegerField(default=1000)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.SlugField(max_length=40, unique=True)),
+                ("name", models.CharField(max_length=80)),
+                ("vendor", models.CharField(max_length=20)),
+                ("memory_mib", models.PositiveIntegerField()),
+                ("sm_count", models.PositiveIntegerField(blank=True, null=True)),
+                ("grid", models.PositiveSmallIntegerField(default=1)),
+                ("weight_milli", models.PositiveIntegerField(default=1000)),
             ],
             options={
-                'ordering': ['name'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('grid__gte', 1), ('grid__lte', 64)), name='device_model_grid_sane'), models.CheckConstraint(condition=models.Q(('weight_milli__gte', 1)), name='device_model_weighs_something')],
+                "ordering": ["name"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("grid__gte", 1), ("grid__lte", 64)), name="device_model_grid_sane"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("weight_milli__gte", 1)), name="device_model_weighs_something"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Device',
+            name="Device",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uuid', models.CharField(max_length=80, unique=True)),
-                ('index', models.PositiveSmallIntegerField()),
-                ('modes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('exclusive', 'Whole device'), ('mig', 'MIG slice'), ('mps', 'MPS share'), ('memlimit', 'Memory-limited share'), ('timeslice', 'Time slice')], max_length=12), size=None)),
-                ('pci_bus_id', models.CharField(blank=True, max_length=32)),
-                ('link_domain', models.CharField(blank=True, max_length=40)),
-                ('numa_node', models.SmallIntegerField(blank=True, null=True)),
-                ('max_clients', models.PositiveSmallIntegerField(default=48)),
-                ('health', models.CharField(choices=[('ok', 'Healthy'), ('degraded', 'Degraded'), ('quarantined', 'Quarantined'), ('missing', 'Missing')], default='ok', max_length=12)),
-                ('health_reason', models.CharField(blank=True, max_length=200)),
-                ('last_seen_at', models.DateTimeField(blank=True, null=True)),
-                ('model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='devices', to='fleet.devicemodel')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uuid", models.CharField(max_length=80, unique=True)),
+                ("index", models.PositiveSmallIntegerField()),
+                (
+                    "modes",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(
+                            choices=[
+                                ("exclusive", "Whole device"),
+                                ("mig", "MIG slice"),
+                                ("mps", "MPS share"),
+                                ("memlimit", "Memory-limited share"),
+                                ("timeslice", "Time slice"),
+                            ],
+                            max_length=12,
+                        ),
+                        size=None,
+                    ),
+                ),
+                ("pci_bus_id", models.CharField(blank=True, max_length=32)),
+                ("link_domain", models.CharField(blank=True, max_length=40)),
+                ("numa_node", models.SmallIntegerField(blank=True, null=True)),
+                ("max_clients", models.PositiveSmallIntegerField(default=48)),
+                (
+                    "health",
+                    models.CharField(
+                        choices=[
+                            ("ok", "Healthy"),
+                            ("degraded", "Degraded"),
+                            ("quarantined", "Quarantined"),
+                            ("missing", "Missing"),
+                        ],
+                        default="ok",
+                        max_length=12,
+                    ),
+                ),
+                ("health_reason", models.CharField(blank=True, max_length=200)),
+                ("last_seen_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="devices",
+                        to="fleet.devicemodel",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['node', 'index'],
+                "ordering": ["node", "index"],
             },
         ),
         migrations.CreateModel(
-            name='Layout',
+            name="Layout",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('positions', models.JSONField()),
-                ('created_at', models.DateTimeField()),
-                ('device', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='layout', to='fleet.device')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("positions", models.JSONField()),
+                ("created_at", models.DateTimeField()),
+                (
+                    "device",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="layout", to="fleet.device"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Node',
+            name="Node",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=60, unique=True)),
-                ('site', models.CharField(blank=True, max_length=60)),
-                ('public_key', models.BinaryField(max_length=32, null=True)),
-                ('enrolled_at', models.DateTimeField(blank=True, null=True)),
-                ('epoch', models.PositiveBigIntegerField(default=0)),
-                ('boot_id', models.CharField(blank=True, max_length=64)),
-                ('desired_revision', models.PositiveBigIntegerField(default=0)),
-                ('observed_revision', models.PositiveBigIntegerField(default=0)),
-                ('last_seq', models.BigIntegerField(default=-1)),
-                ('agent_version', models.CharField(blank=True, max_length=40)),
-                ('driver', models.CharField(blank=True, max_length=40)),
-                ('driver_version', models.CharField(blank=True, max_length=40)),
-                ('is_cordoned', models.BooleanField(default=False)),
-                ('cordon_reason', models.CharField(blank=True, max_length=200)),
-                ('last_seen_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=60, unique=True)),
+                ("site", models.CharField(blank=True, max_length=60)),
+                ("public_key", models.BinaryField(max_length=32, null=True)),
+                ("enrolled_at", models.DateTimeField(blank=True, null=True)),
+                ("epoch", models.PositiveBigIntegerField(default=0)),
+                ("boot_id", models.CharField(blank=True, max_length=64)),
+                ("desired_revision", models.PositiveBigIntegerField(default=0)),
+                ("observed_revision", models.PositiveBigIntegerField(default=0)),
+                ("last_seq", models.BigIntegerField(default=-1)),
+                ("agent_version", models.CharField(blank=True, max_length=40)),
+                ("driver", models.CharField(blank=True, max_length=40)),
+                ("driver_version", models.CharField(blank=True, max_length=40)),
+                ("is_cordoned", models.BooleanField(default=False)),
+                ("cordon_reason", models.CharField(blank=True, max_length=200)),
+                ("last_seen_at", models.DateTimeField(blank=True, null=True)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'ordering': ['name'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('observed_revision__lte', models.F('desired_revision'))), name='node_observes_what_was_desired')],
+                "ordering": ["name"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("observed_revision__lte", models.F("desired_revision"))),
+                        name="node_observes_what_was_desired",
+                    )
+                ],
             },
         ),
         migrations.AddField(
-            model_name='device',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='devices', to='fleet.node'),
+            model_name="device",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="devices", to="fleet.node"
+            ),
         ),
         migrations.CreateModel(
-            name='Partition',
+            name="Partition",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uuid', models.CharField(max_length=80)),
-                ('profile', models.CharField(blank=True, max_length=30)),
-                ('start', models.PositiveSmallIntegerField()),
-                ('size', models.PositiveSmallIntegerField()),
-                ('lease_uid', models.CharField(blank=True, max_length=40)),
-                ('seen_at', models.DateTimeField()),
-                ('device', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='partitions', to='fleet.device')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uuid", models.CharField(max_length=80)),
+                ("profile", models.CharField(blank=True, max_length=30)),
+                ("start", models.PositiveSmallIntegerField()),
+                ("size", models.PositiveSmallIntegerField()),
+                ("lease_uid", models.CharField(blank=True, max_length=40)),
+                ("seen_at", models.DateTimeField()),
+                (
+                    "device",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="partitions",
+                        to="fleet.device",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['device', 'start'],
+                "ordering": ["device", "start"],
             },
         ),
         migrations.CreateModel(
-            name='Profile',
+            name="Profile",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=30)),
-                ('slices', models.PositiveSmallIntegerField()),
-                ('starts', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), size=None)),
-                ('memory_mib', models.PositiveIntegerField()),
-                ('sm_count', models.PositiveIntegerField(blank=True, null=True)),
-                ('max_instances', models.PositiveSmallIntegerField()),
-                ('share_milli', models.PositiveSmallIntegerField()),
-                ('device_model', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='profiles', to='fleet.devicemodel')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=30)),
+                ("slices", models.PositiveSmallIntegerField()),
+                (
+                    "starts",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.PositiveSmallIntegerField(), size=None
+                    ),
+                ),
+                ("memory_mib", models.PositiveIntegerField()),
+                ("sm_count", models.PositiveIntegerField(blank=True, null=True)),
+                ("max_instances", models.PositiveSmallIntegerField()),
+                ("share_milli", models.PositiveSmallIntegerField()),
+                (
+                    "device_model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="profiles",
+                        to="fleet.devicemodel",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['slices', 'name'],
+                "ordering": ["slices", "name"],
             },
         ),
         migrations.CreateModel(
-            name='HealthEvent',
+            name="HealthEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('code', models.CharField(max_length=40)),
-                ('severity', models.CharField(max_length=12)),
-                ('detail', models.CharField(max_length=300)),
-                ('at', models.DateTimeField()),
-                ('cleared_at', models.DateTimeField(blank=True, null=True)),
-                ('device', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='health_events', to='fleet.device')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("code", models.CharField(max_length=40)),
+                ("severity", models.CharField(max_length=12)),
+                ("detail", models.CharField(max_length=300)),
+                ("at", models.DateTimeField()),
+                ("cleared_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "device",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="health_events",
+                        to="fleet.device",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-at'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('cleared_at', None)), fields=('device', 'code'), name='health_event_open_once')],
+                "ordering": ["-at"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("cleared_at", None)),
+                        fields=("device", "code"),
+                        name="health_event_open_once",
+                    )
+                ],
             },
         ),
         migrations.AddConstraint(
-            model_name='device',
-            constraint=models.CheckConstraint(condition=models.Q(('health__in', ['ok', 'degraded', 'quarantined', 'missing'])), name='device_health_known'),
+            model_name="device",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("health__in", ["ok", "degraded", "quarantined", "missing"])),
+                name="device_health_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='partition',
-            constraint=models.UniqueConstraint(fields=('device', 'start', 'uuid'), name='partition_once_per_place'),
+            model_name="partition",
+            constraint=models.UniqueConstraint(
+                fields=("device", "start", "uuid"), name="partition_once_per_place"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='profile',
-            constraint=models.UniqueConstraint(fields=('device_model', 'name'), name='profile_once_per_model'),
+            model_name="profile",
+            constraint=models.UniqueConstraint(
+                fields=("device_model", "name"), name="profile_once_per_model"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='profile',
-            constraint=models.CheckConstraint(condition=models.Q(('share_milli__gte', 1), ('share_milli__lte', 1000)), name='profile_share_sane'),
+            model_name="profile",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("share_milli__gte", 1), ("share_milli__lte", 1000)),
+                name="profile_share_sane",
+            ),
         ),
     ]

@@ -4,261 +4,594 @@ import django.contrib.postgres.constraints
 import django.contrib.postgres.fields.ranges
 import django.db.models.deletion
 import django.db.models.expressions
-import portal.common.ids
 from django.conf import settings
 from django.db import migrations, models
 
+import portal.common.ids
+
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('catalog', '0001_initial'),
-        ('fleet', '0001_initial'),
-        ('teams', '0001_initial'),
+        ("catalog", "0001_initial"),
+        ("fleet", "0001_initial"),
+        ("teams", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Placement',
+            name="Placement",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('mode', models.CharField(choices=[('exclusive', 'Whole device'), ('mig', 'MIG slice'), ('mps', 'MPS share'), ('memlimit', 'Memory-limited share'), ('timeslice', 'Time slice')], max_length=12)),
-                ('profile', models.CharField(blank=True, max_length=30)),
-                ('start', models.PositiveSmallIntegerField(default=0)),
-                ('size', models.PositiveSmallIntegerField()),
-                ('slots', django.contrib.postgres.fields.ranges.BigIntegerRangeField(null=True)),
-                ('period', django.contrib.postgres.fields.ranges.DateTimeRangeField()),
-                ('is_live', models.BooleanField(default=True)),
-                ('share_milli', models.PositiveIntegerField()),
-                ('memory_mib', models.PositiveIntegerField()),
-                ('partition_uuid', models.CharField(blank=True, max_length=80)),
-                ('access', models.JSONField(blank=True, default=dict)),
-                ('device', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='placements', to='fleet.device')),
-                ('host', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='shares', to='leases.placement')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "mode",
+                    models.CharField(
+                        choices=[
+                            ("exclusive", "Whole device"),
+                            ("mig", "MIG slice"),
+                            ("mps", "MPS share"),
+                            ("memlimit", "Memory-limited share"),
+                            ("timeslice", "Time slice"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                ("profile", models.CharField(blank=True, max_length=30)),
+                ("start", models.PositiveSmallIntegerField(default=0)),
+                ("size", models.PositiveSmallIntegerField()),
+                ("slots", django.contrib.postgres.fields.ranges.BigIntegerRangeField(null=True)),
+                ("period", django.contrib.postgres.fields.ranges.DateTimeRangeField()),
+                ("is_live", models.BooleanField(default=True)),
+                ("share_milli", models.PositiveIntegerField()),
+                ("memory_mib", models.PositiveIntegerField()),
+                ("partition_uuid", models.CharField(blank=True, max_length=80)),
+                ("access", models.JSONField(blank=True, default=dict)),
+                (
+                    "device",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="placements",
+                        to="fleet.device",
+                    ),
+                ),
+                (
+                    "host",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="shares",
+                        to="leases.placement",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['device', 'start', 'id'],
+                "ordering": ["device", "start", "id"],
             },
         ),
         migrations.CreateModel(
-            name='LeaseRequest',
+            name="LeaseRequest",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.CharField(default=portal.common.ids.request_uid, max_length=24, unique=True)),
-                ('count', models.PositiveSmallIntegerField(default=1)),
-                ('duration_s', models.PositiveIntegerField()),
-                ('remaining_s', models.PositiveIntegerField()),
-                ('priority', models.SmallIntegerField(default=0)),
-                ('name', models.CharField(blank=True, max_length=80)),
-                ('purpose', models.CharField(blank=True, max_length=300)),
-                ('load_pattern', models.CharField(blank=True, max_length=20)),
-                ('state', models.CharField(choices=[('draft', 'Draft'), ('submitted', 'Submitted'), ('awaiting_approval', 'Awaiting approval'), ('queued', 'Waiting'), ('granted', 'Granted'), ('fulfilled', 'Fulfilled'), ('rejected', 'Rejected'), ('withdrawn', 'Withdrawn'), ('expired', 'Expired'), ('impossible', 'Impossible')], default='draft', max_length=20)),
-                ('cost_milli', models.PositiveBigIntegerField()),
-                ('quote_micro', models.BigIntegerField()),
-                ('currency', models.CharField(max_length=3)),
-                ('attempts', models.PositiveSmallIntegerField(default=0)),
-                ('reasons', models.JSONField(blank=True, default=list)),
-                ('submitted_at', models.DateTimeField()),
-                ('queued_at', models.DateTimeField(blank=True, null=True)),
-                ('decided_at', models.DateTimeField(blank=True, null=True)),
-                ('decision_note', models.CharField(blank=True, max_length=300)),
-                ('author', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='requests', to=settings.AUTH_USER_MODEL)),
-                ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='decisions', to=settings.AUTH_USER_MODEL)),
-                ('flavor', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='requests', to='catalog.flavor')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='requests', to='teams.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.CharField(default=portal.common.ids.request_uid, max_length=24, unique=True)),
+                ("count", models.PositiveSmallIntegerField(default=1)),
+                ("duration_s", models.PositiveIntegerField()),
+                ("remaining_s", models.PositiveIntegerField()),
+                ("priority", models.SmallIntegerField(default=0)),
+                ("name", models.CharField(blank=True, max_length=80)),
+                ("purpose", models.CharField(blank=True, max_length=300)),
+                ("load_pattern", models.CharField(blank=True, max_length=20)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("draft", "Draft"),
+                            ("submitted", "Submitted"),
+                            ("awaiting_approval", "Awaiting approval"),
+                            ("queued", "Waiting"),
+                            ("granted", "Granted"),
+                            ("fulfilled", "Fulfilled"),
+                            ("rejected", "Rejected"),
+                            ("withdrawn", "Withdrawn"),
+                            ("expired", "Expired"),
+                            ("impossible", "Impossible"),
+                        ],
+                        default="draft",
+                        max_length=20,
+                    ),
+                ),
+                ("cost_milli", models.PositiveBigIntegerField()),
+                ("quote_micro", models.BigIntegerField()),
+                ("currency", models.CharField(max_length=3)),
+                ("attempts", models.PositiveSmallIntegerField(default=0)),
+                ("reasons", models.JSONField(blank=True, default=list)),
+                ("submitted_at", models.DateTimeField()),
+                ("queued_at", models.DateTimeField(blank=True, null=True)),
+                ("decided_at", models.DateTimeField(blank=True, null=True)),
+                ("decision_note", models.CharField(blank=True, max_length=300)),
+                (
+                    "author",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="requests",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="decisions",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "flavor",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="requests",
+                        to="catalog.flavor",
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="requests", to="teams.team"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-submitted_at', '-id'],
+                "ordering": ["-submitted_at", "-id"],
             },
         ),
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.CharField(default=portal.common.ids.lease_uid, max_length=24, unique=True)),
-                ('state', models.CharField(choices=[('booked', 'Booked'), ('preparing', 'Preparing'), ('active', 'Active'), ('interrupted', 'Interrupted'), ('ending', 'Ending'), ('cleaning', 'Cleaning'), ('failed', 'Failed'), ('ended', 'Ended')], default='preparing', max_length=12)),
-                ('generation', models.PositiveIntegerField(default=1)),
-                ('count', models.PositiveSmallIntegerField(default=1)),
-                ('share_milli', models.PositiveIntegerField()),
-                ('cost_milli', models.PositiveBigIntegerField()),
-                ('policy_version', models.PositiveIntegerField(default=0)),
-                ('load_pattern', models.CharField(blank=True, max_length=20)),
-                ('starts_at', models.DateTimeField()),
-                ('not_after', models.DateTimeField()),
-                ('activated_at', models.DateTimeField(blank=True, null=True)),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('clean_at', models.DateTimeField(blank=True, null=True)),
-                ('end_reason', models.CharField(blank=True, choices=[('', 'Not ended'), ('released', 'Released early'), ('expired', 'Time was up'), ('preempted', 'Preempted'), ('idle', 'Idle'), ('fault', 'Device or node fault'), ('maintenance', 'Maintenance')], default='', max_length=12)),
-                ('fault', models.CharField(blank=True, max_length=300)),
-                ('warned_at', models.DateTimeField(blank=True, null=True)),
-                ('metered_until', models.DateTimeField(blank=True, null=True)),
-                ('is_metered', models.BooleanField(default=False)),
-                ('agent_active_ms', models.BigIntegerField(blank=True, null=True)),
-                ('flavor', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='catalog.flavor')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='fleet.node')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='teams.team')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='leases', to=settings.AUTH_USER_MODEL)),
-                ('request', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='leases', to='leases.leaserequest')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.CharField(default=portal.common.ids.lease_uid, max_length=24, unique=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("booked", "Booked"),
+                            ("preparing", "Preparing"),
+                            ("active", "Active"),
+                            ("interrupted", "Interrupted"),
+                            ("ending", "Ending"),
+                            ("cleaning", "Cleaning"),
+                            ("failed", "Failed"),
+                            ("ended", "Ended"),
+                        ],
+                        default="preparing",
+                        max_length=12,
+                    ),
+                ),
+                ("generation", models.PositiveIntegerField(default=1)),
+                ("count", models.PositiveSmallIntegerField(default=1)),
+                ("share_milli", models.PositiveIntegerField()),
+                ("cost_milli", models.PositiveBigIntegerField()),
+                ("policy_version", models.PositiveIntegerField(default=0)),
+                ("load_pattern", models.CharField(blank=True, max_length=20)),
+                ("starts_at", models.DateTimeField()),
+                ("not_after", models.DateTimeField()),
+                ("activated_at", models.DateTimeField(blank=True, null=True)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ("clean_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "end_reason",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("", "Not ended"),
+                            ("released", "Released early"),
+                            ("expired", "Time was up"),
+                            ("preempted", "Preempted"),
+                            ("idle", "Idle"),
+                            ("fault", "Device or node fault"),
+                            ("maintenance", "Maintenance"),
+                        ],
+                        default="",
+                        max_length=12,
+                    ),
+                ),
+                ("fault", models.CharField(blank=True, max_length=300)),
+                ("warned_at", models.DateTimeField(blank=True, null=True)),
+                ("metered_until", models.DateTimeField(blank=True, null=True)),
+                ("is_metered", models.BooleanField(default=False)),
+                ("agent_active_ms", models.BigIntegerField(blank=True, null=True)),
+                (
+                    "flavor",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="leases",
+                        to="catalog.flavor",
+                    ),
+                ),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="leases", to="fleet.node"
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="leases", to="teams.team"
+                    ),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="leases",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "request",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="leases",
+                        to="leases.leaserequest",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-starts_at', '-id'],
+                "ordering": ["-starts_at", "-id"],
             },
         ),
         migrations.CreateModel(
-            name='SharedHost',
+            name="SharedHost",
             fields=[
-                ('placement', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='sums', serialize=False, to='leases.placement')),
-                ('memory_mib', models.PositiveIntegerField()),
-                ('max_clients', models.PositiveSmallIntegerField()),
-                ('used_share_milli', models.IntegerField(default=0)),
-                ('used_memory_mib', models.IntegerField(default=0)),
-                ('clients', models.IntegerField(default=0)),
+                (
+                    "placement",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="sums",
+                        serialize=False,
+                        to="leases.placement",
+                    ),
+                ),
+                ("memory_mib", models.PositiveIntegerField()),
+                ("max_clients", models.PositiveSmallIntegerField()),
+                ("used_share_milli", models.IntegerField(default=0)),
+                ("used_memory_mib", models.IntegerField(default=0)),
+                ("clients", models.IntegerField(default=0)),
             ],
         ),
         migrations.AddField(
-            model_name='placement',
-            name='lease',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='placements', to='leases.lease'),
+            model_name="placement",
+            name="lease",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="placements",
+                to="leases.lease",
+            ),
         ),
         migrations.AddField(
-            model_name='placement',
-            name='team',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='teams.team'),
+            model_name="placement",
+            name="team",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="teams.team"
+            ),
         ),
         migrations.CreateModel(
-            name='RequestEvent',
+            name="RequestEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('was', models.CharField(max_length=20)),
-                ('now', models.CharField(max_length=20)),
-                ('at', models.DateTimeField()),
-                ('reason', models.CharField(blank=True, max_length=300)),
-                ('request', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='events', to='leases.leaserequest')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("was", models.CharField(max_length=20)),
+                ("now", models.CharField(max_length=20)),
+                ("at", models.DateTimeField()),
+                ("reason", models.CharField(blank=True, max_length=300)),
+                (
+                    "request",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="events",
+                        to="leases.leaserequest",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['at', 'id'],
+                "ordering": ["at", "id"],
             },
         ),
         migrations.CreateModel(
-            name='LeaseEvent',
+            name="LeaseEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('was', models.CharField(max_length=12)),
-                ('now', models.CharField(max_length=12)),
-                ('at', models.DateTimeField()),
-                ('reason', models.CharField(blank=True, max_length=300)),
-                ('lease', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='events', to='leases.lease')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("was", models.CharField(max_length=12)),
+                ("now", models.CharField(max_length=12)),
+                ("at", models.DateTimeField()),
+                ("reason", models.CharField(blank=True, max_length=300)),
+                (
+                    "lease",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="events", to="leases.lease"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['at', 'id'],
-                'indexes': [models.Index(fields=['lease', 'at'], name='lease_event_by_time')],
+                "ordering": ["at", "id"],
+                "indexes": [models.Index(fields=["lease", "at"], name="lease_event_by_time")],
             },
         ),
         migrations.AddIndex(
-            model_name='leaserequest',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['-priority', 'queued_at', 'id'], name='request_queue'),
+            model_name="leaserequest",
+            index=models.Index(
+                condition=models.Q(("state", "queued")),
+                fields=["-priority", "queued_at", "id"],
+                name="request_queue",
+            ),
         ),
         migrations.AddIndex(
-            model_name='leaserequest',
-            index=models.Index(fields=['team', 'state'], name='request_by_team'),
+            model_name="leaserequest",
+            index=models.Index(fields=["team", "state"], name="request_by_team"),
         ),
         migrations.AddIndex(
-            model_name='leaserequest',
-            index=models.Index(fields=['author', '-id'], name='request_by_author'),
+            model_name="leaserequest",
+            index=models.Index(fields=["author", "-id"], name="request_by_author"),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(('count__gte', 1)), name='request_asks_for_something'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("count__gte", 1)), name="request_asks_for_something"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(('duration_s__gte', 1), ('remaining_s__lte', models.F('duration_s'))), name='request_time_sane'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("duration_s__gte", 1), ("remaining_s__lte", models.F("duration_s"))),
+                name="request_time_sane",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['draft', 'submitted', 'awaiting_approval', 'queued', 'granted', 'fulfilled', 'rejected', 'withdrawn', 'expired', 'impossible'])), name='request_state_known'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        [
+                            "draft",
+                            "submitted",
+                            "awaiting_approval",
+                            "queued",
+                            "granted",
+                            "fulfilled",
+                            "rejected",
+                            "withdrawn",
+                            "expired",
+                            "impossible",
+                        ],
+                    )
+                ),
+                name="request_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'queued'), _negated=True), ('queued_at__isnull', False), _connector='OR'), name='request_queued_has_time'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "queued"), _negated=True),
+                    ("queued_at__isnull", False),
+                    _connector="OR",
+                ),
+                name="request_queued_has_time",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(('decided_by', None), models.Q(('decided_by', models.F('author')), _negated=True), _connector='OR'), name='request_not_decided_by_author'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("decided_by", None),
+                    models.Q(("decided_by", models.F("author")), _negated=True),
+                    _connector="OR",
+                ),
+                name="request_not_decided_by_author",
+            ),
         ),
         migrations.AddIndex(
-            model_name='lease',
-            index=models.Index(condition=models.Q(('state__in', ('booked', 'preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed'))), fields=['node'], name='lease_live_by_node'),
+            model_name="lease",
+            index=models.Index(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ("booked", "preparing", "active", "interrupted", "ending", "cleaning", "failed"),
+                    )
+                ),
+                fields=["node"],
+                name="lease_live_by_node",
+            ),
         ),
         migrations.AddIndex(
-            model_name='lease',
-            index=models.Index(condition=models.Q(('state', 'active')), fields=['not_after'], name='lease_due'),
+            model_name="lease",
+            index=models.Index(
+                condition=models.Q(("state", "active")), fields=["not_after"], name="lease_due"
+            ),
         ),
         migrations.AddIndex(
-            model_name='lease',
-            index=models.Index(fields=['team', '-starts_at'], name='lease_by_team'),
+            model_name="lease",
+            index=models.Index(fields=["team", "-starts_at"], name="lease_by_team"),
         ),
         migrations.AddIndex(
-            model_name='lease',
-            index=models.Index(fields=['user', '-starts_at'], name='lease_by_user'),
+            model_name="lease",
+            index=models.Index(fields=["user", "-starts_at"], name="lease_by_user"),
         ),
         migrations.AddIndex(
-            model_name='lease',
-            index=models.Index(condition=models.Q(('is_metered', False)), fields=['id'], name='lease_to_meter'),
+            model_name="lease",
+            index=models.Index(
+                condition=models.Q(("is_metered", False)), fields=["id"], name="lease_to_meter"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lease',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ('booked', 'preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed'))), fields=('request',), name='one_live_lease_per_request'),
+            model_name="lease",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ("booked", "preparing", "active", "interrupted", "ending", "cleaning", "failed"),
+                    )
+                ),
+                fields=("request",),
+                name="one_live_lease_per_request",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lease',
-            constraint=models.CheckConstraint(condition=models.Q(('not_after__gt', models.F('starts_at'))), name='lease_ends_after_it_starts'),
+            model_name="lease",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("not_after__gt", models.F("starts_at"))),
+                name="lease_ends_after_it_starts",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lease',
-            constraint=models.CheckConstraint(condition=models.Q(('ended_at', None), ('activated_at', None), ('ended_at__gte', models.F('activated_at')), _connector='OR'), name='lease_money_clock_runs_forward'),
+            model_name="lease",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("ended_at", None),
+                    ("activated_at", None),
+                    ("ended_at__gte", models.F("activated_at")),
+                    _connector="OR",
+                ),
+                name="lease_money_clock_runs_forward",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lease',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'active'), _negated=True), ('activated_at__isnull', False), _connector='OR'), name='lease_active_has_a_time'),
+            model_name="lease",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "active"), _negated=True),
+                    ("activated_at__isnull", False),
+                    _connector="OR",
+                ),
+                name="lease_active_has_a_time",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lease',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['booked', 'preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed', 'ended'])), name='lease_state_known'),
+            model_name="lease",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        [
+                            "booked",
+                            "preparing",
+                            "active",
+                            "interrupted",
+                            "ending",
+                            "cleaning",
+                            "failed",
+                            "ended",
+                        ],
+                    )
+                ),
+                name="lease_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='sharedhost',
-            constraint=models.CheckConstraint(condition=models.Q(('used_share_milli__gte', 0), ('used_share_milli__lte', 1000)), name='host_share_fits'),
+            model_name="sharedhost",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("used_share_milli__gte", 0), ("used_share_milli__lte", 1000)),
+                name="host_share_fits",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='sharedhost',
-            constraint=models.CheckConstraint(condition=models.Q(('used_memory_mib__gte', 0), ('used_memory_mib__lte', models.F('memory_mib'))), name='host_memory_fits'),
+            model_name="sharedhost",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("used_memory_mib__gte", 0), ("used_memory_mib__lte", models.F("memory_mib"))
+                ),
+                name="host_memory_fits",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='sharedhost',
-            constraint=models.CheckConstraint(condition=models.Q(('clients__gte', 0), ('clients__lte', models.F('max_clients'))), name='host_clients_fit'),
+            model_name="sharedhost",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("clients__gte", 0), ("clients__lte", models.F("max_clients"))),
+                name="host_clients_fit",
+            ),
         ),
         migrations.AddIndex(
-            model_name='placement',
-            index=models.Index(condition=models.Q(('is_live', True)), fields=['device'], name='placement_live'),
+            model_name="placement",
+            index=models.Index(
+                condition=models.Q(("is_live", True)), fields=["device"], name="placement_live"
+            ),
         ),
         migrations.AddIndex(
-            model_name='placement',
-            index=models.Index(fields=['lease'], name='placement_by_lease'),
+            model_name="placement",
+            index=models.Index(fields=["lease"], name="placement_by_lease"),
         ),
         migrations.AddConstraint(
-            model_name='placement',
-            constraint=django.contrib.postgres.constraints.ExclusionConstraint(condition=models.Q(('host__isnull', True), ('is_live', True)), expressions=[(models.Func(models.F('device_id'), django.db.models.expressions.CombinedExpression(models.F('device_id'), '+', models.Value(1)), function='int8range'), '&&'), ('slots', '&&'), ('period', '&&')], name='placements_never_overlap'),
+            model_name="placement",
+            constraint=django.contrib.postgres.constraints.ExclusionConstraint(
+                condition=models.Q(("host__isnull", True), ("is_live", True)),
+                expressions=[
+                    (
+                        models.Func(
+                            models.F("device_id"),
+                            django.db.models.expressions.CombinedExpression(
+                                models.F("device_id"), "+", models.Value(1)
+                            ),
+                            function="int8range",
+                        ),
+                        "&&",
+                    ),
+                    ("slots", "&&"),
+                    ("period", "&&"),
+                ],
+                name="placements_never_overlap",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='placement',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('host__isnull', True), ('size__gte', 1), ('slots__isnull', False)), models.Q(('host__isnull', False), ('lease__isnull', False), ('size', 0), ('slots__isnull', True)), _connector='OR'), name='placement_is_slots_or_share'),
+            model_name="placement",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("host__isnull", True), ("size__gte", 1), ("slots__isnull", False)),
+                    models.Q(
+                        ("host__isnull", False),
+                        ("lease__isnull", False),
+                        ("size", 0),
+                        ("slots__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="placement_is_slots_or_share",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='placement',
-            constraint=models.CheckConstraint(condition=models.Q(('mode__in', ['exclusive', 'mig', 'mps', 'memlimit', 'timeslice'])), name='placement_mode_known'),
+            model_name="placement",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("mode__in", ["exclusive", "mig", "mps", "memlimit", "timeslice"])),
+                name="placement_mode_known",
+            ),
         ),
     ]

@@ -6,7 +6,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -15,20 +14,40 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Notification',
+            name="Notification",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(max_length=40)),
-                ('target', models.CharField(blank=True, max_length=40)),
-                ('facts', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField()),
-                ('read_at', models.DateTimeField(blank=True, null=True)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notifications', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("kind", models.CharField(max_length=40)),
+                ("target", models.CharField(blank=True, max_length=40)),
+                ("facts", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField()),
+                ("read_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="notifications",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-created_at'],
-                'indexes': [models.Index(condition=models.Q(('read_at', None)), fields=['user'], name='notification_unread')],
-                'constraints': [models.UniqueConstraint(fields=('user', 'kind', 'target'), name='notification_once_per_target')],
+                "ordering": ["-created_at"],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("read_at", None)), fields=["user"], name="notification_unread"
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("user", "kind", "target"), name="notification_once_per_target"
+                    )
+                ],
             },
         ),
     ]

@@ -4,27 +4,36 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Policy',
+            name="Policy",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=60)),
-                ('version', models.PositiveIntegerField(unique=True)),
-                ('body', models.JSONField(default=dict)),
-                ('is_active', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=60)),
+                ("version", models.PositiveIntegerField(unique=True)),
+                ("body", models.JSONField(default=dict)),
+                ("is_active", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'verbose_name_plural': 'policies',
-                'ordering': ['-version'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('is_active', True)), fields=('is_active',), name='one_active_policy')],
+                "verbose_name_plural": "policies",
+                "ordering": ["-version"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("is_active", True)),
+                        fields=("is_active",),
+                        name="one_active_policy",
+                    )
+                ],
             },
         ),
     ]

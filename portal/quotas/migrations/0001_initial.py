@@ -5,26 +5,55 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('teams', '0001_initial'),
+        ("teams", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Quota',
+            name="Quota",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('guaranteed_milli', models.PositiveBigIntegerField(default=0)),
-                ('ceiling_milli', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('used_milli', models.BigIntegerField(default=0)),
-                ('version', models.PositiveIntegerField(default=1)),
-                ('team', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='quota', to='teams.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("guaranteed_milli", models.PositiveBigIntegerField(default=0)),
+                ("ceiling_milli", models.PositiveBigIntegerField(blank=True, null=True)),
+                ("used_milli", models.BigIntegerField(default=0)),
+                ("version", models.PositiveIntegerField(default=1)),
+                (
+                    "team",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="quota", to="teams.team"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('used_milli__gte', 0)), name='quota_use_not_negative'), models.CheckConstraint(condition=models.Q(('ceiling_milli', None), ('used_milli__lte', models.F('ceiling_milli')), _connector='OR'), name='quota_ceiling_holds'), models.CheckConstraint(condition=models.Q(('ceiling_milli', None), ('guaranteed_milli__lte', models.F('ceiling_milli')), _connector='OR'), name='quota_guarantee_below_ceiling')],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("used_milli__gte", 0)), name="quota_use_not_negative"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("ceiling_milli", None),
+                            ("used_milli__lte", models.F("ceiling_milli")),
+                            _connector="OR",
+                        ),
+                        name="quota_ceiling_holds",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("ceiling_milli", None),
+                            ("guaranteed_milli__lte", models.F("ceiling_milli")),
+                            _connector="OR",
+                        ),
+                        name="quota_guarantee_below_ceiling",
+                    ),
+                ],
             },
         ),
     ]

@@ -8,7 +8,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -17,50 +16,108 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Team',
+            name="Team",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=80)),
-                ('slug', models.SlugField(unique=True)),
-                ('lineage', django.contrib.postgres.fields.ArrayField(base_field=models.BigIntegerField(), default=list, size=None)),
-                ('cost_centre', models.CharField(blank=True, max_length=40)),
-                ('approval_above_gpu_seconds', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('monthly_budget_micro', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('created_at', models.DateTimeField()),
-                ('parent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='teams.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=80)),
+                ("slug", models.SlugField(unique=True)),
+                (
+                    "lineage",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(), default=list, size=None
+                    ),
+                ),
+                ("cost_centre", models.CharField(blank=True, max_length=40)),
+                ("approval_above_gpu_seconds", models.PositiveBigIntegerField(blank=True, null=True)),
+                ("monthly_budget_micro", models.PositiveBigIntegerField(blank=True, null=True)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="children",
+                        to="teams.team",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='Membership',
+            name="Membership",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('role', models.CharField(choices=[('researcher', 'Researcher'), ('admin', 'Team admin'), ('approver', 'Approver'), ('finance', 'Finance'), ('operator', 'Operator')], max_length=12)),
-                ('created_at', models.DateTimeField()),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to=settings.AUTH_USER_MODEL)),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to='teams.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[
+                            ("researcher", "Researcher"),
+                            ("admin", "Team admin"),
+                            ("approver", "Approver"),
+                            ("finance", "Finance"),
+                            ("operator", "Operator"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                ("created_at", models.DateTimeField()),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="memberships",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="memberships",
+                        to="teams.team",
+                    ),
+                ),
             ],
         ),
         migrations.AddIndex(
-            model_name='team',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['lineage'], name='team_by_lineage'),
+            model_name="team",
+            index=django.contrib.postgres.indexes.GinIndex(fields=["lineage"], name="team_by_lineage"),
         ),
         migrations.AddConstraint(
-            model_name='team',
-            constraint=models.CheckConstraint(condition=models.Q(('parent', models.F('id')), _negated=True), name='team_is_not_its_own_parent'),
+            model_name="team",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("parent", models.F("id")), _negated=True),
+                name="team_is_not_its_own_parent",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='team',
-            constraint=models.UniqueConstraint(fields=('parent', 'name'), name='team_name_unique_among_siblings'),
+            model_name="team",
+            constraint=models.UniqueConstraint(
+                fields=("parent", "name"), name="team_name_unique_among_siblings"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.UniqueConstraint(fields=('user', 'team', 'role'), name='membership_once'),
+            model_name="membership",
+            constraint=models.UniqueConstraint(fields=("user", "team", "role"), name="membership_once"),
         ),
         migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.CheckConstraint(condition=models.Q(('role__in', ['researcher', 'admin', 'approver', 'finance', 'operator'])), name='membership_role_known'),
+            model_name="membership",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("role__in", ["researcher", "admin", "approver", "finance", "operator"])),
+                name="membership_role_known",
+            ),
         ),
     ]

@@ -1,0 +1,243 @@
+"""Money to look at: what leases cost so far, what a team spent, an invoice with its chain down to events."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+
+from django.db.models import Sum
+
+from portal.billing.metering import Piece, active_intervals, events_by_lease, pieces, rates_by_model
+from portal.billing.models import BillingPeriod, Invoice, UsageRecord
+from portal.billing.periods import month_bounds, period_of
+from portal.catalog.models import RateCard
+from portal.catalog.pricing import apportion, exact_micro, to_minor
+from portal.common.errors import Conflict
+from portal.leases.models import Lease
+from portal.leases.states import LeaseState
+from portal.teams.models import Team
+
+__all__ = [
+    "InvoiceView",
+    "LineView",
+    "cost_so_far",
+    "draft_lines",
+    "hourly_micro",
+    "invoice_view",
+    "line_usage",
+    "period_of",
+    "team_spend",
+]
+RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+LineKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One line: a person, a flavor and a rate; ``key`` leads to its usage records."""
+
+    position: int
+    person: str
+    flavor: str
+    device_model: str
+    micro_per_hour: int
+    lease_count: int
+    seconds: int
+    share_milli_seconds: int
+    amount_micro: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class InvoiceView:
+    """A team's month: issued and frozen, or a draft computed from usage; micro-units throughout."""
+
+    invoice: Invoice | None
+    team: Team
+    period: BillingPeriod
+    currency: str
+    lines: list[LineView]
+    total_micro: int
+    accruing_micro: int
+    is_draft: bool
+
+
+def currency() -> str:
+    """Return the currency of the default rate card."""
+    card = RateCard.objects.filter(is_default=True).first()
+    return card.currency if card else "EUR"
+
+
+def _pieces_of(leases: Sequence[Lease], now: datetime) -> dict[int, list[Piece] | None]:
+    """Return each lease's pieces up to now; None where no rate covers it."""
+    events = events_by_lease(leases)
+    rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
+    found: dict[int, list[Piece] | None] = {}
+    for lease in leases:
+        try:
+            found[lease.pk] = pieces(
+                active_intervals(events[lease.pk]), rates[lease.flavor.device_model_id], now=now
+            )
+        except Conflict:
+            found[lease.pk] = None
+    return found
+
+
+def _exact(lease: Lease, parts: Iterable[Piece]) -> Fraction:
+    return sum(
+        (exact_micro(p.stretch.seconds * lease.share_milli, p.stretch.rate.micro_per_hour) for p in parts),
+        Fraction(0),
+    )
+
+
+def cost_so_far(leases: Sequence[Lease], *, now: datetime) -> dict[int, int | None]:
+    """Return by lease id what it cost up to now in micro-units (not rounded to cents); None is unknown."""
+    return {
+        lease.pk: None if parts is None else int(_exact(lease, parts))
+        for lease, parts in ((ls, found) for ls, found in _zip(leases, now))
+    }
+
+
+def _zip(leases: Sequence[Lease], now: datetime) -> Iterable[tuple[Lease, list[Piece] | None]]:
+    found = _pieces_of(leases, now)
+    return ((lease, found[lease.pk]) for lease in leases)
+
+
+def hourly_micro(lease: Lease, *, now: datetime) -> int | None:
+    """Return what the lease costs an hour at the rate in force now, in micro-units; None without a rate."""
+    rates = rates_by_model([lease.flavor.device_model_id])[lease.flavor.device_model_id]
+    for rate in rates:
+        if (rate.valid.lower is None or rate.valid.lower <= now) and (
+            rate.valid.upper is None or now < rate.valid.upper
+        ):
+            return int(exact_micro(lease.share_milli * 3600, rate.micro_per_hour))
+    return None
+
+
+def _usage(team: Team, period: BillingPeriod) -> list[UsageRecord]:
+    rows = UsageRecord.objects.filter(team=team, period=period)
+    return list(
+        rows.select_related("lease__user", "lease__flavor__device_model").order_by("lease_id", "span")
+    )
+
+
+def _key(record: UsageRecord) -> LineKey:
+    return record.lease.user_id, record.lease.flavor_id, record.micro_per_hour
+
+
+def draft_lines(records: Sequence[UsageRecord]) -> list[tuple[LineView, list[UsageRecord]]]:
+    """Group usage into lines and round them so that they add up to the rounded exact total."""
+    groups: dict[LineKey, list[UsageRecord]] = defaultdict(list)
+    for record in records:
+        groups[_key(record)].append(record)
+    ordered = sorted(
+        groups.items(), key=lambda g: (str(g[1][0].lease.user), g[1][0].lease.flavor.position, g[0])
+    )
+    amounts = apportion(
+        [exact_micro(sum(r.share_milli_seconds for r in rows), key[2]) for key, rows in ordered]
+    )
+    return [
+        (_line(position, key, rows, amount), rows)
+        for position, ((key, rows), amount) in enumerate(zip(ordered, amounts, strict=True), start=1)
+    ]
+
+
+def _line(position: int, key: LineKey, rows: Sequence[UsageRecord], amount: int) -> LineView:
+    lease = rows[0].lease
+    return LineView(
+        position=position,
+        person=str(lease.user),
+        flavor=lease.flavor.name,
+        device_model=lease.flavor.device_model.name,
+        micro_per_hour=key[2],
+        lease_count=len({r.lease_id for r in rows}),
+        seconds=sum(r.seconds for r in rows),
+        share_milli_seconds=sum(r.share_milli_seconds for r in rows),
+        amount_micro=amount,
+        key="-".join(str(part) for part in key),
+    )
+
+
+def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> InvoiceView:
+    """Return a team's month: the issued invoice as it was frozen, else the draft as of now."""
+    invoice = Invoice.objects.filter(team=team, period=period, is_issued=True).first()
+    if invoice is not None:
+        rows = [
+            LineView(
+                line.position,
+                line.person,
+                line.flavor,
+                line.device_model,
+                line.micro_per_hour,
+                line.lease_count,
+                line.seconds,
+                line.share_milli_seconds,
+                line.amount_micro,
+                key=str(line.position),
+            )
+            for line in invoice.lines.all()
+        ]
+        return InvoiceView(
+            invoice, team, period, invoice.currency, rows, invoice.total_micro, 0, is_draft=False
+        )
+    lines = [line for line, _rows in draft_lines(_usage(team, period))]
+    total = sum(line.amount_micro for line in lines)
+    accruing = accruing_micro([team.pk], period, now=now).get(team.pk, 0)
+    return InvoiceView(None, team, period, currency(), lines, total, accruing, is_draft=True)
+
+
+def line_usage(team: Team, period: BillingPeriod, key: str) -> list[UsageRecord]:
+    """Return the usage records behind a line, by the ``key`` its view carries; empty for an unknown one."""
+    invoice = Invoice.objects.filter(team=team, period=period, is_issued=True).first()
+    if invoice is not None:
+        if not key.isdecimal() or len(key) > 9:
+            return []
+        rows = UsageRecord.objects.filter(line__invoice=invoice, line__position=int(key))
+        return list(
+            rows.select_related("lease__user", "lease__flavor__device_model").order_by("lease_id", "span")
+        )
+    return [r for r in _usage(team, period) if "-".join(str(p) for p in _key(r)) == key]
+
+
+def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datetime) -> dict[int, int]:
+    """Return by team what leases have cost in the period that is not in a usage record yet."""
+    rows = (
+        Lease.objects.filter(team__in=list(team_ids), is_metered=False, activated_at__isnull=False)
+        .filter(activated_at__lt=period.ends_at)
+        .select_related("flavor")
+    )
+    leases = list(rows)
+    known = {
+        (lease_id, span.lower)
+        for lease_id, span in UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list(
+            "lease_id", "span"
+        )
+    }
+    total: dict[int, int] = defaultdict(int)
+    for lease, parts in _zip(leases, now):
+        open_parts = [
+            p
+            for p in parts or []
+            if (lease.pk, p.stretch.starts_at) not in known
+            and month_bounds(p.stretch.starts_at)[0] == period.starts_at
+        ]
+        total[lease.team_id] += int(_exact(lease, open_parts))
+    return dict(total)
+
+
+def team_spend(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime) -> dict[int, int]:
+    """Return by team what the period has cost so far in micro-units, running leases included."""
+    exact: dict[int, Fraction] = defaultdict(Fraction)
+    rows = (
+        UsageRecord.objects.filter(team__in=team_ids, period=period)
+        .values("team_id", "micro_per_hour")
+        .annotate(quantity=Sum("share_milli_seconds"))
+        .order_by()
+    )
+    for row in rows:
+        exact[row["team_id"]] += exact_micro(row["quantity"], row["micro_per_hour"])
+    accruing = accruing_micro(team_ids, period, now=now)
+    return {team_id: to_minor(exact[team_id] + accruing.get(team_id, 0)) for team_id in team_ids}
