@@ -141,7 +141,8 @@ def _redirect(log: Path) -> None:
     os.dup2(out, 2)
     os.close(nothing)
     os.close(out)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout = os.fdopen(1, "w", 1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, closefd=False)
 
 
 def rotate(log: Path) -> None:

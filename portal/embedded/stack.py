@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import os
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -237,6 +238,7 @@ class Stack:
         nodes = [node.name for node in self.demo_nodes]
         self.supervisor.stop([[*nodes, "beat"], ["worker"], ["web"], ["valkey"], ["postgres"]])
         self.socket.close()
+        shutil.rmtree(self.places.sockets, ignore_errors=True)
         self.lock.close()
         screen.title("Stopped")
 
