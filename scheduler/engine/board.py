@@ -52,16 +52,29 @@ class Board:
             and (kind.mode != "mig" or self.geometry.offers(kind.profile))
         )
 
-    def units(self, shape: Shape) -> int:
-        """How many units of the shape fit now. A board that is not idle serves its one mode only."""
-        kind = shape.kind
-        if kind.mode == "mig":
-            return self._mig_units(kind.profile) if not self.mask or self.use == "mig" else 0
+    def room(self, shape: Shape) -> int:
+        """How many units of one claim fit now. A board that is not idle serves its one mode only.
+
+        Shares of one claim go to different boards: two shares of the same board are one bigger share.
+        """
+        use = self.use
+        if use and (use != shape.kind.mode or use == "exclusive"):
+            return 0
         if not shape.is_shared:
-            return 0 if self.mask else 1
-        if not self.mask or self.hosts_for(shape):
-            return self._share_units(shape)
-        return 0
+            return self._mig_units(shape.kind.profile) if shape.kind.profile else 1
+        if use and shape.team_id and shape.team_id != self.team_id:
+            return 0
+        device = self.device
+        return int(
+            self.share_used + shape.share_milli <= WHOLE_MILLI
+            and self.memory_used + shape.memory_mib <= device.memory_mib
+            and self.clients < device.max_clients
+        )
+
+    def units(self, shape: Shape) -> int:
+        """How many units of the shape fit now when each is a claim of its own."""
+        room = self.room(shape)
+        return self._share_units(shape) if room and shape.is_shared else room
 
     def idle_units(self, shape: Shape) -> int:
         """How many units of the shape would fit if the board held nothing."""
@@ -79,11 +92,10 @@ class Board:
 
     def _mig_units(self, profile: str) -> int:
         room = self.geometry.units(profile, self.mask)
-        if room and self.counts:
-            room = min(room, self.geometry.profiles[profile].max_instances - self.counts.get(profile, 0))
-        elif room:
-            room = min(room, self.geometry.profiles[profile].max_instances)
-        return max(room, 0)
+        if room:
+            most = self.geometry.profiles[profile].max_instances - self.counts.get(profile, 0)
+            return room if room <= most else max(most, 0)
+        return 0
 
     def _share_units(self, shape: Shape) -> int:
         device = self.device

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 
+from scheduler.engine.board import Board
 from scheduler.engine.events import Ended
-from scheduler.engine.explain import Behind, explain
+from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Forecast, Grant, Held, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.reasons import are_impossible
+from scheduler.engine.refused import Refused
 from scheduler.engine.shape import LONGEST_S, Shape, shape_of
 from scheduler.engine.state import EngineState, Refusal
 
@@ -84,6 +86,11 @@ class _Timeline:
         what_ifs = (claim for claim in asked.values() if claim.id not in queued)
         self.queued = queued
         self.lines = self._line_up(order_named(policy.order)((*snapshot.queue, *what_ifs)))
+        self.lines_of: dict[Shape, list[_Line]] = {}
+        for line in self.lines:
+            self.lines_of.setdefault(line.shape, []).append(line)
+        self.shapes_on: dict[Board, Iterable[Shape]] = {}
+        self.short_of_quota: list[_Line] = []
         self.ends = self._known_ends(snapshot.held)
         self.made = len(self.ends)
 
@@ -128,20 +135,30 @@ class _Timeline:
             ended += heappop(self.ends)[2]
         return now, ended
 
-    def _serve(self, lines: Iterable[_Line], now: datetime) -> None:
+    def _serve(self, lines: Sequence[_Line], now: datetime) -> None:
         """Grant from the heads of the lines, in queue order, until every line is stuck or empty."""
-        heads = [(line.rank, line) for line in lines if not line.is_empty]
+        heads = [(line.rank, line) for line in lines]
         heapify(heads)
+        refused = Refused()
+        self.short_of_quota = []
         while heads and self.unknown:
             _, line = heappop(heads)
-            if self._start_head(line, now) and not line.is_empty:
+            if not self._start_head(line, now, refused):
+                continue
+            if line.is_empty:
+                self.lines_of[line.shape].remove(line)
+            else:
                 heappush(heads, (line.rank, line))
 
-    def _start_head(self, line: _Line, now: datetime) -> bool:
+    def _start_head(self, line: _Line, now: datetime, refused: Refused) -> bool:
         _, claim = line.claims[line.head]
-        answer = self.state.try_grant(claim, line.shape)
+        answer = Refusal.CAPACITY if refused.covers(line.shape) else self.state.try_grant(claim, line.shape)
         line.is_short_of_quota = answer is Refusal.QUOTA
         if not isinstance(answer, Grant):
+            if answer is Refusal.CAPACITY:
+                refused.add(line.shape)
+            else:
+                self.short_of_quota.append(line)
             return False
         line.head += 1
         if claim.id in self.unknown:
@@ -155,42 +172,47 @@ class _Timeline:
         return True
 
     def _helped_by(self, ended: Sequence[Held]) -> list[_Line]:
-        """The lines that may move after these ends: room on a freed node, or quota given back."""
-        boards = {self.state.board_of[held.device_id] for held in ended}
-        nodes = {board.node.id for board in boards}
-        fits: dict[Shape, bool] = {}
-        helped = []
-        for line in self.lines:
-            if line.is_empty:
-                continue
-            shape = line.shape
-            if line.is_short_of_quota:
-                helped.append(line)
-                continue
-            if shape not in fits:
-                fits[shape] = self._fits_on(nodes, shape)
-            if fits[shape]:
-                helped.append(line)
-        return helped
+        """The lines that may move after these ends: room on a freed board, or quota given back."""
+        helped: dict[Shape, None] = {}
+        for board in {self.state.board_of[held.device_id]: None for held in ended}:
+            for shape in self._shapes_on(board):
+                if board.room(shape) and shape not in helped and self._fits_beside(board, shape):
+                    helped[shape] = None
+        moved = [line for shape in helped for line in self.lines_of[shape] if not line.is_short_of_quota]
+        return moved + self.short_of_quota
 
-    def _fits_on(self, nodes: set[int], shape: Shape) -> bool:
+    def _shapes_on(self, board: Board) -> list[Shape]:
+        """The shapes still asked for that the board can serve at all."""
+        known = self.shapes_on.get(board, self.lines_of)
+        self.shapes_on[board] = left = [
+            shape
+            for shape in known
+            if self.lines_of[shape] and (known is not self.lines_of or board.serves(shape.kind))
+        ]
+        return left
+
+    def _fits_beside(self, board: Board, shape: Shape) -> bool:
+        """Whether all units fit on the board's node. Without room on the freed board nothing changed."""
+        if board.blocked or shape.wanted == 1:
+            return not board.blocked
+        groups = self.state.groups(shape.kind)
         return any(
-            node_room(group, shape) >= shape.wanted
-            for group in self.state.groups(shape.kind)
-            if group[0].node.id in nodes
+            group[0].node is board.node and node_room(group, shape) >= shape.wanted for group in groups
         )
 
     def _note_reasons(self) -> None:
         """Why the asked claims wait now; kept for those that start later or not at all."""
+        if not self.unknown:
+            return
         began = EngineState.from_snapshot(self.snapshot, self.state.policy)
+        explainer = Explainer(self.state, began, self.granted)
         for line in self.lines:
             known: tuple[Reason, ...] | None = None
             for _, claim in line.claims[line.head :]:
                 if claim.id not in self.unknown:
                     continue
                 if known is None:
-                    behind = Behind(began, self.positions[claim.id], self.granted)
-                    known = explain(self.state, claim, line.shape, behind)
+                    known = explainer.explain(claim, line.shape, self.positions[claim.id])
                 self.reasons[claim.id] = known
                 if are_impossible(known):
                     self.unknown.discard(claim.id)

@@ -10,29 +10,26 @@ from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, bad_field
 
 
-def impossible(room: Room, claim: Claim, shape: Shape) -> Reason | None:
-    """Why the claim can never start with this fleet and these ceilings, or None.
-
-    Blocked nodes count as idle ones here: they may come back.
-    """
-    return (
-        _malformed(claim)
-        or _no_such_device(room, claim, shape)
-        or _larger_than_any_node(room, shape)
-        or _above_quota(room, claim, shape)
-    )
-
-
-def _malformed(claim: Claim) -> Reason | None:
+def malformed(claim: Claim) -> Reason | None:
+    """The first figure of the claim that makes no sense, or None."""
     field = bad_field(claim)
     return Reason("malformed", {"field": field, "value": getattr(claim, field)}) if field else None
 
 
-def _no_such_device(room: Room, claim: Claim, shape: Shape) -> Reason | None:
-    if room.matching(shape.kind):
+def beyond_fleet(room: Room, shape: Shape) -> Reason | None:
+    """Why no device or node of this fleet could ever hold the shape, or None.
+
+    Blocked nodes count as idle ones here: they may come back.
+    """
+    return _no_such_device(room, shape) or _larger_than_any_node(room, shape)
+
+
+def _no_such_device(room: Room, shape: Shape) -> Reason | None:
+    kind = shape.kind
+    if room.matching(kind):
         return None
-    able = [b for b in room.boards if claim.mode in b.device.modes]
-    wanted = [b for b in able if not claim.models or b.device.model in claim.models]
+    able = [b for b in room.boards if kind.mode in b.device.modes]
+    wanted = [b for b in able if not kind.models or b.device.model in kind.models]
     nearest = {
         "models": sorted({b.device.model for b in able}),
         "profiles": sorted({name for b in wanted for name, spans in b.geometry.spans.items() if spans}),
@@ -40,9 +37,9 @@ def _no_such_device(room: Room, claim: Claim, shape: Shape) -> Reason | None:
     return Reason(
         "no_such_device",
         {
-            "mode": claim.mode,
-            "models": sorted(claim.models),
-            "profile": shape.kind.profile,
+            "mode": kind.mode,
+            "models": sorted(kind.models),
+            "profile": kind.profile,
             "nearest": nearest,
         },
     )
@@ -67,8 +64,9 @@ def _idle_room(boards: Sequence[Board], shape: Shape) -> int:
     return sum(min(n, 1) for n in units) if shape.is_shared else sum(units)
 
 
-def _above_quota(room: Room, claim: Claim, shape: Shape) -> Reason | None:
-    account = room.budget.lowest_ceiling(claim.team_id)
+def above_quota(room: Room, team_id: int, shape: Shape) -> Reason | None:
+    """The lowest ceiling above the team that the shape alone would break, or None."""
+    account = room.budget.lowest_ceiling(team_id)
     cost = room.least_cost(shape)
     if account is None or account.ceiling is None or cost <= account.ceiling:
         return None

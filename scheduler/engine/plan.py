@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.engine.explain import Behind, explain
+from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.order import order_named
 from scheduler.engine.reasons import are_impossible
+from scheduler.engine.refused import Refused
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState, Refusal
 
@@ -35,15 +36,19 @@ def _serve(state: EngineState, queue: Sequence[Claim]) -> tuple[list[Grant], lis
     grants: list[Grant] = []
     waiting: list[tuple[Claim, Want]] = []
     failed: set[Want] = set()
+    refused = Refused()
     for claim in queue:
         want = (claim.team_id, shape_of(claim, state.policy))
-        answer = Refusal.CAPACITY if want in failed else state.try_grant(claim, want[1])
-        if isinstance(answer, Grant):
-            state.grant(answer, state.now)
-            grants.append(answer)
-        else:
+        if want not in failed and not refused.covers(want[1]):
+            answer = state.try_grant(claim, want[1])
+            if isinstance(answer, Grant):
+                state.grant(answer, state.now)
+                grants.append(answer)
+                continue
             failed.add(want)
-            waiting.append((claim, want))
+            if answer is Refusal.CAPACITY:
+                refused.add(want[1])
+        waiting.append((claim, want))
     return grants, waiting
 
 
@@ -51,12 +56,13 @@ def _waits(
     snapshot: Snapshot, state: EngineState, waiting: Sequence[tuple[Claim, Want]], granted: int
 ) -> tuple[Wait, ...]:
     began = EngineState.from_snapshot(snapshot, state.policy) if granted and waiting else state
+    explainer = Explainer(state, began, granted)
     reasons: dict[Want, tuple[Reason, ...]] = {}
     waits = []
     position = 1
     for claim, want in waiting:
         if want not in reasons:
-            reasons[want] = explain(state, claim, want[1], Behind(began, position, granted))
+            reasons[want] = explainer.explain(claim, want[1], position)
         never = are_impossible(reasons[want])
         waits.append(Wait(claim.id, position, reasons[want], never))
         position += not never

@@ -30,11 +30,7 @@ class Shape(NamedTuple):
     share_milli: int
     memory_mib: int
     team_id: int
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether units are shares inside a host placement."""
-        return self.kind.mode in SHARED_MODES
+    is_shared: bool
 
 
 def shape_of(claim: Claim, policy: Policy) -> Shape:
@@ -43,9 +39,9 @@ def shape_of(claim: Claim, policy: Policy) -> Shape:
     if claim.mode in SHARED_MODES:
         team_id = 0 if policy.share_across_teams else claim.team_id
         kind = Kind(claim.mode, claim.models, "")
-        return Shape(kind, count, claim.share_milli, claim.memory_mib, team_id)
+        return Shape(kind, count, claim.share_milli, claim.memory_mib, team_id, True)
     profile = claim.profile if claim.mode == "mig" else ""
-    return Shape(Kind(claim.mode, claim.models, profile), count, 1000, 0, 0)
+    return Shape(Kind(claim.mode, claim.models, profile), count, 1000, 0, 0, False)
 
 
 def bad_field(claim: Claim) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from scheduler.engine.explain import explain
+from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Reason
 from scheduler.engine.place.fill import cheapest, spots_cost
 from scheduler.engine.room import Room
@@ -29,7 +29,7 @@ class EngineState(Room):
         """What one claim would get now: a grant (not yet applied), or ordered reasons why not."""
         shape = shape_of(claim, self.policy)
         answer = self.try_grant(claim, shape)
-        return answer if isinstance(answer, Grant) else explain(self, claim, shape)
+        return answer if isinstance(answer, Grant) else Explainer(self).explain(claim, shape)
 
     def try_grant(self, claim: Claim, shape: Shape) -> Grant | Refusal:
         """A grant for the claim, or what refuses it. Changes nothing."""

@@ -15,6 +15,7 @@ from scheduler.engine.place.fill import Groups, Spot, fill
 from scheduler.engine.shape import Shape
 
 Score = tuple[int, int, int]
+BoardRoom = tuple[Board, int]
 
 
 def binpack(shape: Shape, groups: Groups) -> list[Spot] | None:
@@ -22,8 +23,10 @@ def binpack(shape: Shape, groups: Groups) -> list[Spot] | None:
     best: list[Spot] | None = None
     best_score: Score = (0, 0, 0)
     for boards in groups:
-        used, idle = _room(boards, shape)
-        spots = fill([*used, *(_by_domain(idle, shape.wanted - len(used)) if idle else ())], shape)
+        used, idle = _rooms(boards, shape)
+        if len(idle) > 1:
+            idle = _by_domain(idle, shape.wanted - len(used))
+        spots = fill(used + idle, shape)
         if spots is None:
             continue
         score = _score(spots, len(idle))
@@ -32,35 +35,33 @@ def binpack(shape: Shape, groups: Groups) -> list[Spot] | None:
     return best
 
 
-def _room(boards: Sequence[Board], shape: Shape) -> tuple[list[Board], list[Board]]:
-    """The boards with room, those in use fullest first, the idle ones in device order."""
-    used: list[tuple[int, int, Board]] = []
-    idle: list[Board] = []
+def _rooms(boards: Sequence[Board], shape: Shape) -> tuple[list[BoardRoom], list[BoardRoom]]:
+    """The boards with room and how much: those in use fullest first, the idle ones in device order."""
+    used: list[BoardRoom] = []
+    idle: list[BoardRoom] = []
     for board in boards:
-        if not board.units(shape):
-            continue
-        if board.mask:
-            used.append((-board.load, board.rank, board))
-        else:
-            idle.append(board)
-    used.sort()
-    return [board for _, _, board in used], idle
+        units = board.room(shape)
+        if units:
+            (used if board.mask else idle).append((board, units))
+    if len(used) > 1:
+        used.sort(key=lambda one: -one[0].load)
+    return used, idle
 
 
-def _by_domain(idle: Sequence[Board], wanted: int) -> list[Board]:
+def _by_domain(idle: Sequence[BoardRoom], wanted: int) -> list[BoardRoom]:
     """Idle boards so that as many as are wanted lie in one link domain, the smallest that suffices.
 
     When none suffices the biggest comes first, so that the units span as few domains as possible.
     """
-    domains: dict[str, list[Board]] = {}
-    for board in idle:
-        domains.setdefault(board.device.domain, []).append(board)
+    domains: dict[str, list[BoardRoom]] = {}
+    for one in idle:
+        domains.setdefault(one[0].device.domain, []).append(one)
     if len(domains) == 1:
         return list(idle)
     enough = [d for d in domains.values() if len(d) >= wanted]
     first = min(enough, key=len) if enough else None
     rest = sorted((d for d in domains.values() if d is not first), key=len, reverse=True)
-    return [board for domain in ([first] if first else []) + rest for board in domain]
+    return [one for domain in ([first] if first else []) + rest for one in domain]
 
 
 def _score(spots: Sequence[Spot], idle: int) -> Score:

@@ -8,31 +8,27 @@ from scheduler.engine.board import Board
 from scheduler.engine.shape import Shape
 
 Spot = tuple[Board, int]
+Rooms = Iterable[tuple[Board, int]]
 Groups = Sequence[Sequence[Board]]
-
-
-def room(board: Board, shape: Shape) -> int:
-    """How many units of one claim the board can take now.
-
-    Shares of one claim go to different boards: two shares of the same board are one bigger share.
-    """
-    units = board.units(shape)
-    return min(units, 1) if shape.is_shared else units
 
 
 def node_room(boards: Iterable[Board], shape: Shape) -> int:
     """How many units of one claim these boards of a node can take together."""
-    return sum(room(board, shape) for board in boards)
+    return sum([board.room(shape) for board in boards])
 
 
-def fill(boards: Iterable[Board], shape: Shape) -> list[Spot] | None:
-    """Spots for all units, taking from each board in turn as much as it has; None when they run out."""
+def fill(rooms: Rooms, shape: Shape) -> list[Spot] | None:
+    """Spots for all units, taking from each board in turn as much as it has; None when they run out.
+
+    Each board comes with the number of units it can take (``Board.room``).
+    """
     spots: list[Spot] = []
     need = shape.wanted
-    for board in boards:
-        take = min(room(board, shape), need)
-        if take and shape.kind.mode == "mig":
-            spots += [(board, s) for s in board.geometry.starts(shape.kind.profile, board.mask, take)]
+    profile = shape.kind.profile
+    for board, units in rooms:
+        take = min(units, need)
+        if profile and take:
+            spots += [(board, start) for start in board.geometry.starts(profile, board.mask, take)]
         elif take:
             spots.append((board, 0))
         need -= take
@@ -53,7 +49,8 @@ def cheapest(shape: Shape, groups: Groups) -> list[Spot] | None:
     """
     best: list[Spot] | None = None
     for boards in groups:
-        spots = fill(sorted(boards, key=lambda b: b.unit_cost(shape)), shape)
+        lightest = sorted(boards, key=lambda b: b.unit_cost(shape))
+        spots = fill([(board, board.room(shape)) for board in lightest], shape)
         if spots and (best is None or spots_cost(spots, shape) < spots_cost(best, shape)):
             best = spots
     return best

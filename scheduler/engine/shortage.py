@@ -1,0 +1,125 @@
+"""Why there is no room for a shape: too few units, no legal position, another team, blocked nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from scheduler.engine.board import WHOLE_MILLI, Board
+from scheduler.engine.model import Held, Reason
+from scheduler.engine.place.fill import node_room
+from scheduler.engine.room import Room
+from scheduler.engine.shape import Kind, Shape
+
+MOST_BLOCKERS = 3
+MOST_NODES = 8
+
+
+class Shortage:
+    """Reasons about room as it is now; what equal kinds share is looked up once."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._ends: dict[Kind, dict[str, object]] = {}
+
+    def reasons(self, shape: Shape) -> tuple[Reason, ...]:
+        """Why the shape fits nowhere, the main reason first; at least one."""
+        groups = self._room.groups(shape.kind)
+        blocked = _blocked(self._room, shape)
+        if not groups:
+            return blocked
+        # Where boards of this very mode have room, the other team is the reason, not the lack of boards.
+        return (*_kept_by_others(self._room, shape), self._short_of_room(shape), *blocked)
+
+    def _short_of_room(self, shape: Shape) -> Reason:
+        groups = self._room.groups(shape.kind)
+        boards = [board for group in groups for board in group]
+        rooms = [node_room(group, shape) for group in groups]
+        fits = max(rooms)
+        ends = self._first_ends(shape.kind, boards)
+        figures = {
+            "wanted": shape.wanted,
+            "free": sum(rooms),
+            "total": sum(board.idle_units(shape) for board in boards),
+            **ends,
+        }
+        if shape.wanted > 1 and fits:
+            return Reason("gang_incomplete", {"fits": fits, **figures})
+        loose = _loose_slices(shape, boards) or _loose_shares(shape, boards)
+        return Reason("fragmented", {**loose, **ends}) if loose else Reason("no_capacity", figures)
+
+    def _first_ends(self, kind: Kind, boards: Sequence[Board]) -> dict[str, object]:
+        known = self._ends.get(kind)
+        if known is None:
+            known = self._ends[kind] = _ends(boards, self._room.now)
+        return known
+
+
+def _loose_slices(shape: Shape, boards: Sequence[Board]) -> dict[str, object]:
+    """The free memory slices of a MIG profile, when they are enough in sum."""
+    if shape.kind.mode != "mig":
+        return {}
+    free = sum(b.geometry.usable(b.mask) for b in boards if b.use in ("", "mig"))
+    wanted = min(b.geometry.profiles[shape.kind.profile].slices for b in boards) * shape.wanted
+    return {"wanted": wanted, "free": free, "unit": "slices"} if free >= wanted else {}
+
+
+def _loose_shares(shape: Shape, boards: Sequence[Board]) -> dict[str, object]:
+    """The free share of boards open to this claim, when share and memory are enough in sum."""
+    if not shape.is_shared:
+        return {}
+    hosts = [b for b in boards if b.hosts_for(shape) and b.clients < b.device.max_clients]
+    share = sum(max(WHOLE_MILLI - b.share_used, 0) for b in hosts)
+    memory = sum(max(b.device.memory_mib - b.memory_used, 0) for b in hosts)
+    wanted = shape.share_milli * shape.wanted
+    if share < wanted or memory < shape.memory_mib * shape.wanted:
+        return {}
+    return {"wanted": wanted, "free": share, "unit": "share_milli"}
+
+
+def _kept_by_others(room: Room, shape: Shape) -> tuple[Reason, ...]:
+    if not shape.is_shared or not shape.team_id:
+        return ()
+    anyone = shape._replace(team_id=0)
+    boards = [
+        board
+        for group in room.groups(shape.kind)
+        for board in group
+        if board.use == shape.kind.mode and not board.hosts_for(shape) and board.units(anyone)
+    ]
+    if not boards:
+        return ()
+    next_end = min(_clears_at(board, room.now) for board in boards).isoformat()
+    return (Reason("shared_with_other_team", {"boards": len(boards), "next_end": next_end}),)
+
+
+def _clears_at(board: Board, now: datetime) -> datetime:
+    return max(max((h.until for h in board.held if not h.is_host), default=now), now)
+
+
+def _blocked(room: Room, shape: Shape) -> tuple[Reason, ...]:
+    nodes: dict[str, dict[str, object]] = {}
+    for board in room.matching(shape.kind):
+        if board.blocked:
+            row = nodes.setdefault(
+                f"{board.node.name} {board.blocked}",
+                {"node": board.node.name, "blocked": board.blocked, "devices": 0},
+            )
+            row["devices"] = int(str(row["devices"])) + 1
+    return (Reason("nodes_blocked", {"nodes": list(nodes.values())[:MOST_NODES]}),) if nodes else ()
+
+
+def _ends(boards: Sequence[Board], now: datetime) -> dict[str, object]:
+    """When the first placement in the way must end, and which leases end first."""
+    first: list[Held] = sorted(
+        (h for board in boards for h in board.held if not h.is_host),
+        key=lambda h: (h.until, h.lease_id or 0),
+    )
+    blockers: list[int] = []
+    for held in first:
+        if held.lease_id is not None and held.lease_id > 0 and held.lease_id not in blockers:
+            blockers.append(held.lease_id)
+        if len(blockers) == MOST_BLOCKERS:
+            break
+    next_end = max(first[0].until, now).isoformat() if first else None
+    return {"next_end": next_end, "blockers": blockers}
