@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Callable
 
-from django.contrib import messages
 from django.core.exceptions import BadRequest
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -86,8 +85,6 @@ def page_or_problem(request: HttpRequest, error: BerthError) -> HttpResponse:
             request, error.status, error.code, str(error.detail), next_step=str(error.next_step)
         )
     else:
-        if request.method == "POST":
-            messages.error(request, str(error.detail))
         response = render(request, "refused.html", {"error": error}, status=error.status)
     if error.status == 503:
         response["Retry-After"] = "3"

@@ -112,11 +112,8 @@ def submit_request(
     check_possible(team, flavor, spec.count)
     check_queue_room(team)
     price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
-    gpu_seconds = flavor.share_milli * spec.count * spec.duration_s // 1000
-    needs_approval = (
-        team.approval_above_gpu_seconds is not None and gpu_seconds > team.approval_above_gpu_seconds
-    )
-    state = RequestState.AWAITING_APPROVAL if needs_approval else RequestState.QUEUED
+    is_large = needs_approval(team, flavor, count=spec.count, duration_s=spec.duration_s)
+    state = RequestState.AWAITING_APPROVAL if is_large else RequestState.QUEUED
     with transaction.atomic():
         request = LeaseRequest.objects.create(
             team=team,
@@ -134,7 +131,7 @@ def submit_request(
             quote_micro=price.amount_micro,
             currency=price.currency,
             submitted_at=now,
-            queued_at=None if needs_approval else now,
+            queued_at=None if is_large else now,
         )
         RequestEvent.objects.bulk_create(
             [
@@ -143,12 +140,19 @@ def submit_request(
             ]
         )
         record(actor, "request.submitted", request.uid, at=now, team_id=team.pk)
-        if needs_approval:
+        if is_large:
             notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
         else:
             outbox.add(outbox.RUN_CYCLE, key=request.uid, at=now)
             outbox.nudge_on_commit(outbox.RUN_CYCLE)
     return request
+
+
+def needs_approval(team: Team, flavor: Flavor, *, count: int, duration_s: int) -> bool:
+    """Say whether somebody must approve a request of this size before it enters the queue."""
+    if team.approval_above_gpu_seconds is None:
+        return False
+    return flavor.share_milli * count * duration_s // 1000 > team.approval_above_gpu_seconds
 
 
 def check_queue_room(team: Team) -> None:

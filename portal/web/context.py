@@ -1,10 +1,117 @@
+"""What every page shows around its content: navigation, role, live address, request id."""
+
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import SimpleLazyObject
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from portal.common.logs import request_id
+from portal.leases.selectors import awaiting_approval
+from portal.notifications.models import Notification
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights
+from portal.web.access import rights_of
+
+ASKS = (Role.RESEARCHER, Role.ADMIN)
+DECIDES = (Role.APPROVER, Role.ADMIN)
+RANK = (Role.OPERATOR, Role.FINANCE, Role.ADMIN, Role.APPROVER, Role.RESEARCHER)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the navigation; ``prefix`` is the part of the address that lights it up."""
+
+    name: str
+    label: Any
+    icon: str
+    short: Any = ""
+    section: Any = ""
+    badge: int | None = None
+    also: str = ""
 
 
 def page(request: HttpRequest) -> dict[str, Any]:
-    """Return what every page shows around its content."""
-    return {}
+    """Return what every page shows around its content; read only by pages that show it."""
+    context: dict[str, Any] = {
+        "live_url": "/ws/live/",
+        "request_id": request_id.get(),
+        "is_demo": settings.DEMO,
+    }
+    user = getattr(request, "user", None)
+    if user is not None and user.is_authenticated:
+        context["nav"] = SimpleLazyObject(lambda: navigation(request))
+        context["user_role"] = SimpleLazyObject(lambda: role_text(rights_of(request)))
+    return context
+
+
+def navigation(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the entries this person may use, in order of use; unknown addresses are left out."""
+    entries = [*_common(request), *_oversight(rights_of(request))]
+    found = [_shown(entry, request.path) for entry in entries]
+    return [entry for entry in found if entry is not None]
+
+
+def role_text(rights: Rights) -> str:
+    """Return the person's leading role and where they hold it, for instance "Researcher · Perception"."""
+    held = sorted(rights.held, key=lambda pair: RANK.index(Role(pair[1])))
+    if not held:
+        return str(_("No team yet"))
+    team = Team.objects.filter(pk=held[0][0]).values_list("name", flat=True).first()
+    return f"{Role(held[0][1]).label} · {team}"
+
+
+def _common(request: HttpRequest) -> list[Entry]:
+    rights = rights_of(request)
+    asks, decides = rights.has_anywhere(*ASKS), rights.has_anywhere(*DECIDES)
+    unread = Notification.objects.filter(user=rights.user, read_at=None).count()
+    waiting = awaiting_approval(rights).count() if decides else 0
+    entries = [Entry("home", _("Home"), "home")]
+    if asks:
+        entries.append(Entry("request_new", _("New request"), "circle-plus", pgettext_lazy("nav", "New")))
+    elif decides:
+        entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
+    entries.append(Entry("leases", _("Leases and requests"), "list-details", _("Leases"), also="requests"))
+    entries.append(Entry("cluster", _("Cluster"), "layout-grid"))
+    if asks and decides:
+        entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
+    entries.append(Entry("teams", _("Teams"), "users"))
+    entries.append(Entry("invoices", _("Invoices"), "file-invoice"))
+    entries.append(Entry("notifications", _("Notifications"), "bell", badge=unread or None))
+    return entries
+
+
+def _oversight(rights: Rights) -> list[Entry]:
+    entries = []
+    if rights.is_finance:
+        entries.append(Entry("periods", _("Months"), "calendar", section=_("Finance")))
+        entries.append(Entry("rates", _("Prices"), "tag", section=_("Finance")))
+    if rights.is_operator:
+        entries.append(Entry("nodes", _("Nodes"), "server-2", section=_("Operations")))
+        entries.append(Entry("audit", _("Audit"), "history", section=_("Operations")))
+    return entries
+
+
+def _shown(entry: Entry, path: str) -> dict[str, Any] | None:
+    try:
+        url = reverse(f"web:{entry.name}")
+        others = [reverse(f"web:{entry.also}")] if entry.also else []
+    except NoReverseMatch:
+        return None
+    new = reverse("web:request_new")
+    active = path == url if url == "/" else any(path.startswith(u) for u in (url, *others))
+    return {
+        "label": entry.label,
+        "short": entry.short or entry.label,
+        "url": url,
+        "icon": entry.icon,
+        "section": entry.section,
+        "badge": entry.badge,
+        "active": active and (url == new or path != new),
+    }

@@ -1,6 +1,8 @@
+"""Every page. Researchers' and administrators' pages are listed apart."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+from portal.web import routes_admin, routes_researcher
 
 app_name = "web"
-urlpatterns: list[URLPattern] = []
+urlpatterns = [*routes_researcher.urlpatterns, *routes_admin.urlpatterns]

@@ -1,0 +1,154 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib.auth import authenticate, login, logout
+from django.contrib.auth.decorators import login_not_required
+from django.core.cache import cache
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render, resolve_url
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+from redis.exceptions import RedisError
+
+from portal.accounts.models import User
+from portal.teams.models import Membership, Role
+
+log = logging.getLogger(__name__)
+DEMO_PASSWORD = "berth-demo"  # noqa: S105 (printed by `make up`; only offered when BERTH_DEMO is on)
+TRIES, WINDOW_S = 5, 60
+DEMO_PEOPLE = {
+    "bob": (_("Asks for GPU time, watches it run, sees what it costs."), "cpu"),
+    "alice": (_("Runs a team: members, quotas, approvals, spending."), "users"),
+    "charlie": (_("Works in another team: sees nothing of the first one."), "user"),
+    "approver": (_("Decides on large requests, with price and headroom at hand."), "checkbox"),
+    "finance": (_("Owns prices and months; every line leads to its seconds."), "receipt"),
+    "operator": (_("Runs the nodes: health, enrolment, who is where."), "server-2"),
+}
+
+
+@dataclass(frozen=True)
+class DemoPerson:
+    """One of the people of the demo, as a card that signs in with one click."""
+
+    username: str
+    name: str
+    role: str
+    text: Any
+    icon: str
+
+
+class SignInForm(forms.Form):
+    """Name and password; the sentence of a refusal does not tell which of them was wrong."""
+
+    username = forms.CharField(
+        label=_("Name"),
+        max_length=150,
+        widget=forms.TextInput({"class": "form-control", "autocomplete": "username", "autocapitalize": "none"}),
+    )
+    password = forms.CharField(
+        label=_("Password"),
+        max_length=500,
+        strip=False,
+        widget=forms.PasswordInput({"class": "form-control", "autocomplete": "current-password"}),
+    )
+
+
+@never_cache
+@login_not_required
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """Sign a person in and go on to where they wanted to be."""
+    if request.user.is_authenticated:
+        return redirect(_goal(request))
+    if request.method == "POST":
+        return _try(request)
+    return _shown(request, SignInForm())
+
+
+@require_POST
+@login_not_required
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """End the session. Safe to repeat."""
+    logout(request)
+    return redirect("web:sign_in")
+
+
+def _try(request: HttpRequest) -> HttpResponse:
+    demo = request.POST.get("demo", "")
+    is_demo = settings.DEMO and demo in DEMO_PEOPLE
+    form = SignInForm({"username": demo, "password": DEMO_PASSWORD} if is_demo else request.POST)
+    if not form.is_valid():
+        return _shown(request, form, status=422)
+    mark = _mark(request, form.cleaned_data["username"])
+    if _tries(mark) > TRIES:
+        form.add_error(None, _("Too many tries. Wait a minute, then try again."))
+        response = _shown(request, form, status=429)
+        response["Retry-After"] = str(WINDOW_S)
+        return response
+    user = authenticate(request, **form.cleaned_data)
+    if user is None:
+        form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
+        return _shown(request, form, status=422)
+    _forget(mark)
+    login(request, user)
+    return redirect(_goal(request))
+
+
+def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:
+    people = demo_people() if settings.DEMO else []
+    context = {"form": form, "people": people, "goal": _goal(request), "is_demo": settings.DEMO}
+    return render(request, "web/sign_in.html", context, status=status)
+
+
+def _goal(request: HttpRequest) -> str:
+    """Return where to go after signing in: a page of this portal, else home."""
+    wanted = request.POST.get("next") or request.GET.get("next") or ""
+    if url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure()):
+        return wanted
+    return resolve_url(settings.LOGIN_REDIRECT_URL)
+
+
+def demo_people() -> list[DemoPerson]:
+    """Return the demo people that exist, with their leading role and team."""
+    users = {user.username: user for user in User.objects.filter(username__in=DEMO_PEOPLE, is_active=True)}
+    rows = Membership.objects.filter(user__in=users.values()).select_related("team").order_by("id")
+    roles = {row.user_id: f"{Role(row.role).label} · {row.team.name}" for row in rows}
+    return [
+        DemoPerson(name, str(users[name]), roles.get(users[name].pk, ""), text, icon)
+        for name, (text, icon) in DEMO_PEOPLE.items()
+        if name in users
+    ]
+
+
+def _mark(request: HttpRequest, username: str) -> str:
+    name = hashlib.sha256(username.lower().encode()).hexdigest()[:32]
+    return f"sign-in:{request.META.get('REMOTE_ADDR', '')}:{name}"
+
+
+def _tries(mark: str) -> int:
+    """Count one try and return how many there were within the minute; 0 when the store is away."""
+    try:
+        cache.add(mark, 0, WINDOW_S)
+        return int(cache.incr(mark))
+    except (RedisError, ValueError) as error:
+        log.warning("tries to sign in are not counted: %s", error)
+        return 0
+
+
+def _forget(mark: str) -> None:
+    try:
+        cache.delete(mark)
+    except RedisError as error:
+        log.warning("tries to sign in are not forgotten: %s", error)

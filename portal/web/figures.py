@@ -1,0 +1,83 @@
+"""Figures as people read them: money, GPU shares, memory and spans of time. None stays None: unknown."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from django.utils.translation import gettext as _
+
+MICRO = 1_000_000
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+LONGEST_TEXT = 40
+_PART = re.compile(r"(\d{1,9}(?:[.,]\d{1,3})?)\s*([^\d\s.,]*)")
+_UNITS = {
+    HOUR_S: ("", "h", "hr", "hrs", "hour", "hours", "小时", "时"),
+    MINUTE_S: ("m", "min", "mins", "minute", "minutes", "分钟", "分"),
+    DAY_S: ("d", "day", "days", "天", "日"),
+    1: ("s", "sec", "secs", "second", "seconds", "秒"),
+    7 * DAY_S: ("w", "week", "weeks", "周"),
+}
+_SECONDS_OF = {word: seconds for seconds, words in _UNITS.items() for word in words}
+
+
+def money(micro: int | None) -> Decimal | None:
+    """Return an amount in micro-units as a decimal amount."""
+    return None if micro is None else Decimal(micro) / MICRO
+
+
+def gpus(milli: int | None) -> str | None:
+    """Return thousandths of a device as "2.75"."""
+    return None if milli is None else f"{round(milli / 1000, 2):g}"
+
+
+def memory(mib: int | None) -> str | None:
+    """Return MiB as whole gigabytes ("20 GB"), as boards and profiles are named."""
+    if mib is None:
+        return None
+    return f"{mib} MB" if mib < 1000 else f"{round(mib / 1024)} GB"
+
+
+def span(seconds: int | None) -> str | None:
+    """Return a length of time by its two largest units: "1 d 6 h", "90 s" as "1 min 30 s"."""
+    if seconds is None:
+        return None
+    units = (
+        (DAY_S, _("%(n)d d")),
+        (HOUR_S, _("%(n)d h")),
+        (MINUTE_S, _("%(n)d min")),
+        (1, _("%(n)d s")),
+    )
+    parts: list[str] = []
+    left = max(0, seconds)
+    for size, text in units:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(text % {"n": count})
+    return " ".join(parts[:2]) or _("%(n)d s") % {"n": 0}
+
+
+def duration_text(seconds: int) -> str:
+    """Return seconds as text that ``parse_duration`` reads back exactly, for forms and addresses."""
+    for size, word in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size} {word}"
+    return f"{seconds} s"
+
+
+def parse_duration(text: str) -> int | None:
+    """Return the seconds that "6 h", "90 min", "1 h 30 min", "1.5" (hours) or "2 d" mean; None for other text."""
+    cleaned = text.strip().lower()
+    if not cleaned or len(cleaned) > LONGEST_TEXT:
+        return None
+    total = Decimal(0)
+    at = 0
+    while at < len(cleaned):
+        part = _PART.match(cleaned, at)
+        if part is None or part.group(2) not in _SECONDS_OF:
+            return None
+        total += Decimal(part.group(1).replace(",", ".")) * _SECONDS_OF[part.group(2)]
+        at = part.end()
+        while at < len(cleaned) and cleaned[at].isspace():
+            at += 1
+    return int(total)
