@@ -68,6 +68,7 @@ INSTALLED_APPS = [
     "portal.agents",
     "portal.web",
     "portal.api",
+    "portal.demo",
 ]
 
 MIDDLEWARE = [

@@ -1,0 +1,70 @@
+"""The running part of the story: real requests through the real service, granted by the real scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from portal.accounts.models import User
+from portal.leases.models import LeaseRequest
+from portal.leases.services import RequestSpec, submit_request
+from portal.leases.states import OPEN_REQUESTS
+from portal.teams.models import Team
+from portal.teams.selectors import Rights
+
+HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One request of the story."""
+
+    username: str
+    team: str
+    flavor: str
+    minutes: int
+    name: str
+    count: int = 1
+    load_pattern: str = "steady"
+    priority: str = "normal"
+
+
+WISHES = (
+    Wish("bob", "perception", "h100-3g", 6 * 60, "Detector fine-tune, run 4", load_pattern="steady"),
+    Wish("bob", "perception", "h100-1g", 11, "Quick check of the data loader", load_pattern="bursty"),
+    Wish("bob", "segmentation", "a100-1g", 8 * 60, "Notebook", load_pattern="idle"),
+    Wish("alice", "vision", "a100", 10 * 60, "Backbone pre-training", count=2, load_pattern="steady"),
+    Wish("charlie", "language", "h100", 12 * 60, "Tokeniser sweep", count=3, load_pattern="bursty"),
+    Wish("charlie", "language", "h100-2g", 5 * 60, "Evaluation", load_pattern="dummy_loop"),
+    Wish("charlie", "language", "l40s-12gb", 9 * 60, "Demo server", load_pattern="bursty"),
+    Wish("charlie", "speech", "l40s-12gb", 7 * 60, "Batch inference", load_pattern="steady"),
+    Wish("bob", "perception", "l40s-mps", 6 * 60, "Tracking demo", load_pattern="bursty"),
+    Wish("charlie", "robotics", "dcu-32gb", 8 * 60, "Policy training", count=2, load_pattern="steady"),
+    Wish("charlie", "robotics", "dcu-16gb", 4 * 60, "Simulator", load_pattern="steady"),
+    Wish("bob", "segmentation", "a100-3g", 6 * 60, "Mask refinement", load_pattern="steady"),
+    # These wait, each for another reason: quota, one node too full for the gang, whole boards cut into slices.
+    Wish("charlie", "grasping", "h100", 3 * 60, "Grasp network"),
+    Wish("alice", "perception", "h100", 6 * 60, "Scaling run on a whole node", count=8),
+    Wish("charlie", "language", "a100", 4 * 60, "Long-context evaluation", count=4, priority="low"),
+    # And this one awaits approval.
+    Wish("bob", "segmentation", "a100", 72 * 60, "Full training, three days", count=4),
+)
+
+
+def make_present(teams: dict[str, Team], people: dict[str, User], now: datetime) -> int:
+    """Submit the story's requests unless some are open already. Returns how many were submitted."""
+    if LeaseRequest.objects.filter(state__in=OPEN_REQUESTS, author__in=people.values()).exists():
+        return 0
+    for wish in WISHES:
+        user = people[wish.username]
+        submit_request(
+            team=teams[wish.team],
+            actor=user,
+            rights=Rights(user),
+            spec=RequestSpec(
+                flavor=wish.flavor, duration_s=wish.minutes * 60, count=wish.count, priority=wish.priority,
+                name=wish.name, load_pattern=wish.load_pattern,
+            ),
+            now=now,
+        )
+    return len(WISHES)
