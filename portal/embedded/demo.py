@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 # A driver that is loaded shows itself here; asking the library is left to the agent.
 NVIDIA_SIGNS = (
@@ -12,6 +13,26 @@ NVIDIA_SIGNS = (
     Path("/dev/nvidiactl"),
     Path("/usr/lib/wsl/lib/libnvidia-ml.so.1"),
 )
+
+
+class Board(Protocol):
+    """What the demo story says about a node: how many of which board, in which sharing modes."""
+
+    @property
+    def node(self) -> str:
+        """Name of the node."""
+
+    @property
+    def board(self) -> str:
+        """Id of the board in the agent's table."""
+
+    @property
+    def count(self) -> int:
+        """How many of them."""
+
+    @property
+    def modes(self) -> Iterable[str]:
+        """Sharing modes the node offers."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +60,17 @@ class DemoNode:
         return [part for option, value in given.items() if value for part in (f"--{option}", value)]
 
 
-# The demo fleet of DESIGN §11.
-SIMULATED = (
-    DemoNode("gpu-01", board="h100-80gb", count=8, modes="mig,exclusive"),
-    DemoNode("gpu-02", board="a100-80gb", count=8, modes="mig,exclusive"),
-    DemoNode("gpu-03", board="l40s", count=8, modes="memlimit,mps,exclusive"),
-    DemoNode("gpu-04", board="hygon-dcu", count=8, modes="memlimit,exclusive"),
-)
-
-
-def nodes(signs: tuple[Path, ...] = NVIDIA_SIGNS, *, hostname: str | None = None) -> Iterator[DemoNode]:
-    """The demo fleet, and this machine's own GPUs where an NVIDIA driver is loaded."""
-    yield from SIMULATED
+def nodes(fleet: Iterable[Board], signs: Iterable[Path] = NVIDIA_SIGNS) -> list[DemoNode]:
+    """The demo fleet as agents, and this machine's own GPUs where an NVIDIA driver is loaded."""
+    found = [
+        DemoNode(spec.node, board=spec.board, count=spec.count, modes=",".join(spec.modes)) for spec in fleet
+    ]
     if any(sign.exists() for sign in signs):
-        yield DemoNode(node_name(hostname or socket.gethostname()), driver="nvml")
+        found.append(DemoNode(node_name(socket.gethostname(), {node.name for node in found}), driver="nvml"))
+    return found
 
 
-def node_name(hostname: str) -> str:
-    """A host's short name in the letters that node names may have."""
+def node_name(hostname: str, taken: Container[str]) -> str:
+    """A host's short name in the letters that node names may have, and not one of the demo's."""
     short = re.sub(r"[^a-z0-9-]+", "-", hostname.split(".")[0].lower()).strip("-")
-    taken = {node.name for node in SIMULATED}
     return f"{short or 'local'}-gpu" if not short or short in taken else short

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from portal.embedded.demo import Board
 from portal.embedded.process import die_with_parent
 
 # Read here once and shared by every fork: what the first request, task or migration would import.
@@ -47,6 +48,12 @@ def preload() -> None:
     importlib.import_module("django.urls").get_resolver().url_patterns  # noqa: B018 - reading it fills it
     gc.collect()
     gc.freeze()
+
+
+def demo_fleet() -> tuple[Board, ...]:
+    """The nodes of the demo story, from the same place as its rows in the database."""
+    fleet: tuple[Board, ...] = importlib.import_module("portal.demo.organisation").FLEET
+    return fleet
 
 
 def serve_web(sock: socket.socket) -> int:

@@ -38,7 +38,7 @@ class Stack:
         self.socket = listen(self.host, wanted)
         self.port: int = self.socket.getsockname()[1]
         self.supervisor = Supervisor(self.places.logs, self.lock.close)
-        self.demo_nodes = [*demo.nodes()] if env.get("BERTH_DEMO", "1") != "0" else []
+        self.demo_nodes: list[demo.DemoNode] = []
         if self.port != wanted:
             screen.line("port", f"{wanted} is taken, using {self.port}")
 
@@ -82,6 +82,8 @@ class Stack:
                 "threads",
                 "A module started a thread while it was loaded, so forks could hang: see programs.preload.",
             )
+        if self.env.get("BERTH_DEMO", "1") != "0":
+            self.demo_nodes = demo.nodes(programs.demo_fleet())
         self._await_engines()
         self._prepare_database()
         self._start_portal()

@@ -19,7 +19,7 @@ LOGS_EVERY_S = 60.0
 HURRY_WITHIN_S = 0.5
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818 - named after what happened
     """Somebody asked us to stop while we were waiting for something."""
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,8 @@ from portal.embedded.lock import FolderLock
 from portal.embedded.ports import FIRST_EPHEMERAL, listen, wanted_port
 from portal.embedded.restart import FIRST_DELAY_S, HEALTHY_AFTER_S, LONGEST_DELAY_S, Restarts
 from portal.embedded.stack import secret_key_file
+
+BOARD = SimpleNamespace(node="gpu-01", board="h100-80gb", count=8, modes=("mig", "exclusive"))
 
 
 def test_the_second_one_on_a_folder_is_told_who_has_it(tmp_path: Path) -> None:
@@ -92,24 +95,27 @@ def test_a_changed_migration_changes_the_fingerprint_and_nothing_else_does(tmp_p
     assert fingerprint.of_migrations([app]) != before
 
 
-def test_the_demo_fleet_has_four_simulated_nodes_and_the_real_gpus_where_a_driver_is(tmp_path: Path) -> None:
+def test_the_real_gpus_join_the_demo_fleet_where_a_driver_is_loaded(tmp_path: Path) -> None:
     sign = tmp_path / "driver"
 
-    without = [node.name for node in demo.nodes((sign,), hostname="lab")]
+    without = demo.nodes([BOARD], [sign])
     sign.touch()
-    with_driver = [*demo.nodes((sign,), hostname="Lab-7.example")]
+    with_driver = demo.nodes([BOARD], [sign])
 
-    assert without == ["gpu-01", "gpu-02", "gpu-03", "gpu-04"]
-    assert (with_driver[4].name, with_driver[4].driver) == ("lab-7", "nvml")
+    assert [(node.name, node.driver) for node in without] == [("gpu-01", "simulated")]
+    assert [node.driver for node in with_driver] == ["simulated", "nvml"]
 
 
-@pytest.mark.parametrize(("hostname", "name"), [("gpu-01", "gpu-01-gpu"), ("...", "local-gpu"), ("Ü_1", "1")])
+@pytest.mark.parametrize(
+    ("hostname", "name"),
+    [("Lab-7.example", "lab-7"), ("gpu-01", "gpu-01-gpu"), ("...", "local-gpu"), ("Ü_1", "1")],
+)
 def test_an_odd_host_name_still_gives_a_node_name_of_its_own(hostname: str, name: str) -> None:
-    assert demo.node_name(hostname) == name
+    assert demo.node_name(hostname, {"gpu-01"}) == name
 
 
 def test_a_node_that_is_enrolled_already_gets_no_token(tmp_path: Path) -> None:
-    node, token = demo.SIMULATED[0], tmp_path / "gpu-01.token"
+    (node, *_), token = demo.nodes([BOARD], []), tmp_path / "gpu-01.token"
 
     assert "--enrol-token-file" not in node.arguments(8000, tmp_path, token)
 
