@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from nodeagent.drivers.base import Shape
@@ -62,12 +62,13 @@ class Place:
 
 @dataclass(slots=True)
 class Work:
-    """One generation of one lease. Times are nanoseconds of the boot clock; they mean nothing after a reboot."""
+    """One generation of one lease. Times are nanoseconds of the boot clock, meaningless after a reboot."""
 
     lease: str
     generation: int
     places: list[Place]
     deadline: int
+    taken_at: int
     grace_s: int = 0
     load_pattern: str = ""
     phase: str = PREPARING
@@ -77,24 +78,21 @@ class Work:
     code: str = ""
     detail: str = ""
     reason: str = ""
-    acked: bool = field(default=False, compare=False)
+    is_clock_lost: bool = False
+    is_acked: bool = False
 
     @property
     def key(self) -> Key:
         """Identity: the same lease with a higher generation is other work."""
         return self.lease, self.generation
 
-    @property
-    def is_over(self) -> bool:
-        """Nothing of it is left on the node."""
-        return self.phase == GONE
-
     def owner(self, place: Place) -> str:
         """Name one place of this work, different from every other tenant's."""
         return f"{self.lease}.{self.generation}.{place.number}"
 
     def become_ready(self, now: int) -> None:
-        """All places are made: the holder's time begins."""
+        """All places are made: the holder's time begins, so what making them took is added to its end."""
+        self.deadline += now - self.taken_at
         self.phase, self.ready_at = READY, now
         self.code = self.detail = ""
 
@@ -102,6 +100,18 @@ class Work:
         """Give up making or keeping it; its places are cleared when the portal drops it."""
         self.phase, self.code, self.detail = FAILED, code, detail
         self.stop_clock(now)
+
+    def outlive_reboot(self) -> None:
+        """Its boot is over: partitions are gone, and how long it was active cannot be known."""
+        self.is_clock_lost = self.active_ms is None and self.ready_at is not None
+        for place in self.places:
+            place.is_made, place.is_cleared, place.partition, place.access = False, True, "", None
+        self.ready_at = None
+        if self.phase == DRAINING:
+            self.phase = GONE
+        elif self.phase != GONE:
+            self.phase, self.code = FAILED, "rebooted"
+            self.detail = "the node restarted and its partitions are gone; ask again to continue"
 
     def drain(self, reason: str, now: int) -> None:
         """Begin to take it away."""
@@ -112,7 +122,7 @@ class Work:
 
     def stop_clock(self, now: int) -> None:
         """Fix the time between ready and now, once."""
-        if self.active_ms is None:
+        if self.active_ms is None and not self.is_clock_lost:
             self.active_ms = 0 if self.ready_at is None else max(0, now - self.ready_at) // 1_000_000
 
     def report(self) -> LeaseReport:
@@ -140,6 +150,7 @@ _PLAIN = (
     "lease",
     "generation",
     "deadline",
+    "taken_at",
     "grace_s",
     "load_pattern",
     "phase",
@@ -149,6 +160,7 @@ _PLAIN = (
     "code",
     "detail",
     "reason",
+    "is_clock_lost",
 )
 
 
@@ -159,6 +171,7 @@ def new_work(wanted: DesiredLease, now: int) -> Work:
         generation=wanted.generation,
         places=[Place(slot, number) for number, slot in enumerate(wanted.slots)],
         deadline=now + wanted.remaining_s * NS,
+        taken_at=now,
         grace_s=wanted.grace_s,
         load_pattern=wanted.load_pattern,
     )

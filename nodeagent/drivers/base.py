@@ -98,7 +98,10 @@ class Driver(Protocol):
         ...
 
     def observe(self, device: str) -> list[PartitionFact]:
-        """Return the partitions that exist now, half-made ones (uuid ending in ``/gi<n>``) included."""
+        """Return the partitions that exist now, half-made ones (uuid ending in ``/gi<n>``) included.
+
+        ``lease`` of a fact is the owner given to ``create`` where the device remembers it.
+        """
         ...
 
     def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:

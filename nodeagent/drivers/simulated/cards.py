@@ -49,8 +49,8 @@ class Card:
 
     def partitions(self) -> list[PartitionFact]:
         """Return what exists, half-made MIG instances included."""
-        facts = [self.instance_fact(i) for i in self.gpu.instances.values()]
-        return facts + [self.part_fact(part) for part in self.parts.values()]
+        facts = [self.instance_fact(i) for i in list(self.gpu.instances.values())]
+        return facts + [self.part_fact(part) for part in list(self.parts.values())]
 
     def instance_fact(self, instance: GpuInstance) -> PartitionFact:
         """Describe one MIG instance; without a compute instance its name is ``<gpu>/gi<id>``."""
@@ -73,7 +73,9 @@ class Card:
         """Describe a share or the whole device."""
         is_whole = part.shape.mode == "exclusive"
         profile = "" if is_whole else part.shape.mode
-        return PartitionFact(part.uuid, self.fact.uuid, profile, 0, self.fact.grid if is_whole else 0)
+        return PartitionFact(
+            part.uuid, self.fact.uuid, profile, 0, self.fact.grid if is_whole else 0, part.owner
+        )
 
     def profile(self, name: str) -> BoardProfile:
         """Return a profile of this board by name; INVALID_ARGUMENT when there is none."""

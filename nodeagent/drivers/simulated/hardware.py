@@ -192,7 +192,8 @@ class SimulatedGpu:
     def _free_id(self, profile: BoardProfile, start: int) -> int:
         """Return the id that published listings show for this size and start, or the next free one."""
         usual = _USUAL_IDS.get((self.board.memory_slices, profile.name[0], profile.memory_slices, start), 1)
-        return next(i for i in [usual, *range(1, 64)] if i not in self.instances)
+        ids: list[int] = [usual, *range(1, 64)]
+        return next(i for i in ids if i not in self.instances)
 
     def _require_present(self) -> None:
         if self.is_lost:

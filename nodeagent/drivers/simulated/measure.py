@@ -32,11 +32,11 @@ def source(card: Card) -> str:
 
 def _shapes(card: Card) -> list[tuple[str, tuple[int, Shape]]]:
     found = []
-    for i in card.gpu.instances.values():
+    for i in list(card.gpu.instances.values()):
         memory_mib = i.profile.memory_mib or 0
         shape = Shape("mig", i.profile.name, i.profile.memory_slices, 0, memory_mib)
         found.append((card.instance_uuid(i), (i.start, shape)))
-    return found + [(part.uuid, (0, part.shape)) for part in card.parts.values()]
+    return found + [(part.uuid, (0, part.shape)) for part in list(card.parts.values())]
 
 
 def _load(card: Card, uuid: str, seed: int, at_s: float) -> Load:

@@ -1,0 +1,119 @@
+"""The agent: dials the portal for ever, and works on whether or not anyone answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI, WebSocketException
+
+from nodeagent.drivers.base import Driver
+from nodeagent.link import Address, Enrolment, RefusedError
+from nodeagent.protocol.messages import MAX_FRAME_BYTES
+from nodeagent.session import Session
+from nodeagent.worker import Worker
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_S, MOST_DELAY_S = 0.2, 5.0
+CLOSE_REPLACED = 4409
+LOST = (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, EOFError)
+
+
+class Agent:
+    """One node's agent. ``run`` ends only when cancelled or when enrolment is refused for good."""
+
+    def __init__(
+        self,
+        address: Address,
+        enrolment: Enrolment,
+        driver: Driver,
+        worker: Worker,
+        *,
+        clock: Callable[[], int] | None = None,
+        dice: random.Random | None = None,
+    ) -> None:
+        self._address = address
+        self._enrolment = enrolment
+        self._driver = driver
+        self._worker = worker
+        self._clock = clock or boot_clock
+        self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Work and talk until cancelled; raises RefusedError when a node never known is turned away."""
+        work = asyncio.get_running_loop().create_task(self._worker.run())
+        talk = asyncio.get_running_loop().create_task(self._talk())
+        try:
+            await asyncio.wait((work, talk), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, talk):
+                task.cancel()
+            done = await asyncio.gather(work, talk, return_exceptions=True)
+        for outcome in done:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _talk(self) -> None:
+        while True:
+            await self._talk_once()
+            await asyncio.sleep(self._delay())
+
+    async def _talk_once(self) -> None:
+        """Hold one connection from dialling to its end; every loss of it is normal."""
+        try:
+            async with connect(
+                self._address.url,
+                max_size=MAX_FRAME_BYTES,
+                open_timeout=10,
+                ping_interval=20,
+                ping_timeout=20,
+                close_timeout=2,
+                compression=None,
+                proxy=None if self._address.is_local else True,
+            ) as socket:
+                session = Session(socket, self._enrolment, self._driver, self._worker, self._clock)
+                await session.greet()
+                self._failures = 0
+                log.info("connected to %s", self._address.url)
+                await session.run()
+        except RefusedError as no:
+            self._take_refusal(no)
+        except InvalidURI as no:
+            raise RefusedError("bad_url", str(no)) from no
+        except LOST as no:
+            self._lost(no)
+        finally:
+            self._worker.reconciler.disconnected()
+
+    def _take_refusal(self, no: RefusedError) -> None:
+        self._failures += 1
+        if self._enrolment.gives_up_after(no.code, is_known=self._worker.reconciler.ledger.epoch > 0):
+            raise no
+        log.warning("the portal refused this node (%s): %s", no.code, no.detail)
+
+    def _lost(self, no: BaseException) -> None:
+        self._failures += 1
+        closed = no.rcvd.code if isinstance(no, ConnectionClosed) and no.rcvd else None
+        if closed == CLOSE_REPLACED:
+            self._failures += 4
+            log.error("another agent connected with this node's key; run only one agent per node")
+        elif self._failures in (1, 5) or self._failures % 60 == 0:
+            log.warning(
+                "no connection to %s (%s); leases go on, trying again", self._address.url, no or type(no)
+            )
+
+    def _delay(self) -> float:
+        """Return how long to wait before dialling again: longer each time, never the same for two nodes."""
+        longest: float = min(MOST_DELAY_S, FIRST_DELAY_S * (1 << min(max(0, self._failures - 1), 10)))
+        return longest * self._dice.uniform(0.5, 1.0)
+
+
+def boot_clock() -> int:
+    """Return nanoseconds since boot, suspended time included: it goes on while the agent is down."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

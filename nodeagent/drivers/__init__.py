@@ -1,0 +1,1 @@
+"""Drivers: one folder per vendor's way, one line each in ``registry``."""

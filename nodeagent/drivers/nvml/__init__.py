@@ -1,0 +1,1 @@
+"""NVIDIA cards through NVML: read-only in this version, whole devices can be leased."""

@@ -1,0 +1,421 @@
+"""Desired against observed: what to do next on each device, and what is known of each lease.
+
+Nothing here waits, reads a clock or talks to the portal: time is passed in (nanoseconds of the boot
+clock), steps are carried out by the caller and settled here. One thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Driver
+from nodeagent.journal import Journal
+from nodeagent.ledger import Ledger
+from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
+from nodeagent.steps import Outcome, Refusal, Step, find, read_partitions
+from nodeagent.works import (
+    DRAINING,
+    GONE,
+    HELD,
+    NS,
+    PREPARING,
+    READY,
+    Key,
+    Place,
+    Work,
+    new_work,
+)
+
+log = logging.getLogger(__name__)
+
+TRIES = 8
+DEADLINE_SLACK_NS = 2 * NS
+REWRITE_AFTER_NS = 5 * NS
+JOURNAL_FULL = HealthFact(
+    "", "journal_unwritable", "critical", "the state folder refuses writes: free some space"
+)
+
+
+class FenceError(Exception):
+    """A desired state that must not be obeyed: ``code`` is wrong_node, old_epoch or old_revision."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+
+
+class Reconciler:
+    """The agent's mind. ``changed`` is set whenever the portal should hear something new."""
+
+    def __init__(self, node: str, driver: Driver, journal: Journal, now: int) -> None:
+        """Read the journal, look at every device, adopt what still runs."""
+        self.node = node
+        self.driver = driver
+        self.devices = {fact.uuid: fact for fact in driver.inventory()}
+        self.mig = {uuid: fact.mig_enabled for uuid, fact in self.devices.items()}
+        self.facts: dict[str, tuple[PartitionFact, ...]] = {}
+        self.health: tuple[HealthFact, ...] = ()
+        self.busy: set[str] = set()
+        self.changed = True
+        self.ledger = Ledger(journal, driver.boot_id(), driver.version)
+        self.works = self.ledger.works
+        self._unwritten: Desired | None = None
+        self._rewrite_at = 0
+        self._reported: dict[int, tuple[Key, ...]] = {}
+        self._wanted: set[Key] | None = None
+        self._index()
+        for work in self.works.values():
+            self._refuse_unknown(work, now)
+        for device in self.devices:
+            self.observed(device, read_partitions(driver, device), now)
+
+    # What the portal wants
+
+    def accept(self, desired: Desired, now: int) -> None:
+        """Take a newer desired state as the goal; raises FenceError and changes nothing otherwise.
+
+        New work is durable in the journal before this returns. When the disk refuses, ends are
+        still carried out and new work waits until it can be written.
+        """
+        self._require_current(desired)
+        wanted = _newest(desired.leases)
+        ended = [work for key, work in self.works.items() if key not in wanted and work.phase in HELD]
+        for work in ended:
+            self._drain(work, _why(work, wanted), now)
+        moved = [
+            self.works[key] for key in wanted if key in self.works and self._moved(key, wanted[key], now)
+        ]
+        fresh = [new_work(lease, now) for key, lease in wanted.items() if key not in self.works]
+        for work in fresh:
+            self._check_places(work)
+        self._wanted, self.changed = set(wanted), True
+        if not self.ledger.take(fresh, [*ended, *moved], desired.epoch, desired.revision):
+            self._unwritten, self._rewrite_at = desired, now + REWRITE_AFTER_NS
+            return
+        self._unwritten = None
+        for work in fresh:
+            self._refuse_unknown(work, now)
+        self._forget([work for work in self.works.values() if work.is_acked])
+        self._index()
+
+    def _require_current(self, desired: Desired) -> None:
+        if desired.node != self.node:
+            raise FenceError("wrong_node", f"for {desired.node!r}, this is {self.node!r}")
+        if desired.epoch < self.ledger.epoch:
+            raise FenceError("old_epoch", f"epoch {desired.epoch} is older than {self.ledger.epoch}")
+        if desired.epoch == self.ledger.epoch and desired.revision < self.ledger.revision:
+            raise FenceError(
+                "old_revision", f"revision {desired.revision} is older than {self.ledger.revision}"
+            )
+
+    def _moved(self, key: Key, wanted: DesiredLease, now: int) -> bool:
+        """Take over a changed end; frames in flight may shift it by a second or two, which is no change."""
+        work, deadline = self.works[key], now + wanted.remaining_s * NS
+        if work.phase not in HELD or abs(work.deadline - deadline) <= DEADLINE_SLACK_NS:
+            return False
+        work.deadline, work.taken_at = deadline, now
+        return True
+
+    def _check_places(self, work: Work) -> None:
+        """Mark places where something already stands that is not ours: it will never be taken over."""
+        for place in work.places:
+            foreign = self._foreign(place.slot.device)
+            place.is_ours = find(work, place, foreign) is None
+
+    def _refuse_unknown(self, work: Work, now: int) -> None:
+        if not work.places:
+            self._fail(work, Refusal("empty_lease", "the lease names no place"), now)
+        for place in work.places:
+            if place.slot.device not in self.devices:
+                missing = (
+                    f"{place.slot.device} is not on this node; enrol the node again if cards were swapped"
+                )
+                self._fail(work, Refusal("unknown_device", missing), now)
+
+    # Time
+
+    def tick(self, now: int) -> None:
+        """Enforce ends, and try again what the disk refused."""
+        for work in self.works.values():
+            if work.phase in HELD and work.deadline <= now:
+                self._drain(work, "expired", now)
+        if self._unwritten is not None and self._rewrite_at <= now:
+            self.accept(self._unwritten, now)
+
+    def next_wake(self) -> int | None:
+        """Return when ``tick`` or a postponed step is due next, None when nothing is."""
+        times = [work.deadline for work in self.works.values() if work.phase in HELD]
+        times += [place.retry_at for work, place in self._open() if place.slot.device not in self.busy]
+        if self._unwritten is not None:
+            times.append(self._rewrite_at)
+        return min(times, default=None)
+
+    def _open(self) -> list[tuple[Work, Place]]:
+        """Return the places on which something is still to be done."""
+        return [
+            (work, place)
+            for work in self.works.values()
+            for place in work.places
+            if (work.phase == DRAINING and not place.is_cleared)
+            or (work.phase == PREPARING and not place.is_made)
+        ]
+
+    # Steps
+
+    def next_step(self, device: str, now: int) -> Step | None:
+        """Return the next safe step on a device, clearing before making; None when there is none.
+
+        The caller carries it out and settles it before asking for this device again.
+        """
+        for work, place in self._on.get(device, ()):
+            if work.phase == DRAINING and not place.is_cleared and place.retry_at <= now:
+                kill = work.drain_at is None or now >= work.drain_at + work.grace_s * NS
+                return Step("clear", device, work, place, kill=kill)
+        for work, place in self._on.get(device, ()):
+            if work.phase == PREPARING and not place.is_made and place.retry_at <= now:
+                step = self._step_for(work, place, now)
+                if step is not None:
+                    return step
+        return None
+
+    def _step_for(self, work: Work, place: Place, now: int) -> Step | None:
+        obstacle = self._obstacle(work, place)
+        if isinstance(obstacle, Refusal):
+            self._fail(work, obstacle, now)
+            return None
+        if obstacle:
+            place.postpone(now)
+            return None
+        device, mig = place.slot.device, place.slot.mode == "mig"
+        if self.mig[device] is not None and self.mig[device] != mig:
+            return Step("mode", device, work, place, enabled=mig)
+        return Step("make", device, work, place)
+
+    def _obstacle(self, work: Work, place: Place) -> Refusal | bool:
+        """Return a refusal when a place is taken for good, True when it will become free, else False."""
+        must_wait = False
+        for other_work, other in self._on[place.slot.device]:
+            if other is place or other.is_cleared or not other.overlaps(place):
+                continue
+            if other_work.phase == DRAINING:
+                must_wait = True
+            elif other.is_made and other_work.phase != GONE:
+                return Refusal("conflict", f"lease {other_work.lease} holds that place")
+        for fact in self._foreign(place.slot.device):
+            if _is_in_the_way(fact, place):
+                return Refusal(
+                    "conflict", f"{fact.uuid} stands there and is not ours; remove it or cordon the device"
+                )
+        return must_wait
+
+    def settle(self, step: Step, outcome: Outcome, now: int) -> None:
+        """Take the result of a step into account."""
+        if outcome.refusal is None:
+            self._settle_done(step, outcome, now)
+        elif step.kind == "clear":
+            self._settle_uncleared(step, outcome.refusal, now)
+        else:
+            self._settle_unmade(step, outcome.refusal, now)
+        if outcome.facts is not None:
+            self.facts[step.device] = outcome.facts
+
+    def _settle_done(self, step: Step, outcome: Outcome, now: int) -> None:
+        work, place = step.work, step.place
+        place.tries = place.retry_at = 0
+        if step.kind == "mode":
+            self.mig[step.device] = step.enabled
+            return
+        if step.kind == "clear":
+            place.is_cleared, place.is_made, place.access = True, False, None
+            if all(other.is_cleared for other in work.places):
+                work.phase = GONE
+            self._hurry(step.device)
+        elif outcome.access is not None:
+            place.is_made, place.access, place.partition = True, outcome.access, outcome.access.partition
+            if work.phase == PREPARING and all(other.is_made for other in work.places):
+                work.become_ready(now)
+        self._note(work)
+
+    def _settle_uncleared(self, step: Step, refusal: Refusal, now: int) -> None:
+        """Wait and try again, for ever: a card is never reset and a slice never called clean too early."""
+        code = {errors.IN_USE: "in_use", errors.GPU_IS_LOST: "gpu_lost"}.get(refusal.nvml or 0, refusal.word)
+        if step.work.code != code:
+            step.work.code, step.work.detail = code, refusal.detail
+            self._note(step.work)
+        step.place.postpone(now)
+
+    def _settle_unmade(self, step: Step, refusal: Refusal, now: int) -> None:
+        work, place = step.work, step.place
+        is_passing = refusal.nvml in (errors.IN_USE, errors.RESET_REQUIRED)
+        if (is_passing and place.tries < TRIES) or self._may_free_up(refusal, step.device):
+            place.postpone(now)
+            return
+        word = refusal.word
+        if is_passing:
+            word = "mig_mode_refused" if step.kind == "mode" else "in_use"
+        elif refusal.nvml == errors.INSUFFICIENT_RESOURCES:
+            word = "conflict"
+        elif refusal.nvml == errors.GPU_IS_LOST:
+            word = "gpu_lost"
+        if work.phase == PREPARING:
+            self._fail(work, Refusal(word, refusal.detail, refusal.nvml), now)
+
+    def _may_free_up(self, refusal: Refusal, device: str) -> bool:
+        """Say whether room is short only because something of ours is not cleared yet."""
+        clearing = any(w.phase == DRAINING and not p.is_cleared for w, p in self._on[device])
+        return refusal.nvml == errors.INSUFFICIENT_RESOURCES and clearing
+
+    def _hurry(self, device: str) -> None:
+        """Something became free: what waits on this device need not wait out its back-off."""
+        for work, place in self._on[device]:
+            if work.phase == PREPARING:
+                place.tries = place.retry_at = 0
+
+    def _drain(self, work: Work, reason: str, now: int) -> None:
+        """Begin to take a work away; what lies on devices that are no longer here needs no clearing."""
+        work.drain(reason, now)
+        for place in work.places:
+            place.is_cleared = place.is_cleared or place.slot.device not in self.devices
+        if all(place.is_cleared for place in work.places):
+            work.phase = GONE
+        self._note(work)
+
+    # What was seen
+
+    def observed(self, device: str, facts: tuple[PartitionFact, ...] | None, now: int) -> None:
+        """Take a look at an idle device into account; a ready lease without its partition has failed."""
+        if facts is None:
+            return
+        if facts != self.facts.get(device):
+            self.facts[device], self.changed = facts, True
+        present = {fact.uuid for fact in facts}
+        for work, place in self._on.get(device, ()):
+            lost = place.slot.mode != "exclusive" and place.partition not in present
+            if work.phase == READY and lost:
+                self._fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
+
+    def note_health(self, health: tuple[HealthFact, ...], now: int) -> None:
+        """Take health facts into account; leases on a lost GPU have failed."""
+        if health == self.health:
+            return
+        self.health, self.changed = health, True
+        lost = {fact.device for fact in health if fact.code == "79"}
+        for work in self.works.values():
+            if work.phase in (PREPARING, READY) and any(p.slot.device in lost for p in work.places):
+                self._fail(work, Refusal("gpu_lost", "the GPU has fallen off the bus (XID 79)"), now)
+
+    def _foreign(self, device: str) -> list[PartitionFact]:
+        """Return the partitions of a device that no work of ours accounts for."""
+        return [fact for fact in self.facts.get(device, ()) if self.owner(fact) is None]
+
+    def owner(self, fact: PartitionFact) -> Work | None:
+        """Return the work that a partition belongs to, None when it is foreign."""
+        for work, place in self._on.get(fact.device, ()):
+            if work.phase != GONE and place.is_ours and find(work, place, (fact,)) is not None:
+                return work
+        return None
+
+    # What the portal hears
+
+    def lease_reports(self, seq: int) -> tuple[LeaseReport, ...] | None:
+        """Return what is known of every lease, for the report ``seq``; None when it cannot be journalled."""
+        if not self.ledger.save():
+            return None
+        gone = tuple(work.key for work in self.works.values() if work.phase == GONE)
+        self._reported[seq] = gone
+        self.changed = False
+        return tuple(work.report() for work in self.works.values())
+
+    def partition_facts(self) -> tuple[PartitionFact, ...]:
+        """Return every partition on the node, with its lease when it is ours."""
+        found = []
+        for facts in self.facts.values():
+            for fact in facts:
+                work = self.owner(fact)
+                lease = "" if work is None else work.lease
+                found.append(
+                    PartitionFact(fact.uuid, fact.device, fact.profile, fact.start, fact.size, lease)
+                )
+        return tuple(found)
+
+    def health_facts(self) -> tuple[HealthFact, ...]:
+        """Return what devices said, and that the disk is full when it is."""
+        return self.health if self.ledger.is_writable else (*self.health, JOURNAL_FULL)
+
+    def acknowledged(self, seq: int) -> None:
+        """Forget gone leases that the portal has stored and no longer wants."""
+        keys = {
+            key for stored in [s for s in self._reported if s <= seq] for key in self._reported.pop(stored)
+        }
+        acked = [self.works[key] for key in keys if key in self.works]
+        for work in acked:
+            work.is_acked = True
+        self._forget(acked)
+        self._index()
+
+    def disconnected(self) -> None:
+        """No answer to an open report will come; everything is told again on the next connection."""
+        self._reported.clear()
+        self.changed = True
+
+    def meet(self, epoch: int) -> None:
+        """Take the epoch of a welcome as the lowest that is obeyed from now on."""
+        self.ledger.meet(epoch)
+
+    @property
+    def is_unacknowledged(self) -> bool:
+        """Say whether a report waits for its answer."""
+        return bool(self._reported)
+
+    @property
+    def carried_out(self) -> int:
+        """Return the last revision on which nothing is left to be done."""
+        if not self._open():
+            self.ledger.carried_out = self.ledger.revision
+        return self.ledger.carried_out
+
+    def _forget(self, works: Iterable[Work]) -> None:
+        if self._wanted is None:
+            return
+        for work in list(works):
+            if work.phase == GONE and work.key not in self._wanted:
+                self.ledger.forget(work.key)
+
+    def _fail(self, work: Work, refusal: Refusal, now: int) -> None:
+        if work.phase in (PREPARING, READY):
+            log.warning("lease %s failed: %s: %s", work.lease, refusal.word, refusal.detail)
+            work.fail(refusal.word, refusal.detail, now)
+            self._note(work)
+
+    def _note(self, work: Work) -> None:
+        self.ledger.note(work)
+        self.changed = True
+
+    def _index(self) -> None:
+        self._on: dict[str, list[tuple[Work, Place]]] = {device: [] for device in self.devices}
+        for work in self.works.values():
+            for place in work.places:
+                self._on.setdefault(place.slot.device, []).append((work, place))
+
+
+def _newest(leases: tuple[DesiredLease, ...]) -> dict[Key, DesiredLease]:
+    """Return the highest generation of each lease."""
+    newest: dict[str, DesiredLease] = {}
+    for lease in leases:
+        if lease.lease not in newest or lease.generation > newest[lease.lease].generation:
+            newest[lease.lease] = lease
+    return {(lease.lease, lease.generation): lease for lease in newest.values()}
+
+
+def _why(work: Work, wanted: dict[Key, DesiredLease]) -> str:
+    return "superseded" if any(lease == work.lease for lease, _ in wanted) else "withdrawn"
+
+
+def _is_in_the_way(fact: PartitionFact, place: Place) -> bool:
+    """Say whether a partition that is not ours keeps a place from being made."""
+    mode = place.slot.mode
+    if mode == "mig" and fact.profile and fact.size:
+        return fact.start < place.slot.start + place.slot.size and place.slot.start < fact.start + fact.size
+    return not (fact.profile == mode and not fact.size)

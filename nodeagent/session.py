@@ -1,0 +1,222 @@
+"""One connection to the portal: greeting, then desired states down, reports, samples and heartbeats up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+from nodeagent import __version__, sampler
+from nodeagent.drivers.base import Driver
+from nodeagent.link import Enrolment, RefusedError
+from nodeagent.protocol.codec import ProtocolError, decode, encode
+from nodeagent.protocol.messages import (
+    Ack,
+    Challenge,
+    Desired,
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    Report,
+    Welcome,
+)
+from nodeagent.reconcile import FenceError
+from nodeagent.worker import Worker
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", bound=Message)
+
+ANSWER_WITHIN_S = 10
+RESEND_AFTER_S = 5.0
+HEALTH_EVERY = 5
+
+
+class Socket(Protocol):
+    """What a session needs of a WebSocket."""
+
+    async def send(self, message: str, /) -> None:
+        """Send one text frame."""
+        ...
+
+    async def recv(self) -> str | bytes:
+        """Return the next frame."""
+        ...
+
+
+class Session:
+    """Talks on one socket until it closes. Bad frames are logged and left alone; nothing here ends work."""
+
+    def __init__(
+        self,
+        socket: Socket,
+        enrolment: Enrolment,
+        driver: Driver,
+        worker: Worker,
+        clock: Callable[[], int],
+    ) -> None:
+        self._socket = socket
+        self._enrolment = enrolment
+        self._driver = driver
+        self._worker = worker
+        self._reconciler = worker.reconciler
+        self._clock = clock
+        self._boot_id = driver.boot_id()
+        self._seq = 0
+        self._grumbled: set[str] = set()
+
+    async def greet(self) -> Welcome:
+        """Answer the challenge and return the welcome; raises RefusedError."""
+        challenge = await self._expect(Challenge)
+        await self._send(self._hello(challenge.nonce))
+        welcome = await self._expect(Welcome)
+        ledger = self._reconciler.ledger
+        if welcome.epoch < ledger.epoch:
+            log.error(
+                "the portal's epoch %d is older than %d: its desired states will be refused; "
+                "enrol the node again with an empty state folder",
+                welcome.epoch,
+                ledger.epoch,
+            )
+        self._reconciler.meet(welcome.epoch)
+        self._enrolment.accepted()
+        self.welcome = welcome
+        return welcome
+
+    async def run(self) -> None:
+        """Talk until the connection ends, whichever side ends it."""
+        loop = asyncio.get_running_loop()
+        jobs: list[Coroutine[Any, Any, None]] = [
+            self._listen(),
+            self._report(),
+            self._beat(),
+            self._sample(),
+        ]
+        tasks = [loop.create_task(job) for job in jobs]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    def _hello(self, nonce: str) -> Hello:
+        ledger = self._reconciler.ledger
+        return Hello(
+            node=self._reconciler.node,
+            boot_id=self._boot_id,
+            agent_version=__version__,
+            driver=self._driver.name,
+            driver_version=self._driver.version,
+            devices=tuple(self._driver.inventory()),
+            last_epoch=ledger.epoch,
+            last_revision=ledger.revision,
+            **self._enrolment.credentials(nonce, is_known=ledger.epoch > 0),
+        )
+
+    async def _expect(self, kind: type[M]) -> M:
+        """Return the next frame if it is of this kind; raises RefusedError for anything else."""
+        frame = await asyncio.wait_for(self._socket.recv(), ANSWER_WITHIN_S)
+        try:
+            message = decode(frame)
+        except ProtocolError as no:
+            raise RefusedError(
+                no.code, "the other side does not speak this protocol; is this the portal?"
+            ) from no
+        if isinstance(message, Refused):
+            raise RefusedError(message.code, message.detail)
+        if not isinstance(message, kind):
+            raise RefusedError("unexpected", f"a {type(message).__name__} came where {kind.__name__} was due")
+        return message
+
+    async def _listen(self) -> None:
+        while True:
+            frame = await self._socket.recv()
+            try:
+                self._take(decode(frame))
+            except (ProtocolError, FenceError) as no:
+                self._grumble(no.code, str(no))
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Desired):
+            self._worker.accept(message)
+        elif isinstance(message, Ack):
+            self._reconciler.acknowledged(message.seq)
+        elif isinstance(message, Refused):
+            raise RefusedError(message.code, message.detail)
+        else:
+            self._grumble("unexpected", f"the portal sent a {type(message).__name__}")
+
+    async def _report(self) -> None:
+        """Tell what is new at once, and again while it is not acknowledged."""
+        changed = self._worker.changed
+        changed.set()
+        while True:
+            patience = RESEND_AFTER_S if self._reconciler.is_unacknowledged else None
+            try:
+                await asyncio.wait_for(changed.wait(), patience)
+            except TimeoutError:
+                log.info("no answer to the last report; sending it again")
+            changed.clear()
+            if not await self._send_report():
+                await asyncio.sleep(1.0)
+                changed.set()
+
+    async def _send_report(self) -> bool:
+        seq = self._next_seq()
+        leases = self._reconciler.lease_reports(seq)
+        if leases is None:
+            return False
+        await self._send(
+            Report(
+                epoch=self.welcome.epoch,
+                boot_id=self._boot_id,
+                seq=seq,
+                revision=self._reconciler.ledger.revision,
+                leases=leases,
+                partitions=self._reconciler.partition_facts(),
+                health=self._reconciler.health_facts(),
+            )
+        )
+        return True
+
+    async def _beat(self) -> None:
+        while True:
+            await self._send(Heartbeat(self.welcome.epoch, self._boot_id, self._reconciler.carried_out))
+            await asyncio.sleep(self.welcome.heartbeat_s)
+
+    async def _sample(self) -> None:
+        loop, due = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        for turn in count():
+            if turn % HEALTH_EVERY == 0:
+                await self._worker.examine()
+            reading = await self._worker.measure()
+            await self._send(
+                sampler.frame(
+                    reading,
+                    self._reconciler,
+                    epoch=self.welcome.epoch,
+                    boot_id=self._boot_id,
+                    seq=self._next_seq(),
+                )
+            )
+            due = max(due + self.welcome.sample_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _send(self, message: Message) -> None:
+        await self._socket.send(encode(message))
+
+    def _next_seq(self) -> int:
+        """Return a number above all earlier ones of this boot, over restarts too: milliseconds since boot."""
+        self._seq = max(self._seq + 1, self._clock() // 1_000_000)
+        return self._seq
+
+    def _grumble(self, code: str, sentence: str) -> None:
+        """Log each kind of bad frame once per connection."""
+        if code not in self._grumbled:
+            self._grumbled.add(code)
+            log.warning("a frame of the portal was refused: %s", sentence)

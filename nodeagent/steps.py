@@ -1,0 +1,133 @@
+"""One safe step on one device: look first, do only the difference, read back. Runs on any thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Driver, Tenant
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.protocol.messages import PartitionFact, SlotAccess
+from nodeagent.works import Place, Work
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Make or clear one place, or switch MIG mode for it (``enabled``); ``kill`` ends processes."""
+
+    kind: Literal["make", "clear", "mode"]
+    device: str
+    work: Work
+    place: Place
+    enabled: bool = False
+    kill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a step did not succeed: the NVML code when there is one, a stable word and a sentence."""
+
+    word: str
+    detail: str
+    nvml: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did, and the partitions read afterwards (None when they could not be read)."""
+
+    refusal: Refusal | None = None
+    access: SlotAccess | None = None
+    facts: tuple[PartitionFact, ...] | None = None
+
+
+def carry_out(driver: Driver, step: Step) -> Outcome:
+    """Do one step; every refusal comes back as a value. Blocks as long as the driver does."""
+    access, refusal = None, None
+    try:
+        access = _ACTIONS[step.kind](driver, step)
+    except NvmlLikeError as no:
+        refusal = Refusal("refused_by_driver", str(no), no.code)
+    except NotOfferedError as no:
+        refusal = Refusal("not_offered", str(no))
+    except Exception as no:  # a driver's own mistake must not end the agent
+        log.exception("step %s on %s failed", step.kind, step.device)
+        refusal = Refusal("driver_error", f"{type(no).__name__}: {no}")
+    return Outcome(refusal, access, read_partitions(driver, step.device))
+
+
+def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | None:
+    """Return what exists on a device, None when the driver cannot say."""
+    try:
+        return tuple(driver.observe(device))
+    except Exception as no:  # same reason as above; the last known state stays
+        log.warning("cannot read the partitions of %s: %s", device, no)
+        return None
+
+
+def find(work: Work, place: Place, facts: Iterable[PartitionFact]) -> PartitionFact | None:
+    """Return the partition that stands at a place: by owner where devices remember it, else by position."""
+    owner = work.owner(place)
+    return next((fact for fact in facts if _is_at(place, owner, fact)), None)
+
+
+def is_half_made(fact: PartitionFact) -> bool:
+    """Say whether an instance lacks the compute instance without which nobody can use it."""
+    return fact.uuid.startswith(f"{fact.device}/gi")
+
+
+def _is_at(place: Place, owner: str, fact: PartitionFact) -> bool:
+    if fact.lease or place.slot.mode != "mig":
+        return fact.lease == owner
+    return (fact.profile, fact.start) == (place.slot.profile, place.slot.start)
+
+
+def _make(driver: Driver, step: Step) -> SlotAccess:
+    work, place = step.work, step.place
+    found = find(work, place, driver.observe(step.device))
+    if found is not None and is_half_made(found):
+        driver.destroy(found.uuid)
+        found = None
+    fact = found or driver.create(step.device, place.shape, place.slot.start, work.owner(place))
+    driver.attach(fact.uuid, Tenant(work.lease, work.load_pattern))
+    way = driver.access(fact.uuid)
+    return SlotAccess(step.device, place.slot.start, fact.uuid, way.env, way.nodes)
+
+
+def _clear(driver: Driver, step: Step) -> None:
+    partition = step.place.partition or _left_behind(driver, step)
+    if not partition:
+        return
+    driver.detach(partition, kill=step.kill)
+    if running := driver.processes(partition):
+        pids = ", ".join(str(process.pid) for process in running[:5])
+        raise NvmlLikeError(errors.IN_USE, f"still running: {pids}")
+    try:
+        driver.destroy(partition)
+    except NvmlLikeError as no:
+        if no.code not in (errors.NOT_FOUND, errors.NOT_SUPPORTED):
+            raise
+    if any(fact.uuid == partition for fact in driver.observe(step.device)):
+        raise NvmlLikeError(errors.IN_USE, f"{partition} is still listed")
+
+
+def _left_behind(driver: Driver, step: Step) -> str:
+    """Return what an interrupted attempt may have made at a place, "" when nothing stands there."""
+    if not step.place.is_ours or step.place.is_cleared:
+        return ""
+    found = find(step.work, step.place, driver.observe(step.device))
+    return "" if found is None else found.uuid
+
+
+def _switch(driver: Driver, step: Step) -> None:
+    status = driver.set_mig_mode(step.device, step.enabled)
+    if status != 0:
+        raise NvmlLikeError(status, "the MIG mode did not change")
+
+
+_ACTIONS = {"make": _make, "clear": _clear, "mode": _switch}

@@ -1,0 +1,139 @@
+"""Carries out the reconciler's steps: at once for drivers that answer at once, else one thread per device."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from nodeagent.drivers.base import Driver, Reading
+from nodeagent.protocol.messages import Desired, HealthFact
+from nodeagent.reconcile import Reconciler
+from nodeagent.steps import Step, carry_out, read_partitions
+from nodeagent.works import NS
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOK_EVERY_S = 10
+
+
+class Worker:
+    """One per agent. ``changed`` is set when there is something new to report."""
+
+    def __init__(self, reconciler: Reconciler, driver: Driver, clock: Callable[[], int]) -> None:
+        self.reconciler = reconciler
+        self.changed = asyncio.Event()
+        self._driver = driver
+        self._clock = clock
+        self._poked = asyncio.Event()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._threads = (
+            ThreadPoolExecutor(len(reconciler.devices) + 1, "driver") if driver.is_blocking else None
+        )
+
+    def accept(self, desired: Desired) -> None:
+        """Take a desired state and begin to work on it; raises FenceError."""
+        self.reconciler.accept(desired, self._clock())
+        self.drive()
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Keep time until cancelled: ends of leases, retries, a look at every device now and then."""
+        look_at = self._clock()
+        while True:
+            if self._clock() >= look_at:
+                await self._look_around()
+                look_at = self._clock() + LOOK_EVERY_S * NS
+            self.drive()
+            await self._rest(look_at)
+
+    async def measure(self) -> Reading:
+        """Return a reading of all devices, off the loop where the driver is slow."""
+        return await self._call(self._driver.metrics)
+
+    async def examine(self) -> None:
+        """Ask the devices how they are and act on it."""
+        health: list[HealthFact] = await self._call(self._driver.health)
+        self.reconciler.note_health(tuple(health), self._clock())
+        self._announce()
+
+    def drive(self) -> None:
+        """Do, or set going, everything that can be done now."""
+        self.reconciler.tick(self._clock())
+        for device in self.reconciler.devices:
+            if self._threads is None:
+                self._work_through(device)
+            else:
+                self._set_going(device)
+        self._announce()
+
+    def close(self) -> None:
+        """Stop taking work; a step in progress finishes, leases stay as they are."""
+        for job in self._jobs:
+            job.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        self.reconciler.ledger.save()
+
+    def _work_through(self, device: str) -> None:
+        while (step := self.reconciler.next_step(device, self._clock())) is not None:
+            outcome = carry_out(self._driver, step)
+            self.reconciler.settle(step, outcome, self._clock())
+
+    def _set_going(self, device: str) -> None:
+        if device in self.reconciler.busy:
+            return
+        step = self.reconciler.next_step(device, self._clock())
+        if step is None:
+            return
+        self.reconciler.busy.add(device)
+        job = asyncio.get_running_loop().create_task(self._work_off_loop(device, step))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _work_off_loop(self, device: str, step: Step | None) -> None:
+        """Do a device's steps one after the other, always on the newest goal."""
+        loop = asyncio.get_running_loop()
+        try:
+            while step is not None:
+                outcome = await loop.run_in_executor(self._threads, carry_out, self._driver, step)
+                self.reconciler.settle(step, outcome, self._clock())
+                self._announce()
+                step = self.reconciler.next_step(device, self._clock())
+        finally:
+            self.reconciler.busy.discard(device)
+            self._poked.set()
+
+    async def _look_around(self) -> None:
+        for device in list(self.reconciler.devices):
+            if device in self.reconciler.busy:
+                continue
+            self.reconciler.busy.add(device)
+            try:
+                facts = await self._call(partial(read_partitions, self._driver, device))
+            finally:
+                self.reconciler.busy.discard(device)
+            self.reconciler.observed(device, facts, self._clock())
+
+    async def _rest(self, look_at: int) -> None:
+        wake = self.reconciler.next_wake()
+        until = look_at if wake is None else min(wake, look_at)
+        self._poked.clear()
+        try:
+            await asyncio.wait_for(self._poked.wait(), max(0.001, (until - self._clock()) / NS))
+        except TimeoutError:
+            return
+
+    async def _call(self, verb: Callable[[], T]) -> T:
+        if self._threads is None:
+            return verb()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, verb)
+
+    def _announce(self) -> None:
+        self.reconciler.ledger.save()
+        if self.reconciler.changed:
+            self.changed.set()
