@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
-from a2wsgi import WSGIMiddleware  # noqa: E402 (settings come first)
-from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
-from django.core.wsgi import get_wsgi_application  # noqa: E402
+from a2wsgi import WSGIMiddleware
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.wsgi import get_wsgi_application
 
 HTTP_THREADS = 4
 
@@ -28,7 +28,7 @@ async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
 
 application = ProtocolTypeRouter(
     {
-        "http": WSGIMiddleware(_wsgi, workers=HTTP_THREADS),
+        "http": WSGIMiddleware(cast(Any, _wsgi), workers=HTTP_THREADS),
         "websocket": URLRouter(routes),
         "lifespan": _lifespan,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import cast
 
 from django.db.models import F
 
@@ -16,7 +17,7 @@ from portal.leases.models import Placement
 from portal.leases.selectors import queue
 from portal.quotas.models import Quota
 from portal.teams.models import Team
-from scheduler.engine.model import Claim, Device, Held, Node, Profile, Snapshot, TeamQuota
+from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 
 MAX_QUEUE = 20_000
 
@@ -78,7 +79,7 @@ def _held() -> Iterable[Held]:
             device_id=device,
             start=start,
             size=size,
-            mode=mode,
+            mode=cast(Mode, mode),
             team_id=team,
             lease_id=lease,
             until=not_after or period.upper,
@@ -107,11 +108,11 @@ def _claims() -> Iterable[Claim]:
         yield Claim(
             id=pk,
             team_id=team,
-            mode=mode,
+            mode=cast(Mode, mode),
             count=count,
             duration_s=remaining,
             priority=priority,
-            queued_at=queued_at,
+            queued_at=cast(datetime, queued_at),  # a constraint: whoever waits has it
             models=models.setdefault(model, frozenset({model})),
             profile=profile,
             share_milli=share,

@@ -252,7 +252,9 @@ def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
 
 
 def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
-    done, again, broken = [], [], []
+    done: list[LeaseRequest] = []
+    again: list[LeaseRequest] = []
+    broken: list[LeaseRequest] = []
     for lease in gone:
         if lease.request.state != RequestState.GRANTED:
             continue

@@ -34,7 +34,7 @@ def _when(reason: Figures) -> str:
     except ValueError:
         return ""
     return " " + _("The first one in the way ends by %(at)s.") % {
-        "at": date_format(at, "SHORT_DATETIME_FORMAT")
+        "at": date_format(at, "Y-m-d H:i")
     }
 
 

@@ -43,5 +43,5 @@ def headroom(team: Team) -> Headroom:
 
 def smallest_ceiling(team: Team) -> int | None:
     """Return the lowest ceiling of the lineage: more than this can never be granted to the team."""
-    ceilings = Quota.objects.filter(team_id__in=team.lineage).exclude(ceiling_milli=None)
-    return min(ceilings.values_list("ceiling_milli", flat=True), default=None)
+    rows = Quota.objects.filter(team_id__in=team.lineage).values_list("ceiling_milli", flat=True)
+    return min((ceiling for ceiling in rows if ceiling is not None), default=None)
