@@ -83,7 +83,11 @@ class Driver(Protocol):
 
     name: str
     version: str
-    is_blocking: bool
+
+    @property
+    def is_blocking(self) -> bool:
+        """Say whether verbs take time."""
+        ...
 
     def boot_id(self) -> str:
         """Return the identity of this boot: partitions never outlive it."""

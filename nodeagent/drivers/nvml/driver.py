@@ -1,13 +1,11 @@
-"""NVIDIA cards: inventory, metrics and health are read; whole devices need no change, so they can be leased."""
+"""NVIDIA cards, read-only: inventory, metrics and health; a whole card needs no change to be leased."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
-from nodeagent.drivers import errors
 from nodeagent.drivers.base import (
     Access,
     Offer,
@@ -17,8 +15,8 @@ from nodeagent.drivers.base import (
     Shape,
     Tenant,
 )
-from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.facts import device_fact, health_of, instance_facts
+from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
+from nodeagent.drivers.nvml.facts import ask, device_fact, health_of, instance_facts, text
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact
 
 MIB = 1024 * 1024
@@ -41,7 +39,7 @@ class NvmlDriver:
             raise DriverUnavailableError(f"no NVIDIA driver was found ({no})") from no
         if not count:
             raise DriverUnavailableError("the NVIDIA driver lists no device")
-        self.version = _word(self._ask(library.nvmlSystemGetDriverVersion)) or "unknown"
+        self.version = text(ask(library, "nvmlSystemGetDriverVersion")) or "unknown"
         self._handles: dict[str, Any] = {}
         self._facts: dict[str, DeviceFact] = {}
         for index in range(count):
@@ -79,14 +77,14 @@ class NvmlDriver:
 
     def access(self, partition: str) -> Access:
         """Return the variable and the device nodes of a whole card."""
-        minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, self._handles[partition])
+        minor = ask(self._nvml, "nvmlDeviceGetMinorNumber", self._handles[partition])
         nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm")
         own = () if minor is None else (f"/dev/nvidia{minor}",)
         return Access({"CUDA_VISIBLE_DEVICES": partition}, (*nodes, *own))
 
     def processes(self, partition: str) -> list[ProcessFact]:
         """Return the compute processes on a card."""
-        running = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, self._handles[partition])
+        running = ask(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._handles[partition])
         return [ProcessFact(process.pid, _mib(process.usedGpuMemory)) for process in running or []]
 
     def metrics(self) -> Reading:
@@ -124,18 +122,18 @@ class NvmlDriver:
         """Nothing to stop: this version ends no processes, it waits until the card lists none."""
 
     def _learn(self, index: int) -> None:
-        handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+        handle = ask(self._nvml, "nvmlDeviceGetHandleByIndex", index)
         fact = None if handle is None else device_fact(self._nvml, handle, index)
         if fact is not None:
             self._handles[fact.uuid], self._facts[fact.uuid] = handle, fact
 
     def _sample(self, uuid: str) -> DeviceSample:
         nvml, handle = self._nvml, self._handles[uuid]
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        temperature = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        energy_mj = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        rates = ask(self._nvml, "nvmlDeviceGetUtilizationRates", handle)
+        memory = ask(self._nvml, "nvmlDeviceGetMemoryInfo", handle)
+        power_mw = ask(self._nvml, "nvmlDeviceGetPowerUsage", handle)
+        temperature = ask(self._nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
+        energy_mj = ask(self._nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
         return DeviceSample(
             device=uuid,
             util_percent=None if rates is None else float(rates.gpu),
@@ -145,22 +143,6 @@ class NvmlDriver:
             energy_mj=energy_mj,
             source="unavailable" if rates is None else "nvml",
         )
-
-    def _ask(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Return an answer, None when the card or the driver does not give one; a lost card is None too."""
-        try:
-            return call(*args)
-        except self._nvml.NVMLError:
-            return None
-
-
-def refusal(no: Any) -> NvmlLikeError:
-    """Return NVML's own error in our form."""
-    return NvmlLikeError(getattr(no, "value", errors.UNKNOWN), str(no))
-
-
-def _word(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
 def _mib(value: int | None) -> int | None:
