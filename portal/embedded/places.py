@@ -157,6 +157,7 @@ def _make_data_folder(data: Path, account: Account) -> None:
     try:
         data.mkdir(mode=0o700 if account.is_ours else 0o711, parents=True, exist_ok=True)
         (data / ".writable").touch()
+        (data / ".writable").unlink()
     except OSError as error:
         raise CannotStart(
             "data_folder",

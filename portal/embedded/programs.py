@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def preload() -> None:
     touch every object and so copy every shared page.
     """
     gc.disable()
+    # Static files come from where they are kept; nothing is collected into a folder here.
+    warnings.filterwarnings("ignore", message="No directory at")
     importlib.import_module("django").setup()
     for name in MODULES:
         importlib.import_module(name)
@@ -122,6 +125,7 @@ def prepare_database(*, own_server: bool, demo: bool, enrolment: Path, told: Pat
     was_empty = not _has_tables()
     manage("migrate", "--no-input", "--verbosity", "0")
     if demo and (was_empty or (own_server and not told.exists())):
+        told.with_suffix(".part").touch(mode=0o600)
         with told.with_suffix(".part").open("w") as file, contextlib.redirect_stdout(file):
             manage("seed_demo", "--enrol-dir", str(enrolment))
         told.with_suffix(".part").rename(told)

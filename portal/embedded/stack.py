@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -76,18 +77,22 @@ class Stack:
     def _start(self) -> None:
         self._publish_environment()
         self._start_engines()
-        programs.preload()
-        if threading.active_count() > 1:
-            raise CannotStart(
-                "threads",
-                "A module started a thread while it was loaded, so forks could hang: see programs.preload.",
-            )
+        self._load_portal()
         if self.env.get("BERTH_DEMO", "1") != "0":
             self.demo_nodes = demo.nodes(programs.demo_fleet())
         self._await_engines()
         self._prepare_database()
         self._start_portal()
         self._start_agents()
+
+    def _load_portal(self) -> None:
+        try:
+            programs.preload()
+        except Exception as error:
+            traceback.print_exc()
+            raise CannotStart("code", f"the portal's code or settings do not load ({error}).") from error
+        if threading.active_count() > 1:
+            raise CannotStart("threads", "A module started a thread while it was loaded: forks could hang.")
 
     def _publish_environment(self) -> None:
         """Set what settings.py reads, for this process and so for every fork."""
