@@ -39,7 +39,8 @@ def forecast(
     Each what-if stands in the queue by the ordinary order and is judged on its own: it takes nothing
     from queued claims and what-ifs do not see each other. ``starts_at`` is None when no start was
     found within the horizon (or within the bounded number of events), with the reasons why; a claim
-    that cannot start at once carries the reasons of now. ``position`` counts from 1 among queued claims.
+    that cannot start at once carries the reasons of now. ``position`` counts from 1 among the claims
+    that are left waiting now.
     """
     asked = {claim.id: claim for claim in claims}
     timeline = _Timeline(snapshot, policy, asked)
@@ -81,11 +82,12 @@ class _Timeline:
         self.starts: dict[int, datetime] = {}
         self.positions: dict[int, int] = {}
         self.reasons: dict[int, tuple[Reason, ...]] = {}
-        self.granted = 0
+        self.granted: set[int] = set()
         queued = {claim.id for claim in snapshot.queue}
         what_ifs = (claim for claim in asked.values() if claim.id not in queued)
         self.queued = queued
-        self.lines = self._line_up(order_named(policy.order)((*snapshot.queue, *what_ifs)))
+        self.order = order_named(policy.order)((*snapshot.queue, *what_ifs))
+        self.lines = self._line_up(self.order)
         self.lines_of: dict[Shape, list[_Line]] = {}
         for line in self.lines:
             self.lines_of.setdefault(line.shape, []).append(line)
@@ -96,15 +98,11 @@ class _Timeline:
 
     def _line_up(self, queue: Sequence[Claim]) -> list[_Line]:
         lines: dict[tuple[int, Shape], _Line] = {}
-        ahead = 0
         for rank, claim in enumerate(queue):
             shape = shape_of(claim, self.state.policy)
             key = (claim.team_id, shape)
             line = lines.get(key) or lines.setdefault(key, _Line(claim.team_id, shape))
             line.claims.append((rank, claim))
-            if claim.id in self.asked:
-                self.positions[claim.id] = ahead + 1
-            ahead += claim.id in self.queued
         return list(lines.values())
 
     def _known_ends(self, held: Iterable[Held]) -> list[End]:
@@ -119,6 +117,7 @@ class _Timeline:
     def run(self, until: datetime) -> None:
         """Serve the lines now and after every end, until all asked claims have an answer."""
         self._serve(self.lines, self.snapshot.taken_at)
+        self._note_positions()
         self._note_reasons()
         for _ in range(MOST_EVENTS):
             if not self.unknown or not self.ends or self.ends[0][0] > until:
@@ -168,7 +167,7 @@ class _Timeline:
             held = self.state.grant(answer, now)
             heappush(self.ends, (held[0].until, self.made, held))
             self.made += 1
-            self.granted += 1
+            self.granted.add(claim.id)
         return True
 
     def _helped_by(self, ended: Sequence[Held]) -> list[_Line]:
@@ -200,12 +199,19 @@ class _Timeline:
             group[0].node is board.node and node_room(group, shape) >= shape.wanted for group in groups
         )
 
+    def _note_positions(self) -> None:
+        ahead = 0
+        for claim in self.order:
+            if claim.id in self.asked:
+                self.positions[claim.id] = ahead + 1
+            ahead += claim.id in self.queued and claim.id not in self.granted
+
     def _note_reasons(self) -> None:
         """Why the asked claims wait now; kept for those that start later or not at all."""
         if not self.unknown:
             return
         began = EngineState.from_snapshot(self.snapshot, self.state.policy)
-        explainer = Explainer(self.state, began, self.granted)
+        explainer = Explainer(self.state, began, len(self.granted))
         for line in self.lines:
             known: tuple[Reason, ...] | None = None
             for _, claim in line.claims[line.head :]:

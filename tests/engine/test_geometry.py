@@ -1,0 +1,178 @@
+"""MIG positions against brute force: every mask of the boards with 8 and with 4 memory slices."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from scheduler.engine.geometry import Geometry, geometry_of
+from scheduler.engine.layouts import (
+    is_legal,
+    layouts,
+    legal_placements,
+    mask_of,
+    maximal_layouts,
+    stranded,
+)
+from scheduler.engine.model import Device
+from tests.engine.builder import device
+
+SEVEN = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
+WITH_DOUBLE = (*SEVEN, "1g.20gb")
+FOUR = ("1g.6gb", "2g.12gb", "4g.24gb")
+BOARDS = [("h100-80gb", WITH_DOUBLE), ("a100-80gb", SEVEN), ("a30-24gb", FOUR)]
+
+
+def brute_force_units(where: Device, profile: str, mask: int) -> int:
+    """The most partitions of a profile that can be added, by trying every set of starts."""
+    size = next(p for p in where.profiles if p.name == profile)
+    spots = [((1 << size.slices) - 1) << s for s in size.starts]
+    free = [bits for bits in spots if not bits & mask]
+    for count in range(len(free), 0, -1):
+        for chosen in combinations(free, count):
+            if sum(bits.bit_count() for bits in chosen) == _union(chosen).bit_count():
+                return count
+    return 0
+
+
+def _union(masks: tuple[int, ...]) -> int:
+    union = 0
+    for bits in masks:
+        union |= bits
+    return union
+
+
+def brute_force_layouts(where: Device) -> set[frozenset[tuple[str, int]]]:
+    """Every set of non-overlapping partitions within the profiles' maxima, by trying all subsets."""
+    spots = [(p, s, ((1 << p.slices) - 1) << s) for p in where.profiles for s in p.starts]
+    found = {frozenset[tuple[str, int]]()}
+    border = [(frozenset[tuple[str, int]](), 0)]
+    while border:
+        held, mask = border.pop()
+        for profile, start, bits in spots:
+            more = held | {(profile.name, start)}
+            same = sum(1 for name, _ in more if name == profile.name)
+            if not bits & mask and more not in found and same <= profile.max_instances:
+                found.add(more)
+                border.append((more, mask | bits))
+    return found
+
+
+@pytest.mark.parametrize(("model", "names"), BOARDS)
+def test_units_agree_with_brute_force_on_every_mask(model: str, names: tuple[str, ...]) -> None:
+    where = device(model, names)
+    geometry = geometry_of(where)
+
+    wrong = [
+        (name, mask)
+        for name in names
+        for mask in range(1 << where.grid)
+        if geometry.units(name, mask) != brute_force_units(where, name, mask)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("model", "names"), BOARDS)
+def test_chosen_starts_are_legal_on_every_mask_and_for_every_count(
+    model: str, names: tuple[str, ...]
+) -> None:
+    where = device(model, names)
+    geometry = geometry_of(where)
+
+    for name in names:
+        for mask in range(1 << where.grid):
+            for count in range(1, geometry.units(name, mask) + 1):
+                assert_disjoint(geometry, name, mask, geometry.starts(name, mask, count), count)
+
+
+def assert_disjoint(geometry: Geometry, name: str, mask: int, starts: tuple[int, ...], count: int) -> None:
+    """Fail unless the starts are legal, apart from each other and from what is taken."""
+    profile = geometry.profiles[name]
+    assert len(starts) == count
+    for start in starts:
+        bits = ((1 << profile.slices) - 1) << start
+        assert start in profile.starts
+        assert not bits & mask
+        mask |= bits
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "valid", "maximal"),
+    [
+        ("a100-80gb", SEVEN, 298, 19),
+        ("h100-80gb", SEVEN, 298, 19),
+        ("h100-80gb", WITH_DOUBLE, 723, 78),
+        ("a30-24gb", FOUR, 26, 5),
+    ],
+)
+def test_the_number_of_layouts_is_the_published_one(
+    model: str, names: tuple[str, ...], valid: int, maximal: int
+) -> None:
+    where = device(model, names)
+
+    found = list(layouts(where))
+
+    assert len(found) == len(set(map(frozenset, found)))
+    assert {frozenset(), *map(frozenset, found)} == brute_force_layouts(where)
+    assert len(found) + EMPTY_COUNTS == valid
+    assert len(maximal_layouts(where)) == maximal
+
+
+EMPTY_COUNTS = 1
+
+
+def test_the_best_start_leaves_the_most_positions(cluster: object) -> None:
+    geometry = geometry_of(device("h100-80gb", SEVEN))
+
+    for mask in range(256):
+        for name in SEVEN:
+            if geometry.units(name, mask):
+                (start,) = geometry.starts(name, mask, 1)
+                bits = (1 << geometry.profiles[name].slices) - 1
+                left = geometry.future(mask | bits << start)
+                others = [geometry.future(mask | s.bits) for s in geometry.spans[name] if not s.bits & mask]
+                assert left == max(others)
+
+
+def test_three_slices_and_a_four_pair_up() -> None:
+    where = device("h100-80gb", SEVEN)
+
+    assert geometry_of(where).starts("3g.40gb", 0, 1) == (4,)
+    assert is_legal(where, (("4g.40gb", 0), ("3g.40gb", 4)))
+    assert not is_legal(where, (("3g.40gb", 0), ("4g.40gb", 0)))
+
+
+def test_media_profile_stands_once_per_board() -> None:
+    where = device("h100-80gb")
+
+    assert not is_legal(where, (("1g.10gb+me", 0), ("1g.10gb+me", 1)))
+    assert ("1g.10gb+me", 1) not in legal_placements(where, (("1g.10gb+me", 0),))
+
+
+def test_a_layout_shows_what_it_strands() -> None:
+    where = device("h100-80gb", SEVEN)
+
+    seven = stranded(where, tuple(("1g.10gb", s) for s in range(7)))
+    pair = stranded(where, (("3g.40gb", 4),))
+
+    assert (seven.free_slices, seven.unusable_slices, seven.share_milli) == (1, 1, 1000 - 7 * 125)
+    assert (pair.free_slices, pair.unusable_slices) == (4, 0)
+
+
+def test_a_layout_pins_what_geometry_offers() -> None:
+    where = device("h100-80gb", layout=(("2g.20gb", 0), ("3g.40gb", 4), ("3g.40gb", 99)))
+    geometry = geometry_of(where)
+
+    assert geometry.units("2g.20gb", 0) == 1
+    assert not geometry.offers("1g.10gb")
+    assert geometry.starts("3g.40gb", 0, 1) == (4,)
+
+
+def test_a_board_of_twelve_slices_works_the_same() -> None:
+    where = device("rtx-pro-6000-blackwell-96gb")
+    geometry = geometry_of(where)
+
+    assert geometry.units("1g.24gb", 0) == 4
+    assert geometry.units("2g.48gb", mask_of(geometry, (("1g.24gb", 3),))) == 1
