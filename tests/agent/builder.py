@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.drivers.simulated.driver import SimulatedDriver
+from nodeagent.drivers.simulated.faults import Faults
+from nodeagent.journal import Journal
+from nodeagent.protocol.boards import board, device_facts
+from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
+from nodeagent.reconcile import Reconciler
+from nodeagent.steps import carry_out, read_partitions
+from nodeagent.works import NS
+
+START = 1_000 * NS
+
+
+@dataclass
+class FakeTime:
+    now: int = START
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += int(seconds * NS)
+
+
+class SimulatedNode:
+    """A reconciler over simulated cards, without threads, sockets or waiting."""
+
+    def __init__(
+        self, state: Path, model: str = "h100-80gb", count: int = 1, modes: tuple[str, ...] = ()
+    ) -> None:
+        self.state, self.model = state, model
+        self.facts = device_facts("gpu-01", model, count, modes)
+        self.time = FakeTime()
+        self.boot = "boot-1"
+        self.revision = 0
+        self.seq = 0
+        self.faults = Faults()
+        self.start()
+
+    def start(self) -> SimulatedNode:
+        """Start (again) as a new process on the same hardware and journal."""
+        self.driver = SimulatedDriver(
+            self.facts, self.state, self.boot, faults=self.faults, clock=self.time, sleep=self.time.advance
+        )
+        journal = Journal(self.state / "journal.jsonl")
+        self.mind = Reconciler("gpu-01", self.driver, journal, self.time.now)
+        return self
+
+    def reboot(self) -> SimulatedNode:
+        self.boot += "+"
+        return self.start()
+
+    def device(self, index: int = 0) -> str:
+        return self.facts[index].uuid
+
+    def mig(self, profile: str, start: int, device: int = 0) -> DesiredSlot:
+        size = board(self.model).profile(profile)
+        assert size is not None
+        memory = size.memory_mib or 0
+        return DesiredSlot(self.device(device), "mig", start, size.memory_slices, 100, memory, profile)
+
+    def whole(self, device: int = 0) -> DesiredSlot:
+        fact = self.facts[device]
+        return DesiredSlot(fact.uuid, "exclusive", 0, fact.grid, 1000, fact.memory_mib)
+
+    def share(self, mode: str, milli: int, memory_mib: int, device: int = 0) -> DesiredSlot:
+        return DesiredSlot(self.device(device), mode, 0, 0, milli, memory_mib)
+
+    def desire(self, *leases: DesiredLease, node: str = "gpu-01", epoch: int = 1) -> Desired:
+        """Take a new desired state and carry it out as far as time allows."""
+        self.revision += 1
+        desired = Desired(node, epoch, self.revision, leases)
+        self.mind.accept(desired, self.time.now)
+        self.work()
+        return desired
+
+    def work(self) -> None:
+        self.mind.tick(self.time.now)
+        for device in self.mind.devices:
+            while (step := self.mind.next_step(device, self.time.now)) is not None:
+                self.mind.settle(step, carry_out(self.driver, step), self.time.now)
+        self.mind.ledger.save()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by, waking whenever something is due."""
+        end = self.time.now + int(seconds * NS)
+        while (wake := self.mind.next_wake()) is not None and wake <= end:
+            self.time.now = max(self.time.now + 1, wake)
+            self.work()
+        self.time.now = end
+        self.work()
+
+    def look(self) -> None:
+        for device in self.mind.devices:
+            self.mind.observed(device, read_partitions(self.driver, device), self.time.now)
+
+    def reports(self) -> dict[str, LeaseReport]:
+        self.seq += 1
+        leases = self.mind.lease_reports(self.seq)
+        assert leases is not None
+        return {report.lease: report for report in leases}
+
+    def acknowledge(self) -> None:
+        self.mind.acknowledged(self.seq)
+
+    def phases(self) -> dict[str, str]:
+        return {lease: report.phase for lease, report in self.reports().items()}
+
+    def partitions(self) -> set[tuple[str, int, str]]:
+        """What stands on the node, as (profile, start, lease)."""
+        return {(fact.profile, fact.start, fact.lease) for fact in self.mind.partition_facts()}
+
+    def standing(self, device: int = 0) -> list[PartitionFact]:
+        return self.driver.observe(self.device(device))
+
+
+def lease(
+    name: str,
+    *slots: DesiredSlot,
+    generation: int = 1,
+    remaining_s: int = 3600,
+    grace_s: int = 5,
+    load: str = "",
+) -> DesiredLease:
+    return DesiredLease(name, generation, "vision", "bob", remaining_s, grace_s, slots, load)
