@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -42,7 +43,7 @@ def test_pieces_tile_the_active_seconds_without_gap_or_overlap(moments: list[int
     assert sum(p.stretch.seconds for p in found) == sum(
         int((end - i.starts_at).total_seconds()) for i, end in zip(intervals, ends, strict=True)
     )
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in itertools.pairwise(found):
         assert before.stretch.ends_at <= after.stretch.starts_at
     months = {(p.stretch.starts_at.month, (p.stretch.ends_at - timedelta(seconds=1)).month) for p in found}
     assert all(first == last for first, last in months)

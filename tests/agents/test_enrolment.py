@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from nodeagent.protocol.boards import device_facts
+from nodeagent.protocol.messages import Hello
+from nodeagent.protocol.signing import challenge_text
+from portal.agents.errors import AgentRefused
+from portal.agents.models import EnrolToken
+from portal.agents.services import admit, create_enrol_token, revoke_node
+from portal.common.errors import Invalid
+from portal.fleet.models import Device, Node
+from tests.portal.builders import World
+
+pytestmark = pytest.mark.django_db
+NONCE = "ab" * 32
+
+
+class Key:
+    """A node's key pair."""
+
+    def __init__(self) -> None:
+        self.private = Ed25519PrivateKey.generate()
+        self.public = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+
+    def hello(self, node: str = "gpu-09", nonce: str = NONCE, token: str = "") -> Hello:
+        return Hello(
+            node=node,
+            signature=self.private.sign(challenge_text(nonce, node)).hex(),
+            boot_id="boot-1",
+            agent_version="0.1.0",
+            driver="simulated",
+            driver_version="1",
+            devices=device_facts(node, "l40s-48gb", 2),
+            public_key=self.public if token else "",
+            enrol_token=token,
+        )
+
+
+def token(world: World, node: str = "gpu-09") -> str:
+    return create_enrol_token(node_name=node, actor=world.user("operator"), now=world.now).secret
+
+
+def refused(hello: Hello, world: World, nonce: str = NONCE, later: timedelta = timedelta(0)) -> str:
+    with pytest.raises(AgentRefused) as error:
+        admit(hello, nonce=nonce, now=world.now + later)
+    return error.value.code
+
+
+def test_a_token_introduces_a_key_once_and_the_key_serves_from_then_on(world: World) -> None:
+    key, secret = Key(), token(world)
+
+    first = admit(key.hello(token=secret), nonce=NONCE, now=world.now)
+    again = admit(key.hello(), nonce=NONCE, now=world.now)
+
+    assert (first.epoch, again.epoch) == (1, 1)
+    assert Device.objects.filter(node__name="gpu-09").count() == 2
+    assert refused(Key().hello(token=secret), world) == "bad_token"
+
+
+def test_a_token_ends_after_fifteen_minutes(world: World) -> None:
+    secret = token(world)
+
+    assert refused(Key().hello(token=secret), world, later=timedelta(minutes=16)) == "bad_token"
+
+
+def test_a_token_of_one_node_does_not_enrol_another(world: World) -> None:
+    secret = token(world, "gpu-09")
+    token(world, "gpu-10")
+
+    assert refused(Key().hello("gpu-10", token=secret), world) == "bad_token"
+
+
+def test_a_signature_over_another_challenge_is_refused(world: World) -> None:
+    key, secret = Key(), token(world)
+    admit(key.hello(token=secret), nonce=NONCE, now=world.now)
+
+    assert refused(key.hello(nonce="cd" * 32), world) == "bad_signature"
+
+
+def test_another_key_is_refused(world: World) -> None:
+    admit(Key().hello(token=token(world)), nonce=NONCE, now=world.now)
+
+    assert refused(Key().hello(), world) == "bad_signature"
+
+
+def test_an_unknown_node_and_one_without_a_key_are_told_what_to_do(world: World) -> None:
+    assert refused(Key().hello("gpu-77"), world) == "unknown_node"
+    token(world)
+    assert refused(Key().hello(), world) == "not_enrolled"
+
+
+def test_a_revoked_node_is_refused_and_its_epoch_rises(world: World) -> None:
+    key = Key()
+    admit(key.hello(token=token(world)), nonce=NONCE, now=world.now)
+    node = Node.objects.get(name="gpu-09")
+
+    revoke_node(node=node, actor=world.user("operator"), now=world.now)
+
+    assert refused(key.hello(), world) == "not_enrolled"
+    assert Node.objects.get(name="gpu-09").epoch == 2
+
+
+def test_a_node_cannot_claim_another_nodes_device(world: World) -> None:
+    key = Key()
+    hello = key.hello(token=token(world))
+    stolen = replace(hello.devices[0], uuid=Device.objects.filter(node__name="gpu-01").first().uuid)
+
+    admit(replace(hello, devices=(stolen,)), nonce=NONCE, now=world.now)
+
+    assert Device.objects.get(uuid=stolen.uuid).node.name == "gpu-01"
+
+
+def test_a_device_that_is_not_reported_any_more_is_missing_and_not_forgotten(world: World) -> None:
+    key = Key()
+    hello = key.hello(token=token(world))
+    admit(hello, nonce=NONCE, now=world.now)
+
+    admit(replace(key.hello(), devices=hello.devices[:1]), nonce=NONCE, now=world.now)
+
+    assert Device.objects.get(uuid=hello.devices[1].uuid).health == "missing"
+
+
+def test_only_a_digest_of_the_token_is_stored(world: World) -> None:
+    secret = token(world)
+
+    assert secret.encode() not in bytes(EnrolToken.objects.get().digest)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 61, "gpu_ü"])
+def test_a_node_name_that_cannot_be_used_is_refused(world: World, name: str) -> None:
+    with pytest.raises(Invalid):
+        create_enrol_token(node_name=name, actor=world.user("operator"), now=world.now)
