@@ -10,6 +10,9 @@ import { gettext, memory, number } from "./i18n.js";
 import { setLevel } from "./slices.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+const PATTERNS = { stranded: "#pat-hatch", reserved: "#pat-hatch", cleaning: "#pat-dots", blocked: "#pat-cross" };
+// A slice is drawn 100 units wide: browsers rasterise tiny user units coarsely.
+const UNIT = 100;
 const TONES = { online: "good", stale: "warn", draining: "warn", maintenance: "warn" };
 
 function html(tag, className, text) {
@@ -31,13 +34,14 @@ function slice(slot) {
   if (slot.lease) group.dataset.lease = slot.lease;
   group.dataset.tip = slot.title ?? slot.label ?? "";
   const hold = slot.url ? svg("a", { href: slot.url, "aria-label": group.dataset.tip, tabindex: "-1" }) : group;
-  const place = { x: slot.start, width: slot.size };
+  const place = { x: slot.start * UNIT, width: slot.size * UNIT };
   hold.append(svg("rect", { class: "slice-base", y: 0, height: 100, ...place }));
   if (kind === "lease") {
     hold.append(svg("rect", { class: "slice-level", y: 0, height: 100, ...place }));
     hold.append(svg("rect", { class: "slice-edge", y: 90, height: 10, ...place }));
   }
   if (hold !== group) group.append(hold);
+  if (PATTERNS[kind]) group.append(svg("use", { class: "pattern", href: PATTERNS[kind], height: 100, ...place }));
   return group;
 }
 
@@ -47,14 +51,14 @@ function device(fact) {
   const caption = html("div", "caption");
   caption.append(html("b", "", `${fact.index} · ${fact.model}`), html("span", "now", fact.blocked ? fact.note : ""));
   const outer = svg("svg", { class: "slices", role: "group", tabindex: "-1", "aria-label": words(fact) });
-  const inner = svg("svg", { viewBox: `0 0 ${fact.grid} 100`, width: "100%", height: "100%", preserveAspectRatio: "none" });
+  const inner = svg("svg", { viewBox: `0 0 ${fact.grid * UNIT} 100`, width: "100%", height: "100%", preserveAspectRatio: "none" });
   const slots = fact.slots ?? [];
   inner.append(...slots.map(slice));
   for (const slot of slots) {
-    if (slot.start) inner.append(svg("line", { class: "gap", x1: slot.start, x2: slot.start, y1: 0, y2: 100 }));
+    if (slot.start) inner.append(svg("line", { class: "gap", x1: slot.start * UNIT, x2: slot.start * UNIT, y1: 0, y2: 100 }));
   }
   outer.append(inner);
-  if (fact.blocked) outer.append(svg("rect", { width: "100%", height: "100%", fill: "url(#pat-cross)" }));
+  if (fact.blocked) outer.append(svg("use", { class: "pattern is-blocked", href: "#pat-cross", width: "100%", height: "100%" }));
   box.append(caption, outer);
   return box;
 }
@@ -142,6 +146,7 @@ export function mount(map, signal) {
     if (text === drawn) return;
     drawn = text;
     map.replaceChildren(...JSON.parse(text).nodes.map(node));
+    map.classList.toggle("is-large", map.children.length > 16);
     boxes = new Map([...map.querySelectorAll(".map-device")].map((box) => [box.dataset.uuid, box]));
     map.querySelector(".map-device > .slices")?.setAttribute("tabindex", "0");
   }

@@ -5,7 +5,9 @@ export function setLevel(group, util) {
   const level = group.querySelector(".slice-level");
   if (!level) return;
   const known = util !== null && util !== undefined;
-  level.style.transform = `scaleY(${known ? Math.min(100, Math.max(0, util)) / 100 : 0})`;
+  const height = known ? Math.min(100, Math.max(0, util)) : 0;
+  level.style.height = `${height}px`;
+  level.style.y = `${100 - height}px`;
   group.dataset.util = known ? String(Math.round(util)) : "unknown";
 }
 

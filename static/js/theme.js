@@ -8,8 +8,8 @@ function choose(theme) {
   else root.setAttribute("data-bs-theme", theme);
   const secure = location.protocol === "https:" ? "; Secure" : "";
   document.cookie = `berth_theme=${theme}; Path=/; Max-Age=${theme === "auto" ? 0 : YEAR_S}; SameSite=Lax${secure}`;
-  document.querySelectorAll("[data-theme-switch] [data-theme]").forEach((button) => {
-    button.setAttribute("aria-pressed", String(button.dataset.theme === theme));
+  document.querySelectorAll("[data-choose-theme]").forEach((button) => {
+    button.setAttribute("aria-pressed", String(button.dataset.chooseTheme === theme));
   });
   document.dispatchEvent(new CustomEvent("theme:change"));
 }
@@ -17,8 +17,8 @@ function choose(theme) {
 /** Listen to the theme switch, and pass on a change of the system's own theme. */
 export function startTheme() {
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-theme-switch] [data-theme]");
-    if (button) choose(button.dataset.theme);
+    const button = event.target.closest("[data-choose-theme]");
+    if (button) choose(button.dataset.chooseTheme);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     document.dispatchEvent(new CustomEvent("theme:change"));
