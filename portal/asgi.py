@@ -15,12 +15,13 @@ HTTP_THREADS = 4
 
 _wsgi = get_wsgi_application()
 
-from portal.sockets import routes  # noqa: E402 (needs the app registry)
+from portal import sockets  # noqa: E402 (needs the app registry)
 
 
 async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
     while True:
         message = await receive()
+        await (sockets.start if message["type"] == "lifespan.startup" else sockets.stop)()
         await send({"type": message["type"] + ".complete"})
         if message["type"] == "lifespan.shutdown":
             return
@@ -29,7 +30,7 @@ async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
 application = ProtocolTypeRouter(
     {
         "http": WSGIMiddleware(cast(Any, _wsgi), workers=HTTP_THREADS),
-        "websocket": URLRouter(routes),
+        "websocket": URLRouter(sockets.routes),
         "lifespan": _lifespan,
     }
 )

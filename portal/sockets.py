@@ -1,7 +1,29 @@
-"""Every WebSocket address of the portal."""
+"""Every WebSocket address of the portal; any other one is closed with 4404."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-routes: list[Any] = []
+from django.urls import re_path
+
+from portal.agents.consumers import AgentConsumer
+from portal.telemetry.beat import beat
+from portal.telemetry.consumers import live_socket, unknown_socket
+
+# Django's route takes any callable; its annotation knows only views.
+_live, _agent, _unknown = cast(Any, live_socket), AgentConsumer.as_asgi(), cast(Any, unknown_socket)
+routes: list[Any] = [
+    re_path(r"^ws/live/$", _live),
+    re_path(r"^agent/v1/?$", _agent),
+    re_path(r"", _unknown),
+]
+
+
+async def start() -> None:
+    """Begin to keep live figures, so that the first page of this process has some."""
+    beat().start()
+
+
+async def stop() -> None:
+    """Stop listening before the event loop ends."""
+    await beat().stop()

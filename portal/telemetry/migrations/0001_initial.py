@@ -4,28 +4,50 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='MinuteRollup',
+            name="MinuteRollup",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('device_id', models.BigIntegerField(null=True)),
-                ('lease_id', models.BigIntegerField(null=True)),
-                ('minute', models.DateTimeField()),
-                ('samples', models.PositiveSmallIntegerField()),
-                ('util_mean', models.FloatField(null=True)),
-                ('util_max', models.FloatField(null=True)),
-                ('memory_max_mib', models.PositiveIntegerField(null=True)),
-                ('energy_mj', models.BigIntegerField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("device_id", models.BigIntegerField(null=True)),
+                ("lease_id", models.BigIntegerField(null=True)),
+                ("minute", models.DateTimeField()),
+                ("samples", models.PositiveSmallIntegerField()),
+                ("util_mean", models.FloatField(null=True)),
+                ("util_max", models.FloatField(null=True)),
+                ("memory_max_mib", models.PositiveIntegerField(null=True)),
+                ("energy_mj", models.BigIntegerField(null=True)),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('device_id__isnull', False), ('lease_id__isnull', True)), models.Q(('device_id__isnull', True), ('lease_id__isnull', False)), _connector='OR'), name='rollup_is_of_one_thing'), models.UniqueConstraint(condition=models.Q(('lease_id', None)), fields=('device_id', 'minute'), name='rollup_once_per_device'), models.UniqueConstraint(condition=models.Q(('device_id', None)), fields=('lease_id', 'minute'), name='rollup_once_per_lease')],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("device_id__isnull", False), ("lease_id__isnull", True)),
+                            models.Q(("device_id__isnull", True), ("lease_id__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="rollup_is_of_one_thing",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("lease_id", None)),
+                        fields=("device_id", "minute"),
+                        name="rollup_once_per_device",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("device_id", None)),
+                        fields=("lease_id", "minute"),
+                        name="rollup_once_per_lease",
+                    ),
+                ],
             },
         ),
     ]

@@ -1,0 +1,196 @@
+"""Samples of agents come in here: checked against what the node has, sent on as one compact frame.
+
+Nothing here touches the database per frame or knows of browsers. Frames of all nodes that arrive
+within ``BATCH_S`` leave together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from datetime import datetime
+
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from nodeagent.protocol.messages import DeviceSample, Samples, SlotSample
+from portal.common.live import FRAMES, hub, wire_name
+from portal.telemetry import minutes
+from portal.telemetry.frames import DeviceNow, Frame, SlotNow, by_lease, lease_now, pack
+from portal.telemetry.latest import LATEST, LATEST_FOR_S
+from portal.telemetry.ring import KNOWN_BOOTS, is_next
+from portal.telemetry.roster import NodeFacts, Roster, RosterKeeper
+
+log = logging.getLogger(__name__)
+MINUTES = "berth:minutes"  # list: finished minutes that wait for the worker
+MOST_MINUTES = 10_000
+BATCH_S = 0.05
+SEND_WITHIN_S = 3
+
+
+class Intake:
+    """One per event loop: the order of frames, the open minutes and what leaves next."""
+
+    def __init__(self) -> None:
+        self.roster = RosterKeeper()
+        self.book = minutes.MinuteBook()
+        self.dropped = 0
+        self._last: dict[str, Frame] = {}
+        self._boots: dict[str, list[str]] = {}
+        self._frames: dict[str, str] = {}
+        self._minutes: list[str] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def accept(self, name: str, samples: Samples, *, at: datetime) -> bool:
+        """Take a node's samples; False when they were overtaken or the node is not known."""
+        roster = await self.roster.ready()
+        node = roster.nodes.get(name)
+        if node is None:
+            self.roster.want()
+            return False
+        frame = self._frame(roster, node, samples, at.timestamp())
+        if not self._is_newer(frame):
+            self.dropped += 1
+            return False
+        self._last[name] = frame
+        self._count(roster, node, frame, samples)
+        self._frames[name] = pack(frame)
+        self._send_soon()
+        return True
+
+    def _is_newer(self, frame: Frame) -> bool:
+        before, boots = self._last.get(frame.node), self._boots.setdefault(frame.node, [])
+        if before is None or frame.boot_id not in boots:
+            boots[:] = [*boots[-KNOWN_BOOTS + 1 :], frame.boot_id]
+            return True
+        return frame.boot_id == boots[-1] and is_next(frame, before)
+
+    def _frame(self, roster: Roster, node: NodeFacts, samples: Samples, at: float) -> Frame:
+        devices = [_device(node, sample) for sample in samples.devices]
+        slots = [_slot(roster, node, sample) for sample in samples.slots]
+        if None in devices or None in slots:
+            # New on the node, or something that it may not speak for: look again, leave it out until then.
+            self.roster.want()
+        return Frame(
+            node.name,
+            round(at, 3),
+            samples.boot_id,
+            samples.seq,
+            tuple({device.uuid: device for device in devices if device}.values()),
+            tuple({(slot.lease, slot.device, slot.start): slot for slot in slots if slot}.values()),
+        )
+
+    def _count(self, roster: Roster, node: NodeFacts, frame: Frame, samples: Samples) -> None:
+        minute, over = self.book.minute(node.name, frame.at)
+        if over is not None:
+            self._keep([over])
+        counters = {sample.device: sample.energy_mj for sample in samples.devices}
+        for device in frame.devices:
+            pk = node.devices[device.uuid].id
+            energy = self.book.energy_since(pk, frame.boot_id, counters[device.uuid])
+            minute.devices.setdefault(pk, minutes.Sums()).add(device.util, device.memory_used_mib, energy)
+        for lease, slots in by_lease(frame.slots).items():
+            now = lease_now(frame, slots)
+            sums = minute.leases.setdefault(roster.leases[lease].id, minutes.Sums())
+            sums.add(now.util, now.memory_used_mib)
+
+    def flush(self, *, now: float) -> None:
+        """Send on the minutes that are over although their node has gone silent."""
+        self._keep(self.book.overdue(now=now))
+        if self._minutes:
+            self._send_soon()
+
+    def _keep(self, over: list[minutes.Minute]) -> None:
+        self._minutes.extend(minutes.texts(over))
+        del self._minutes[:-MOST_MINUTES]
+
+    def _send_soon(self) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._frames or self._minutes:
+            await asyncio.sleep(BATCH_S)
+            frames, self._frames = self._frames, {}
+            over, self._minutes = self._minutes, []
+            try:
+                async with asyncio.timeout(SEND_WITHIN_S):
+                    await self._put(frames, over)
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("%d frames not sent: %s", len(frames), error)
+                self._minutes = (over + self._minutes)[-MOST_MINUTES:]
+                return
+
+    async def _put(self, frames: dict[str, str], over: list[str]) -> None:
+        async with hub().client.pipeline(transaction=False) as pipe:
+            if frames:
+                pipe.publish(wire_name(FRAMES), "[" + ",".join(frames.values()) + "]")
+                pipe.hset(LATEST, items=[part for item in frames.items() for part in item])
+                pipe.expire(LATEST, LATEST_FOR_S)
+            if over:
+                pipe.rpush(MINUTES, *over)
+                pipe.ltrim(MINUTES, -MOST_MINUTES, -1)
+            await pipe.execute()
+
+
+def _device(node: NodeFacts, sample: DeviceSample) -> DeviceNow | None:
+    facts = node.devices.get(sample.device)
+    if facts is None:
+        return None
+    return DeviceNow(
+        sample.device,
+        _tenth(sample.util_percent),
+        sample.memory_used_mib,
+        facts.memory_mib,
+        _tenth(sample.power_w),
+        _tenth(sample.temperature_c),
+        sample.source,
+    )
+
+
+def _slot(roster: Roster, node: NodeFacts, sample: SlotSample) -> SlotNow | None:
+    lease = roster.leases.get(sample.lease)
+    place = lease.places.get((sample.device, sample.start)) if lease and lease.node == node.name else None
+    if lease is None or place is None:
+        return None
+    return SlotNow(
+        lease.uid,
+        lease.team_id,
+        place.device,
+        place.start,
+        place.size,
+        place.is_whole,
+        _tenth(sample.util_percent),
+        sample.memory_used_mib,
+        place.memory_mib,
+        sample.source,
+    )
+
+
+def _tenth(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+_intakes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Intake] = weakref.WeakKeyDictionary()
+
+
+def intake() -> Intake:
+    """Return the intake of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _intakes:
+        _intakes[loop] = Intake()
+    return _intakes[loop]
+
+
+async def accept_samples(node_id: int, name: str, samples: Samples, *, at: datetime | None = None) -> bool:
+    """Take one Samples message of a node whose connection is proven.
+
+    What the node may not speak for (a device or a lease that is not on it) is left out. False when
+    the message was overtaken or ``node_id`` is no node we know. Costs no query and no wait.
+    """
+    keeper = intake()
+    node = (await keeper.roster.ready()).nodes.get(name)
+    if node is not None and node.id != node_id:
+        return False
+    return await keeper.accept(name, samples, at=at or timezone.now())

@@ -1,0 +1,103 @@
+"""One-minute sums of what nodes measured: pure, fed by the process that holds the agent's connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LATE_S = 5
+
+
+@dataclass(slots=True)
+class Sums:
+    """One minute of one device or lease; what was never known stays None."""
+
+    samples: int = 0
+    util_known: int = 0
+    util_sum: float = 0.0
+    util_max: float | None = None
+    memory_max_mib: int | None = None
+    energy_mj: int | None = None
+
+    def add(self, util: float | None, memory_mib: int | None, energy_mj: int | None = None) -> None:
+        """Count one second."""
+        self.samples += 1
+        if util is not None:
+            self.util_known += 1
+            self.util_sum += util
+            self.util_max = max(util, self.util_max or 0.0)
+        if memory_mib is not None:
+            self.memory_max_mib = max(memory_mib, self.memory_max_mib or 0)
+        if energy_mj is not None:
+            self.energy_mj = (self.energy_mj or 0) + energy_mj
+
+    @property
+    def util_mean(self) -> float | None:
+        """Return the mean over the seconds that were known."""
+        return round(self.util_sum / self.util_known, 2) if self.util_known else None
+
+
+@dataclass(slots=True)
+class Minute:
+    """One minute of a node, by row id. ``begins`` is a Unix second."""
+
+    node: str
+    begins: int
+    devices: dict[int, Sums] = field(default_factory=dict)
+    leases: dict[int, Sums] = field(default_factory=dict)
+
+
+class MinuteBook:
+    """The open minute of each node that speaks to this process."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Minute] = {}
+        self._energy: dict[int, tuple[str, int]] = {}
+
+    def minute(self, node: str, at: float) -> tuple[Minute, Minute | None]:
+        """Return the minute that ``at`` falls into, and the one before it when that is over now."""
+        begins = int(at) // 60 * 60
+        minute = self._open.get(node)
+        if minute is not None and minute.begins == begins:
+            return minute, None
+        opened = self._open[node] = Minute(node, begins)
+        return opened, minute
+
+    def energy_since(self, device_id: int, boot_id: str, counter_mj: int | None) -> int | None:
+        """Return what a device used since its last sample; None at first, after a reboot or when unknown."""
+        if counter_mj is None:
+            return None
+        before = self._energy.get(device_id)
+        self._energy[device_id] = (boot_id, counter_mj)
+        if before is None or before[0] != boot_id or counter_mj < before[1]:
+            return None
+        return counter_mj - before[1]
+
+    def overdue(self, *, now: float) -> list[Minute]:
+        """Take out the minutes that are over although their node has not spoken since."""
+        over = [minute for minute in self._open.values() if minute.begins + 60 + LATE_S <= now]
+        for minute in over:
+            del self._open[minute.node]
+        return over
+
+
+def write(minute: Minute) -> str:
+    """Return a minute as text."""
+    return json.dumps(asdict(minute), separators=(",", ":"), allow_nan=False)
+
+
+def read(text: str) -> Minute:
+    """Return the minute in a text, or raise ValueError, TypeError, KeyError or AttributeError."""
+    raw = json.loads(text)
+    return Minute(str(raw["node"]), int(raw["begins"]), _sums(raw["devices"]), _sums(raw["leases"]))
+
+
+def _sums(raw: dict[str, dict[str, Any]]) -> dict[int, Sums]:
+    return {int(key): Sums(**value) for key, value in raw.items()}
+
+
+def texts(minutes: Iterable[Minute]) -> list[str]:
+    """Return minutes that hold anything, as texts."""
+    return [write(minute) for minute in minutes if minute.devices or minute.leases]

@@ -1,0 +1,358 @@
+"""The coalescing hub of one web process: which local sockets look at what, one text per topic and tick.
+
+Cost grows with sockets × ticks, not with nodes × sockets. Everything here runs in one event loop;
+time is passed in. ``beat`` calls it, ``consumers`` talk to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import weakref
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import DatabaseError
+from django.utils.translation import gettext as _
+from django.utils.translation import override
+
+from portal.common.live import EVENTS, FRAMES, hub
+from portal.leases.models import Lease
+from portal.telemetry import payloads, visitors
+from portal.telemetry.database import in_database
+from portal.telemetry.frames import unpack
+from portal.telemetry.ingest import intake
+from portal.telemetry.mailbox import Mailbox
+from portal.telemetry.nodeview import NodeTexts, Scope, is_fresh
+from portal.telemetry.ring import readings
+from portal.telemetry.roster import TeamFacts
+from portal.telemetry.visitors import Visitor
+
+log = logging.getLogger(__name__)
+MAX_TOPICS = 64
+MISSES_ALLOWED = 3
+SIGN_IN, NOT_ALLOWED, LATER, RESTART = 4401, 4403, 1013, 1012
+_TOPIC = re.compile(r"me|fleet|lease:[a-z0-9-]{1,24}|node:[A-Za-z0-9_-]{1,60}")
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A topic that a socket looks at; ``team_id`` and ``memory_mib`` of a lease."""
+
+    team_id: int | None = None
+    memory_mib: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """One local socket: who sits there, what they look at, what waits to be written, how it ends."""
+
+    visitor: Visitor
+    closing: asyncio.Future[int]
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    topics: dict[str, Watched] = field(default_factory=dict)
+
+    def close(self, code: int) -> None:
+        """End the socket with a code; the first one counts."""
+        if not self.closing.done():
+            self.closing.set_result(code)
+
+    def refuse(self, code: str, topic: str = "") -> None:
+        """Tell the person why something was not done."""
+        with override(self.visitor.language or None):
+            self.mailbox.put(payloads.error_text(code, str(_SENTENCES[code]()), topic))
+
+
+_SENTENCES = {
+    "unknown_topic": lambda: _("There is no such topic for you. Check its name, or ask its team for access."),
+    "too_many_topics": lambda: _("Watch at most %(n)d topics on one connection.") % {"n": MAX_TOPICS},
+    "bad_message": lambda: _('Send JSON like {"op": "subscribe", "topics": ["me"]}.'),
+    "unavailable": lambda: _("This could not be looked up now. Subscribe again in a few seconds."),
+    "live_paused": lambda: _("Live figures pause; they come back by themselves."),
+}
+
+
+class Switchboard:
+    """Seats, topics and the texts between them."""
+
+    def __init__(self) -> None:
+        self.keeper = intake().roster
+        self.seats: set[Seat] = set()
+        self.topics: dict[str, set[Seat]] = {}
+        self.writes = 0
+        self._seqs: dict[str, int] = {}
+        self._dirty: set[str] = set()
+        self._looks: dict[str, tuple[str, bool]] = {}
+        self._nodes = NodeTexts(readings, self.keeper)
+        self._audiences: dict[int, list[Seat]] = {}
+        self._late: set[asyncio.Task[None]] = set()
+        self._misses = 0
+        self._is_paused = False
+
+    def listen(self) -> None:
+        """Begin to take frames and events from the hub. Safe to repeat."""
+        news = hub()
+        news.listen(FRAMES, self.on_frame)
+        news.listen(EVENTS, self.on_event)
+        news.watch(self.on_news)
+
+    # --- seats ---------------------------------------------------------------------------------
+
+    def join(self, visitor: Visitor) -> Seat:
+        """Seat a visitor."""
+        seat = Seat(visitor, asyncio.get_running_loop().create_future())
+        self.seats.add(seat)
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        """Forget a socket. Safe to repeat."""
+        self.unsubscribe(seat, list(seat.topics))
+        self.seats.discard(seat)
+
+    async def subscribe(self, seat: Seat, topics: list[str], *, now: datetime) -> None:
+        """Add topics and send a snapshot of each; one out of sight answers like one that does not exist."""
+        try:
+            known = await self._look_up(seat, topics, now)
+        except DatabaseError as error:
+            log.warning("a subscription could not be looked up: %s", error)
+            seat.refuse("unavailable")
+            return
+        for topic in dict.fromkeys(topics):
+            if topic not in known:
+                seat.refuse("unknown_topic", topic[:80])
+            elif topic not in seat.topics and len(seat.topics) >= MAX_TOPICS:
+                seat.refuse("too_many_topics", topic)
+            elif seat in self.seats:
+                self._watch(seat, topic, known[topic])
+                self._send_snapshot(seat, topic, now.timestamp())
+
+    def _watch(self, seat: Seat, topic: str, watched: Watched) -> None:
+        seat.topics[topic] = watched
+        self.topics.setdefault(topic, set()).add(seat)
+        if topic == "me":
+            self._audiences.clear()
+
+    def unsubscribe(self, seat: Seat, topics: list[str]) -> None:
+        """Stop sending topics; others are ignored."""
+        for topic in topics:
+            if seat.topics.pop(topic, None) is None:
+                continue
+            seat.mailbox.forget(topic)
+            self.topics[topic].discard(seat)
+            if not self.topics[topic]:
+                del self.topics[topic]
+                self._seqs.pop(topic, None)
+            if topic == "me":
+                self._audiences.clear()
+
+    async def _look_up(self, seat: Seat, topics: list[str], now: datetime) -> dict[str, Watched]:
+        """Return the topics that this person may watch. Rights are read afresh where an object is named."""
+        found = {topic: Watched() for topic in topics if topic in ("me", "fleet")}
+        named = {topic for topic in topics if topic not in found and _TOPIC.fullmatch(topic)}
+        if not named:
+            return found
+        uids = [topic.removeprefix("lease:") for topic in named if topic.startswith("lease:")]
+        visitor, rows = await in_database(lambda: _read(seat.visitor, uids, now))
+        if visitor is None:
+            seat.close(SIGN_IN)
+            return {}
+        self._reseat(seat, visitor)
+        await self._learn({row[1] for row in rows}, named)
+        roster = self.keeper.roster
+        for uid, team_id, memory_mib in rows:
+            if roster.sees(visitor.held, team_id):
+                found[f"lease:{uid}"] = Watched(team_id, memory_mib)
+        found |= {topic: Watched() for topic in named if topic.removeprefix("node:") in roster.nodes}
+        return found
+
+    async def _learn(self, team_ids: set[int], named: set[str]) -> None:
+        """Read the roster again when a team or node is missing in it, at most every half second."""
+        roster = await self.keeper.ready()
+        nodes = {topic.removeprefix("node:") for topic in named if topic.startswith("node:")}
+        if team_ids <= roster.teams.keys() and nodes <= roster.nodes.keys():
+            return
+        self.keeper.want()
+        if self.keeper.is_due():
+            await self.keeper.refresh()
+
+    def _reseat(self, seat: Seat, visitor: Visitor) -> None:
+        if seat.visitor.held != visitor.held:
+            self._audiences.clear()
+        seat.visitor = visitor
+
+    # --- frames ----------------------------------------------------------------------------------
+
+    def on_frame(self, _channel: str, message: Any) -> None:
+        """Keep a frame that arrived and note which topics have something new."""
+        frame = unpack(message)
+        touched = readings.take(frame)
+        if touched is None or not self.topics:
+            return
+        self._dirty |= {"fleet", f"node:{frame.node}"}
+        self._dirty |= {f"lease:{lease}" for lease in touched}
+
+    def tick(self, *, now: float) -> int:
+        """Write what is new since the last tick, each text made once; returns how many were handed on."""
+        if not self.topics:
+            self._dirty.clear()
+            return 0
+        self._notice_silence(now)
+        due, self._dirty = self._dirty & self.topics.keys(), set()
+        before = self.writes
+        for topic in due:
+            self._send_frame(topic, now)
+        return self.writes - before
+
+    def _notice_silence(self, now: float) -> None:
+        looks = {name: self._nodes.look(name, now=now) for name in self.keeper.roster.nodes}
+        for name, look in looks.items():
+            if self._looks.get(name, look) != look:
+                self._dirty |= {"fleet", f"node:{name}"}
+                frame = readings.frames.get(name)
+                self._dirty |= {f"lease:{slot.lease}" for slot in frame.slots} if frame else set()
+        self._looks = looks
+
+    def _send_frame(self, topic: str, now: float) -> None:
+        seq = self._seqs[topic] = self._seqs.get(topic, 0) + 1
+        made: dict[Scope, str] = {}
+        for seat in self.topics[topic]:
+            scope = frozenset() if topic.startswith("lease:") else seat.visitor.held
+            if scope not in made:
+                at, data = self._data(topic, scope, seat.topics[topic], now)
+                made[scope] = payloads.envelope("frame", topic, seq, at, data)
+            seat.mailbox.put_frame(topic, made[scope])
+            self.writes += 1
+
+    def _send_snapshot(self, seat: Seat, topic: str, now: float) -> None:
+        seat.mailbox.forget(topic)
+        at, data = self._data(topic, seat.visitor.held, seat.topics[topic], now, is_snapshot=True)
+        seat.mailbox.put(payloads.envelope("snapshot", topic, self._seqs.get(topic, 0), at, data))
+
+    def _data(
+        self, topic: str, scope: Scope, watched: Watched, now: float, *, is_snapshot: bool = False
+    ) -> tuple[float, str]:
+        kind, _sep, name = topic.partition(":")
+        if kind == "lease":
+            return self._lease_data(name, watched, now, is_snapshot=is_snapshot)
+        if kind == "me":
+            return now, "{}"
+        names = [name] if kind == "node" else list(self.keeper.roster.nodes)
+        texts = {name: self._nodes.text(name, scope, now=now) for name in names}
+        return now, payloads.nodes_data({name: text for name, text in texts.items() if text is not None})
+
+    def _lease_data(self, uid: str, watched: Watched, now: float, *, is_snapshot: bool) -> tuple[float, str]:
+        seen = readings.leases.get(uid)
+        fresh = seen is not None and is_fresh(seen.at, now=now)
+        facts = self.keeper.roster.leases.get(uid)
+        places = list(facts.places.values()) if facts else []
+        data = payloads.lease_data(seen, places, memory_mib=watched.memory_mib, is_fresh=fresh)
+        if is_snapshot:
+            data = payloads.with_history(data, readings.history("lease", uid, now=now))
+        return seen.at if seen is not None and fresh else now, payloads.dumps(data)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def on_event(self, _channel: str, event: Any) -> None:
+        """Hand a change of state at once to those who may see its team."""
+        team_id = event.get("team") if isinstance(event, dict) else None
+        if not isinstance(team_id, int) or not self.topics.get("me"):
+            return
+        team = self.keeper.roster.teams.get(team_id)
+        if team is not None:
+            self._tell(event, team_id, team)
+            return
+        task = asyncio.get_running_loop().create_task(self._tell_late(event, team_id))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _tell_late(self, event: dict[str, Any], team_id: int) -> None:
+        if team_id not in self.keeper.roster.teams:
+            await self.keeper.refresh()
+        team = self.keeper.roster.teams.get(team_id)
+        if team is not None:
+            self._tell(event, team_id, team)
+
+    def _tell(self, event: dict[str, Any], team_id: int, team: TeamFacts) -> None:
+        audience = self._audience(team_id, team)
+        if not audience:
+            return
+        text = payloads.event_text(event, team.slug)
+        for seat in audience:
+            seat.mailbox.put(text)
+
+    def _audience(self, team_id: int, team: TeamFacts) -> list[Seat]:
+        if team_id not in self._audiences:
+            self._audiences[team_id] = [
+                seat for seat in self.topics.get("me", ()) if not seat.visitor.held.isdisjoint(team.lineage)
+            ]
+        return self._audiences[team_id]
+
+    def on_news(self, is_open: bool) -> None:
+        """Say that live news pauses; when it is back, let everybody come again and read the rows."""
+        if not is_open:
+            self._is_paused = True
+            for seat in self.seats:
+                seat.refuse("live_paused")
+        elif self._is_paused:
+            self._is_paused = False
+            for seat in self.seats:
+                seat.close(RESTART)
+
+    # --- rights ----------------------------------------------------------------------------------
+
+    async def review(self, *, now: datetime) -> None:
+        """Ask again who may stay: 4401 for whoever signed out, 4403 where a right was lost.
+
+        When the database cannot be asked three times running, everybody must come again.
+        """
+        asked = {seat.visitor.key: seat.visitor for seat in self.seats}
+        if not asked:
+            return
+        try:
+            alive = await in_database(lambda: visitors.review(list(asked.values()), now=now))
+            self._misses = 0
+        except DatabaseError as error:
+            self._misses += 1
+            log.warning("rights of %d sockets not checked: %s", len(self.seats), error)
+            if self._misses >= MISSES_ALLOWED:
+                for seat in self.seats:
+                    seat.close(LATER)
+            return
+        if self.keeper.is_due():
+            await self.keeper.refresh()
+        self._audiences.clear()
+        self._nodes.forget()
+        for seat in self.seats:
+            if seat.visitor.key in asked:
+                self._judge(seat, alive.get(seat.visitor.key))
+
+    def _judge(self, seat: Seat, visitor: Visitor | None) -> None:
+        if visitor is None:
+            seat.close(SIGN_IN)
+            return
+        seat.visitor = visitor
+        teams = {watched.team_id for watched in seat.topics.values() if watched.team_id is not None}
+        if not visitor.held or not all(self.keeper.roster.sees(visitor.held, team) for team in teams):
+            seat.close(NOT_ALLOWED)
+
+
+def _read(
+    visitor: Visitor, uids: list[str], now: datetime
+) -> tuple[Visitor | None, list[tuple[str, int, int]]]:
+    """Return the visitor as they are now, and (uid, team, MiB) of leases, whoever may see them."""
+    rows = Lease.objects.filter(uid__in=uids).values_list("uid", "team_id", "count", "flavor__memory_mib")
+    leases = [(uid, team_id, count * mib) for uid, team_id, count, mib in rows] if uids else []
+    return visitors.review([visitor], now=now).get(visitor.key), leases
+
+
+_boards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Switchboard] = weakref.WeakKeyDictionary()
+
+
+def switchboard() -> Switchboard:
+    """Return the switchboard of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _boards:
+        _boards[loop] = Switchboard()
+    return _boards[loop]
