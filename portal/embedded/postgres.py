@@ -53,14 +53,22 @@ def within_reach(engine: Engine, account: Account, home: Path) -> Engine:
     """The engine itself, or a copy under ``home`` when its account cannot enter the folder it lies in."""
     if can_reach(account, engine.program):
         return engine
+    installed = engine.bin.parent
+    package = installed.parent
     copy = home / f"engine-{engine.version}"
-    if not (copy / "bin" / "initdb").exists():
+    if not copy.exists():
         unfinished = home / f"engine-{engine.version}.part"
         shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(engine.bin.parent, unfinished, ignore=shutil.ignore_patterns("include"))
+        # The wheel's programs look for their libraries beside the package, relative to themselves.
+        libraries = package.with_name(f"{package.name}.libs")
+        kept = unfinished / package.name / installed.name
+        shutil.copytree(installed, kept, ignore=shutil.ignore_patterns("include"))
+        if libraries.is_dir():
+            shutil.copytree(libraries, unfinished / libraries.name)
         _hand_over(unfinished, account)
         unfinished.rename(copy)
-    return Engine(copy / "bin" / "postgres", engine.version, f"copy of {engine.source}")
+    program = copy / package.name / installed.name / "bin" / "postgres"
+    return Engine(program, engine.version, f"copy of {engine.source}")
 
 
 def _hand_over(folder: Path, account: Account) -> None:

@@ -90,17 +90,18 @@ def test_an_engine_its_account_cannot_enter_is_copied_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = Account("nobody", 65534, 65534)
-    program(tmp_path / "wheel/bin/postgres", "")
-    program(tmp_path / "wheel/bin/initdb", "")
-    (tmp_path / "wheel/include").mkdir()
+    program(tmp_path / "site/pgserver/pg18/bin/postgres", "")
+    program(tmp_path / "site/pgserver/pg18/include/c.h", "")
+    program(tmp_path / "site/pgserver.libs/libpq.so", "")
     monkeypatch.setattr(postgres, "can_reach", lambda _account, _path: False)
     monkeypatch.setattr(postgres.os, "chown", lambda *_: None)
-    engine = Engine(tmp_path / "wheel/bin/postgres", "18.4", "wheel")
+    engine = Engine(tmp_path / "site/pgserver/pg18/bin/postgres", "18.4", "wheel")
 
     copy = postgres.within_reach(engine, nobody, tmp_path / "home")
 
-    assert copy.program == tmp_path / "home/engine-18.4/bin/postgres"
-    assert not (tmp_path / "home/engine-18.4/include").exists()
+    assert copy.program == tmp_path / "home/engine-18.4/pgserver/pg18/bin/postgres"
+    assert (copy.bin / "../../../pgserver.libs/libpq.so").exists()
+    assert not (copy.bin.parent / "include").exists()
     assert postgres.within_reach(engine, nobody, tmp_path / "home") == copy
 
 
