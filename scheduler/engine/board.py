@@ -86,6 +86,11 @@ class Board:
             return 1
         return _shares_within(shape, WHOLE_MILLI, self.device.memory_mib, self.device.max_clients)
 
+    def idle_room(self, shape: Shape) -> int:
+        """How many units of one claim would fit if the board held nothing (see ``room``)."""
+        units = self.idle_units(shape)
+        return min(units, 1) if shape.is_shared else units
+
     def hosts_for(self, shape: Shape) -> bool:
         """Whether the board is open for shares of this mode and, where it matters, this team."""
         return self.use == shape.kind.mode and (not shape.team_id or self.team_id == shape.team_id)

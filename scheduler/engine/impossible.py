@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from scheduler.engine.board import WHOLE_MILLI, Board, by_node
+from scheduler.engine.board import WHOLE_MILLI, by_node
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, bad_field
@@ -47,7 +45,7 @@ def _no_such_device(room: Room, shape: Shape) -> Reason | None:
 
 def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
     nodes = by_node(room.matching(shape.kind))
-    most = max(_idle_room(boards, shape) for boards in nodes)
+    most = max(sum(board.idle_room(shape) for board in boards) for boards in nodes)
     if most >= shape.wanted:
         return None
     wanted: dict[str, int] = {"count": shape.wanted}
@@ -57,11 +55,6 @@ def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
         wanted |= {"share_milli": shape.share_milli, "memory_mib": shape.memory_mib}
         nearest = {"share_milli": WHOLE_MILLI, "memory_mib": max(b.device.memory_mib for b in boards)}
     return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
-
-
-def _idle_room(boards: Sequence[Board], shape: Shape) -> int:
-    units = (board.idle_units(shape) for board in boards)
-    return sum(min(n, 1) for n in units) if shape.is_shared else sum(units)
 
 
 def above_quota(room: Room, team_id: int, shape: Shape) -> Reason | None:

@@ -27,7 +27,7 @@ class Room:
         self._place = place_named(policy.place)
         self._matching: dict[Kind, tuple[Board, ...]] = {}
         self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
-        self._cheapest_unit: dict[Shape, int] = {}
+        self._least_cost: dict[Shape, int] = {}
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Self:
@@ -67,15 +67,16 @@ class Room:
         return self._place(shape, self.groups(shape.kind))
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:
-        """Whether the team's headroom covers the shape on the boards with the least weight."""
+        """Whether the team's headroom covers the shape where it costs least."""
         return self.budget.allows(team_id, self.least_cost(shape))
 
     def least_cost(self, shape: Shape) -> int:
-        """The cost of the shape if all its units stood on the lightest board that can serve it."""
-        known = self._cheapest_unit.get(shape)
+        """The cost of the shape on the node that would hold it most cheaply if all were idle and open."""
+        known = self._least_cost.get(shape)
         if known is None:
-            costs = (board.unit_cost(shape) for board in self.matching(shape.kind))
-            known = self._cheapest_unit[shape] = min(costs, default=0) * shape.wanted
+            costs = (_idle_cost(boards, shape) for boards in by_node(self.matching(shape.kind)))
+            known = min((cost for cost in costs if cost is not None), default=0)
+            self._least_cost[shape] = known
         return known
 
     def matching(self, kind: Kind) -> tuple[Board, ...]:
@@ -91,6 +92,15 @@ class Room:
         if known is None:
             known = self._groups[kind] = by_node(b for b in self.matching(kind) if not b.blocked)
         return known
+
+
+def _idle_cost(boards: Iterable[Board], shape: Shape) -> int | None:
+    need, cost = shape.wanted, 0
+    for board in sorted(boards, key=lambda b: b.unit_cost(shape)):
+        take = min(board.idle_room(shape), need)
+        cost += take * board.unit_cost(shape)
+        need -= take
+    return None if need else cost
 
 
 def _boards(nodes: Iterable[Node], devices: Iterable[Device]) -> list[Board]:

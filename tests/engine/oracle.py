@@ -1,0 +1,132 @@
+"""What is legal, written the slow and obvious way: the engine's answers are held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from scheduler.engine.events import held_by
+from scheduler.engine.model import (
+    SHARED_MODES,
+    Claim,
+    Device,
+    Grant,
+    Held,
+    Policy,
+    Profile,
+    Slot,
+    Snapshot,
+    TeamQuota,
+)
+
+
+def profile_of(device: Device, name: str) -> Profile | None:
+    """The profile of that name on a device."""
+    return next((p for p in device.profiles if p.name == name), None)
+
+
+def slots_for(claim: Claim, device: Device) -> Iterator[Slot]:
+    """Every place one unit of the claim could have on the device if it were idle."""
+    if claim.mode not in device.modes or (claim.models and device.model not in claim.models):
+        return
+    if claim.mode == "exclusive":
+        yield Slot(device.id, "exclusive", 0, device.grid, 1000, device.memory_mib)
+    elif claim.mode == "mig":
+        profile = profile_of(device, claim.profile)
+        for start in profile.starts if profile else ():
+            if device.layout is None or (claim.profile, start) in device.layout:
+                assert profile is not None
+                yield Slot(
+                    device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib,
+                    profile.name,
+                )  # fmt: skip
+    else:
+        yield Slot(device.id, claim.mode, 0, 0, claim.share_milli, claim.memory_mib)
+
+
+def is_legal_on(device: Device, held: Sequence[Held], policy: Policy) -> bool:
+    """Whether everything that is held on one device can be there together."""
+    parts = [h for h in held if not h.is_host]
+    if not parts:
+        return True
+    if len({h.mode for h in held}) > 1:
+        return False
+    if parts[0].mode in SHARED_MODES:
+        return (
+            sum(h.share_milli for h in parts) <= 1000
+            and sum(h.memory_mib for h in parts) <= device.memory_mib
+            and len(parts) <= device.max_clients
+            and (policy.share_across_teams or len({h.team_id for h in held}) == 1)
+        )
+    taken = [slice_ for h in parts for slice_ in range(h.start, h.start + h.size)]
+    names = [h.profile for h in parts]
+    return len(taken) == len(set(taken)) and all(
+        names.count(p.name) <= p.max_instances for p in device.profiles
+    )
+
+
+def cost_of(slots: Sequence[Slot], devices: dict[int, Device]) -> int:
+    """What slots cost their quota."""
+    return sum(-(-slot.share_milli * devices[slot.device_id].weight_milli // 1000) for slot in slots)
+
+
+def chain(team_id: int, quotas: Sequence[TeamQuota]) -> list[TeamQuota]:
+    """The team and its ancestors."""
+    rows = {q.team_id: q for q in quotas}
+    found: list[TeamQuota] = []
+    here: int | None = team_id
+    while here is not None and here in rows and rows[here] not in found:
+        found.append(rows[here])
+        here = rows[here].parent_id
+    return found
+
+
+def may_pay(team_id: int, cost: int, quotas: Sequence[TeamQuota]) -> bool:
+    """Whether every ceiling above the team admits the cost."""
+    return all(
+        q.ceiling_milli is None or q.used_milli + cost <= q.ceiling_milli for q in chain(team_id, quotas)
+    )
+
+
+def can_place(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether any legal placement of the claim exists, by trying all of them."""
+    blocked = {node.id for node in snapshot.nodes if node.blocked}
+    for node in snapshot.nodes:
+        devices = [
+            d for d in snapshot.devices if d.node_id == node.id and d.node_id not in blocked and not d.blocked
+        ]
+        places = [slot for device in devices for slot in slots_for(claim, device)]
+        if any(is_possible(claim, choice, snapshot, policy) for choice in combinations(places, claim.count)):
+            return True
+    return False
+
+
+def is_possible(claim: Claim, slots: Sequence[Slot], snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether these slots can be given to the claim now."""
+    devices = {d.id: d for d in snapshot.devices}
+    cost = cost_of(slots, devices)
+    if not may_pay(claim.team_id, cost, snapshot.quotas):
+        return False
+    grant = Grant(claim.id, claim.team_id, 0, tuple(slots), cost, claim.duration_s)
+    after = (*snapshot.held, *held_by(grant, snapshot.taken_at))
+    return all(
+        is_legal_on(devices[i], [h for h in after if h.device_id == i], policy)
+        for i in {s.device_id for s in slots}
+    )
+
+
+def after_grant(snapshot: Snapshot, grant: Grant) -> Snapshot:
+    """The picture after a grant is stored, host placements included."""
+    held = list(snapshot.held)
+    for one in held_by(grant, snapshot.taken_at):
+        shared = one.mode in SHARED_MODES
+        if shared and not any(h.is_host and h.device_id == one.device_id for h in held):
+            held.append(replace(one, size=8, share_milli=1000, is_host=True, lease_id=None))
+        held.append(one)
+    payers = {q.team_id for q in chain(grant.team_id, snapshot.quotas)}
+    quotas = tuple(
+        replace(q, used_milli=q.used_milli + grant.cost_milli) if q.team_id in payers else q
+        for q in snapshot.quotas
+    )
+    return replace(snapshot, held=tuple(held), quotas=quotas)
