@@ -160,6 +160,8 @@ class Session:
             try:
                 await asyncio.wait_for(changed.wait(), patience)
             except TimeoutError:
+                if not self._reconciler.is_unacknowledged:
+                    continue  # the answer came while we waited
                 log.info("no answer to the last report; sending it again")
             changed.clear()
             if not await self._send_report():
