@@ -100,28 +100,28 @@ def _make(driver: Driver, step: Step) -> SlotAccess:
 
 
 def _clear(driver: Driver, step: Step) -> None:
-    partition = step.place.partition or _left_behind(driver, step)
-    if not partition:
-        return
-    driver.detach(partition, kill=step.kill)
-    if running := driver.processes(partition):
-        pids = ", ".join(str(process.pid) for process in running[:5])
-        raise NvmlLikeError(errors.IN_USE, f"still running: {pids}")
-    try:
-        driver.destroy(partition)
-    except NvmlLikeError as no:
-        if no.code not in (errors.NOT_FOUND, errors.NOT_SUPPORTED):
-            raise
-    if any(fact.uuid == partition for fact in driver.observe(step.device)):
-        raise NvmlLikeError(errors.IN_USE, f"{partition} is still listed")
+    for partition in _standing(driver, step):
+        driver.detach(partition, kill=step.kill)
+        if running := driver.processes(partition):
+            pids = ", ".join(str(process.pid) for process in running[:5])
+            raise NvmlLikeError(errors.IN_USE, f"still running: {pids}")
+        try:
+            driver.destroy(partition)
+        except NvmlLikeError as no:
+            if no.code not in (errors.NOT_FOUND, errors.NOT_SUPPORTED):
+                raise
+    listed = {fact.uuid for fact in driver.observe(step.device)}
+    if still := [partition for partition in _standing(driver, step) if partition in listed]:
+        raise NvmlLikeError(errors.IN_USE, f"{still[0]} is still listed")
 
 
-def _left_behind(driver: Driver, step: Step) -> str:
-    """Return what an interrupted attempt may have made at a place, "" when nothing stands there."""
+def _standing(driver: Driver, step: Step) -> list[str]:
+    """Return what must go from a place: the known partition, and what an interrupted step left there."""
+    known = [step.place.partition] if step.place.partition else []
     if not step.place.is_ours or step.place.is_cleared:
-        return ""
+        return known
     found = find(step.work, step.place, driver.observe(step.device))
-    return "" if found is None else found.uuid
+    return known if found is None or found.uuid in known else [*known, found.uuid]
 
 
 def _switch(driver: Driver, step: Step) -> None:
