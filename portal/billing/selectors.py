@@ -23,6 +23,7 @@ from portal.teams.models import Team
 __all__ = [
     "InvoiceView",
     "LineView",
+    "accruing_by_lease",
     "cost_so_far",
     "draft_lines",
     "hourly_micro",
@@ -202,12 +203,15 @@ def line_usage(team: Team, period: BillingPeriod, key: str) -> list[UsageRecord]
     return [r for r in _usage(team, period) if "-".join(str(p) for p in _key(r)) == key]
 
 
-def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datetime) -> dict[int, int]:
-    """Return by team what leases have cost in the period that is not in a usage record yet."""
+def accruing_by_lease(
+    team_ids: Iterable[int], period: BillingPeriod, *, now: datetime
+) -> list[tuple[Lease, int]]:
+    """Return leases with cost in the period that no usage record holds yet, and that cost in micro-units."""
     rows = (
         Lease.objects.filter(team__in=list(team_ids), is_metered=False, activated_at__isnull=False)
         .filter(activated_at__lt=period.ends_at)
-        .select_related("flavor")
+        .select_related("flavor", "user")
+        .order_by("activated_at", "id")
     )
     leases = list(rows)
     known = {
@@ -216,7 +220,7 @@ def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datet
             "lease_id", "span"
         )
     }
-    total: dict[int, int] = defaultdict(int)
+    found: list[tuple[Lease, int]] = []
     for lease, parts in _zip(leases, now):
         open_parts = [
             p
@@ -224,7 +228,16 @@ def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datet
             if (lease.pk, p.stretch.starts_at) not in known
             and month_bounds(p.stretch.starts_at)[0] == period.starts_at
         ]
-        total[lease.team_id] += int(_exact(lease, open_parts))
+        if open_parts:
+            found.append((lease, int(_exact(lease, open_parts))))
+    return found
+
+
+def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datetime) -> dict[int, int]:
+    """Return by team what leases have cost in the period that is not in a usage record yet."""
+    total: dict[int, int] = defaultdict(int)
+    for lease, micro in accruing_by_lease(team_ids, period, now=now):
+        total[lease.team_id] += micro
     return dict(total)
 
 

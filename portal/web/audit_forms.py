@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+
+from django import forms
+from django.db.models import QuerySet
+from django.utils.translation import gettext_lazy as _
+
+from portal.audit.models import AuditEntry
+
+_TEXT = {"class": "form-control", "autocomplete": "off"}
+
+
+class AuditFilter(forms.Form):
+    """Which audit entries to list; every field narrows."""
+
+    actor = forms.CharField(label=_("Who"), required=False, max_length=150, widget=forms.TextInput(_TEXT))
+    action = forms.CharField(label=_("What"), required=False, max_length=60, widget=forms.TextInput(_TEXT))
+    target = forms.CharField(label=_("On what"), required=False, max_length=80, widget=forms.TextInput(_TEXT))
+    since = forms.DateField(
+        label=_("From"), required=False, widget=forms.DateInput({**_TEXT, "type": "date"})
+    )
+    until = forms.DateField(label=_("To"), required=False, widget=forms.DateInput({**_TEXT, "type": "date"}))
+
+    def narrow(self, rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+        """Return the entries asked for; a field that cannot be used narrows nothing and shows its error."""
+        self.is_valid()
+        asked = self.cleaned_data
+        if asked.get("actor"):
+            rows = rows.filter(actor__username__icontains=asked["actor"])
+        if asked.get("action"):
+            rows = rows.filter(action__icontains=asked["action"])
+        if asked.get("target"):
+            rows = rows.filter(target__icontains=asked["target"])
+        if asked.get("since"):
+            rows = rows.filter(at__gte=datetime.combine(asked["since"], time.min, UTC))
+        if asked.get("until"):
+            rows = rows.filter(at__lt=datetime.combine(asked["until"], time.min, UTC) + timedelta(days=1))
+        return rows

@@ -1,0 +1,60 @@
+"""The cluster map and the page of one node."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from portal.common.errors import NotFound
+from portal.fleet.models import Node
+from portal.web.access import rights_of
+from portal.web.cluster_forms import MapFilter
+from portal.web.cluster_map import as_json, fleet_view, narrowed
+from portal.web.cluster_node import devices_of, events_of, facts_of, leases_on
+from portal.web.cluster_rows import shares_of, table_of
+from portal.web.operator_forms import CordonForm
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """Show every node, device and slice, narrowed by a filter."""
+    fleet = fleet_view(rights_of(request), now=timezone.now())
+    form = MapFilter(request.GET, fleet)
+    shown = narrowed(fleet, **form.chosen())
+    context = {
+        "form": form,
+        "fleet": shown,
+        "map": as_json(shown),
+        "shares": shares_of(fleet),
+        "rows": table_of(shown),
+        "is_narrowed": shown.nodes != fleet.nodes,
+        "is_operator": rights_of(request).is_operator,
+    }
+    return render(request, "web/cluster.html", context)
+
+
+@require_safe
+def node(request: HttpRequest, name: str) -> HttpResponse:
+    """Show one node: devices, health, leases in sight; operators also see what its agent was told."""
+    rights = rights_of(request)
+    row = Node.objects.filter(name=name).first()
+    if row is None:
+        raise NotFound
+    now = timezone.now()
+    fleet = fleet_view(rights, now=now, node_name=name)
+    context = {
+        "node": row,
+        "view": fleet.nodes[0],
+        "map": as_json(fleet),
+        "shares": shares_of(fleet),
+        "rows": table_of(fleet),
+        "devices": devices_of(row),
+        "events": events_of(row),
+        "leases": leases_on(rights, row),
+        "facts": facts_of(row) if rights.is_operator else None,
+        "is_operator": rights.is_operator,
+        "cordon_form": CordonForm(),
+    }
+    return render(request, "web/node.html", context)

@@ -1,0 +1,107 @@
+"""What the page of one node says beside its map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from portal.fleet.models import HealthEvent, Mode, Node
+from portal.leases.models import Lease
+from portal.leases.selectors import visible_leases
+from portal.leases.states import LIVE_LEASES
+from portal.teams.selectors import Rights
+from portal.web.figures import memory
+
+SHOWN_EVENTS = 20
+SHOWN_LEASES = 50
+TONES = {"ok": "good", "degraded": "warn", "quarantined": "bad", "missing": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One device in words."""
+
+    index: int
+    uuid: str
+    model: str
+    memory: str | None
+    modes: str
+    health: Any
+    tone: str
+    reason: str
+    open_events: int
+    seen_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFacts:
+    """What an operator wants to know of the agent behind a node."""
+
+    desired: int
+    observed: int
+    epoch: int
+    boot_id: str
+    version: str
+    driver: str
+    is_enrolled: bool
+    enrolled_at: datetime | None
+    seen_at: datetime | None
+
+    @property
+    def is_behind(self) -> bool:
+        """Say whether the agent has not yet carried out what it was told last."""
+        return self.observed < self.desired
+
+
+def devices_of(node: Node) -> list[DeviceRow]:
+    """Return the node's devices with the number of their open health events."""
+    open_events: dict[int, int] = {}
+    for device_id in HealthEvent.objects.filter(device__node=node, cleared_at=None).values_list(
+        "device_id", flat=True
+    ):
+        open_events[device_id] = open_events.get(device_id, 0) + 1
+    return [
+        DeviceRow(
+            index=row.index,
+            uuid=row.uuid,
+            model=row.model.name,
+            memory=memory(row.model.memory_mib),
+            modes=", ".join(str(Mode(mode).label) for mode in row.modes),
+            health=row.get_health_display(),
+            tone=TONES[row.health],
+            reason=row.health_reason,
+            open_events=open_events.get(row.pk, 0),
+            seen_at=row.last_seen_at,
+        )
+        for row in node.devices.select_related("model").order_by("index")
+    ]
+
+
+def events_of(node: Node) -> list[HealthEvent]:
+    """Return the node's health events, the open ones first, then the newest."""
+    rows = HealthEvent.objects.filter(device__node=node).select_related("device")
+    newest = list(rows.order_by("-at")[: 2 * SHOWN_EVENTS])
+    return sorted(newest, key=lambda event: event.cleared_at is not None)[:SHOWN_EVENTS]
+
+
+def leases_on(rights: Rights, node: Node) -> list[Lease]:
+    """Return the live leases on the node that this person may see, the next to end first."""
+    return list(
+        visible_leases(rights).filter(node=node, state__in=LIVE_LEASES).order_by("not_after")[:SHOWN_LEASES]
+    )
+
+
+def facts_of(node: Node) -> AgentFacts:
+    """Return what is known of the agent."""
+    return AgentFacts(
+        desired=node.desired_revision,
+        observed=node.observed_revision,
+        epoch=node.epoch,
+        boot_id=node.boot_id,
+        version=node.agent_version,
+        driver=" ".join(part for part in (node.driver, node.driver_version) if part),
+        is_enrolled=node.public_key is not None,
+        enrolled_at=node.enrolled_at,
+        seen_at=node.last_seen_at,
+    )

@@ -1,0 +1,89 @@
+"""The map in words: sums, and one table row per slice for those who cannot or do not want to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+from portal.web.cluster_map import FleetView
+from portal.web.cluster_slices import SHARES
+from portal.web.figures import gpus
+
+WORDS: dict[str, Any] = {
+    "lease": _("In use"),
+    "free": _("Free"),
+    "stranded": _("Stranded"),
+    "cleaning": _("Being cleaned"),
+    "reserved": _("Kept for sharing"),
+    "blocked": _("Blocked"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much of the cluster is in one condition: devices as text and in thousandths."""
+
+    kind: str
+    word: Any
+    devices: str | None
+    percent: int
+    start: int
+    milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One slice as a table row."""
+
+    node: str
+    node_url: str
+    device: str
+    place: str
+    word: Any
+    team: str
+    url: str
+    mine: bool
+    until: datetime | None
+    title: str
+
+
+def shares_of(fleet: FleetView) -> list[Share]:
+    """Return the whole capacity by condition, largest conditions always listed, empty rare ones left out."""
+    total = len(fleet.devices) * SHARES or 1
+    found, at = [], 0
+    for kind, word in WORDS.items():
+        milli = fleet.milli(kind)
+        if milli or kind in ("lease", "free"):
+            found.append(Share(kind, word, gpus(milli), round(milli * 100 / total), at, milli))
+            at += milli
+    return found
+
+
+def table_of(fleet: FleetView) -> list[Row]:
+    """Return one row per slice, in the order of the map."""
+    return [
+        Row(
+            node=node.name,
+            node_url=node.url,
+            device=f"{device.index} · {device.model}",
+            place=_place(slot.start, slot.size, device.grid),
+            word=WORDS[slot.kind],
+            team=slot.team,
+            url=slot.url,
+            mine=slot.mine,
+            until=slot.until,
+            title=slot.title,
+        )
+        for node in fleet.nodes
+        for device in node.devices
+        for slot in device.slots
+    ]
+
+
+def _place(start: int, size: int, grid: int) -> str:
+    if grid == SHARES:
+        return f"{size / 10:.0f} %"
+    return f"{start}–{start + size - 1} / {grid}" if grid > 1 else "1 / 1"

@@ -1,0 +1,172 @@
+"""One device cut into what stands on it: leases, free room, room that no size fits, room being cleaned.
+
+Pure: placements and positions come in, slots on the device's own scale come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.urls import reverse
+from django.utils import formats, timezone
+from django.utils.translation import gettext as _
+
+from portal.fleet.models import Device, Mode
+from portal.leases.models import Placement
+from portal.leases.states import LeaseState
+
+SHARES = 1000
+CLEANING = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A stretch of a device: ``size`` of its scale from ``start``. Holders out of sight have no url."""
+
+    start: int
+    size: int
+    kind: str
+    title: str
+    label: str = ""
+    tone: int = 5
+    mine: bool = False
+    lease: str = ""
+    url: str = ""
+    team: str = ""
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """What one person may know of teams: names and colours of those in sight, and which are their own."""
+
+    names: dict[int, str]
+    mine: frozenset[int]
+
+    def tone(self, team_id: int) -> int:
+        """Return the colour of a team in sight, 1 to 8: the same on every page of this person."""
+        return sorted(self.names).index(team_id) % 8 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A device with what decides its free room: legal MIG positions as bit masks, and why it is blocked."""
+
+    device: Device
+    positions: tuple[int, ...]
+    blocked: str
+    foreign: tuple[tuple[int, int], ...] = ()
+
+
+def cut(board: Board, placements: Sequence[Placement], viewer: Viewer) -> tuple[int, list[Slot]]:
+    """Return the device's scale and its slots from left to right; together they fill the scale."""
+    hosts = [p for p in placements if p.lease_id is None]
+    if hosts:
+        return SHARES, _shares(board, hosts[0], [p for p in placements if p.host_id], viewer)
+    grid = board.device.model.grid
+    taken = [_held(p, p.start, p.size, viewer) for p in placements]
+    taken += [_foreign(start, size) for start, size in board.foreign if not _covered(taken, start)]
+    return grid, sorted([*taken, *_rest(board, taken, grid)], key=lambda slot: slot.start)
+
+
+def _shares(board: Board, host: Placement, shares: Sequence[Placement], viewer: Viewer) -> list[Slot]:
+    slots, at = [], 0
+    for share in shares:
+        size = min(share.share_milli, SHARES - at)
+        slots.append(_held(share, at, size, viewer))
+        at += size
+    if at < SHARES:
+        slots.append(_share_left(board, host, at, viewer))
+    return slots
+
+
+def _share_left(board: Board, host: Placement, at: int, viewer: Viewer) -> Slot:
+    if board.blocked:
+        return Slot(at, SHARES - at, "blocked", board.blocked)
+    name = viewer.names.get(host.team_id)
+    if host.team_id in viewer.mine and name:
+        return Slot(
+            at, SHARES - at, "free", _("Free for %(team)s, which shares this device") % {"team": name}
+        )
+    whose = name or _("another team")
+    return Slot(
+        at, SHARES - at, "reserved", _("Kept for %(team)s, which shares this device") % {"team": whose}
+    )
+
+
+def _held(placement: Placement, start: int, size: int, viewer: Viewer) -> Slot:
+    lease = placement.lease
+    assert lease is not None
+    if lease.state in CLEANING:
+        return Slot(start, size, "cleaning", _("Being cleaned; free in a moment"))
+    name = viewer.names.get(lease.team_id)
+    what = placement.profile or str(Mode(placement.mode).label)
+    if name is None:
+        return Slot(
+            start, size, "lease", _("Another team · %(what)s") % {"what": what}, team=_("Another team")
+        )
+    return Slot(
+        start,
+        size,
+        "lease",
+        " · ".join((name, what, str(lease.user), _ends(lease.not_after))),
+        label=name,
+        tone=viewer.tone(lease.team_id),
+        mine=lease.team_id in viewer.mine,
+        lease=lease.uid,
+        url=reverse("web:lease", args=[lease.uid]),
+        team=name,
+        until=lease.not_after,
+    )
+
+
+def _ends(at: datetime) -> str:
+    when = formats.date_format(timezone.localtime(at), "SHORT_DATETIME_FORMAT")
+    return _("until %(when)s") % {"when": when}
+
+
+def _foreign(start: int, size: int) -> Slot:
+    return Slot(start, size, "blocked", _("Held by something that is not Berth's"))
+
+
+def _covered(taken: Iterable[Slot], start: int) -> bool:
+    return any(slot.start <= start < slot.start + slot.size for slot in taken)
+
+
+def _rest(board: Board, taken: Sequence[Slot], grid: int) -> list[Slot]:
+    """Return runs of room that nobody holds: free where a size still fits, stranded where none does."""
+    mask = 0
+    for slot in taken:
+        mask |= ((1 << slot.size) - 1) << slot.start
+    usable = _usable(board, mask, grid)
+    runs: list[tuple[int, int, bool]] = []
+    for at in range(grid):
+        if mask >> at & 1:
+            continue
+        fits = bool(usable >> at & 1)
+        if runs and runs[-1][0] + runs[-1][1] == at and runs[-1][2] == fits:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1, fits)
+        else:
+            runs.append((at, 1, fits))
+    return [_room(board, start, size, fits) for start, size, fits in runs]
+
+
+def _usable(board: Board, mask: int, grid: int) -> int:
+    """Return the free slices that some size could still cover, as a mask; an empty device is all free."""
+    if not mask:
+        return (1 << grid) - 1
+    usable = 0
+    for bits in board.positions:
+        if not bits & mask:
+            usable |= bits
+    return usable
+
+
+def _room(board: Board, start: int, size: int, fits: bool) -> Slot:
+    if board.blocked:
+        return Slot(start, size, "blocked", board.blocked)
+    if fits:
+        return Slot(start, size, "free", _("Free"))
+    return Slot(start, size, "stranded", _("Stranded: no size fits beside what runs here"))

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from datetime import UTC
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.fleet.models import DeviceModel
+from portal.web.figures import MICRO
+
+
+class RateForm(forms.Form):
+    """A new price of a device model from a date on."""
+
+    model = forms.ModelChoiceField(
+        label=_("Device model"),
+        queryset=DeviceModel.objects.all(),
+        to_field_name="slug",
+        empty_label=None,
+        widget=forms.Select({"class": "form-select"}),
+    )
+    price = forms.DecimalField(
+        label=_("Price of a whole device"),
+        min_value=0,
+        max_value=1_000_000,
+        decimal_places=6,
+        widget=forms.NumberInput(
+            {"class": "form-control", "step": "0.01", "min": "0", "inputmode": "decimal"}
+        ),
+    )
+    starts_at = forms.DateTimeField(
+        label=_("From (UTC)"),
+        help_text=_("Must lie ahead: what is past is billed already."),
+        widget=forms.DateTimeInput(
+            {"class": "form-control", "type": "datetime-local"}, format="%Y-%m-%dT%H:%M"
+        ),
+    )
+
+    def micro_per_hour(self) -> int:
+        """Return the price in micro-units."""
+        return int(self.cleaned_data["price"] * MICRO)
+
+    def clean_starts_at(self) -> object:
+        """Return the instant; the field is written in UTC whatever the page's time zone is."""
+        return self.cleaned_data["starts_at"].replace(tzinfo=UTC)

@@ -1,0 +1,137 @@
+"""Teams: the tree, one team with its quota, people, spend, leases and queue, and what its admins change."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.audit.memberships import end_role, give_role
+from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.quotas.models import Quota
+from portal.quotas.services import set_quota
+from portal.teams.models import Team
+from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
+from portal.teams.services import roles_to_give
+from portal.web.access import done, person, refused, rights_of
+from portal.web.teams_forms import MemberForm, QuotaForm
+from portal.web.teams_page import leases_of, waiting_of
+from portal.web.teams_rows import limits_above, may_set_quota, members_of, quota_bar, spend_of, team_rows
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """Show the teams this person may see; somebody with one team goes straight to it."""
+    rights = rights_of(request)
+    teams = list(visible_teams(rights))
+    if len(teams) == 1:
+        return redirect("web:team", teams[0].slug)
+    return render(request, "web/teams.html", {"rows": team_rows(teams, rights, now=timezone.now())})
+
+
+@require_safe
+def team(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show one team."""
+    found = visible_team(rights_of(request), slug)
+    return _team_page(request, found, MemberForm(roles=roles_to_give(rights_of(request), found)))
+
+
+@require_POST
+def add_member(request: HttpRequest, slug: str) -> HttpResponse:
+    """Give a person a role in the team."""
+    rights = rights_of(request)
+    found = visible_team(rights, slug)
+    form = MemberForm(request.POST, roles=roles_to_give(rights, found))
+    if not form.fields["role"].choices:  # type: ignore[attr-defined]
+        raise Forbidden(_("Only an admin of the team adds people."))
+    if not form.is_valid():
+        return _team_page(request, found, form, status=422)
+    user, role = form.cleaned_data["username"], form.cleaned_data["role"]
+    try:
+        is_new = give_role(team=found, user=user, role=role, rights=rights, now=timezone.now())
+    except BerthError as error:
+        return refused(request, error, "web:team", slug)
+    said = _("%(name)s joined %(team)s.") if is_new else _("%(name)s had that role in %(team)s already.")
+    return done(request, said % {"name": user, "team": found.name}, "web:team", slug)
+
+
+@require_POST
+def remove_member(request: HttpRequest, slug: str, key: int) -> HttpResponse:
+    """Take a role in the team away."""
+    rights = rights_of(request)
+    found = visible_team(rights, slug)
+    try:
+        name = end_role(team=found, membership_id=key, rights=rights, now=timezone.now())
+    except BerthError as error:
+        if error.status in (403, 404):
+            raise
+        return refused(request, error, "web:team", slug)
+    said = _("%(name)s no longer has that role in %(team)s.") % {"name": name, "team": found.name}
+    still_sees = Rights(person(request)).has(found, *SEES_TEAM)
+    return done(request, said, "web:team", slug) if still_sees else done(request, said, "web:teams")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def quota(request: HttpRequest, slug: str) -> HttpResponse:
+    """Set a team's guarantee and ceiling."""
+    rights = rights_of(request)
+    found = visible_team(rights, slug)
+    if not may_set_quota(rights, found):
+        raise Forbidden(_("An admin of a team above decides on this quota."))
+    row = Quota.objects.filter(team=found).first()
+    form = QuotaForm(request.POST) if request.method == "POST" else QuotaForm.of(row)
+    if form.is_bound and form.is_valid() and _stored(request, found, form):
+        return done(request, _("The quota of %(team)s is set.") % {"team": found.name}, "web:team", slug)
+    context = {
+        "team": found,
+        "form": form,
+        "bar": quota_bar(found.name, row) if row else None,
+        "above": limits_above(found),
+    }
+    return render(request, "web/team_quota.html", context, status=422 if form.is_bound else 200)
+
+
+def _stored(request: HttpRequest, team: Team, form: QuotaForm) -> bool:
+    """Set the quota; False when it was refused, with the reason on the form."""
+    try:
+        set_quota(
+            team=team,
+            actor=person(request),
+            guaranteed_milli=form.milli("guaranteed") or 0,
+            ceiling_milli=form.milli("ceiling"),
+            version=form.cleaned_data["version"],
+            now=timezone.now(),
+        )
+    except Invalid as error:
+        for field, text in error.fields.items():
+            form.add_error(field, text)
+        return False
+    except BerthError as error:
+        form.add_error(None, str(error.detail))
+        return False
+    return True
+
+
+def _team_page(request: HttpRequest, team: Team, form: MemberForm, status: int = 200) -> HttpResponse:
+    rights, now = rights_of(request), timezone.now()
+    row = Quota.objects.filter(team=team).first()
+    below = visible_teams(rights).filter(lineage__contains=[team.pk]).exclude(pk=team.pk)
+    above = {t.pk: t for t in visible_teams(rights).filter(pk__in=team.lineage[:-1])}
+    context = {
+        "team": team,
+        "above": [above[pk] for pk in team.lineage[:-1] if pk in above],
+        "bar": quota_bar(team.name, row) if row else None,
+        "limits": limits_above(team),
+        "spend": spend_of(team, now=now),
+        "rows": team_rows(below, rights, now=now),
+        "members": members_of(team, rights),
+        "form": form,
+        "can_add": bool(form.fields["role"].choices),  # type: ignore[attr-defined]
+        "can_set_quota": may_set_quota(rights, team),
+        "leases": leases_of(team, now=now),
+        "waiting": waiting_of(team),
+        "topics": f"team:{team.slug}",
+    }
+    return render(request, "web/team.html", context, status=status)

@@ -1,0 +1,181 @@
+"""Teams as pages show them: quota bars, members with where their role comes from, spend against budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.db.models import Count
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.billing.selectors import currency, period_of, team_spend
+from portal.quotas.models import Quota
+from portal.teams.models import Membership, Role, Team
+from portal.teams.selectors import Rights
+from portal.teams.services import roles_to_give
+from portal.web.figures import gpus, money
+
+SOON_PERCENT = 80
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaBar:
+    """A quota as includes/quota.html takes it, in thousandths; ``is_own`` False: a limit from above."""
+
+    label: str
+    used: int
+    guaranteed: int | None
+    ceiling: int | None
+    borrowed: int
+    scale: int
+    used_text: str | None
+    guaranteed_text: str | None
+    ceiling_text: str | None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A person's role in a team; ``through`` names the team above that it comes from."""
+
+    key: int
+    name: str
+    username: str
+    role: Any
+    through: str
+    since: datetime
+    can_end: bool
+    is_me: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What a team and everything below it cost this month, against its budget."""
+
+    amount: Decimal | None
+    budget: Decimal | None
+    percent: int | None
+    currency: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRow:
+    """A team as a row: its depth in the tree, quota, spend and size."""
+
+    name: str
+    slug: str
+    url: str
+    depth: int
+    bar: QuotaBar | None
+    amount: Decimal | None
+    members: int
+    cost_centre: str
+    can_set_quota: bool
+
+
+def quota_bar(label: str, quota: Quota, *, hint: str = "") -> QuotaBar:
+    """Return the bar of a quota: what is used above the guarantee is borrowed."""
+    used, guaranteed, ceiling = quota.used_milli, quota.guaranteed_milli, quota.ceiling_milli
+    borrowed = max(0, used - guaranteed) if guaranteed else 0
+    return QuotaBar(
+        label=label,
+        used=used - borrowed,
+        guaranteed=guaranteed or None,
+        ceiling=ceiling,
+        borrowed=borrowed,
+        scale=ceiling or max(used, guaranteed, 1000) * 5 // 4,
+        used_text=gpus(used),
+        guaranteed_text=gpus(guaranteed),
+        ceiling_text=gpus(ceiling),
+        hint=hint,
+    )
+
+
+def may_set_quota(rights: Rights, team: Team) -> bool:
+    """Say whether this person decides on the team's quota: an admin of a team above, or an operator."""
+    above = any(role == Role.ADMIN and team_id in team.lineage[:-1] for team_id, role in rights.held)
+    return above or rights.has(team, Role.OPERATOR)
+
+
+def limits_above(team: Team) -> list[QuotaBar]:
+    """Return the ceilings of teams above that hold for this one too, from the top down."""
+    rows = (
+        Quota.objects.filter(team_id__in=team.lineage[:-1]).exclude(ceiling_milli=None).select_related("team")
+    )
+    return [
+        quota_bar(row.team.name, row, hint=_("holds for all teams below it"))
+        for row in sorted(rows, key=lambda row: team.lineage.index(row.team_id))
+    ]
+
+
+def members_of(team: Team, rights: Rights) -> list[Member]:
+    """Return the team's members, then those whose role reaches here from above."""
+    rows = Membership.objects.filter(team_id__in=team.lineage).select_related("user", "team")
+    give = set(roles_to_give(rights, team))
+    ordered = sorted(
+        rows, key=lambda row: (-team.lineage.index(row.team_id), str(row.user).lower(), row.role)
+    )
+    return [
+        Member(
+            key=row.pk,
+            name=str(row.user),
+            username=row.user.username,
+            role=row.get_role_display(),
+            through="" if row.team_id == team.pk else row.team.name,
+            since=row.created_at,
+            can_end=row.team_id == team.pk and row.role in give,
+            is_me=row.user_id == rights.user.pk,
+        )
+        for row in ordered
+    ]
+
+
+def spend_of(team: Team, *, now: datetime) -> Spend:
+    """Return what the subtree cost this month."""
+    ids = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
+    micro = sum(team_spend(ids, period_of(now), now=now).values())
+    budget = team.monthly_budget_micro
+    percent = None if not budget else micro * 100 // budget
+    tone = "accent" if percent is None or percent < SOON_PERCENT else "warn" if percent < 100 else "bad"
+    return Spend(money(micro), money(budget), percent, currency(), tone)
+
+
+def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[TeamRow]:
+    """Return teams as a tree in reading order, in a fixed number of queries."""
+    found = {team.pk: team for team in teams}
+    spend = team_spend(list(found), period_of(now), now=now)
+    quotas = {row.team_id: row for row in Quota.objects.filter(team_id__in=found)}
+    sizes = dict(
+        Membership.objects.filter(team_id__in=found)
+        .values_list("team_id")
+        .annotate(n=Count("user", distinct=True))
+    )
+    return [
+        TeamRow(
+            name=team.name,
+            slug=team.slug,
+            url=reverse("web:team", args=[team.slug]),
+            depth=sum(1 for pk in team.lineage[:-1] if pk in found),
+            bar=quota_bar(team.name, quotas[team.pk]) if team.pk in quotas else None,
+            amount=money(_below(team, found.values(), spend)),
+            members=sizes.get(team.pk, 0),
+            cost_centre=team.cost_centre,
+            can_set_quota=may_set_quota(rights, team),
+        )
+        for team in in_tree_order(list(found.values()))
+    ]
+
+
+def in_tree_order(teams: Sequence[Team]) -> list[Team]:
+    """Return teams so that each follows the one above it, siblings by name."""
+    names = {team.pk: team.name.lower() for team in teams}
+    return sorted(teams, key=lambda team: [(names.get(pk, ""), pk) for pk in team.lineage])
+
+
+def _below(team: Team, teams: Iterable[Team], spend: dict[int, int]) -> int:
+    return sum(spend[other.pk] for other in teams if team.pk in other.lineage)
