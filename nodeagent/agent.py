@@ -93,8 +93,9 @@ class Agent:
 
     def _take_refusal(self, no: RefusedError) -> None:
         self._failures += 1
-        if self._enrolment.gives_up_after(no.code, is_known=self._worker.reconciler.ledger.epoch > 0):
-            raise no
+        final = self._enrolment.final(no, is_known=self._worker.reconciler.ledger.epoch > 0)
+        if final is not None:
+            raise final
         log.warning("the portal refused this node (%s): %s", no.code, no.detail)
 
     def _lost(self, no: BaseException) -> None:

@@ -59,7 +59,7 @@ class Enrolment:
     def __init__(self, identity: Identity, token: Callable[[], str]) -> None:
         self.identity = identity
         self._read_token = token
-        self._refused: dict[bool, str] = {}
+        self._refused: dict[bool, RefusedError] = {}
         self._last_with_token = False
 
     def credentials(self, nonce: str, *, is_known: bool) -> dict[str, str]:
@@ -71,13 +71,14 @@ class Enrolment:
             proof |= {"enrol_token": token, "public_key": self.identity.public_key()}
         return proof
 
-    def gives_up_after(self, code: str, *, is_known: bool) -> bool:
-        """Say whether a refusal is final: a node that was never known, turned away in every way it has."""
-        if code not in FOR_GOOD:
-            return False
-        self._refused[self._last_with_token] = code
-        has_token = bool(self._read_token())
-        return not is_known and (len(self._refused) == 2 or not has_token)
+    def final(self, no: RefusedError, *, is_known: bool) -> RefusedError | None:
+        """Return the refusal to give up with, None to go on: for a node never known, refused in every way."""
+        if no.code not in FOR_GOOD:
+            return None
+        self._refused[self._last_with_token] = no
+        if is_known or (len(self._refused) < 2 and self._read_token()):
+            return None
+        return self._refused.get(True, no)
 
     def accepted(self) -> None:
         """Forget earlier refusals."""

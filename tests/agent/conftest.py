@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,3 +20,14 @@ def make_node(tmp_path: Path) -> Callable[..., SimulatedNode]:
         return SimulatedNode(tmp_path, model, count, modes)
 
     return make
+
+
+@pytest.fixture
+def unused_port() -> Callable[[], int]:
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        return port
+
+    return find

@@ -1,0 +1,146 @@
+"""The NVML driver against a library that knows some answers, and a real one where a card is found."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from nodeagent.drivers.base import Shape
+from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
+from nodeagent.drivers.nvml.driver import NvmlDriver
+from nodeagent.protocol.codec import encode
+from nodeagent.protocol.messages import Samples
+
+MIB = 1024 * 1024
+
+
+class FakeError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
+
+
+class FakeLibrary:
+    """Answers what it was given; everything else is NOT_SUPPORTED, as from an old driver."""
+
+    NVMLError = FakeError
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self, **answers: object) -> None:
+        self.answers: dict[str, object] = {
+            "nvmlInit": None,
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetUUID": "GPU-1",
+            "nvmlDeviceGetName": "NVIDIA H200",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=143771 * MIB, used=512 * MIB),
+            **answers,
+        }
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def call(*args: object) -> object:
+            answer = self.answers.get(name, FakeError(3))
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def test_card_that_says_little_is_still_listed():
+    driver = NvmlDriver("boot", FakeLibrary())
+
+    (fact,) = driver.inventory()
+
+    assert (fact.uuid, fact.model, fact.memory_mib, fact.modes) == (
+        "GPU-1",
+        "h200-141gb",
+        143771,
+        ("exclusive",),
+    )
+    assert (fact.sm_count, fact.mig_enabled, fact.serial) == (None, None, "")
+
+
+def test_what_a_card_does_not_tell_is_unknown():
+    (sample,) = NvmlDriver("boot", FakeLibrary()).metrics().devices
+
+    assert (sample.util_percent, sample.power_w, sample.energy_mj) == (None, None, None)
+    assert (sample.memory_used_mib, sample.source) == (512, "unavailable")
+
+
+def test_figures_are_brought_into_our_units():
+    library = FakeLibrary(
+        nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=37),
+        nvmlDeviceGetPowerUsage=312_500,
+        nvmlDeviceGetTemperature=48,
+        nvmlDeviceGetTotalEnergyConsumption=99,
+        nvmlDeviceGetNumGpuCores=16896,
+        nvmlDeviceGetCudaComputeCapability=(9, 0),
+    )
+    driver = NvmlDriver("boot", library)
+
+    (sample,) = driver.metrics().devices
+
+    assert (sample.util_percent, sample.power_w, sample.temperature_c, sample.energy_mj) == (
+        37.0,
+        312.5,
+        48.0,
+        99,
+    )
+    assert driver.inventory()[0].sm_count == 132
+
+
+def test_whole_card_can_be_leased_and_nothing_else():
+    driver = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetMinorNumber=3))
+
+    made = driver.create("GPU-1", Shape("exclusive"), 0, "a")
+
+    assert driver.access(made.uuid).env == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert "/dev/nvidia3" in driver.access(made.uuid).nodes
+    with pytest.raises(NotOfferedError, match="ask for whole devices"):
+        driver.create("GPU-1", Shape("mig", "1g.18gb", 1), 0, "a")
+    with pytest.raises(NotOfferedError):
+        driver.set_mig_mode("GPU-1", True)
+
+
+def test_card_that_somebody_partitioned_is_not_offered_whole():
+    driver = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetMigMode=[1, 1]))
+
+    assert driver.inventory()[0].modes == ()
+
+
+def test_lost_card_and_pending_repairs_are_health_facts():
+    repair = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetRemappedRows=(0, 1, 1, 0)))
+    library = FakeLibrary()
+    lost = NvmlDriver("boot", library)
+    library.answers["nvmlDeviceGetMemoryInfo"] = FakeError(15)
+
+    assert [(fact.code, fact.severity) for fact in repair.health()] == [("row_remap_pending", "warning")]
+    assert [(fact.code, fact.severity) for fact in lost.health()] == [("79", "critical")]
+
+
+@pytest.mark.parametrize("answers", [{"nvmlInit": FakeError(12)}, {"nvmlDeviceGetCount": 0}])
+def test_machine_without_cards_has_no_such_driver(answers):
+    with pytest.raises(DriverUnavailableError):
+        NvmlDriver("boot", FakeLibrary(**answers))
+
+
+@pytest.mark.gpu
+def test_real_card_can_be_read():
+    try:
+        driver = NvmlDriver("boot")
+    except DriverUnavailableError as no:
+        pytest.skip(str(no))
+
+    reading = driver.metrics()
+
+    assert driver.inventory()
+    assert encode(Samples(1, "boot", 1, reading.devices, ()))
+    for fact in driver.inventory():
+        driver.observe(fact.uuid)
+        driver.processes(fact.uuid)
+    driver.health()
