@@ -151,7 +151,10 @@ class _Timeline:
 
     def _start_head(self, line: _Line, now: datetime, refused: Refused) -> bool:
         _, claim = line.claims[line.head]
-        answer = Refusal.CAPACITY if refused.covers(line.shape) else self.state.try_grant(claim, line.shape)
+        if refused.covers(line.shape):
+            line.is_short_of_quota = False
+            return False
+        answer = self.state.try_grant(claim, line.shape)
         line.is_short_of_quota = answer is Refusal.QUOTA
         if not isinstance(answer, Grant):
             if answer is Refusal.CAPACITY:

@@ -61,6 +61,14 @@ def test_the_fullest_board_that_fits_is_used_first(cluster: Cluster) -> None:
     assert cluster.plan().places("slice") == [(2, 4)]
 
 
+def test_the_fullest_board_counts_across_nodes_too(cluster: Cluster) -> None:
+    cluster.node("a").hold(0, "1g.10gb", 0)
+    cluster.node("b").hold(0, "4g.40gb", 0)
+    cluster.request("slice", "3g.40gb")
+
+    assert cluster.plan().node("slice") == "b"
+
+
 def test_a_3g_stands_at_start_4_so_that_a_4g_can_pair_with_it(cluster: Cluster) -> None:
     cluster.node("a")
     cluster.request("three", "3g.40gb")

@@ -14,6 +14,19 @@ def test_a_claim_above_the_teams_ceiling_waits_with_the_figures(cluster: Cluster
     assert (reason["wanted_milli"], reason["short_milli"]) == (1000, 500)
 
 
+def test_a_ceiling_is_reached_exactly_and_not_passed_by_one_thousandth(cluster: Cluster) -> None:
+    cluster.team("vision", ceiling=2000, used=1000)
+    cluster.team("language", ceiling=2000, used=1001)
+    cluster.node("a", devices=2)
+    cluster.request("exact", team="vision")
+    cluster.request("over", team="language")
+
+    turn = cluster.plan()
+
+    assert list(turn.grants) == ["exact"]
+    assert turn.reason("over", "quota_ceiling").detail["short_milli"] == 1
+
+
 def test_the_ceiling_of_any_ancestor_binds(cluster: Cluster) -> None:
     cluster.team("lab", ceiling=1000)
     cluster.team("vision", ceiling=8000, parent="lab")
