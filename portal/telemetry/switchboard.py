@@ -150,6 +150,7 @@ class Switchboard:
     async def _look_up(self, seat: Seat, topics: list[str], now: datetime) -> dict[str, Watched]:
         """Return the topics that this person may watch. Rights are read afresh where an object is named."""
         found = {topic: Watched() for topic in topics if topic in ("me", "fleet")}
+        await self.keeper.ready()
         named = {topic for topic in topics if topic not in found and _TOPIC.fullmatch(topic)}
         if not named:
             return found
@@ -169,7 +170,7 @@ class Switchboard:
 
     async def _learn(self, team_ids: set[int], named: set[str]) -> None:
         """Read the roster again when a team or node is missing in it, at most every half second."""
-        roster = await self.keeper.ready()
+        roster = self.keeper.roster
         nodes = {topic.removeprefix("node:") for topic in named if topic.startswith("node:")}
         if team_ids <= roster.teams.keys() and nodes <= roster.nodes.keys():
             return
