@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -71,7 +70,7 @@ def _read_or_make(path: Path) -> bytes:
 
 def _make(path: Path) -> bytes:
     """Write a new key completely or not at all, readable by its owner only."""
-    seed = secrets.token_bytes(KEY_BYTES)
+    seed = os.urandom(KEY_BYTES)
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from nodeagent.protocol.messages import DeviceFact, ProfileFact
@@ -144,7 +144,7 @@ def _by_name() -> dict[str, Board]:
 
 @cache
 def _table() -> dict[str, Any]:
-    text = files("nodeagent.protocol").joinpath("boards.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("boards.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from uuid import NAMESPACE_DNS, uuid5
 
 _SPACE = uuid5(NAMESPACE_DNS, "simulated.berth.invalid")
@@ -13,6 +14,7 @@ def simulated_uuid(node: str, index: int, vendor: str = "nvidia") -> str:
     return f"{_PREFIX.get(vendor, 'DEV')}-{uuid5(_SPACE, f'{node}/{index}')}"
 
 
+@lru_cache(maxsize=4096)
 def simulated_mig_uuid(gpu_uuid: str, profile: str, start: int) -> str:
     """Return the UUID of a simulated MIG slice; like on real cards the next tenant may get the same one."""
     return f"MIG-{uuid5(_SPACE, f'{gpu_uuid}/{profile}/{start}')}"
