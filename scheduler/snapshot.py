@@ -73,8 +73,9 @@ def _held() -> Iterable[Held]:
         "period",
         "share_milli",
         "memory_mib",
+        "profile",
     )
-    for device, start, size, mode, team, lease, not_after, period, share, memory in rows:
+    for device, start, size, mode, team, lease, not_after, period, share, memory, profile in rows:
         yield Held(
             device_id=device,
             start=start,
@@ -86,6 +87,7 @@ def _held() -> Iterable[Held]:
             share_milli=share,
             memory_mib=memory,
             is_host=lease is None,
+            profile=profile,
         )
 
 
