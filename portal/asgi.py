@@ -9,6 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
 from a2wsgi import WSGIMiddleware
 from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 
 HTTP_THREADS = 4
@@ -18,9 +19,15 @@ _wsgi = get_wsgi_application()
 from portal import sockets  # noqa: E402 (needs the app registry)
 
 
+NO_KEY = "Set BERTH_SECRET_KEY or BERTH_SECRET_KEY_FILE to 50 or more random characters, the same for every process."
+
+
 async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
     while True:
         message = await receive()
+        if message["type"] == "lifespan.startup" and not settings.HAS_SECRET_KEY:
+            await send({"type": "lifespan.startup.failed", "message": NO_KEY})
+            return
         await (sockets.start if message["type"] == "lifespan.startup" else sockets.stop)()
         await send({"type": message["type"] + ".complete"})
         if message["type"] == "lifespan.shutdown":
