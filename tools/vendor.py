@@ -29,18 +29,20 @@ MIT = """The MIT License (MIT)
 
 {copyright}
 
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
-rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
-persons to whom the Software is furnished to do so, subject to the following conditions:
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute,
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
 
-The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-Software.
+The above copyright notice and this permission notice shall be included in all copies or substantial
+portions of the Software.
 
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES
+OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 """
 
 
@@ -58,22 +60,88 @@ class Package:
 
 PACKAGES = (
     Package(
-        "@tabler/core", "1.6.1", "tabler", "MIT", ("dist/css/tabler.min.css",),
-        copyright="Copyright (c) 2018-2026 The Tabler Authors\nCopyright (c) 2018-2026 codecalm.net Paweł Kuna",
+        "@tabler/core",
+        "1.6.1",
+        "tabler",
+        "MIT",
+        ("dist/css/tabler.min.css",),
+        copyright="Copyright (c) 2018-2026 The Tabler Authors and codecalm.net Paweł Kuna",
     ),
     Package("htmx.org", "4.0.1", "htmx", "0BSD", ("dist/htmx.min.js",)),
     Package("uplot", "1.6.32", "uplot", "MIT", ("dist/uPlot.iife.min.js", "dist/uPlot.min.css")),
 )
 ICONS = Package("@tabler/icons", "3.51.0", "icons", "MIT", ())
 ICON_NAMES = (
-    "activity", "adjustments", "alert-triangle", "anchor", "arrow-back-up", "arrow-right", "ban", "bell", "bolt",
-    "building", "calendar", "check", "checkbox", "chevron-down", "chevron-left", "chevron-right", "chevron-up",
-    "circle-check", "circle-dashed", "circle-plus", "circle-x", "clock", "clock-pause", "coin", "copy", "cpu",
-    "device-desktop", "dots", "download", "external-link", "file-invoice", "filter", "gauge", "hand-stop", "history",
-    "home", "hourglass", "info-circle", "key", "language", "layout-grid", "list-details", "loader-2", "lock", "logout",
-    "mood-empty", "moon", "pencil", "player-play", "player-stop", "plug-connected", "plus", "receipt", "refresh",
-    "search", "selector", "send", "server-2", "shield-check", "sun", "tag", "temperature", "terminal-2", "tools",
-    "trash", "user", "users", "wash", "wifi-off", "x",
+    "activity",
+    "adjustments",
+    "alert-triangle",
+    "anchor",
+    "arrow-back-up",
+    "arrow-right",
+    "ban",
+    "bell",
+    "bolt",
+    "building",
+    "calendar",
+    "check",
+    "checkbox",
+    "chevron-down",
+    "chevron-left",
+    "chevron-right",
+    "chevron-up",
+    "circle-check",
+    "circle-dashed",
+    "circle-plus",
+    "circle-x",
+    "clock",
+    "clock-pause",
+    "coin",
+    "copy",
+    "cpu",
+    "device-desktop",
+    "dots",
+    "download",
+    "external-link",
+    "file-invoice",
+    "filter",
+    "gauge",
+    "hand-stop",
+    "history",
+    "home",
+    "hourglass",
+    "info-circle",
+    "key",
+    "language",
+    "layout-grid",
+    "list-details",
+    "loader-2",
+    "lock",
+    "logout",
+    "mood-empty",
+    "moon",
+    "pencil",
+    "player-play",
+    "player-stop",
+    "plug-connected",
+    "plus",
+    "receipt",
+    "refresh",
+    "search",
+    "selector",
+    "send",
+    "server-2",
+    "shield-check",
+    "sun",
+    "tag",
+    "temperature",
+    "terminal-2",
+    "tools",
+    "trash",
+    "user",
+    "users",
+    "wash",
+    "wifi-off",
+    "x",
 )
 
 
@@ -127,7 +195,9 @@ def vendor(package: Package, work: Path) -> dict[str, Any]:
     for name in package.files:
         target = folder / Path(name).name
         # The published file may name a source map that we do not ship: browsers would ask for it in vain.
-        text = re.sub(r"\n?(//|/\*)# sourceMappingURL=\S+( \*/)?\s*$", "\n", (source / name).read_text(encoding="utf-8"))
+        text = re.sub(
+            r"\n?(//|/\*)# sourceMappingURL=\S+( \*/)?\s*$", "\n", (source / name).read_text(encoding="utf-8")
+        )
         target.write_text(text, encoding="utf-8")
         copied.append(target)
     return entry(package, integrity, copied)
@@ -165,11 +235,15 @@ def fetch() -> None:
 def differences() -> list[str]:
     """What differs between the manifest and the files: empty when all is as recorded."""
     static = ROOT / "static"
-    recorded = {n: h for line in json.loads(MANIFEST.read_text(encoding="utf-8")) for n, h in line["files"].items()}
+    recorded = {
+        n: h for line in json.loads(MANIFEST.read_text(encoding="utf-8")) for n, h in line["files"].items()
+    }
     found = {str(p.relative_to(static)) for p in VENDOR.rglob("*") if p.is_file() and p != MANIFEST}
     strange = [f"not in the manifest: {n}" for n in sorted(found - set(recorded))]
     missing = [f"missing: {n}" for n in recorded if not (static / n).exists()]
-    changed = [f"changed: {n}" for n, h in recorded.items() if (static / n).exists() and sha256(static / n) != h]
+    changed = [
+        f"changed: {n}" for n, h in recorded.items() if (static / n).exists() and sha256(static / n) != h
+    ]
     return strange + missing + changed
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
 from django import forms
@@ -18,7 +17,8 @@ from django.utils import timezone
 
 STATES = {
     "lease": "booked preparing active ending cleaning ended interrupted failed",
-    "request": "draft submitted awaiting_approval queued granted fulfilled rejected withdrawn expired impossible",
+    "request": "draft submitted awaiting_approval queued granted fulfilled",
+    "refusal": "rejected withdrawn expired impossible",
     "node": "online stale offline draining maintenance blocked",
     "period": "open closing closed issued",
 }
@@ -27,7 +27,7 @@ STATES = {
 class SampleForm(forms.Form):
     """Fields in their usual, optional and refused form."""
 
-    name = forms.CharField(widget=forms.TextInput({"class": "form-control", "placeholder": "training run 12"}))
+    name = forms.CharField(widget=forms.TextInput({"class": "form-control", "placeholder": "run 12"}))
     hours = forms.IntegerField(
         max_value=24, help_text="At most 24.", widget=forms.NumberInput({"class": "form-control"})
     )
@@ -66,6 +66,27 @@ SLOTS = [
 ]
 
 
+LINES = [
+    {
+        "label": "2g.20gb on H100",
+        "detail": "6 h 00 min 00 s × 1.18 CNY/h",
+        "amount": Decimal("7.08"),
+        "url": "#receipt",
+    },
+    {
+        "label": "Fault credit",
+        "detail": "5 min 34 s without the device",
+        "amount": Decimal("-0.11"),
+        "credit": True,
+    },
+]
+SHARES = [
+    Slot(0, 250, "vision ¼", 5),
+    Slot(250, 500, "speech ½", 6, mine=True),
+    Slot(750, 250, "free", kind="free"),
+]
+
+
 def _flavors() -> list[dict[str, Any]]:
     rows = [
         ("1g.10gb", "H100 80GB", "10 GB", "1/8 device", 14, "0.62", 1, "mig", "", True),
@@ -73,17 +94,20 @@ def _flavors() -> list[dict[str, Any]]:
         ("4g.40gb", "A100 80GB", "40 GB", "4/8 device", 0, "1.70", 4, "mig", "", False),
         ("L40S share", "L40S 48GB", "12 GB", "¼ device", None, "0.34", 2, "memlimit", "", False),
         ("Whole H100", "H100 80GB", "80 GB", "whole device", 3, "4.40", 8, "exclusive", "", False),
-        ("Eight H100", "H100 80GB", "640 GB", "one node", 0, "35.20", 8, "exclusive", "above your ceiling", False),
+        ("Eight H100", "H100 80GB", "640 GB", "one node", 0, "35.20", 8, "exclusive", "above ceiling", False),
     ]
-    keys = "title model memory share free price size mode disabled checked".split()
+    keys = ["title", "model", "memory", "share", "free", "price", "size", "mode", "disabled", "checked"]
     return [
-        dict(zip(keys, row, strict=True)) | {"price": Decimal(row[5]), "currency": "CNY", "grid": 8, "value": row[0]}
+        dict(zip(keys, row, strict=True))
+        | {"price": Decimal(row[5]), "currency": "CNY", "grid": 8, "value": row[0]}
         for row in rows
     ]
 
 
 def _events(now: datetime) -> list[dict[str, Any]]:
-    def event(minutes: int, title: str, tone: str, icon: str, text: str = "", todo: bool = False) -> dict[str, Any]:
+    def event(
+        minutes: int, title: str, tone: str, icon: str, text: str = "", todo: bool = False
+    ) -> dict[str, Any]:
         at = now - timedelta(minutes=minutes)
         return {"title": title, "at": at, "tone": tone, "icon": icon, "text": text, "todo": todo}
 
@@ -99,8 +123,8 @@ def _map() -> dict[str, Any]:
     def device(node: int, index: int) -> dict[str, Any]:
         slots = [] if (node + index) % 5 == 4 else SLOTS
         return {
-            "uuid": f"GPU-{node}-{index}", "index": index, "model": "H100 80GB", "memory_mib": 81559, "grid": 8,
-            "blocked": node == 2 and index == 6, "note": "XID 79",
+            "uuid": f"GPU-{node}-{index}", "index": index, "model": "H100 80GB", "memory_mib": 81559,
+            "grid": 8, "blocked": node == 2 and index == 6, "note": "XID 79",
             "slots": [
                 {
                     "start": s.start, "size": s.size, "kind": s.kind, "tone": (s.tone + node + index) % 8 + 1,
@@ -115,8 +139,8 @@ def _map() -> dict[str, Any]:
     return {
         "nodes": [
             {
-                "name": f"gpu-0{n}", "state": states[n - 1], "state_text": states[n - 1].title(), "url": "#map",
-                "note": "8 × H100 80GB", "devices": [device(n, i) for i in range(8)],
+                "name": f"gpu-0{n}", "state": states[n - 1], "state_text": states[n - 1].title(),
+                "url": "#map", "note": "8 × H100 80GB", "devices": [device(n, i) for i in range(8)],
             }
             for n in (1, 2, 3)
         ]
@@ -146,7 +170,7 @@ def samples(now: datetime) -> dict[str, Any]:
     return {
         "states": {kind: words.split() for kind, words in STATES.items()},
         "slots": SLOTS,
-        "shares": [Slot(0, 250, "vision ¼", 5), Slot(250, 500, "speech ½", 6, mine=True), Slot(750, 250, "free", kind="free")],
+        "shares": SHARES,
         "tones": range(1, 9),
         "flavors": _flavors(),
         "events": _events(now),
@@ -160,13 +184,8 @@ def samples(now: datetime) -> dict[str, Any]:
         "price": price,
         "cost": price * Decimal("2.1333"),
         "total": Decimal("6.97"),
-        "lines": [
-            {"label": "2g.20gb on H100", "detail": "6 h 00 min 00 s × 1.18 CNY/h", "amount": Decimal("7.08"), "url": "#receipt"},
-            {"label": "Fault credit", "detail": "5 min 34 s without the device", "amount": Decimal("-0.11"), "credit": True},
-        ],
+        "lines": LINES,
         "none": None,
-        "empty": [],
-        "sample_user": SimpleNamespace(is_authenticated=True),
         "rows": [
             ("L-1042", "active", "vision", now + timedelta(hours=2), Decimal("2.52")),
             ("L-1039", "ending", "speech", now + timedelta(minutes=6), Decimal("14.08")),

@@ -11,6 +11,8 @@ import { gettext, memory, number } from "./i18n.js";
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15000;
 const PING_MS = 20000;
+const BURST_MS = 80;
+const BETWEEN_FETCHES_MS = 1000;
 const SILENCE_MS = 45000;
 const FINAL_CODES = new Map([[4401, "denied"], [4403, "denied"]]);
 
@@ -84,15 +86,19 @@ function tell(event) {
 }
 
 const due = new Set();
+const fetchedAt = new WeakMap();
 function refresh(matches) {
   for (const el of document.querySelectorAll("[data-refresh-on]")) {
     if (!matches(topicsOf(el, "refreshOn")) || due.has(el)) continue;
     due.add(el);
-    // Events come in small bursts (grant, prepare, active): one fetch answers for all of them.
+    // Events come in bursts (grant, prepare, active): one fetch answers for all of them, and a busy team
+    // costs at most one fetch in a while.
+    const wait = Math.max(BURST_MS, BETWEEN_FETCHES_MS - (Date.now() - (fetchedAt.get(el) ?? 0)));
     setTimeout(() => {
       due.delete(el);
+      fetchedAt.set(el, Date.now());
       if (el.isConnected) el.dispatchEvent(new CustomEvent("live:refresh"));
-    }, 120);
+    }, wait);
   }
 }
 

@@ -85,15 +85,21 @@ function node(fact) {
   return box;
 }
 
+function placeOf(box, lease, start, size) {
+  const named = [...box.querySelectorAll(`.kind-lease[data-lease="${CSS.escape(lease)}"]`)];
+  if (named.length) return named.find((g) => Number(g.dataset.start) === start) ?? named[0];
+  // Leases out of sight carry another name here, so only their position tells them; a share (size 0) has none.
+  return size ? box.querySelector(`.kind-lease:not([data-lease])[data-start="${start}"]`) : null;
+}
+
 function showDevice(box, seen, unknown) {
   const now = box.querySelector(".now");
   const parts = [number(seen.util) === null ? unknown : `${number(seen.util)} %`];
   if (number(seen.temp) !== null) parts.push(`${number(seen.temp)} °C`);
   if (number(seen.power_w) !== null) parts.push(`${number(seen.power_w)} W`);
   now.textContent = parts.join(" · ");
-  for (const [lease, start, , util] of seen.slots ?? []) {
-    const group = box.querySelector(`.kind-lease[data-lease="${CSS.escape(String(lease))}"][data-start="${Number(start)}"]`)
-      ?? box.querySelector(`.kind-lease[data-start="${Number(start)}"]`);
+  for (const [lease, start, size, util] of seen.slots ?? []) {
+    const group = placeOf(box, String(lease), Number(start), size);
     if (group) setLevel(group, util);
   }
 }

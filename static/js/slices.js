@@ -11,6 +11,12 @@ export function setLevel(group, util) {
   group.dataset.util = known ? String(Math.round(util)) : "unknown";
 }
 
+// A share has no position of its own: where a bar shows a single lease, the figure is that lease's.
+function only(bar) {
+  const groups = bar.querySelectorAll(".kind-lease");
+  return groups.length === 1 ? groups[0] : null;
+}
+
 /** Watch frames of a lease (`slots`) or of a node (`devices`) for the device in `data-slices`. */
 export function mount(bar, signal) {
   const uuid = bar.dataset.slices;
@@ -19,7 +25,7 @@ export function mount(bar, signal) {
     const nodes = Object.values(detail.data.nodes ?? {}).map((n) => n.devices?.[uuid]).filter(Boolean);
     const seen = nodes.flatMap((d) => d.slots.map(([, start, , util]) => [start, util]));
     for (const [start, util] of [...own, ...seen]) {
-      const group = bar.querySelector(`.kind-lease[data-start="${Number(start)}"]`);
+      const group = bar.querySelector(`.kind-lease[data-start="${Number(start)}"]`) ?? only(bar);
       if (group) setLevel(group, util);
     }
   }, { signal });

@@ -1,17 +1,16 @@
-// News of one's own leases, wherever one is in the portal.
+// News of the leases of one's teams, wherever one is in the portal.
 
 import { gettext } from "./i18n.js";
 
 const SHOWN_MS = 8000;
 const NEWS = {
-  "lease.active": ["circle-check", "good", () => gettext("Your lease is active.")],
-  "lease.warned": ["alert-triangle", "warn", () => gettext("Your lease ends soon.")],
-  "lease.interrupted": ["plug-connected", "warn", () => gettext("Your lease was interrupted.")],
-  "lease.failed": ["circle-x", "bad", () => gettext("Your lease failed.")],
-  "lease.ended": ["check", "quiet", () => gettext("Your lease has ended; the receipt is ready.")],
-  "request.rejected": ["circle-x", "bad", () => gettext("Your request was rejected.")],
-  "request.granted": ["circle-check", "good", () => gettext("Your request was granted.")],
+  "lease.active": ["circle-check", "good", () => gettext("A lease is active")],
+  "lease.interrupted": ["plug-connected", "warn", () => gettext("A lease was interrupted")],
+  "lease.failed": ["circle-x", "bad", () => gettext("A lease failed")],
+  "lease.ended": ["check", "quiet", () => gettext("A lease has ended; its receipt is ready")],
+  "request.rejected": ["circle-x", "bad", () => gettext("A request was rejected")],
 };
+const MOST_AT_ONCE = 3;
 const SVG = "http://www.w3.org/2000/svg";
 
 function icon(name) {
@@ -43,18 +42,28 @@ export function toast(text, { tone = "info", icon: name = "info-circle", url = "
   close.addEventListener("click", () => note.remove());
   note.append(icon(name), body, close);
   box.append(note);
-  while (box.children.length > 4) box.firstElementChild.remove();
   let timer = setTimeout(() => note.remove(), SHOWN_MS);
   note.addEventListener("pointerenter", () => clearTimeout(timer));
   note.addEventListener("pointerleave", () => { timer = setTimeout(() => note.remove(), SHOWN_MS / 2); });
 }
 
-/** Tell of events that concern the signed-in person, unless the page already shows that object. */
+function addressOf({ lease, request }) {
+  const { leaseUrl, requestUrl } = document.body.dataset;
+  if (lease && leaseUrl) return leaseUrl.replace("UID", encodeURIComponent(lease));
+  return request && requestUrl ? requestUrl.replace("UID", encodeURIComponent(request)) : "";
+}
+
+function isShown({ lease, request }) {
+  const shown = [...document.querySelectorAll("[data-refresh-on]")].flatMap((el) => el.dataset.refreshOn.split(/\s+/));
+  return shown.includes(`lease:${lease}`) || shown.includes(`request:${request}`);
+}
+
+/** Tell of events in one's teams, unless the page already shows that object; a flood stays a few lines. */
 export function startToasts() {
   document.addEventListener("live:event", ({ detail }) => {
     const news = NEWS[detail.event];
-    const here = document.querySelector(`[data-refresh-on~="lease:${CSS.escape(detail.lease ?? "")}"]`);
-    if (!news || (here && detail.lease)) return;
-    toast(news[2](), { icon: news[0], tone: news[1], url: detail.url ?? "" });
+    const box = document.getElementById("toasts");
+    if (!news || isShown(detail) || box.children.length >= MOST_AT_ONCE) return;
+    toast(`${news[2]()} · ${detail.team}`, { icon: news[0], tone: news[1], url: addressOf(detail) });
   });
 }
