@@ -54,7 +54,9 @@ class SignInForm(forms.Form):
     username = forms.CharField(
         label=_("Name"),
         max_length=150,
-        widget=forms.TextInput({"class": "form-control", "autocomplete": "username", "autocapitalize": "none"}),
+        widget=forms.TextInput(
+            {"class": "form-control", "autocomplete": "username", "autocapitalize": "none"}
+        ),
     )
     password = forms.CharField(
         label=_("Password"),

@@ -66,7 +66,7 @@ def duration_text(seconds: int) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Return the seconds that "6 h", "90 min", "1 h 30 min", "1.5" (hours) or "2 d" mean; None for other text."""
+    """Return the seconds of "6 h", "90 min", "1 h 30 min", "1.5" (hours) or "2 d"; None for other text."""
     cleaned = text.strip().lower()
     if not cleaned or len(cleaned) > LONGEST_TEXT:
         return None

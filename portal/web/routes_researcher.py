@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import auth, design
+from portal.web import (
+    auth,
+    design,
+    home,
+    leases,
+    leases_actions,
+    lists,
+    notifications,
+    requests_approvals,
+    requests_detail,
+    requests_new,
+)
 
 urlpatterns = [
+    path("", home.page, name="home"),
     path("sign-in/", auth.sign_in, name="sign_in"),
     path("sign-out/", auth.sign_out, name="sign_out"),
+    path("requests/", lists.requests, name="requests"),
+    path("requests/new/", requests_new.page, name="request_new"),
+    path("requests/quote/", requests_new.quote, name="request_quote"),
+    path("requests/<str:uid>/", requests_detail.page, name="request"),
+    path("requests/<str:uid>/withdraw/", requests_detail.withdraw, name="request_withdraw"),
+    path("requests/<str:uid>/decide/", requests_approvals.decide, name="request_decide"),
+    path("approvals/", requests_approvals.page, name="approvals"),
+    path("leases/", lists.leases, name="leases"),
+    path("leases/<str:uid>/", leases.page, name="lease"),
+    path("leases/<str:uid>/extend/", leases_actions.extend, name="lease_extend"),
+    path("leases/<str:uid>/release/", leases_actions.release, name="lease_release"),
+    path("notifications/", notifications.page, name="notifications"),
+    path("notifications/read/", notifications.read, name="notifications_read"),
     path("design/", design.page, name="design"),
 ]

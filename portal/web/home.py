@@ -1,0 +1,178 @@
+"""The first page: my leases, my queue, my teams' room, and what happens next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
+
+from portal.billing.selectors import currency, period_of, team_spend
+from portal.leases.models import LeaseRequest
+from portal.leases.selectors import awaiting_approval, live_leases_of, visible_requests
+from portal.leases.states import RequestState
+from portal.notifications.models import Notification
+from portal.quotas.models import Quota
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights, visible_teams
+from portal.web.access import rights_of
+from portal.web.figures import gpus, money
+from portal.web.leases_rows import LeaseRow, lease_rows
+from portal.web.notifications_rows import notification_rows
+from portal.web.requests_rows import RequestRow, request_rows
+
+MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS = 12, 10, 5, 4
+WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
+
+
+@dataclass(frozen=True)
+class TeamRoom:
+    """A team's quota as a bar; a team without a ceiling of its own shows the one above that binds."""
+
+    name: str
+    slug: str
+    used: int
+    guaranteed: int
+    ceiling: int | None
+    used_text: str
+    guaranteed_text: str
+    ceiling_text: str
+    left_text: str | None
+    bound_by: str
+
+
+@dataclass(frozen=True)
+class Next:
+    """Something that will happen by itself."""
+
+    at: datetime
+    title: str
+    text: str
+    icon: str
+    url: str
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """Show what this person has, what they wait for and what they could do."""
+    rights, now = rights_of(request), timezone.now()
+    leases = lease_rows(list(live_leases_of(rights.user)[:MOST_LEASES]), now=now)
+    waiting = request_rows(_my_waiting(rights))
+    teams = list(visible_teams(rights, Role.RESEARCHER, Role.ADMIN)[:MOST_TEAMS])
+    context = {
+        "leases": leases,
+        "waiting": waiting,
+        "rooms": team_rooms(teams),
+        "spend": _spend(teams, now),
+        "currency": currency(),
+        "ahead": what_is_next(leases, waiting),
+        "news": notification_rows(list(Notification.objects.filter(user=rights.user)[:MOST_NEWS])),
+        "asks": rights.has_anywhere(Role.RESEARCHER, Role.ADMIN),
+        "first_steps": first_steps(rights),
+    }
+    return render(request, "web/home.html", context)
+
+
+def _my_waiting(rights: Rights) -> list[LeaseRequest]:
+    rows = visible_requests(rights).filter(author=rights.user, state__in=WAITING)
+    return list(rows.order_by("-priority", "submitted_at")[:MOST_WAITING])
+
+
+def _spend(teams: list[Team], now: datetime) -> Decimal | None:
+    """Return what the person's teams cost this month, running leases included."""
+    if not teams:
+        return None
+    spent = team_spend([team.pk for team in teams], period_of(now), now=now)
+    return money(sum(spent.values()))
+
+
+def team_rooms(teams: list[Team]) -> list[TeamRoom]:
+    """Return the quota bar of each team: what binds it, its own ceiling or one above."""
+    owners = {pk for team in teams for pk in team.lineage}
+    quotas = {q.team_id: q for q in Quota.objects.filter(team_id__in=owners).select_related("team")}
+    return [_room(team, quotas) for team in teams]
+
+
+def _room(team: Team, quotas: dict[int, Quota]) -> TeamRoom:
+    own = quotas.get(team.pk)
+    capped = [quotas[pk] for pk in team.lineage if pk in quotas and quotas[pk].ceiling_milli is not None]
+    tightest = min(capped, key=lambda q: (q.ceiling_milli or 0) - q.used_milli, default=None)
+    shown = own if own is not None and own.ceiling_milli is not None else tightest or own
+    used = shown.used_milli if shown else 0
+    guaranteed = shown.guaranteed_milli if shown else 0
+    ceiling = shown.ceiling_milli if shown else None
+    left = None if tightest is None else (tightest.ceiling_milli or 0) - tightest.used_milli
+    return TeamRoom(
+        name=shown.team.name if shown else team.name,
+        slug=team.slug,
+        used=used,
+        guaranteed=guaranteed,
+        ceiling=ceiling,
+        used_text=gpus(used) or "0",
+        guaranteed_text=gpus(guaranteed) or "0",
+        ceiling_text=gpus(ceiling) or "",
+        left_text=gpus(None if left is None else max(0, left)),
+        bound_by=tightest.team.name if tightest and tightest.team_id != team.pk else "",
+    )
+
+
+def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow]) -> list[Next]:
+    """Return the next ends and starts, the nearest first."""
+    ends = [
+        Next(row.ends_at, row.title, _("ends"), "hourglass", row.url)
+        for row in leases
+        if row.ends_at is not None
+    ]
+    starts = [
+        Next(row.starts_at, row.title, _("should start"), "player-play", row.url)
+        for row in waiting
+        if row.starts_at is not None
+    ]
+    return sorted([*ends, *starts], key=lambda event: event.at)[:5]
+
+
+def first_steps(rights: Rights) -> list[dict[str, Any]]:
+    """Return where people of other roles begin their day."""
+    steps: list[dict[str, Any]] = []
+    if rights.has_anywhere(Role.APPROVER, Role.ADMIN):
+        count = awaiting_approval(rights).count()
+        text = (
+            _("%(n)d requests wait for a decision.") % {"n": count} if count else _("Nothing waits for you.")
+        )
+        steps.append({"name": "web:approvals", "title": _("Approvals"), "text": text, "icon": "checkbox"})
+    if rights.is_finance:
+        steps.append(
+            {
+                "name": "web:periods",
+                "title": _("Months"),
+                "text": _("Check and close a month."),
+                "icon": "calendar",
+            }
+        )
+        steps.append(
+            {"name": "web:rates", "title": _("Prices"), "text": _("See and plan prices."), "icon": "tag"}
+        )
+    if rights.is_operator:
+        steps.append(
+            {
+                "name": "web:nodes",
+                "title": _("Nodes"),
+                "text": _("Health, enrolment, cordons."),
+                "icon": "server-2",
+            }
+        )
+        steps.append(
+            {
+                "name": "web:cluster",
+                "title": _("Cluster"),
+                "text": _("Who is where, live."),
+                "icon": "layout-grid",
+            }
+        )
+    return steps

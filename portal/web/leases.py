@@ -1,0 +1,104 @@
+"""One lease: time left, how to connect, live figures, cost; after the end its receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from portal.catalog import pricing
+from portal.common.errors import BerthError
+from portal.leases.models import Lease, Placement
+from portal.leases.selectors import may_manage_lease, may_see_access, visible_lease
+from portal.leases.states import LeaseState
+from portal.web.access import rights_of
+from portal.web.figures import duration_text, money, span
+from portal.web.leases_access import device_views, entrance
+from portal.web.leases_receipt import receipt_of
+from portal.web.leases_rows import LeaseRow, lease_rows
+from portal.web.leases_timeline import request_steps
+
+EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
+RELEASABLE = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+OVER = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED)
+
+
+@dataclass(frozen=True)
+class Extension:
+    """More time that would fit, with what it costs; ``price`` None is unknown."""
+
+    value: str
+    label: str
+    until: datetime
+    price: Decimal | None
+    currency: str
+
+
+@require_safe
+def page(request: HttpRequest, uid: str) -> HttpResponse:
+    """Show a lease to anybody in its team; access and actions to whom they belong."""
+    rights, now = rights_of(request), timezone.now()
+    lease = visible_lease(rights, uid)
+    (row,) = lease_rows([lease], now=now)
+    placements = list(
+        Placement.objects.filter(lease=lease)
+        .select_related("device__model")
+        .order_by("device__index", "start", "id")
+    )
+    is_over = lease.state in OVER
+    may_manage = may_manage_lease(rights, lease)
+    context: dict[str, Any] = {
+        "lease": lease,
+        "row": row,
+        "devices": device_views(placements),
+        "entrance": entrance(placements) if may_see_access(rights, lease) and not is_over else None,
+        "may_see_access": may_see_access(rights, lease),
+        "is_over": is_over,
+        "receipt": receipt_of(lease) if is_over else None,
+        "steps": request_steps(lease.request, [lease], starts_at=None),
+        "extensions": extensions(lease, now=now) if may_manage else [],
+        "may_extend": may_manage and lease.state == LeaseState.ACTIVE,
+        "may_release": may_manage and lease.state in RELEASABLE,
+        "longest": span(lease.flavor.max_duration_s),
+        "saving": _saving(lease, row),
+    }
+    return render(request, "web/lease_detail.html", context)
+
+
+def extensions(lease: Lease, *, now: datetime) -> list[Extension]:
+    """Return the usual extensions that keep the lease within its flavor's longest time, priced."""
+    if lease.state != LeaseState.ACTIVE or lease.activated_at is None or lease.not_after <= now:
+        return []
+    used_s = int((lease.not_after - lease.activated_at).total_seconds())
+    fitting = [extra for extra in EXTENSIONS_S if used_s + extra <= lease.flavor.max_duration_s]
+    return [_extension(lease, extra) for extra in fitting]
+
+
+def _extension(lease: Lease, extra_s: int) -> Extension:
+    price = None
+    try:
+        found = pricing.quote(lease.flavor, count=lease.count, duration_s=extra_s, starts_at=lease.not_after)
+        price = money(found.amount_micro)
+    except BerthError:
+        price = None
+    return Extension(
+        value=duration_text(extra_s),
+        label=span(extra_s) or "",
+        until=lease.not_after + timedelta(seconds=extra_s),
+        price=price,
+        currency=lease.request.currency,
+    )
+
+
+def _saving(lease: Lease, row: LeaseRow) -> Decimal | None:
+    """Return what releasing now saves of the price that was quoted; None when that is unknown or nothing."""
+    quoted = money(lease.request.quote_micro)
+    if lease.state != LeaseState.ACTIVE or row.cost is None or quoted is None or row.cost >= quoted:
+        return None
+    return quoted - row.cost

@@ -1,0 +1,61 @@
+"""More time for a lease, and giving it back."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from portal.common.clock import db_now
+from portal.common.errors import Conflict, Forbidden, Invalid
+from portal.leases.lifecycle import extend_lease, release_lease
+from portal.leases.models import Lease
+from portal.leases.selectors import may_manage_lease, visible_lease
+from portal.web.access import done, person, refused, rights_of
+from portal.web.requests_forms import ExtendForm
+
+
+@require_POST
+def extend(request: HttpRequest, uid: str) -> HttpResponse:
+    """Give an active lease more time, or say why that cannot be.
+
+    The end that the person saw is sent along, so that a double click extends once.
+    """
+    lease = _managed(request, uid)
+    form = ExtendForm(request.POST)
+    if not form.is_valid():
+        sentences = {name: str(errors[0]) for name, errors in form.errors.items()}
+        return refused(request, Invalid(fields=sentences), "web:lease", uid)
+    seen = request.POST.get("seen", "")
+    if seen and seen != lease.not_after.isoformat():
+        error = Conflict(_("The end of this lease has changed since you looked; it was not extended again."))
+        return refused(request, error, "web:lease", uid)
+    try:
+        extra_s = form.cleaned_data["extra"]
+        after = extend_lease(lease=lease, actor=person(request), extra_s=extra_s, now=db_now())
+    except (Conflict, Invalid) as error:
+        return refused(request, error, "web:lease", uid)
+    until = date_format(localtime(after.not_after), "SHORT_DATETIME_FORMAT")
+    return done(request, _("The lease now runs until %(at)s.") % {"at": until}, "web:lease", uid)
+
+
+@require_POST
+def release(request: HttpRequest, uid: str) -> HttpResponse:
+    """End a lease early. Safe to repeat."""
+    lease = _managed(request, uid)
+    try:
+        release_lease(lease=lease, actor=person(request), now=db_now())
+    except Conflict as error:
+        return refused(request, error, "web:lease", uid)
+    return done(request, _("Released. The money clock has stopped."), "web:lease", uid)
+
+
+def _managed(request: HttpRequest, uid: str) -> Lease:
+    """Return the lease, or refuse: missing when out of sight, forbidden when it is not theirs to manage."""
+    rights = rights_of(request)
+    lease = visible_lease(rights, uid)
+    if not may_manage_lease(rights, lease):
+        raise Forbidden(_("Only the holder, a team admin or an operator may do this."))
+    return lease

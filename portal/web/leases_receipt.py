@@ -1,0 +1,107 @@
+"""What an ended lease cost, second by second: usage records, rates and the line of the invoice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+
+from django.urls import NoReverseMatch, reverse
+from django.utils.translation import gettext as _
+
+from portal.billing.models import UsageRecord
+from portal.catalog.pricing import exact_micro, to_minor
+from portal.leases.models import Lease
+from portal.web.figures import gpus, money, span
+
+
+@dataclass(frozen=True)
+class ReceiptLine:
+    """One billed interval under one rate; ``url`` leads to the invoice line it is part of."""
+
+    label: str
+    detail: str
+    amount: Decimal | None
+    starts_at: datetime
+    ends_at: datetime
+    seconds: int
+    url: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown."""
+
+    lines: list[ReceiptLine]
+    total: Decimal | None
+    quoted: Decimal | None
+    saved: Decimal | None
+    currency: str
+    seconds: int
+    agent_seconds: Decimal | None
+    difference_s: Decimal | None
+    is_counted: bool
+    is_free: bool
+    invoice_url: str
+
+
+def receipt_of(lease: Lease) -> Receipt:
+    """Return the receipt; while metering has not come by yet it has no lines and ``is_counted`` is False."""
+    records = list(UsageRecord.objects.filter(lease=lease).select_related("period", "line").order_by("span"))
+    exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
+    total = money(to_minor(exact))
+    seconds = sum(record.seconds for record in records)
+    agent = None if lease.agent_active_ms is None else Decimal(lease.agent_active_ms) / 1000
+    quoted = money(lease.request.quote_micro)
+    is_free = lease.activated_at is None
+    is_counted = lease.is_metered or is_free
+    saved = (
+        quoted - total if is_counted and quoted is not None and total is not None and total < quoted else None
+    )
+    return Receipt(
+        lines=[_line(record, lease) for record in records],
+        total=total if is_counted else None,
+        quoted=quoted,
+        saved=saved,
+        currency=lease.request.currency,
+        seconds=seconds,
+        agent_seconds=agent,
+        difference_s=None if agent is None or not is_counted else agent - seconds,
+        is_counted=is_counted,
+        is_free=is_free,
+        invoice_url=line_url(records[-1], lease) if records else "",
+    )
+
+
+def line_url(record: UsageRecord, lease: Lease) -> str:
+    """Return the address of the invoice line that holds this record; "" where there is no such page."""
+    key = (
+        str(record.line.position)
+        if record.line
+        else f"{lease.user_id}-{lease.flavor_id}-{record.micro_per_hour}"
+    )
+    month = f"{record.period.starts_at:%Y-%m}"
+    try:
+        return reverse("web:invoice_line", args=[lease.team.slug, month, key])
+    except NoReverseMatch:
+        return ""
+
+
+def _line(record: UsageRecord, lease: Lease) -> ReceiptLine:
+    amount = to_minor(exact_micro(record.share_milli_seconds, record.micro_per_hour))
+    return ReceiptLine(
+        label=span(record.seconds) or "",
+        detail=_("%(seconds)d s × %(share)s GPU × %(rate)s %(currency)s/h per device")
+        % {
+            "seconds": record.seconds,
+            "share": gpus(record.share_milli),
+            "rate": f"{money(record.micro_per_hour):f}".rstrip("0").rstrip("."),
+            "currency": record.currency,
+        },
+        amount=money(amount),
+        starts_at=record.span.lower,
+        ends_at=record.span.upper,
+        seconds=record.seconds,
+        url=line_url(record, lease),
+    )

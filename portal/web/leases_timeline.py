@@ -1,0 +1,121 @@
+"""What happened to a request and its leases, and what comes next, as one line of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest, RequestEvent
+from portal.leases.states import EndReason, LeaseState, RequestState
+
+R, L = RequestState, LeaseState
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step; ``todo`` has not happened yet and ``at`` may then be unknown."""
+
+    title: str
+    at: datetime | None = None
+    text: str = ""
+    actor: str = ""
+    icon: str = "check"
+    tone: str = "quiet"
+    todo: bool = False
+
+
+REQUEST_STEPS: dict[str, tuple[Any, str, str]] = {
+    R.SUBMITTED: (gettext_lazy("Asked"), "send", "info"),
+    R.AWAITING_APPROVAL: (gettext_lazy("Waits for approval"), "clock-pause", "warn"),
+    R.QUEUED: (gettext_lazy("In the queue"), "hourglass", "info"),
+    R.GRANTED: (gettext_lazy("Granted"), "circle-check", "good"),
+    R.FULFILLED: (gettext_lazy("Done"), "check", "quiet"),
+    R.REJECTED: (gettext_lazy("Rejected"), "circle-x", "bad"),
+    R.WITHDRAWN: (gettext_lazy("Withdrawn"), "arrow-back-up", "quiet"),
+    R.EXPIRED: (gettext_lazy("Expired"), "clock", "quiet"),
+    R.IMPOSSIBLE: (gettext_lazy("Cannot be served"), "ban", "bad"),
+}
+LEASE_STEPS: dict[str, tuple[Any, str, str]] = {
+    L.BOOKED: (gettext_lazy("Booked"), "calendar", "info"),
+    L.PREPARING: (gettext_lazy("The node makes the slice"), "loader-2", "info"),
+    L.ACTIVE: (gettext_lazy("Active: the clock runs"), "activity", "good"),
+    L.INTERRUPTED: (gettext_lazy("Interrupted: the clock stands still"), "plug-connected", "warn"),
+    L.ENDING: (gettext_lazy("Ended: the clock stopped"), "player-stop", "warn"),
+    L.CLEANING: (gettext_lazy("The slice is cleaned"), "wash", "quiet"),
+    L.ENDED: (gettext_lazy("Clean and free for the next"), "check", "quiet"),
+    L.FAILED: (gettext_lazy("Failed: the clock stopped"), "circle-x", "bad"),
+}
+# A lease's own "granted" says the same as the request's; one of them is enough.
+SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}
+
+
+def request_steps(
+    request: LeaseRequest, leases: Sequence[Lease], *, starts_at: datetime | None
+) -> list[Step]:
+    """Return the whole story of a request: its own events, those of its leases, and what is to come."""
+    moments: list[tuple[datetime, int, Step]] = [
+        (event.at, event.pk, _request_step(event, request))
+        for event in RequestEvent.objects.filter(request=request)
+        if event.now not in SAID_BY_LEASE
+    ]
+    moments += [
+        (event.at, event.pk, _lease_step(event))
+        for event in LeaseEvent.objects.filter(lease__in=[lease.pk for lease in leases])
+    ]
+    past = [step for _at, _pk, step in sorted(moments, key=lambda m: m[:2])]
+    live = next((lease for lease in leases if lease.state != L.ENDED), None)
+    return [*past, *(lease_ahead(live) if live else request_ahead(request, starts_at))]
+
+
+def request_ahead(request: LeaseRequest, starts_at: datetime | None) -> list[Step]:
+    """Return the steps a request still has before it."""
+    if request.state not in (R.QUEUED, R.AWAITING_APPROVAL):
+        return []
+    ends_at = starts_at + timedelta(seconds=request.remaining_s) if starts_at else None
+    start = _("expected") if starts_at else _("not known yet")
+    ahead = [
+        Step(_("Starts"), starts_at, start, icon="player-play", todo=True),
+        Step(_("Ends, and the receipt is ready"), ends_at, icon="receipt", todo=True),
+    ]
+    if request.state == R.AWAITING_APPROVAL:
+        return [Step(_("Somebody decides"), icon="checkbox", todo=True), *ahead]
+    return ahead
+
+
+def lease_ahead(lease: Lease) -> list[Step]:
+    """Return the steps a live lease still has before it."""
+    clean = Step(_("Cleaned; the receipt is ready"), icon="receipt", todo=True)
+    if lease.state in (L.BOOKED, L.PREPARING):
+        return [Step(_("Active: the clock starts"), icon="activity", todo=True), clean]
+    if lease.state in (L.ACTIVE, L.INTERRUPTED):
+        return [Step(_("Ends by itself"), lease.not_after, icon="hourglass", todo=True), clean]
+    return [clean]
+
+
+def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:
+    title, icon, tone = REQUEST_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
+    actor = ""
+    if request.decided_by and event.at == request.decided_at:
+        actor = _("by %(who)s") % {"who": request.decided_by}
+        if event.now == R.QUEUED:
+            title = _("Approved, in the queue")
+    elif event.now == R.SUBMITTED:
+        actor = _("by %(who)s") % {"who": request.author}
+    return Step(str(title), event.at, _reason(event.reason), actor, icon, tone)
+
+
+def _lease_step(event: LeaseEvent) -> Step:
+    title, icon, tone = LEASE_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
+    return Step(str(title), event.at, _reason(event.reason), icon=icon, tone=tone)
+
+
+def _reason(reason: str) -> str:
+    """Return a stored reason in the reader's language where it is one of ours."""
+    if reason in EndReason.values:
+        return str(EndReason(reason).label) if reason else ""
+    return _(reason) if reason else ""

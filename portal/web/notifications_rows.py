@@ -1,0 +1,96 @@
+"""Notifications as sentences, made from their kind and figures in the reader's language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.notifications.models import Notification
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class NotificationRow:
+    """One piece of news; ``ends_at`` where it is about a moment to come."""
+
+    text: str
+    icon: str
+    tone: str
+    url: str
+    at: datetime
+    is_new: bool
+
+
+def notification_rows(rows: Iterable[Notification]) -> list[NotificationRow]:
+    """Return notifications ready to show, in the order given."""
+    return [_row(row) for row in rows]
+
+
+def _row(row: Notification) -> NotificationRow:
+    icon, tone, write = _KINDS.get(row.kind, ("info-circle", "info", _unknown))
+    return NotificationRow(
+        text=write(row.facts if isinstance(row.facts, dict) else {}),
+        icon=icon,
+        tone=tone,
+        url=target_url(row.target),
+        at=row.created_at,
+        is_new=row.read_at is None,
+    )
+
+
+def target_url(target: str) -> str:
+    """Return the page of what a notification is about; "" when it has none."""
+    if target.startswith("req-"):
+        return reverse("web:request", args=[target])
+    if target.startswith("lse-"):
+        return reverse("web:lease", args=[target])
+    return ""
+
+
+def _ends_soon(_f: Facts) -> str:
+    return _("A lease of yours ends soon. Save your work, or extend it.")
+
+
+def _failed(f: Facts) -> str:
+    return _("A lease of yours failed: %(fault)s. The time after that is not billed.") % {
+        "fault": f.get("fault", "?")
+    }
+
+
+def _interrupted(f: Facts) -> str:
+    return _(
+        "Node %(node)s is not heard; your lease there is interrupted and not billed until it is back."
+    ) % {"node": f.get("node", "?")}
+
+
+def _awaits(f: Facts) -> str:
+    return _("%(who)s asks for your approval of a large request.") % {"who": f.get("by", "?")}
+
+
+def _approved(f: Facts) -> str:
+    return _("%(who)s approved your request; it is in the queue now.") % {"who": f.get("by", "?")}
+
+
+def _rejected(f: Facts) -> str:
+    return _("%(who)s rejected your request and says why.") % {"who": f.get("by", "?")}
+
+
+def _unknown(_f: Facts) -> str:
+    return _("Something changed. Open it to see.")
+
+
+_KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
+    "lease.ends_soon": ("hourglass", "warn", _ends_soon),
+    "lease.failed": ("circle-x", "bad", _failed),
+    "lease.interrupted": ("plug-connected", "warn", _interrupted),
+    "request.awaits_approval": ("checkbox", "info", _awaits),
+    "request.approved": ("circle-check", "good", _approved),
+    "request.rejected": ("circle-x", "bad", _rejected),
+}
+KINDS = frozenset(_KINDS)

@@ -1,0 +1,98 @@
+"""One request: where it stands, why, what would help. Once granted, its lease takes over."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render, resolve_url
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.common.clock import db_now
+from portal.common.errors import Conflict, Forbidden
+from portal.leases import forecasting
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
+from portal.leases.services import PRIORITIES, RequestSpec, withdraw_request
+from portal.leases.states import LeaseState, RequestState
+from portal.teams.models import Role
+from portal.teams.selectors import Rights
+from portal.web.access import done, person, refused, rights_of
+from portal.web.leases_rows import lease_rows
+from portal.web.leases_timeline import request_steps
+from portal.web.requests_approvals import Decision, decisions
+from portal.web.requests_quote import OfferView, offer_views
+from portal.web.requests_rows import request_rows
+
+TO_WITHDRAW = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
+
+
+@require_safe
+def page(request: HttpRequest, uid: str) -> HttpResponse:
+    """Show a request; one whose lease lives leads there, unless ``?show=request`` asks for itself."""
+    rights, now = rights_of(request), timezone.now()
+    found = visible_request(rights, uid)
+    leases = list(visible_leases(rights).filter(request=found).order_by("id"))
+    live = next((lease for lease in leases if lease.state != LeaseState.ENDED), None)
+    if live is not None and request.GET.get("show") != "request":
+        return _follow(request, live)
+    (row,) = request_rows([found])
+    context: dict[str, Any] = {
+        "request_row": row,
+        "asked": found,
+        "leases": lease_rows(leases, now=now),
+        "steps": request_steps(found, leases, starts_at=row.starts_at),
+        "reasons": [forecasting.sentence(reason) for reason in found.reasons],
+        "offers": _offers(found, row.starts_at, now),
+        "may_withdraw": may_withdraw(rights, found),
+        "decision": _decision(rights, found),
+        "priority": next((name for name, rank in PRIORITIES.items() if rank == found.priority), "normal"),
+    }
+    return render(request, "web/request_detail.html", context)
+
+
+@require_POST
+def withdraw(request: HttpRequest, uid: str) -> HttpResponse:
+    """Take a waiting request back. Safe to repeat."""
+    rights = rights_of(request)
+    found = visible_request(rights, uid)
+    try:
+        withdraw_request(request=found, actor=person(request), rights=rights, now=db_now())
+    except (Conflict, Forbidden) as error:
+        return refused(request, error, "web:request", uid)
+    return done(request, _("The request is withdrawn. Nothing was billed."), "web:request", uid)
+
+
+def may_withdraw(rights: Rights, found: LeaseRequest) -> bool:
+    """Say whether to offer withdrawing; the service decides for itself."""
+    is_theirs = found.author_id == rights.user.pk or rights.has(found.team, Role.ADMIN, Role.OPERATOR)
+    return is_theirs and found.state in TO_WITHDRAW
+
+
+def _follow(request: HttpRequest, lease: Lease) -> HttpResponse:
+    """Lead to the lease: by a redirect, or by the header that the page's own refresh understands."""
+    if request.headers.get("HX-Request"):
+        return HttpResponse(headers={"HX-Redirect": resolve_url("web:lease", lease.uid)})
+    return redirect("web:lease", lease.uid)
+
+
+def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> list[OfferView]:
+    """Return what would start sooner than this waiting request."""
+    if found.state != RequestState.QUEUED:
+        return []
+    seen = forecasting.preview(
+        team=found.team, flavor=found.flavor, count=found.count, duration_s=found.remaining_s, now=now
+    )
+    sooner = [offer for offer in seen.offers if starts_at is None or offer.starts_at < starts_at]
+    spec = RequestSpec(flavor=found.flavor.slug, duration_s=found.remaining_s, count=found.count)
+    return offer_views(found.team, sooner, spec=spec, now=now, instead_of=found.uid)
+
+
+def _decision(rights: Rights, found: LeaseRequest) -> Decision | None:
+    """Return what this person needs to decide on the request, or None when it is not theirs to decide."""
+    if found.state != RequestState.AWAITING_APPROVAL:
+        return None
+    return next(iter(decisions(awaiting_approval(rights).filter(pk=found.pk))), None)

@@ -1,0 +1,173 @@
+"""The answer beside the form: price, earliest start, room left, why not now and what could be had instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.catalog import pricing
+from portal.catalog.models import Flavor
+from portal.catalog.services import cost_milli
+from portal.common.errors import Impossible
+from portal.leases import forecasting
+from portal.leases.services import RequestSpec, check_possible, check_spec, needs_approval
+from portal.quotas.selectors import headroom
+from portal.teams.models import Team
+from portal.web.figures import duration_text, gpus, money, span
+from portal.web.requests_flavors import flavor_name
+from portal.web.requests_rows import what_text
+
+FILLS = "[name=flavor], #id_count, #id_duration"
+
+
+@dataclass(frozen=True)
+class OfferView:
+    """Something else to ask for; ``value`` fills the form's fields named by ``fills``."""
+
+    title: str
+    text: str
+    starts_at: datetime | None
+    is_now: bool
+    price: Decimal | None
+    currency: str
+    url: str
+    value: str
+    fills: str = FILLS
+
+
+@dataclass(frozen=True)
+class Room:
+    """The team's headroom before and after, in GPUs; None where nothing above has a ceiling."""
+
+    before: str | None
+    after: str | None
+    owner: str
+    short: str | None
+
+
+@dataclass(frozen=True)
+class QuoteView:
+    """What the form would get; ``starts_at`` and ``is_now`` are None when nobody knows."""
+
+    what: str
+    duration: str
+    total: Decimal | None
+    per_hour: Decimal | None
+    currency: str
+    is_now: bool | None
+    starts_at: datetime | None
+    position: int | None
+    reasons: list[str]
+    refusal: str
+    approval: bool
+    room: Room
+    offers: list[OfferView]
+
+
+def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
+    """Return price, start and alternatives for a specification; raises as ``check_spec`` does."""
+    flavor = check_spec(spec)
+    price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
+    seen = forecasting.preview(
+        team=team,
+        flavor=flavor,
+        count=spec.count,
+        duration_s=spec.duration_s,
+        priority=spec.priority,
+        now=now,
+    )
+    refusal, nearest = _impossible(team, flavor, spec)
+    return QuoteView(
+        what=what_text(flavor_name(flavor), spec.count),
+        duration=span(spec.duration_s) or "",
+        total=money(price.amount_micro),
+        per_hour=money(price.hourly_micro),
+        currency=price.currency,
+        is_now=None if refusal else seen.is_now,
+        starts_at=None if refusal else seen.starts_at,
+        position=seen.position,
+        reasons=[] if refusal else [forecasting.sentence(reason) for reason in seen.reasons],
+        refusal=refusal,
+        approval=needs_approval(team, flavor, count=spec.count, duration_s=spec.duration_s),
+        room=_room(team, cost_milli(flavor, spec.count)),
+        offers=[
+            *_nearest(team, flavor, spec, nearest, now),
+            *offer_views(team, seen.offers, spec=spec, now=now),
+        ],
+    )
+
+
+def offer_views(
+    team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, now: datetime, instead_of: str = ""
+) -> list[OfferView]:
+    """Return counter-offers as buttons: what differs, when it starts, what it costs."""
+    return [_offer(team, o, title=_difference(o, spec), now=now, instead_of=instead_of) for o in offers]
+
+
+def _impossible(team: Team, flavor: Flavor, spec: RequestSpec) -> tuple[str, int]:
+    """Return why this could never start and the nearest count that could; ("", 0) when it can."""
+    try:
+        check_possible(team, flavor, spec.count)
+    except Impossible as error:
+        return str(error.detail), int(error.facts.get("nearest_count", 0))
+    return "", 0
+
+
+def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: datetime) -> list[OfferView]:
+    """Return the largest count that could ever start, when that is less than was asked."""
+    if not 1 <= count < spec.count:
+        return []
+    price = pricing.quote(flavor, count=count, duration_s=spec.duration_s, starts_at=now)
+    offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, price)
+    shown = _offer(team, offer, title=_difference(offer, spec), now=now)
+    return [replace(shown, starts_at=None, is_now=False)]
+
+
+def _room(team: Team, cost: int) -> Room:
+    found = headroom(team)
+    left = found.left_milli
+    after = None if left is None else left - cost
+    return Room(
+        before=gpus(None if left is None else max(0, left)),
+        after=gpus(None if after is None else max(0, after)),
+        owner=found.bound_by or team.name,
+        short=gpus(-after) if after is not None and after < 0 else None,
+    )
+
+
+def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
+    if offer.kind == "fewer":
+        return _("%(count)d instead of %(asked)d") % {"count": offer.count, "asked": spec.count}
+    if offer.kind == "shorter":
+        return _("%(time)s instead of %(asked)s") % {
+            "time": span(offer.duration_s),
+            "asked": span(spec.duration_s),
+        }
+    if offer.kind == "later":
+        return _("The same, later")
+    return what_text(flavor_name(offer.flavor), offer.count)
+
+
+def _offer(
+    team: Team, offer: forecasting.Offer, *, title: str, now: datetime, instead_of: str = ""
+) -> OfferView:
+    duration = duration_text(offer.duration_s)
+    fields = {"team": team.slug, "flavor": offer.flavor.slug, "count": offer.count, "duration": duration}
+    if instead_of:
+        fields["instead_of"] = instead_of
+    what = what_text(flavor_name(offer.flavor), offer.count)
+    return OfferView(
+        title=title,
+        text=_("%(what)s for %(time)s") % {"what": what, "time": span(offer.duration_s)},
+        starts_at=offer.starts_at,
+        is_now=offer.starts_at <= now,
+        price=money(offer.quote.amount_micro),
+        currency=offer.quote.currency,
+        url=f"{reverse('web:request_new')}?{urlencode(fields)}",
+        value=f"{offer.flavor.slug}|{offer.count}|{duration}",
+    )

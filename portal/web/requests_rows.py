@@ -1,0 +1,95 @@
+"""Requests as pages show them: what was asked, where it stands, when it should start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.leases import forecasting
+from portal.leases.models import LeaseRequest
+from portal.leases.selectors import queue
+from portal.leases.states import RequestState
+from portal.web.figures import money, span
+from portal.web.requests_flavors import flavor_name
+
+
+@dataclass(frozen=True)
+class RequestRow:
+    """One request in a list; ``position`` and ``starts_at`` are None unless it waits and they are known."""
+
+    uid: str
+    url: str
+    title: str
+    what: str
+    duration: str
+    team: str
+    author: str
+    state: str
+    reason: str
+    position: int | None
+    starts_at: datetime | None
+    submitted_at: datetime
+    quote: Decimal | None
+    currency: str
+
+
+def request_rows(requests: Sequence[LeaseRequest], *, with_estimates: bool = True) -> list[RequestRow]:
+    """Return rows for requests read with team, author and flavor; a bounded number of queries."""
+    waiting = [r for r in requests if r.state == RequestState.QUEUED]
+    places = _positions(waiting)
+    starts = forecasting.estimates(waiting) if with_estimates and waiting else {}
+    return [_row(request, places.get(request.pk), starts.get(request.pk)) for request in requests]
+
+
+def what_text(name: str, count: int) -> str:
+    """Return "3 × name", or the name alone for one."""
+    return name if count == 1 else _("%(count)d × %(name)s") % {"count": count, "name": name}
+
+
+def main_reason(request: LeaseRequest) -> str:
+    """Return why the request stands where it stands, as one sentence; "" when there is nothing to say."""
+    if request.state == RequestState.QUEUED:
+        return (
+            forecasting.sentence(request.reasons[0]) if request.reasons else _("Next in a scheduling turn.")
+        )
+    if request.state == RequestState.AWAITING_APPROVAL:
+        return _("Large requests of this team need somebody's approval first.")
+    if request.state == RequestState.IMPOSSIBLE and request.reasons:
+        return forecasting.sentence(request.reasons[0])
+    if request.state == RequestState.REJECTED:
+        return request.decision_note
+    return ""
+
+
+def _positions(waiting: Iterable[LeaseRequest]) -> dict[int, int]:
+    """Return the 1-based places in the queue by request id, with one query."""
+    wanted = {request.pk for request in waiting}
+    if not wanted:
+        return {}
+    order = queue().values_list("pk", flat=True)
+    return {pk: place for place, pk in enumerate(order, start=1) if pk in wanted}
+
+
+def _row(request: LeaseRequest, position: int | None, starts_at: datetime | None) -> RequestRow:
+    what = what_text(flavor_name(request.flavor), request.count)
+    return RequestRow(
+        uid=request.uid,
+        url=reverse("web:request", args=[request.uid]),
+        title=request.name or what,
+        what=what,
+        duration=span(request.duration_s) or "",
+        team=request.team.name,
+        author=str(request.author),
+        state=request.state,
+        reason=main_reason(request),
+        position=position,
+        starts_at=starts_at,
+        submitted_at=request.submitted_at,
+        quote=money(request.quote_micro),
+        currency=request.currency,
+    )
