@@ -19,7 +19,7 @@ _wsgi = get_wsgi_application()
 from portal import sockets  # noqa: E402 (needs the app registry)
 
 NO_KEY = (
-    "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to 50 or more random characters, the same everywhere."
+    "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to 50 or more random characters."
 )
 
 
