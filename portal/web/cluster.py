@@ -13,7 +13,7 @@ from portal.web.access import rights_of
 from portal.web.cluster_forms import MapFilter
 from portal.web.cluster_map import as_json, fleet_view, narrowed
 from portal.web.cluster_node import devices_of, events_of, facts_of, leases_on
-from portal.web.cluster_rows import shares_of, table_of
+from portal.web.cluster_rows import capacity_of, table_of
 from portal.web.operator_forms import CordonForm
 
 
@@ -27,7 +27,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "form": form,
         "fleet": shown,
         "map": as_json(shown),
-        "shares": shares_of(fleet),
+        "capacity": capacity_of(fleet),
         "rows": table_of(shown),
         "is_narrowed": shown.nodes != fleet.nodes,
         "is_operator": rights_of(request).is_operator,
@@ -47,8 +47,9 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "node": row,
         "view": fleet.nodes[0],
+        "topic": f"node:{row.name}",
         "map": as_json(fleet),
-        "shares": shares_of(fleet),
+        "capacity": capacity_of(fleet),
         "rows": table_of(fleet),
         "devices": devices_of(row),
         "events": events_of(row),

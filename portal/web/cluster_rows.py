@@ -24,14 +24,28 @@ WORDS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of the cluster is in one condition: devices as text and in thousandths."""
+    """How much of the cluster is in one condition: a stretch of one bar, in thousandths of a device."""
 
     kind: str
-    word: Any
+    label: Any
     devices: str | None
     percent: int
     start: int
-    milli: int
+    size: int
+
+    @property
+    def title(self) -> str:
+        """Return the stretch in words."""
+        return f"{self.label}: {self.devices} ({self.percent} %)"
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """All devices as one bar."""
+
+    devices: int
+    scale: int
+    shares: list[Share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +64,17 @@ class Row:
     title: str
 
 
-def shares_of(fleet: FleetView) -> list[Share]:
-    """Return the whole capacity by condition, largest conditions always listed, empty rare ones left out."""
-    total = len(fleet.devices) * SHARES or 1
+def capacity_of(fleet: FleetView) -> Capacity:
+    """Return the whole capacity by condition; use and free room are always listed, other conditions when met."""
+    count = len(fleet.devices)
+    total = count * SHARES or 1
     found, at = [], 0
     for kind, word in WORDS.items():
         milli = fleet.milli(kind)
         if milli or kind in ("lease", "free"):
             found.append(Share(kind, word, gpus(milli), round(milli * 100 / total), at, milli))
             at += milli
-    return found
+    return Capacity(count, total, found)
 
 
 def table_of(fleet: FleetView) -> list[Row]:

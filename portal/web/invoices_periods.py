@@ -10,8 +10,9 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
 from portal.billing.closing import close_period
+from portal.billing.selectors import currency
 from portal.common.errors import BerthError, Forbidden
-from portal.teams.models import Role, Team
+from portal.teams.models import Role
 from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
 from portal.web.invoices_list import board, checklist, month_rows
@@ -33,7 +34,7 @@ def page(request: HttpRequest) -> HttpResponse:
     teams = visible_teams(rights_of(request), Role.FINANCE)
     rows = month_rows(months, teams, now=now)
     due = [row for row in rows if row.is_over and row.state != "closed"]
-    return render(request, "web/invoice_periods.html", {"rows": rows, "due": due})
+    return render(request, "web/invoice_periods.html", {"rows": rows, "due": due, "currency": currency()})
 
 
 @require_safe
@@ -49,7 +50,6 @@ def period(request: HttpRequest, month: str) -> HttpResponse:
         "checks": checks,
         "can_close": bool(checks) and all(check.is_met for check in checks if check.must),
         "board": board(visible_teams(rights_of(request), Role.FINANCE), found, now=now),
-        "all_teams": Team.objects.count(),
     }
     return render(request, "web/invoice_period.html", context)
 

@@ -18,7 +18,7 @@ from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.models import Team
-from portal.web.figures import money, span
+from portal.web.figures import gpus, money, span
 
 SIX = Decimal("0.000001")
 
@@ -85,8 +85,8 @@ class Usage:
     starts_at: datetime
     ends_at: datetime
     seconds: int
-    share_milli: int
-    share_milli_seconds: int
+    share: str | None
+    gpu_seconds: Decimal
     exact: Decimal
     agent_seconds: Decimal | None
     steps: list[Step]
@@ -95,6 +95,11 @@ class Usage:
 def gpu_hours(share_milli_seconds: int) -> Decimal:
     """Return share-milli-seconds as hours of one whole device, to four places."""
     return (Decimal(share_milli_seconds) / SHARE_HOUR).quantize(Decimal("0.0001"))
+
+
+def gpu_seconds(share_milli_seconds: int) -> Decimal:
+    """Return share-milli-seconds as seconds of one whole device, exactly."""
+    return Decimal(share_milli_seconds) / 1000
 
 
 def bill(view: InvoiceView, *, now: datetime) -> Bill:
@@ -177,8 +182,8 @@ def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> Usage:
         starts_at=record.span.lower,
         ends_at=record.span.upper,
         seconds=record.seconds,
-        share_milli=record.share_milli,
-        share_milli_seconds=record.share_milli_seconds,
+        share=gpus(record.share_milli),
+        gpu_seconds=gpu_seconds(record.share_milli_seconds),
         exact=micro_text(exact_micro(record.share_milli_seconds, record.micro_per_hour)),
         agent_seconds=None if agent is None else Decimal(agent) / 1000,
         steps=[_step(event) for event in events],

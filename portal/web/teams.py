@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.audit.memberships import end_role, give_role
+from portal.billing.selectors import currency
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.quotas.models import Quota
 from portal.quotas.services import set_quota
@@ -18,7 +19,15 @@ from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
 from portal.web.teams_forms import MemberForm, QuotaForm
 from portal.web.teams_page import leases_of, waiting_of
-from portal.web.teams_rows import limits_above, may_set_quota, members_of, quota_bar, spend_of, team_rows
+from portal.web.teams_rows import (
+    approval_hours,
+    limits_above,
+    may_set_quota,
+    members_of,
+    quota_bar,
+    spend_of,
+    team_rows,
+)
 
 
 @require_safe
@@ -28,7 +37,8 @@ def page(request: HttpRequest) -> HttpResponse:
     teams = list(visible_teams(rights))
     if len(teams) == 1:
         return redirect("web:team", teams[0].slug)
-    return render(request, "web/teams.html", {"rows": team_rows(teams, rights, now=timezone.now())})
+    rows = team_rows(teams, rights, now=timezone.now())
+    return render(request, "web/teams.html", {"rows": rows, "currency": currency()})
 
 
 @require_safe
@@ -125,6 +135,7 @@ def _team_page(request: HttpRequest, team: Team, form: MemberForm, status: int =
         "bar": quota_bar(team.name, row) if row else None,
         "limits": limits_above(team),
         "spend": spend_of(team, now=now),
+        "approval_hours": approval_hours(team),
         "rows": team_rows(below, rights, now=now),
         "members": members_of(team, rights),
         "form": form,

@@ -17,9 +17,10 @@ from portal.quotas.models import Quota
 from portal.teams.models import Membership, Role, Team
 from portal.teams.selectors import Rights
 from portal.teams.services import roles_to_give
-from portal.web.figures import gpus, money
+from portal.web.figures import HOUR_S, gpus, money
 
 SOON_PERCENT = 80
+SHARES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,12 @@ def spend_of(team: Team, *, now: datetime) -> Spend:
     percent = None if not budget else micro * 100 // budget
     tone = "accent" if percent is None or percent < SOON_PERCENT else "warn" if percent < 100 else "bad"
     return Spend(money(micro), money(budget), percent, currency(), tone)
+
+
+def approval_hours(team: Team) -> str | None:
+    """Return above how many GPU-hours a request needs an approval; None for never."""
+    above = team.approval_above_gpu_seconds
+    return None if above is None else gpus(above * SHARES // HOUR_S)
 
 
 def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[TeamRow]:
