@@ -74,7 +74,8 @@ class Journal:
         """Replace the file by these records, all or nothing."""
         draft = self.path.with_suffix(".tmp")
         lines = [_line(record) for record in records]
-        with draft.open("wb") as out:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as out:
             out.writelines(lines)
             out.flush()
             os.fsync(out.fileno())

@@ -45,9 +45,9 @@ class Ledger:
         self.works.update((work.key, work) for work in fresh)
         return True
 
-    def meet(self, epoch: int) -> None:
-        """Remember the epoch of a welcome; a newer one starts its own count of revisions."""
-        if epoch > self.epoch:
+    def meet(self, epoch: int, *, enrolled: bool = False) -> None:
+        """Remember the epoch of a welcome; a newer one, or any after enrolment, counts revisions afresh."""
+        if epoch > self.epoch or (enrolled and epoch != self.epoch):
             self.epoch, self.revision, self.carried_out = epoch, 0, 0
             self._write([{"op": "seen", "epoch": epoch, "revision": 0}], sync=True)
 

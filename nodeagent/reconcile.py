@@ -172,13 +172,17 @@ class Reconciler:
         for work, place in self._on.get(device, ()):
             if work.phase == DRAINING and not place.is_cleared and place.retry_at <= now:
                 kill = work.drain_at is None or now >= work.drain_at + work.grace_s * NS
-                return Step("clear", device, work, place, kill=kill)
+                return Step("clear", device, work, place, kill=kill, spared=self._held(device, place))
         for work, place in self._on.get(device, ()):
             if work.phase == PREPARING and not place.is_made and place.retry_at <= now:
                 step = self._step_for(work, place, now)
                 if step is not None:
                     return step
         return None
+
+    def _held(self, device: str, but: Place) -> frozenset[str]:
+        """Return the partitions of a device that other places hold."""
+        return frozenset(p.partition for _, p in self._on[device] if p is not but and p.is_made)
 
     def _step_for(self, work: Work, place: Place, now: int) -> Step | None:
         obstacle = self._obstacle(work, place)
@@ -312,10 +316,12 @@ class Reconciler:
 
     def owner(self, fact: PartitionFact) -> Work | None:
         """Return the work that a partition belongs to, None when it is foreign."""
-        for work, place in self._on.get(fact.device, ()):
-            if work.phase != GONE and place.is_ours and find(work, place, (fact,)) is not None:
-                return work
-        return None
+        claims = [
+            (not (place.is_made and place.partition == fact.uuid), work)
+            for work, place in self._on.get(fact.device, ())
+            if work.phase != GONE and place.is_ours and find(work, place, (fact,)) is not None
+        ]
+        return min(claims, key=lambda claim: claim[0])[1] if claims else None
 
     # What the portal hears
 
@@ -360,9 +366,9 @@ class Reconciler:
         self._reported.clear()
         self.changed = True
 
-    def meet(self, epoch: int) -> None:
-        """Take the epoch of a welcome as the lowest that is obeyed from now on."""
-        self.ledger.meet(epoch)
+    def meet(self, epoch: int, *, enrolled: bool) -> None:
+        """Take the epoch of a welcome as the lowest that is obeyed from now on; see Ledger.meet."""
+        self.ledger.meet(epoch, enrolled=enrolled)
 
     @property
     def is_unacknowledged(self) -> bool:

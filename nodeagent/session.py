@@ -70,17 +70,19 @@ class Session:
     async def greet(self) -> Welcome:
         """Answer the challenge and return the welcome; raises RefusedError."""
         challenge = await self._expect(Challenge)
-        await self._send(self._hello(challenge.nonce))
+        hello = self._hello(challenge.nonce)
+        await self._send(hello)
         welcome = await self._expect(Welcome)
         ledger = self._reconciler.ledger
-        if welcome.epoch < ledger.epoch:
+        enrolled = bool(hello.enrol_token)
+        if welcome.epoch < ledger.epoch and not enrolled:
             log.error(
                 "the portal's epoch %d is older than %d: its desired states will be refused; "
-                "enrol the node again with an empty state folder",
+                "give the agent a new enrolment token",
                 welcome.epoch,
                 ledger.epoch,
             )
-        self._reconciler.meet(welcome.epoch)
+        self._reconciler.meet(welcome.epoch, enrolled=enrolled)
         self._enrolment.accepted()
         self.welcome = welcome
         return welcome
@@ -140,6 +142,10 @@ class Session:
                 self._take(decode(frame))
             except (ProtocolError, FenceError) as no:
                 self._grumble(no.code, str(no))
+            except RefusedError:
+                raise
+            except Exception:  # whatever the portal sends must not end the agent, and leases with it
+                log.exception("a frame of the portal could not be carried out")
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Desired):

@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Make or clear one place, or switch MIG mode for it (``enabled``); ``kill`` ends processes."""
+    """Make or clear one place, or switch MIG mode for it (``enabled``); ``kill`` ends processes.
+
+    ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
+    """
 
     kind: Literal["make", "clear", "mode"]
     device: str
@@ -26,6 +29,7 @@ class Step:
     place: Place
     enabled: bool = False
     kill: bool = False
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def _standing(driver: Driver, step: Step) -> list[str]:
     if not step.place.is_ours or step.place.is_cleared:
         return known
     found = find(step.work, step.place, driver.observe(step.device))
-    return known if found is None or found.uuid in known else [*known, found.uuid]
+    return known if found is None or found.uuid in (*known, *step.spared) else [*known, found.uuid]
 
 
 def _switch(driver: Driver, step: Step) -> None:

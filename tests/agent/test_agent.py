@@ -220,3 +220,32 @@ def test_two_agents_cannot_share_a_state_folder(tmp_path):
 
     with pytest.raises(StateError, match="another agent"):
         lock_state(tmp_path / "state")
+
+
+async def test_node_of_another_portal_is_enrolled_anew_and_obeys_it(portal, tmp_path):
+    portal.epoch = 7
+    async with listening(portal) as port, running(build(tmp_path, port)):
+        await portal.kind(Report)
+    newer = FakePortal("fresh")
+
+    async with listening(newer) as port, running(build(tmp_path, port, token="fresh")):
+        await newer.kind(Report)
+        await newer.desire(lease("a", slice_at(0)))
+        report = await newer.phase("a", "ready")
+
+    assert [bool(hello.enrol_token) for hello in newer.hellos] == [False, True]
+    assert report.epoch == 1
+
+
+async def test_frame_that_breaks_the_agent_inside_is_survived(portal, tmp_path, monkeypatch):
+    agent = build(tmp_path, 1)
+    monkeypatch.setattr(Worker, "accept", lambda self, desired: 1 / 0)
+    async with listening(portal) as port:
+        agent._address = address_of(f"ws://127.0.0.1:{port}")
+        async with running(agent):
+            await portal.kind(Report)
+            await portal.desire()
+            portal.forget()
+            await portal.kind(Samples)
+
+    assert len(portal.hellos) == 1

@@ -374,3 +374,13 @@ def test_health_that_did_not_change_is_no_news(node):
     node.mind.note_health((fact,), node.time.now)
 
     assert (first, node.mind.changed) == (True, False)
+
+
+def test_lease_that_lost_its_place_to_another_does_not_take_it_along(node):
+    first, second = lease("first", node.mig("1g.10gb", 0)), lease("second", node.mig("1g.10gb", 0))
+    node.desire(first, second)
+
+    node.desire(first)
+
+    assert node.phases() == {"first": "ready", "second": "gone"}
+    assert node.partitions() == {("1g.10gb", 0, "first")}
