@@ -10,12 +10,17 @@ from django.utils.translation import get_language
 from django.views.decorators.http import condition
 from django.views.i18n import JavaScriptCatalog, set_language
 
+from portal.api import operations
+
 _STARTED = secrets.token_hex(4)
 _catalog = condition(etag_func=lambda _request: f'"{get_language()}-{_STARTED}"')(JavaScriptCatalog.as_view())
 
 urlpatterns = [
     path("", include("portal.web.urls")),
     path("api/", include("portal.api.urls")),
+    path("healthz", operations.healthz, name="healthz"),
+    path("readyz", operations.readyz, name="readyz"),
+    path("metrics", operations.metrics, name="metrics"),
     path("language/", login_not_required(set_language), name="set_language"),
     path("jsi18n/", login_not_required(_catalog), name="javascript-catalog"),
 ]

@@ -24,7 +24,9 @@ class TokenAuthentication(BaseAuthentication):
         now = timezone.now()
         token = live_token(secret.strip(), now=now)
         if token is None:
-            raise AuthenticationFailed("This token is unknown, expired or revoked. Make a new one under API tokens.")
+            raise AuthenticationFailed(
+                "This token is unknown, expired or revoked. Make a new one under API tokens."
+            )
         if token.last_used_at is None or now - token.last_used_at > LAST_USED_EVERY:
             ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
         return token.user, token

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import IO, Any
 
-from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
+
+from portal.api.errors import BodyTooLarge, MalformedBody
 
 MAX_DEPTH = 32
 MAX_BYTES = 1024 * 1024
+MAX_DIGITS = 19
+_UNCLEAN = re.compile("[\x00\ud800-\udfff]")
 
 
 class StrictJSONParser(JSONParser):
@@ -17,29 +21,31 @@ class StrictJSONParser(JSONParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return the decoded body, or raise ParseError saying what is wrong with it."""
+        """Return the decoded body, or raise MalformedBody or BodyTooLarge saying what is wrong with it."""
         raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise ParseError("The body is larger than 1 MiB.")
-        try:
-            text = raw.decode("utf-8")
-            _check_depth(text)
-            value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded)
-        except (ValueError, RecursionError) as error:
-            raise ParseError(f"The body is not JSON that can be used: {error}") from error
-        _check_text(value)
-        return value
+            raise BodyTooLarge
+        return decode(raw)
 
 
-def _check_depth(text: str) -> None:
-    depth = 0
-    for char in text:
-        if char in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise ValueError(f"nested deeper than {MAX_DEPTH}")
-        elif char in "]}":
-            depth -= 1
+def decode(raw: bytes) -> Any:
+    """Return the value of a JSON text in UTF-8, or raise MalformedBody."""
+    try:
+        value = json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_int=_bounded,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError) as error:
+        raise MalformedBody(f"The body is not JSON that can be used: {_words(error)}.") from error
+    _check(value, 1)
+    return value
+
+
+def _words(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -54,19 +60,26 @@ def _no_constant(name: str) -> Any:
 
 
 def _bounded(digits: str) -> int:
-    if len(digits) > 19:
+    if len(digits) > MAX_DIGITS:
         raise ValueError("a number has too many digits")
     return int(digits)
 
 
-def _check_text(value: Any) -> None:
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")) or len(digits) > 64:
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _check(value: Any, depth: int) -> None:
     if isinstance(value, str):
-        if "\x00" in value or any("\ud800" <= c <= "\udfff" for c in value):
-            raise ParseError("A text holds a NUL or a broken character.")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _check_text(key)
-            _check_text(item)
-    elif isinstance(value, list):
+        if _UNCLEAN.search(value):
+            raise MalformedBody("A text holds a NUL or a broken character.")
+    elif isinstance(value, (dict, list)):
+        if depth > MAX_DEPTH:
+            raise MalformedBody(f"The body is nested deeper than {MAX_DEPTH} levels.")
         for item in value:
-            _check_text(item)
+            _check(item, depth + 1)
+            if isinstance(value, dict):
+                _check(value[item], depth + 1)

@@ -1,6 +1,81 @@
+"""Every address under ``/api/``."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.contrib.auth.decorators import login_not_required
+from django.urls import URLPattern, URLResolver, include, path, re_path, register_converter
+from django.urls.converters import IntConverter
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+from portal.api import accounting, catalog, fallback, fleet, invoices, leases, people, requests, teams
+
+
+class ShortNumber(IntConverter):
+    """A number that fits into a key of the database; a longer one is no address at all."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_converter(ShortNumber, "short_number")
 app_name = "api"
-urlpatterns: list[URLPattern] = []
+v1: list[URLPattern | URLResolver] = [
+    path("me/", teams.Me.as_view(), name="me"),
+    path("teams/", teams.Teams.as_view(), name="teams"),
+    path("teams/<str:slug>/", teams.OneTeam.as_view(), name="team"),
+    path("teams/<str:slug>/members/", teams.Members.as_view(), name="members"),
+    path("teams/<str:slug>/members/<str:username>/<str:role>/", teams.OneMember.as_view(), name="member"),
+    path("teams/<str:slug>/quota/", teams.OneQuota.as_view(), name="quota"),
+    path("teams/<str:slug>/spend/", teams.Spend.as_view(), name="spend"),
+    path("flavors/", catalog.Flavors.as_view(), name="flavors"),
+    path("flavors/<str:slug>/", catalog.OneFlavor.as_view(), name="flavor"),
+    path("quote/", catalog.Quote.as_view(), name="quote"),
+    path("rates/", catalog.Rates.as_view(), name="rates"),
+    path("requests/", requests.Requests.as_view(), name="requests"),
+    path("requests/<str:uid>/", requests.OneRequest.as_view(), name="request"),
+    path("requests/<str:uid>/events/", requests.RequestEvents.as_view(), name="request-events"),
+    path("requests/<str:uid>/withdraw/", requests.Withdraw.as_view(), name="withdraw"),
+    path("requests/<str:uid>/approve/", requests.Approve.as_view(), name="approve"),
+    path("requests/<str:uid>/reject/", requests.Reject.as_view(), name="reject"),
+    path("leases/", leases.Leases.as_view(), name="leases"),
+    path("leases/<str:uid>/", leases.OneLease.as_view(), name="lease"),
+    path("leases/<str:uid>/extend/", leases.Extend.as_view(), name="extend"),
+    path("leases/<str:uid>/release/", leases.Release.as_view(), name="release"),
+    path("leases/<str:uid>/events/", leases.LeaseSteps.as_view(), name="lease-steps"),
+    path("leases/<str:uid>/access/", leases.LeaseAccess.as_view(), name="access"),
+    path("leases/<str:uid>/usage/", leases.LeaseUsage.as_view(), name="lease-usage"),
+    path("leases/<str:uid>/sample/", leases.LeaseSample.as_view(), name="sample"),
+    path("lease-events/", leases.LeaseEvents.as_view(), name="lease-events"),
+    path("nodes/", fleet.Nodes.as_view(), name="nodes"),
+    path("nodes/<str:name>/", fleet.OneNode.as_view(), name="node"),
+    path("nodes/<str:name>/cordon/", fleet.Cordon.as_view(), name="cordon"),
+    path("nodes/<str:name>/uncordon/", fleet.Uncordon.as_view(), name="uncordon"),
+    path("nodes/<str:name>/revoke/", fleet.Revoke.as_view(), name="revoke"),
+    path("devices/", fleet.Devices.as_view(), name="devices"),
+    path("devices/<str:uuid>/clear-health/", fleet.ClearHealth.as_view(), name="clear-health"),
+    path("map/", fleet.Map.as_view(), name="map"),
+    path("invoices/", invoices.Invoices.as_view(), name="invoices"),
+    path("invoices/<str:slug>/<str:month>/", invoices.OneInvoice.as_view(), name="invoice"),
+    path("invoices/<str:slug>/<str:month>/csv/", invoices.InvoiceCsv.as_view(), name="invoice-csv"),
+    path(
+        "invoices/<str:slug>/<str:month>/lines/<str:key>/usage/",
+        invoices.InvoiceLineUsage.as_view(),
+        name="line-usage",
+    ),
+    path("usage/", invoices.Usage.as_view(), name="usage"),
+    path("periods/", invoices.Periods.as_view(), name="periods"),
+    path("periods/<str:month>/close/", invoices.ClosePeriod.as_view(), name="close-period"),
+    path("tokens/", people.Tokens.as_view(), name="tokens"),
+    path("tokens/<short_number:key>/", people.OneToken.as_view(), name="token"),
+    path("notifications/", people.Notifications.as_view(), name="notifications"),
+    path("notifications/read/", people.MarkRead.as_view(), name="mark-read"),
+    path("audit/", people.Audit.as_view(), name="audit"),
+    path("fleet/accounting/", accounting.Accounting.as_view(), name="accounting"),
+    path("fleet/overlaps/", accounting.Overlaps.as_view(), name="overlaps"),
+]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("schema/", login_not_required(SpectacularAPIView.as_view()), name="schema"),
+    path("docs/", login_not_required(SpectacularSwaggerView.as_view(url_name="api:schema")), name="docs"),
+    path("v1/", include(v1)),
+    re_path(r"^.*$", fallback.Nothing.as_view(), name="nothing"),
+]

@@ -1,0 +1,502 @@
+"""The shapes of answers, for the schema; the values are shaped by plain functions beside the views.
+
+A test checks every answer of the API against these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers as s
+
+from portal.accounts.models import Scope
+from portal.billing.models import PeriodState
+from portal.leases.services import LOAD_PATTERNS, PRIORITIES
+from portal.leases.states import EndReason, LeaseState, RequestState
+from portal.teams.models import Role
+
+
+class Shape(s.Serializer[Any]):
+    """An answer."""
+
+
+class ProblemEntry(Shape):
+    """One value that cannot be used."""
+
+    field = s.CharField()
+    code = s.CharField()
+    detail = s.CharField()
+
+
+class Problem(Shape):
+    """A refusal (RFC 9457): branch on `code`, show `detail` and `next`."""
+
+    type = s.CharField()
+    title = s.CharField()
+    status = s.IntegerField()
+    code = s.CharField()
+    detail = s.CharField()
+    next = s.CharField()
+    instance = s.CharField()
+    request_id = s.CharField()
+    errors = ProblemEntry(many=True, required=False)  # type: ignore[assignment]
+    facts = s.DictField(required=False)
+
+
+class Money(Shape):
+    """An exact amount: a decimal string and its currency."""
+
+    amount = s.RegexField(r"^-?\d+\.\d{2,6}$")
+    currency = s.RegexField(r"^[A-Z]{3}$")
+
+
+class RoleHeld(Shape):
+    """A role and the team it is held on; it reaches every team below."""
+
+    team = s.SlugField()
+    role = s.ChoiceField(Role.choices)
+
+
+class Me(Shape):
+    """Who calls and what they may do."""
+
+    username = s.CharField()
+    display_name = s.CharField()
+    roles = RoleHeld(many=True)
+    teams = s.ListField(child=s.SlugField(), help_text="Teams for which this person may ask.")
+    token_scopes = s.ListField(child=s.ChoiceField(Scope.choices), allow_null=True)
+    unread_notifications = s.IntegerField()
+
+
+class TeamRow(Shape):
+    """A team."""
+
+    slug = s.SlugField()
+    name = s.CharField()
+    parent = s.SlugField(allow_null=True)  # type: ignore[assignment]
+    cost_centre = s.CharField(allow_blank=True)
+
+
+class Room(Shape):
+    """What a team could still be granted now, in thousandths of a reference GPU; null is without limit."""
+
+    used_milli = s.IntegerField()
+    guaranteed_milli = s.IntegerField()
+    ceiling_milli = s.IntegerField(allow_null=True)
+    left_milli = s.IntegerField(allow_null=True)
+    bound_by = s.CharField(allow_blank=True, help_text="The team above (or itself) whose ceiling binds.")
+
+
+class TeamDetail(TeamRow):
+    """A team with its room, spend and work."""
+
+    headroom = Room()
+    spend = Money(help_text="This month so far, running leases included.")
+    monthly_budget = Money(allow_null=True)
+    live_leases = s.IntegerField()
+    waiting_requests = s.IntegerField()
+    children = s.ListField(child=s.SlugField())
+
+
+class Member(Shape):
+    """A person's role in a team."""
+
+    username = s.CharField()
+    display_name = s.CharField()
+    role = s.ChoiceField(Role.choices)
+    since = s.DateTimeField()
+
+
+class QuotaAnswer(Shape):
+    """A team's right to GPU share, in thousandths of a reference GPU."""
+
+    guaranteed_milli = s.IntegerField()
+    ceiling_milli = s.IntegerField(allow_null=True)
+    used_milli = s.IntegerField()
+    version = s.IntegerField()
+
+
+class SpendAnswer(Shape):
+    """What a team and the teams below it cost in a month."""
+
+    month = s.CharField()
+    total = Money()
+    teams = s.ListField(child=s.DictField())
+
+
+class FlavorAnswer(Shape):
+    """What can be asked for."""
+
+    slug = s.SlugField()
+    name = s.CharField()
+    summary = s.CharField(allow_blank=True)
+    device_model = s.CharField()
+    mode = s.CharField()
+    profile = s.CharField(allow_blank=True)
+    share_milli = s.IntegerField()
+    memory_mib = s.IntegerField()
+    max_count = s.IntegerField()
+    min_duration_s = s.IntegerField()
+    max_duration_s = s.IntegerField()
+    price_per_hour = Money(allow_null=True)
+    free = s.IntegerField(allow_null=True, help_text="How many could start now; null is unknown.")
+
+
+class ReasonAnswer(Shape):
+    """Why a request waits: a stable code, its figures and a sentence."""
+
+    code = s.CharField()
+    figures = s.DictField()
+    sentence = s.CharField()
+
+
+class OfferAnswer(Shape):
+    """Another request that would start earlier."""
+
+    kind = s.ChoiceField(("smaller", "other", "fewer", "shorter", "later"))
+    flavor = s.SlugField()
+    count = s.IntegerField()
+    duration_s = s.IntegerField()
+    starts_at = s.DateTimeField()
+    price = Money()
+
+
+class QuoteAnswer(Shape):
+    """What a request would cost and when it would start. Null is unknown."""
+
+    team = s.SlugField()
+    flavor = s.SlugField()
+    count = s.IntegerField()
+    duration_s = s.IntegerField()
+    price = Money()
+    price_per_hour = Money()
+    is_now = s.BooleanField(allow_null=True)
+    starts_at = s.DateTimeField(allow_null=True)
+    position = s.IntegerField(allow_null=True)
+    is_impossible = s.BooleanField()
+    reasons = ReasonAnswer(many=True)
+    offers = OfferAnswer(many=True)
+
+
+class RequestAnswer(Shape):
+    """A request for GPU time."""
+
+    id = s.CharField()
+    state = s.ChoiceField(RequestState.choices)
+    team = s.SlugField()
+    author = s.CharField()
+    flavor = s.SlugField()
+    count = s.IntegerField()
+    duration_s = s.IntegerField()
+    remaining_s = s.IntegerField()
+    priority = s.ChoiceField(tuple(PRIORITIES))
+    name = s.CharField(allow_blank=True)
+    purpose = s.CharField(allow_blank=True)
+    load_pattern = s.ChoiceField(LOAD_PATTERNS)
+    quote = Money()
+    reasons = ReasonAnswer(many=True)
+    submitted_at = s.DateTimeField()
+    queued_at = s.DateTimeField(allow_null=True)
+    decided_by = s.CharField(allow_null=True)
+    decided_at = s.DateTimeField(allow_null=True)
+    decision_note = s.CharField(allow_blank=True)
+
+
+class RequestListed(RequestAnswer):
+    """A request in a list, with its place in the queue."""
+
+    position = s.IntegerField(allow_null=True)
+
+
+class RequestDetail(RequestListed):
+    """A request with what is known of its start, and its leases, newest first."""
+
+    estimated_start = s.DateTimeField(allow_null=True)
+    leases = s.ListField(child=s.CharField())
+
+
+class EventAnswer(Shape):
+    """One step of a request or a lease."""
+
+    was = s.CharField()
+    now = s.CharField()
+    at = s.DateTimeField()
+    reason = s.CharField(allow_blank=True)
+
+
+class LeaseEventAnswer(EventAnswer):
+    """One step of a lease, in a feed."""
+
+    lease = s.CharField()
+
+
+class LeaseAnswer(Shape):
+    """The right to hold slices on one node for a time."""
+
+    id = s.CharField()
+    request = s.CharField()
+    state = s.ChoiceField(LeaseState.choices)
+    team = s.SlugField()
+    user = s.CharField()
+    flavor = s.SlugField()
+    count = s.IntegerField()
+    node = s.CharField()
+    share_milli = s.IntegerField()
+    starts_at = s.DateTimeField()
+    not_after = s.DateTimeField()
+    activated_at = s.DateTimeField(allow_null=True)
+    ended_at = s.DateTimeField(allow_null=True)
+    clean_at = s.DateTimeField(allow_null=True)
+    end_reason = s.ChoiceField(EndReason.choices)
+    warned_at = s.DateTimeField(allow_null=True)
+    seconds_left = s.IntegerField(allow_null=True)
+    cost_so_far = Money(allow_null=True)
+
+
+class Slot(Shape):
+    """A slice held by a lease."""
+
+    device = s.CharField()
+    device_index = s.IntegerField()
+    mode = s.CharField()
+    profile = s.CharField(allow_blank=True)
+    start = s.IntegerField()
+    size = s.IntegerField()
+    share_milli = s.IntegerField()
+    memory_mib = s.IntegerField()
+
+
+class LeaseDetail(LeaseAnswer):
+    """A lease with its slices."""
+
+    price_per_hour = Money(allow_null=True)
+    fault = s.CharField(allow_blank=True)
+    agent_active_ms = s.IntegerField(allow_null=True)
+    can_manage = s.BooleanField()
+    can_see_access = s.BooleanField()
+    slots = Slot(many=True)
+
+
+class AccessSlot(Shape):
+    """How the holder reaches one slice."""
+
+    device = s.CharField()
+    partition = s.CharField(allow_blank=True)
+    environment = s.DictField(child=s.CharField())
+    device_nodes = s.ListField(child=s.CharField())
+
+
+class AccessAnswer(Shape):
+    """How the holder reaches the slices of a lease."""
+
+    node = s.CharField()
+    slots = AccessSlot(many=True)
+
+
+class UsageAnswer(Shape):
+    """A billed interval in whole seconds, under one rate."""
+
+    id = s.IntegerField()
+    lease = s.CharField()
+    team = s.SlugField()
+    user = s.CharField()
+    flavor = s.SlugField()
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+    seconds = s.IntegerField()
+    share_milli = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    price_per_hour = Money(help_text="Of a whole device.")
+
+
+class SampleAnswer(Shape):
+    """The newest sample of a lease; null is unknown."""
+
+    at = s.DateTimeField(allow_null=True)
+    util_percent = s.FloatField(allow_null=True)
+    memory_used_mib = s.IntegerField(allow_null=True)
+    memory_mib = s.IntegerField(allow_null=True)
+    source = s.CharField(allow_blank=True)  # type: ignore[assignment]
+
+
+class NodeAnswer(Shape):
+    """A node. The fields from `epoch` on are for operators and absent for others."""
+
+    name = s.CharField()
+    state = s.ChoiceField(("online", "stale", "offline", "never"))
+    is_cordoned = s.BooleanField()
+    device_count = s.IntegerField()
+    device_models = s.ListField(child=s.CharField())
+    last_seen_at = s.DateTimeField(allow_null=True)
+    cordon_reason = s.CharField(required=False, allow_blank=True)
+    epoch = s.IntegerField(required=False)
+    desired_revision = s.IntegerField(required=False)
+    observed_revision = s.IntegerField(required=False)
+    boot_id = s.CharField(required=False, allow_blank=True)
+    agent_version = s.CharField(required=False, allow_blank=True)
+    driver = s.CharField(required=False, allow_blank=True)
+    driver_version = s.CharField(required=False, allow_blank=True)
+    enrolled_at = s.DateTimeField(required=False, allow_null=True)
+
+
+class HealthEntry(Shape):
+    """Something a device said about its health that nobody has cleared."""
+
+    code = s.CharField()
+    severity = s.CharField()
+    detail = s.CharField()
+    at = s.DateTimeField()
+
+
+class DeviceAnswer(Shape):
+    """An accelerator. The fields from `pci_bus_id` on are for operators and absent for others."""
+
+    uuid = s.CharField()
+    node = s.CharField()
+    index = s.IntegerField()
+    model = s.CharField()
+    memory_mib = s.IntegerField()
+    modes = s.ListField(child=s.CharField())
+    health = s.CharField()
+    pci_bus_id = s.CharField(required=False, allow_blank=True)
+    health_reason = s.CharField(required=False, allow_blank=True)
+    health_events = HealthEntry(many=True, required=False)
+
+
+class Enrolment(Shape):
+    """A node and the secret with which its agent introduces itself once, within 15 minutes."""
+
+    node = s.CharField()
+    secret = s.CharField(allow_null=True, help_text="Shown once.")
+
+
+class MapAnswer(Shape):
+    """The cluster drawn to scale: nodes, devices, slots."""
+
+    nodes = s.ListField(child=s.DictField())
+
+
+class RateAnswer(Shape):
+    """The price of a whole device for an hour, while it is in force."""
+
+    id = s.IntegerField()
+    device_model = s.CharField()
+    price_per_hour = Money()
+    valid_from = s.DateTimeField(allow_null=True)
+    valid_until = s.DateTimeField(allow_null=True)
+
+
+class PeriodAnswer(Shape):
+    """A month of accounts."""
+
+    month = s.CharField()
+    state = s.ChoiceField(PeriodState.choices)
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+    closed_at = s.DateTimeField(allow_null=True)
+
+
+class InvoiceRow(Shape):
+    """A team's month."""
+
+    team = s.SlugField()
+    month = s.CharField()
+    number = s.CharField(allow_null=True)
+    is_draft = s.BooleanField()
+    total = Money()
+
+
+class LineAnswer(Shape):
+    """One line: a person, a flavor and a price."""
+
+    position = s.IntegerField()
+    key = s.CharField()
+    person = s.CharField()
+    flavor = s.CharField()
+    device_model = s.CharField()
+    price_per_hour = Money()
+    lease_count = s.IntegerField()
+    seconds = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    amount = Money()
+
+
+class InvoiceAnswer(InvoiceRow):
+    """A team's month with its lines; `accruing` is what runs now and is on no line yet."""
+
+    issued_at = s.DateTimeField(allow_null=True)
+    cost_centre = s.CharField(allow_blank=True)
+    accruing = Money()
+    lines = LineAnswer(many=True)
+
+
+class TokenAnswer(Shape):
+    """An API token without its secret."""
+
+    id = s.IntegerField()
+    name = s.CharField()
+    prefix = s.CharField()
+    scopes = s.ListField(child=s.ChoiceField(Scope.choices))
+    created_at = s.DateTimeField()
+    expires_at = s.DateTimeField()
+    last_used_at = s.DateTimeField(allow_null=True)
+    revoked_at = s.DateTimeField(allow_null=True)
+
+
+class NewTokenAnswer(TokenAnswer):
+    """A new token with its secret."""
+
+    secret = s.CharField(allow_null=True, help_text="Shown once; keep it now.")
+
+
+class NotificationAnswer(Shape):
+    """Something a person should know."""
+
+    id = s.IntegerField()
+    kind = s.CharField()
+    target = s.CharField(allow_blank=True)
+    facts = s.DictField()
+    created_at = s.DateTimeField()
+    read_at = s.DateTimeField(allow_null=True)
+
+
+class MarkedRead(Shape):
+    """How many notifications were new."""
+
+    marked = s.IntegerField()
+
+
+class AuditAnswer(Shape):
+    """Who did what to which object."""
+
+    id = s.IntegerField()
+    actor = s.CharField(allow_null=True)
+    action = s.CharField()
+    target = s.CharField()
+    detail = s.DictField()
+    at = s.DateTimeField()
+
+
+class AccountingAnswer(Shape):
+    """An ended lease by two clocks: the agent's own and the bill's."""
+
+    lease = s.CharField()
+    request = s.CharField()
+    team = s.SlugField()
+    activated_at = s.DateTimeField(allow_null=True)
+    ended_at = s.DateTimeField(allow_null=True)
+    clean_at = s.DateTimeField(allow_null=True)
+    end_reason = s.CharField()
+    agent_active_ms = s.IntegerField(allow_null=True)
+    billed_s = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    is_metered = s.BooleanField()
+
+
+class OverlapsAnswer(Shape):
+    """Overlapping placements found by a query over the rows: both figures must be 0."""
+
+    live = s.IntegerField()
+    ever = s.IntegerField()
+    placements = s.IntegerField()
+    checked_at = s.DateTimeField()

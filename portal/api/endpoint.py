@@ -1,0 +1,107 @@
+"""The base of every view: rights once per call, strict bodies and parameters, one JSON format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar, cast
+
+from django.db.models import Model, QuerySet
+from django.utils.translation import gettext as _
+from django_filters import FilterSet
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from portal.accounts.models import Scope, User
+from portal.api.fields import Body
+from portal.api.permissions import ScopeAllows
+from portal.common.errors import Forbidden, Invalid
+from portal.teams.selectors import Rights
+
+T = TypeVar("T", bound=Model)
+
+
+class OneFormat(BaseContentNegotiation):
+    """Every answer is JSON, whatever the Accept header wishes for."""
+
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
+        """Return the parser that takes the body's media type, or None."""
+        kind = request.content_type.partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == kind), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        """Return the first renderer."""
+        first = next(iter(renderers))
+        return first, first.media_type or ""
+
+
+class Endpoint(APIView):
+    """A view of the API. ``read_scope`` and ``write_scope`` say what a token needs."""
+
+    permission_classes = (ScopeAllows,)
+    content_negotiation_class = OneFormat
+    metadata_class = None
+    read_scope: ClassVar[str] = Scope.READ
+    write_scope: ClassVar[str] = Scope.ADMIN
+    parameters: ClassVar[frozenset[str]] = frozenset()
+    shown_once: ClassVar[tuple[str, ...]] = ()
+
+    @cached_property
+    def person(self) -> User:
+        """Return who calls."""
+        return cast(User, self.request.user)
+
+    @cached_property
+    def rights(self) -> Rights:
+        """Return the caller's rights, read once."""
+        return Rights(self.person)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Check who calls, then refuse query parameters that nobody would read."""
+        super().initial(request, *args, **kwargs)
+        unknown = set(request.query_params) - self.parameters
+        if unknown:
+            raise Invalid(
+                fields={
+                    name[:60]: [{"code": "unknown_parameter", "detail": _("There is no such parameter.")}]
+                    for name in sorted(unknown)
+                }
+            )
+
+    def given(self, shape: type[Body]) -> dict[str, Any]:
+        """Return the query parameters that a shape names, checked, without those not given."""
+        form = shape(data=self.request.query_params.dict())
+        form.is_valid(raise_exception=True)
+        found: dict[str, Any] = form.validated_data
+        return found
+
+    def narrow(self, rows: QuerySet[T], filters: type[FilterSet]) -> QuerySet[T]:
+        """Return the rows that the query parameters ask for, or raise Invalid naming the others."""
+        form = filters(data=self.request.query_params, queryset=rows)
+        if not form.is_valid():
+            raise Invalid(fields={name: [str(e) for e in found] for name, found in form.errors.items()})
+        found: QuerySet[T] = form.qs
+        return found
+
+    def take(self, shape: type[Body]) -> dict[str, Any]:
+        """Return the body's values, or raise ValidationError naming every field that cannot be used."""
+        body = shape(
+            data=self.request.data or {} if isinstance(self.request.data, dict) else self.request.data
+        )
+        body.is_valid(raise_exception=True)
+        values: dict[str, Any] = body.validated_data
+        return values
+
+    def require_operator(self) -> None:
+        """Raise Forbidden for anybody but an operator."""
+        if not self.rights.is_operator:
+            raise Forbidden(_("Only operators may do this."))
+
+    def require_finance(self) -> None:
+        """Raise Forbidden for anybody but finance."""
+        if not self.rights.is_finance:
+            raise Forbidden(_("Only finance may do this."))

@@ -1,0 +1,108 @@
+"""Fields that refuse what does not fit: every number bounded, every text bounded, no silent conversion."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.api.wire import MICRO
+
+_PRICE = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?")
+
+
+class Body(serializers.Serializer[Any]):
+    """The body of a call; a field it does not know is an error, not noise."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the values, or raise ValidationError naming unknown and unusable fields."""
+        if isinstance(data, dict):
+            unknown = {
+                str(name)[:60]: [
+                    serializers.ErrorDetail(str(_("There is no such field.")), code="unknown_field")
+                ]
+                for name in data
+                if name not in self.fields
+            }
+            if unknown:
+                raise serializers.ValidationError(unknown)
+        return super().to_internal_value(data)
+
+
+class Empty(Body):
+    """A call without a body (an empty object is fine)."""
+
+
+class Whole(serializers.IntegerField):
+    """A whole number within bounds, written as a JSON number."""
+
+    def __init__(self, *, least: int, most: int, **more: Any) -> None:
+        super().__init__(min_value=least, max_value=most, **more)
+
+    def to_internal_value(self, data: Any) -> int:
+        """Return the number, or fail for anything that is not a JSON integer."""
+        if isinstance(data, bool) or not isinstance(data, int):
+            self.fail("invalid")
+        return data
+
+
+class Text(serializers.CharField):
+    """A text of bounded length without line noise."""
+
+    def __init__(self, *, most: int, **more: Any) -> None:
+        super().__init__(max_length=most, **more)
+
+    def to_internal_value(self, data: Any) -> str:
+        """Return the text trimmed, or fail for anything that is not a JSON string."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+@extend_schema_field({"type": "string", "pattern": r"^\d{1,7}(\.\d{1,6})?$", "examples": ["2.50"]})
+class Price(serializers.Field):  # type: ignore[type-arg]
+    """A price as a decimal string; its value is whole micro-units."""
+
+    default_error_messages = {
+        "invalid": _("Write the price as a text like “2.50”, with at most six decimals.")
+    }
+
+    def to_internal_value(self, data: Any) -> int:
+        """Return micro-units, or fail for anything that is not a decimal string."""
+        if not isinstance(data, str) or not _PRICE.fullmatch(data):
+            self.fail("invalid")
+        whole, _dot, rest = data.partition(".")
+        return int(whole) * MICRO + int(rest.ljust(6, "0"))
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the value as it is: answers are shaped elsewhere."""
+        return value
+
+
+@extend_schema_field(OpenApiTypes.DATETIME)
+class Instant(serializers.Field):  # type: ignore[type-arg]
+    """An instant in RFC 3339 with its offset, in the years 2000 to 2999."""
+
+    default_error_messages = {
+        "invalid": _("Write the time like 2026-01-31T12:00:00Z, with its offset."),
+    }
+
+    def to_internal_value(self, data: Any) -> datetime:
+        """Return an aware datetime."""
+        try:
+            at = parse_datetime(data) if isinstance(data, str) and len(data) <= 40 else None
+        except (ValueError, OverflowError):
+            at = None
+        if at is None or at.tzinfo is None or not 2000 <= at.year <= 2999:
+            self.fail("invalid")
+        return at
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the value as it is: answers are shaped elsewhere."""
+        return value

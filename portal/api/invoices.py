@@ -1,0 +1,159 @@
+"""Invoices, usage and months over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.http import HttpResponse
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.api.answers import InvoiceAnswer, InvoiceRow, PeriodAnswer, UsageAnswer
+from portal.api.describe import PAGING, call, query
+from portal.api.endpoint import Endpoint
+from portal.api.fields import Empty
+from portal.api.filters import UsageFilters
+from portal.api.idempotency import once
+from portal.api.money import invoice_detail, month_of, period_row, usage_row
+from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
+from portal.api.shapes import Row
+from portal.api.teams import month_or_now
+from portal.api.wire import money
+from portal.billing.closing import close_period
+from portal.billing.models import BillingPeriod, Invoice, PeriodState, UsageRecord
+from portal.billing.selectors import InvoiceView, currency, invoice_view, line_usage
+from portal.common.errors import NotFound
+from portal.teams.models import Team
+from portal.teams.selectors import Rights, visible_team, visible_teams
+from portal.web.invoices_csv import invoice_csv
+from portal.web.invoices_months import all_months, named
+from portal.web.invoices_rows import month_totals
+
+TAG = "money"
+
+
+class Invoices(Endpoint):
+    """A month's invoices."""
+
+    parameters = PARAMETERS | {"month", "team"}
+
+    @call(
+        "List invoices", answer=InvoiceRow, is_list=True, refusals=(404,), tag=TAG,
+        parameters=[*PAGING, query("month", "YYYY-MM, default now."), query("team", "Slug of the team.")],
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        """List a month's invoices of the teams in sight: issued ones as frozen, drafts as of now."""
+        pages, period = Pages(), month_or_now(request)
+        rows = visible_teams(self.rights)
+        slug = request.query_params.get("team")
+        teams = pages.page(rows.filter(slug=slug) if slug else rows, request)
+        return Response(pages.answer(_month_rows(teams, period)))
+
+
+class OneInvoice(Endpoint):
+    """A team's month."""
+
+    @call("Read an invoice", answer=InvoiceAnswer, refusals=(404,), tag=TAG)
+    def get(self, request: Request, slug: str, month: str) -> Response:
+        """Read a team's month with its lines; the lines add up to the total."""
+        return Response(invoice_detail(_view(self.rights, slug, month, timezone.now())))
+
+
+class InvoiceCsv(Endpoint):
+    """A team's month as CSV."""
+
+    @call("Download an invoice", media_type="text/csv", refusals=(404,), tag=TAG)
+    def get(self, request: Request, slug: str, month: str) -> HttpResponse:
+        """Download the lines of an invoice as CSV; no cell can be taken for a formula."""
+        view = _view(self.rights, slug, month, timezone.now())
+        answer = HttpResponse(invoice_csv(view), content_type="text/csv; charset=utf-8")
+        answer["Content-Disposition"] = f'attachment; filename="berth-{view.team.slug}-{month}.csv"'
+        return answer
+
+
+class InvoiceLineUsage(Endpoint):
+    """What one line is made of."""
+
+    @call("Read the usage behind a line", answer=UsageAnswer, is_list=True, refusals=(404,), tag=TAG)
+    def get(self, request: Request, slug: str, month: str, key: str) -> Response:
+        """Read the usage records behind a line, by the `key` the line carries."""
+        team, period = visible_team(self.rights, slug), named(month)
+        records = line_usage(team, period, key)
+        if not records:
+            raise NotFound
+        for record in records:
+            record.team = team
+        return Response({"next": None, "results": [usage_row(record) for record in records]})
+
+
+class Usage(Endpoint):
+    """Usage records."""
+
+    parameters = UsageFilters.names() | {"month"}
+
+    @call(
+        "List usage records", answer=UsageAnswer, is_list=True, refusals=(404,), tag=TAG,
+        parameters=[*UsageFilters.parameters(), query("month", "Month as YYYY-MM.")],
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        """List the billed intervals of the teams in sight, newest first."""
+        pages = Pages(most=MAX_FEED_SIZE)
+        rows = UsageRecord.objects.filter(team__in=visible_teams(self.rights)).select_related(
+            "lease__user", "lease__flavor", "team"
+        )
+        if "month" in request.query_params:
+            rows = rows.filter(period=month_or_now(request))
+        return Response(
+            pages.answer([usage_row(r) for r in pages.page(self.narrow(rows, UsageFilters), request)])
+        )
+
+
+class Periods(Endpoint):
+    """The months of accounts."""
+
+    @call("List months", answer=PeriodAnswer, is_list=True, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List the months of the books, the present one first."""
+        return Response({"next": None, "results": [period_row(p) for p in all_months(now=timezone.now())]})
+
+
+class ClosePeriod(Endpoint):
+    """Close a month for good."""
+
+    @call("Close a month", body=Empty, answer=PeriodAnswer, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, month: str) -> Response:
+        """Close a month that is over: one invoice per team, then nothing in it changes. Finance."""
+        self.require_finance()
+        self.take(Empty)
+        period = named(month)
+        close_period(period=period, actor=self.person, now=timezone.now())
+        period.refresh_from_db()
+        return Response(period_row(period))
+
+
+def _view(rights: Rights, slug: str, month: str, now: datetime) -> InvoiceView:
+    return invoice_view(visible_team(rights, slug), named(month), now=now)
+
+
+def _month_rows(teams: list[Team], period: BillingPeriod) -> list[Row]:
+    ids = [team.pk for team in teams]
+    month, unit = month_of(period), currency()
+    issued = {i.team_id: i for i in Invoice.objects.filter(team__in=ids, period=period, is_issued=True)}
+    drafts = (
+        {} if period.state == PeriodState.CLOSED else month_totals([period], Team.objects.filter(pk__in=ids))
+    )
+    totals = drafts.get(period.pk, {})
+    return [
+        {
+            "team": team.slug,
+            "month": month,
+            "number": issued[team.pk].number if team.pk in issued else None,
+            "is_draft": team.pk not in issued,
+            "total": money(issued[team.pk].total_micro, issued[team.pk].currency)
+            if team.pk in issued
+            else money(totals.get(team.pk, 0), unit),
+        }
+        for team in teams
+    ]

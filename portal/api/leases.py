@@ -1,0 +1,202 @@
+"""Leases over HTTP: look, connect, extend, release."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts.models import Scope
+from portal.api.answers import (
+    AccessAnswer,
+    EventAnswer,
+    LeaseAnswer,
+    LeaseDetail,
+    LeaseEventAnswer,
+    SampleAnswer,
+    UsageAnswer,
+)
+from portal.api.describe import call
+from portal.api.endpoint import Endpoint
+from portal.api.fields import Body, Empty, Whole
+from portal.api.filters import LeaseEventFilters, LeaseFilters
+from portal.api.idempotency import once
+from portal.api.money import usage_row
+from portal.api.pagination import MAX_FEED_SIZE, Pages
+from portal.api.shapes import Row, access_row, event_row, lease_row, lease_rows, slot_row
+from portal.api.wire import instant, money
+from portal.billing.models import UsageRecord
+from portal.billing.selectors import cost_so_far, currency, hourly_micro
+from portal.common.clock import db_now
+from portal.common.errors import Forbidden
+from portal.leases import lifecycle
+from portal.leases.models import Lease, LeaseEvent
+from portal.leases.selectors import may_manage_lease, may_see_access, visible_lease, visible_leases
+from portal.leases.states import LeaseState
+from portal.teams.selectors import Rights
+from portal.telemetry.selectors import latest_for_leases
+
+TAG = "leases"
+MOST_EXTRA_S = 31 * 86_400
+HELD = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+
+
+class ExtendBody(Body):
+    """How much more time."""
+
+    extra_s = Whole(least=1, most=MOST_EXTRA_S)
+
+
+class Leases(Endpoint):
+    """The leases of one's teams."""
+
+    parameters = LeaseFilters.names()
+
+    @call("List leases", answer=LeaseAnswer, is_list=True, parameters=LeaseFilters.parameters(), tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List the leases of one's teams, newest first, with cost so far and time left."""
+        pages, now = Pages(), timezone.now()
+        found = pages.page(self.narrow(visible_leases(self.rights), LeaseFilters), request)
+        rows = lease_rows(found, cost_so_far(found, now=now), currency=currency(), now=now)
+        return Response(pages.answer(rows))
+
+
+class OneLease(Endpoint):
+    """One lease."""
+
+    @call("Read a lease", answer=LeaseDetail, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read a lease with its slices, cost so far and time left."""
+        return Response(detail(self.rights, uid))
+
+
+class Release(Endpoint):
+    """End a lease early."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Release a lease", body=Empty, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """End a lease now: the money clock stops at once. Safe to repeat."""
+        self.take(Empty)
+        lifecycle.release_lease(lease=managed(self.rights, uid), actor=self.person, now=db_now())
+        return Response(detail(self.rights, uid))
+
+
+class Extend(Endpoint):
+    """Give a lease more time."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Extend a lease", body=ExtendBody, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Give an active lease more time, up to the flavor's longest."""
+        extra = self.take(ExtendBody)["extra_s"]
+        lifecycle.extend_lease(
+            lease=managed(self.rights, uid), actor=self.person, extra_s=extra, now=db_now()
+        )
+        return Response(detail(self.rights, uid))
+
+
+class LeaseSteps(Endpoint):
+    """The steps of one lease."""
+
+    @call("Read the steps of a lease", answer=EventAnswer, is_list=True, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read every step of a lease, oldest first: what the bill is made from."""
+        found = visible_lease(self.rights, uid)
+        return Response({"next": None, "results": [event_row(e) for e in found.events.all()]})
+
+
+class LeaseAccess(Endpoint):
+    """How the holder connects."""
+
+    read_scope = Scope.LEASE_WRITE
+
+    @call("Read how to connect", answer=AccessAnswer, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read how to reach the slices: for the holder and the team's admins, while the lease runs."""
+        lease = visible_lease(self.rights, uid)
+        if not may_see_access(self.rights, lease):
+            raise Forbidden(_("Only the holder and the team's admins see how to connect."))
+        slots = lease.placements.filter(is_live=True).select_related("device") if lease.state in HELD else []
+        return Response({"node": lease.node.name, "slots": [access_row(slot) for slot in slots]})
+
+
+class LeaseUsage(Endpoint):
+    """What a lease was billed for."""
+
+    @call("Read the usage of a lease", answer=UsageAnswer, is_list=True, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read the billed intervals of a lease, oldest first."""
+        lease = visible_lease(self.rights, uid)
+        rows = UsageRecord.objects.filter(lease=lease).select_related("lease__user", "lease__flavor", "team")
+        return Response(
+            {"next": None, "results": [usage_row(r) for r in rows.order_by("span")[:MAX_FEED_SIZE]]}
+        )
+
+
+class LeaseSample(Endpoint):
+    """What was measured last."""
+
+    @call("Read the newest sample of a lease", answer=SampleAnswer, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read what was measured last; null is unknown, never zero."""
+        lease = visible_lease(self.rights, uid)
+        seen = latest_for_leases([lease.uid]).get(lease.uid)
+        return Response(
+            {
+                "at": instant(datetime.fromtimestamp(seen.at, tz=UTC)) if seen else None,
+                "util_percent": seen.util if seen else None,
+                "memory_used_mib": seen.memory_used_mib if seen else None,
+                "memory_mib": seen.memory_mib if seen else None,
+                "source": seen.source if seen else "",
+            }
+        )
+
+
+class LeaseEvents(Endpoint):
+    """The steps of all leases in sight, as a feed."""
+
+    parameters = LeaseEventFilters.names()
+
+    @call(
+        "List steps of leases", answer=LeaseEventAnswer, is_list=True,
+        parameters=LeaseEventFilters.parameters(), tag=TAG,
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        """List the steps of all leases in sight; with `ordering=id` a feed to read on from."""
+        pages = Pages(most=MAX_FEED_SIZE)
+        rows = LeaseEvent.objects.filter(lease__in=visible_leases(self.rights)).select_related("lease")
+        found = pages.page(self.narrow(rows, LeaseEventFilters), request)
+        return Response(pages.answer([{"lease": e.lease.uid, **event_row(e)} for e in found]))
+
+
+def managed(rights: Rights, uid: str) -> Lease:
+    """Return a lease this person may extend or release; raises NotFound or Forbidden."""
+    lease = visible_lease(rights, uid)
+    if not may_manage_lease(rights, lease):
+        raise Forbidden(_("Only its holder, a team admin or an operator may do that."))
+    return lease
+
+
+def detail(rights: Rights, uid: str) -> Row:
+    """Return a lease as its page shows it, or raise NotFound."""
+    lease = visible_lease(rights, uid)
+    now, unit = timezone.now(), currency()
+    slots = lease.placements.select_related("device").order_by("device__index", "start", "id")
+    cost = cost_so_far([lease], now=now).get(lease.pk)
+    return {
+        **lease_row(lease, cost_micro=cost, currency=unit, now=now),
+        "price_per_hour": money(hourly_micro(lease, now=now), unit),
+        "fault": lease.fault,
+        "agent_active_ms": lease.agent_active_ms,
+        "can_manage": may_manage_lease(rights, lease),
+        "can_see_access": may_see_access(rights, lease),
+        "slots": [slot_row(slot) for slot in slots],
+    }

@@ -1,0 +1,73 @@
+"""Usage and invoices as they go out."""
+
+from __future__ import annotations
+
+from portal.api.shapes import Row
+from portal.api.wire import instant, money
+from portal.billing.models import BillingPeriod, UsageRecord
+from portal.billing.selectors import InvoiceView, LineView
+
+
+def usage_row(record: UsageRecord) -> Row:
+    """Return a usage record; its lease, user, flavor and team must be at hand."""
+    return {
+        "id": record.pk,
+        "lease": record.lease.uid,
+        "team": record.team.slug,
+        "user": record.lease.user.username,
+        "flavor": record.lease.flavor.slug,
+        "starts_at": instant(record.span.lower),
+        "ends_at": instant(record.span.upper),
+        "seconds": record.seconds,
+        "share_milli": record.share_milli,
+        "share_milli_seconds": record.share_milli_seconds,
+        "price_per_hour": money(record.micro_per_hour, record.currency),
+    }
+
+
+def month_of(period: BillingPeriod) -> str:
+    """Return a period's name, e.g. ``2026-11``."""
+    return f"{period.starts_at:%Y-%m}"
+
+
+def period_row(period: BillingPeriod) -> Row:
+    """Return a month of accounts."""
+    return {
+        "month": month_of(period),
+        "state": str(period.state),
+        "starts_at": instant(period.starts_at),
+        "ends_at": instant(period.ends_at),
+        "closed_at": instant(period.closed_at),
+    }
+
+
+def line_row(line: LineView, currency: str) -> Row:
+    """Return one line of an invoice."""
+    return {
+        "position": line.position,
+        "key": line.key,
+        "person": line.person,
+        "flavor": line.flavor,
+        "device_model": line.device_model,
+        "price_per_hour": money(line.micro_per_hour, currency),
+        "lease_count": line.lease_count,
+        "seconds": line.seconds,
+        "share_milli_seconds": line.share_milli_seconds,
+        "amount": money(line.amount_micro, currency),
+    }
+
+
+def invoice_detail(view: InvoiceView) -> Row:
+    """Return a team's month with its lines."""
+    invoice = view.invoice
+    return {
+        "team": view.team.slug,
+        "month": month_of(view.period),
+        "number": invoice.number if invoice else None,
+        "is_draft": view.is_draft,
+        "total": money(view.total_micro, view.currency),
+        "issued_at": instant(invoice.issued_at) if invoice else None,
+        "cost_centre": invoice.cost_centre if invoice else view.team.cost_centre,
+        "accruing": money(view.accruing_micro, view.currency),
+        "lines": [line_row(line, view.currency) for line in view.lines],
+    }

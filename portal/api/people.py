@@ -1,0 +1,149 @@
+"""API tokens, notifications and the audit list over HTTP."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts.models import ApiToken, Scope
+from portal.accounts.services import MAX_TOKEN_DAYS, create_token, revoke_token
+from portal.api.answers import AuditAnswer, MarkedRead, NewTokenAnswer, NotificationAnswer, TokenAnswer
+from portal.api.describe import PAGING, call
+from portal.api.endpoint import Endpoint
+from portal.api.fields import Body, Empty, Text, Whole
+from portal.api.filters import AuditFilters, NotificationFilters
+from portal.api.idempotency import once
+from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
+from portal.api.shapes import Row
+from portal.api.wire import instant
+from portal.audit.models import AuditEntry
+from portal.notifications.models import Notification
+from portal.notifications.services import mark_read
+
+TAG = "people"
+
+
+class TokenBody(Body):
+    """What a token may do and how long it lives."""
+
+    name = Text(most=60)
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices), min_length=1, max_length=3)
+    days = Whole(least=1, most=MAX_TOKEN_DAYS, default=30)
+
+
+class Tokens(Endpoint):
+    """One's own API tokens."""
+
+    read_scope = Scope.ADMIN
+    parameters = PARAMETERS
+    shown_once = ("secret",)
+
+    @call("List tokens", answer=TokenAnswer, is_list=True, parameters=PAGING, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List one's own tokens, newest first; secrets are never shown again."""
+        pages = Pages()
+        rows = pages.page(ApiToken.objects.filter(user=self.person), request)
+        return Response(pages.answer([token_row(row) for row in rows]))
+
+    @call("Make a token", body=TokenBody, answer=NewTokenAnswer, status=201, refusals=(422,), tag=TAG)
+    @once
+    def post(self, request: Request) -> Response:
+        """Make a token. Its secret is in this answer and nowhere else, also not in a repeated one."""
+        made = create_token(user=self.person, now=timezone.now(), **self.take(TokenBody))
+        body = {**token_row(made.row), "secret": made.secret}
+        return Response(body, status=201, headers={"Location": "/api/v1/tokens/"})
+
+
+class OneToken(Endpoint):
+    """One of one's own tokens."""
+
+    @call("Revoke a token", status=204, refusals=(404,), tag=TAG)
+    def delete(self, request: Request, key: int) -> Response:
+        """End one of one's own tokens at once. Safe to repeat."""
+        revoke_token(user=self.person, token_id=key, now=timezone.now())
+        return Response(status=204)
+
+
+class Notifications(Endpoint):
+    """What one should know."""
+
+    parameters = NotificationFilters.names()
+
+    @call(
+        "List notifications", answer=NotificationAnswer, is_list=True,
+        parameters=NotificationFilters.parameters(), tag=TAG,
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        """List one's own notifications, newest first."""
+        pages = Pages()
+        rows = self.narrow(Notification.objects.filter(user=self.person), NotificationFilters)
+        return Response(pages.answer([notification_row(row) for row in pages.page(rows, request)]))
+
+
+class MarkRead(Endpoint):
+    """Mark what one has seen."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Mark notifications as read", body=Empty, answer=MarkedRead, refusals=(422,), tag=TAG)
+    @once
+    def post(self, request: Request) -> Response:
+        """Mark all of one's own notifications as read. Safe to repeat."""
+        self.take(Empty)
+        return Response({"marked": mark_read(self.person, at=timezone.now())})
+
+
+class Audit(Endpoint):
+    """Who did what."""
+
+    parameters = AuditFilters.names()
+
+    @call(
+        "List audit entries", answer=AuditAnswer, is_list=True, parameters=AuditFilters.parameters(), tag=TAG
+    )
+    def get(self, request: Request) -> Response:
+        """List who did what to which object, newest first. Operators."""
+        self.require_operator()
+        pages = Pages(most=MAX_FEED_SIZE)
+        rows = self.narrow(AuditEntry.objects.select_related("actor"), AuditFilters)
+        return Response(pages.answer([audit_row(row) for row in pages.page(rows, request)]))
+
+
+def token_row(row: ApiToken) -> Row:
+    """Return a token without its secret."""
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "prefix": row.prefix,
+        "scopes": list(row.scopes),
+        "created_at": instant(row.created_at),
+        "expires_at": instant(row.expires_at),
+        "last_used_at": instant(row.last_used_at),
+        "revoked_at": instant(row.revoked_at),
+    }
+
+
+def notification_row(row: Notification) -> Row:
+    """Return a notification."""
+    return {
+        "id": row.pk,
+        "kind": row.kind,
+        "target": row.target,
+        "facts": row.facts,
+        "created_at": instant(row.created_at),
+        "read_at": instant(row.read_at),
+    }
+
+
+def audit_row(row: AuditEntry) -> Row:
+    """Return an audit entry; its actor must be at hand. None is Berth itself."""
+    return {
+        "id": row.pk,
+        "actor": row.actor.username if row.actor else None,
+        "action": row.action,
+        "target": row.target,
+        "detail": row.detail,
+        "at": instant(row.at),
+    }

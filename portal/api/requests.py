@@ -1,0 +1,182 @@
+"""Requests over HTTP: ask, look, decide, take back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts.models import Scope
+from portal.api.answers import EventAnswer, RequestAnswer, RequestDetail, RequestListed
+from portal.api.describe import call
+from portal.api.endpoint import Endpoint
+from portal.api.fields import Body, Empty, Text, Whole
+from portal.api.filters import RequestFilters
+from portal.api.idempotency import once
+from portal.api.pagination import Pages
+from portal.api.shapes import Row, event_row, positions, request_row, request_rows
+from portal.api.wire import instant
+from portal.common.errors import Invalid
+from portal.leases import services
+from portal.leases.forecasting import estimates
+from portal.leases.models import LeaseRequest
+from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
+from portal.leases.services import LOAD_PATTERNS, PRIORITIES, RequestSpec
+from portal.leases.states import RequestState
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights, visible_team
+
+MOST_SECONDS = 366 * 86_400
+TAG = "requests"
+
+
+class RequestBody(Body):
+    """What is asked for. ``team`` may be left out by somebody who asks for one team only."""
+
+    flavor = Text(most=50)
+    duration_s = Whole(least=1, most=MOST_SECONDS)
+    count = Whole(least=1, most=1000, default=1)
+    team = Text(most=50, required=False)
+    priority = serializers.ChoiceField(tuple(PRIORITIES), default="normal")
+    name = Text(most=80, default="", allow_blank=True)
+    purpose = Text(most=300, default="", allow_blank=True)
+    load_pattern = serializers.ChoiceField(
+        tuple(p for p in LOAD_PATTERNS if p), default="", allow_blank=True, help_text="Of simulated nodes."
+    )
+
+
+class NoteBody(Body):
+    """A note that the author will read."""
+
+    note = Text(most=300, default="", allow_blank=True)
+
+
+def team_to_ask_for(rights: Rights, slug: str | None) -> Team:
+    """Return the team named, or the only one this person asks for; raises NotFound or Invalid."""
+    if slug:
+        return visible_team(rights, slug)
+    ids = set(rights.teams_with((Role.RESEARCHER, Role.ADMIN)))
+    if len(ids) != 1:
+        raise Invalid(fields={"team": _("Name the team you ask for.")})
+    return Team.objects.get(pk=ids.pop())
+
+
+def spec_of(values: dict[str, Any]) -> RequestSpec:
+    """Return what a checked body asks for."""
+    return RequestSpec(**{name: value for name, value in values.items() if name != "team"})
+
+
+class Requests(Endpoint):
+    """The requests of one's teams."""
+
+    write_scope = Scope.LEASE_WRITE
+    parameters = RequestFilters.names() | {"awaiting_me"}
+
+    @call(
+        "List requests", answer=RequestListed, is_list=True, parameters=RequestFilters.parameters(), tag=TAG
+    )
+    def get(self, request: Request) -> Response:
+        """List the requests of one's teams, newest first; `awaiting_me=true` those one could decide on."""
+        pages = Pages()
+        rows = visible_requests(self.rights)
+        if request.query_params.get("awaiting_me") == "true":
+            rows = rows.filter(pk__in=awaiting_approval(self.rights).values("pk"))
+        found = pages.page(self.narrow(rows, RequestFilters), request)
+        return Response(pages.answer(request_rows(found)))
+
+    @call(
+        "Ask for GPU time", body=RequestBody, answer=RequestAnswer, status=201,
+        refusals=(400, 404, 409, 415, 422, 429, 503), tag=TAG,
+    )  # fmt: skip
+    @once
+    def post(self, request: Request) -> Response:
+        """Ask for GPU time. 201 means accepted and kept; `state` says whether it waits for approval."""
+        values = self.take(RequestBody)
+        made = services.submit_request(
+            team=team_to_ask_for(self.rights, values.get("team")),
+            actor=self.person,
+            rights=self.rights,
+            spec=spec_of(values),
+            now=timezone.now(),
+        )
+        return Response(request_row(made), status=201, headers={"Location": f"/api/v1/requests/{made.uid}/"})
+
+
+class OneRequest(Endpoint):
+    """One request."""
+
+    @call("Read a request", answer=RequestDetail, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read a request with its reasons, its place in the queue and its estimated start."""
+        return Response(detail(visible_request(self.rights, uid)))
+
+
+class RequestEvents(Endpoint):
+    """The steps of one request."""
+
+    @call("Read the steps of a request", answer=EventAnswer, is_list=True, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read every step of a request, oldest first."""
+        found = visible_request(self.rights, uid)
+        return Response({"next": None, "results": [event_row(e) for e in found.events.all()]})
+
+
+class Withdraw(Endpoint):
+    """Take a request back."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Withdraw a request", body=Empty, answer=RequestDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Take back a request that has not started. Safe to repeat."""
+        self.take(Empty)
+        found = visible_request(self.rights, uid)
+        services.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
+        return Response(detail(visible_request(self.rights, uid)))
+
+
+class Approve(Endpoint):
+    """Let a request into the queue."""
+
+    @call("Approve a request", body=NoteBody, answer=RequestDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Let a request that awaits approval into the queue; nobody decides on their own."""
+        note = self.take(NoteBody)["note"]
+        found = visible_request(self.rights, uid)
+        services.approve_request(
+            request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
+        )
+        return Response(detail(visible_request(self.rights, uid)))
+
+
+class Reject(Endpoint):
+    """Turn a request down."""
+
+    @call("Reject a request", body=NoteBody, answer=RequestDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Turn a request down with a note that its author will read."""
+        note = self.take(NoteBody)["note"]
+        found = visible_request(self.rights, uid)
+        services.reject_request(
+            request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
+        )
+        return Response(detail(visible_request(self.rights, uid)))
+
+
+def detail(request: LeaseRequest) -> Row:
+    """Return a request with place, estimate and leases."""
+    waits = request.state == RequestState.QUEUED
+    start = estimates([request]).get(request.pk) if waits else None
+    return {
+        **request_row(request),
+        "position": positions([request]).get(request.pk),
+        "estimated_start": instant(start),
+        "leases": list(request.leases.order_by("-id").values_list("uid", flat=True)),
+    }

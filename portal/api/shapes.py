@@ -1,0 +1,131 @@
+"""Requests and leases as they go out. Plain functions: these run for every row of every list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from portal.api.wire import instant, money
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
+from portal.leases.reasons import sentence
+from portal.leases.selectors import seconds_left
+from portal.leases.services import PRIORITIES
+from portal.leases.states import RequestState
+
+PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
+Row = dict[str, Any]
+
+
+def reason_row(reason: Row) -> Row:
+    """Return a wait reason: code, figures and its sentence in the caller's language."""
+    figures = {name: value for name, value in reason.items() if name != "code"}
+    return {"code": reason.get("code", ""), "figures": figures, "sentence": sentence(reason)}
+
+
+def request_row(request: LeaseRequest) -> Row:
+    """Return a request; team, author and flavor must be at hand."""
+    return {
+        "id": request.uid,
+        "state": str(request.state),
+        "team": request.team.slug,
+        "author": request.author.username,
+        "flavor": request.flavor.slug,
+        "count": request.count,
+        "duration_s": request.duration_s,
+        "remaining_s": request.remaining_s,
+        "priority": PRIORITY_NAMES.get(request.priority, "normal"),
+        "name": request.name,
+        "purpose": request.purpose,
+        "load_pattern": request.load_pattern,
+        "quote": money(request.quote_micro, request.currency),
+        "reasons": [reason_row(reason) for reason in request.reasons],
+        "submitted_at": instant(request.submitted_at),
+        "queued_at": instant(request.queued_at),
+        "decided_by": request.decided_by.username if request.decided_by else None,
+        "decided_at": instant(request.decided_at),
+        "decision_note": request.decision_note,
+    }
+
+
+def positions(requests: Sequence[LeaseRequest]) -> dict[int, int]:
+    """Return by id the place in the queue of those that wait: one query, none when nobody waits."""
+    ids = [r.pk for r in requests if r.state == RequestState.QUEUED]
+    if not ids:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id, place FROM"
+            " (SELECT id, row_number() OVER (ORDER BY priority DESC, queued_at, id) AS place"
+            " FROM leases_leaserequest WHERE state = 'queued') AS waiting WHERE id = ANY(%s)",
+            [ids],
+        )
+        return dict(cursor.fetchall())
+
+
+def event_row(event: RequestEvent | LeaseEvent) -> Row:
+    """Return one step."""
+    return {"was": event.was, "now": event.now, "at": instant(event.at), "reason": event.reason}
+
+
+def lease_row(lease: Lease, *, cost_micro: int | None, currency: str, now: datetime) -> Row:
+    """Return a lease; its relations must be at hand. A cost of None is unknown."""
+    return {
+        "id": lease.uid,
+        "request": lease.request.uid,
+        "state": str(lease.state),
+        "team": lease.team.slug,
+        "user": lease.user.username,
+        "flavor": lease.flavor.slug,
+        "count": lease.count,
+        "node": lease.node.name,
+        "share_milli": lease.share_milli,
+        "starts_at": instant(lease.starts_at),
+        "not_after": instant(lease.not_after),
+        "activated_at": instant(lease.activated_at),
+        "ended_at": instant(lease.ended_at),
+        "clean_at": instant(lease.clean_at),
+        "end_reason": str(lease.end_reason),
+        "warned_at": instant(lease.warned_at),
+        "seconds_left": seconds_left(lease, now=now),
+        "cost_so_far": money(cost_micro, currency),
+    }
+
+
+def slot_row(placement: Placement) -> Row:
+    """Return a slice held by a lease."""
+    return {
+        "device": placement.device.uuid,
+        "device_index": placement.device.index,
+        "mode": placement.mode,
+        "profile": placement.profile,
+        "start": placement.start,
+        "size": placement.size,
+        "share_milli": placement.share_milli,
+        "memory_mib": placement.memory_mib,
+    }
+
+
+def access_row(placement: Placement) -> Row:
+    """Return how one slice is reached."""
+    return {
+        "device": placement.device.uuid,
+        "partition": placement.partition_uuid,
+        "environment": placement.access.get("env", {}),
+        "device_nodes": placement.access.get("nodes", []),
+    }
+
+
+def request_rows(requests: Sequence[LeaseRequest]) -> list[Row]:
+    """Return requests of a list with their places in the queue."""
+    places = positions(requests)
+    return [{**request_row(r), "position": places.get(r.pk)} for r in requests]
+
+
+def lease_rows(
+    leases: Iterable[Lease], costs: dict[int, int | None], *, currency: str, now: datetime
+) -> list[Row]:
+    """Return leases of a list with what they cost so far."""
+    return [lease_row(ls, cost_micro=costs.get(ls.pk), currency=currency, now=now) for ls in leases]

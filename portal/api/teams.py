@@ -1,0 +1,247 @@
+"""Teams over HTTP: the tree, members, quota, spend; and who calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts.models import ApiToken, User
+from portal.api.answers import Me as MeAnswer
+from portal.api.answers import Member, QuotaAnswer, SpendAnswer, TeamDetail, TeamRow
+from portal.api.describe import IF_MATCH, call, query
+from portal.api.endpoint import Endpoint
+from portal.api.errors import PreconditionFailed, PreconditionRequired
+from portal.api.fields import Body, Text, Whole
+from portal.api.idempotency import once
+from portal.api.money import month_of
+from portal.api.pagination import MAX_FEED_SIZE
+from portal.api.shapes import Row
+from portal.api.wire import instant, money
+from portal.audit.memberships import end_role, give_role
+from portal.billing.models import BillingPeriod
+from portal.billing.selectors import currency, period_of, team_spend
+from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.states import LIVE_LEASES, RequestState
+from portal.notifications.models import Notification
+from portal.quotas.models import Quota
+from portal.quotas.selectors import headroom
+from portal.quotas.services import set_quota
+from portal.teams.models import Membership, Role, Team
+from portal.teams.selectors import below, visible_team, visible_teams
+from portal.web.invoices_months import named
+from portal.web.teams_rows import may_set_quota
+
+TAG = "teams"
+MOST_MILLI = 10**9
+
+
+class QuotaBody(Body):
+    """A quota in thousandths of a reference GPU; without a ceiling the teams above limit it."""
+
+    guaranteed_milli = Whole(least=0, most=MOST_MILLI)
+    ceiling_milli = Whole(least=0, most=MOST_MILLI, allow_null=True)
+
+
+class MemberBody(Body):
+    """Who gets which role."""
+
+    username = Text(most=150)
+    role = serializers.ChoiceField(Role.choices)
+
+
+class Me(Endpoint):
+    """Who calls."""
+
+    @call("Read who calls", answer=MeAnswer, tag="people")
+    def get(self, request: Request) -> Response:
+        """Read who calls, what roles they hold and for which teams they may ask."""
+        asks = self.rights.teams_with((Role.RESEARCHER, Role.ADMIN))
+        names = dict(
+            Team.objects.filter(pk__in=[pk for pk, _r in self.rights.held]).values_list("pk", "slug")
+        )
+        return Response(
+            {
+                "username": self.person.username,
+                "display_name": self.person.display_name,
+                "roles": [{"team": names[pk], "role": role} for pk, role in self.rights.held],
+                "teams": list(Team.objects.filter(below(asks)).values_list("slug", flat=True)),
+                "token_scopes": request.auth.scopes if isinstance(request.auth, ApiToken) else None,
+                "unread_notifications": Notification.objects.filter(user=self.person, read_at=None).count(),
+            }
+        )
+
+
+class Teams(Endpoint):
+    """The teams in sight."""
+
+    @call("List teams", answer=TeamRow, is_list=True, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List the teams in sight."""
+        rows = visible_teams(self.rights).select_related("parent")
+        return Response({"next": None, "results": [team_row(team) for team in rows]})
+
+
+class OneTeam(Endpoint):
+    """One team."""
+
+    @call("Read a team", answer=TeamDetail, refusals=(404,), tag=TAG)
+    def get(self, request: Request, slug: str) -> Response:
+        """Read a team with its headroom, this month's spend and how much is running and waiting."""
+        team, now = visible_team(self.rights, slug), timezone.now()
+        room, unit = headroom(team), currency()
+        spend = team_spend([team.pk], period_of(now), now=now)[team.pk]
+        return Response(
+            {
+                **team_row(team),
+                "headroom": {
+                    "used_milli": room.used_milli,
+                    "guaranteed_milli": room.guaranteed_milli,
+                    "ceiling_milli": room.ceiling_milli,
+                    "left_milli": room.left_milli,
+                    "bound_by": room.bound_by,
+                },
+                "spend": money(spend, unit),
+                "monthly_budget": money(team.monthly_budget_micro, unit),
+                "live_leases": Lease.objects.filter(team=team, state__in=LIVE_LEASES).count(),
+                "waiting_requests": LeaseRequest.objects.filter(team=team, state=RequestState.QUEUED).count(),
+                "children": list(team.children.values_list("slug", flat=True)),
+            }
+        )
+
+
+class Members(Endpoint):
+    """Who is in a team."""
+
+    @call("List members", answer=Member, is_list=True, refusals=(404,), tag=TAG)
+    def get(self, request: Request, slug: str) -> Response:
+        """List the roles held on a team itself."""
+        team = visible_team(self.rights, slug)
+        rows = team.memberships.select_related("user").order_by("user__username", "role")
+        return Response({"next": None, "results": [member_row(row) for row in rows[:MAX_FEED_SIZE]]})
+
+    @call("Give a role", body=MemberBody, answer=Member, status=201, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, slug: str) -> Response:
+        """Give a person a role in a team, never one above one's own. Admins and operators."""
+        values, team = self.take(MemberBody), visible_team(self.rights, slug)
+        self.rights.require(team, Role.ADMIN, Role.OPERATOR)
+        user = User.objects.filter(username=values["username"], is_active=True).first()
+        if user is None:
+            raise Invalid(fields={"username": _("Nobody signs in under this name.")})
+        give_role(team=team, user=user, role=values["role"], rights=self.rights, now=timezone.now())
+        made = team.memberships.select_related("user").get(user=user, role=values["role"])
+        at = f"/api/v1/teams/{team.slug}/members/"
+        return Response(member_row(made), status=201, headers={"Location": at})
+
+
+class OneMember(Endpoint):
+    """One role of one person."""
+
+    @call("Take a role away", status=204, refusals=(404, 409), tag=TAG)
+    def delete(self, request: Request, slug: str, username: str, role: str) -> Response:
+        """Take a role in a team away; the last admin stays."""
+        team = visible_team(self.rights, slug)
+        self.rights.require(team, Role.ADMIN, Role.OPERATOR)
+        held = team.memberships.filter(user__username=username, role=role).first()
+        if held is None:
+            raise NotFound
+        end_role(team=team, membership_id=held.pk, rights=self.rights, now=timezone.now())
+        return Response(status=204)
+
+
+class OneQuota(Endpoint):
+    """A team's quota."""
+
+    @call("Read a quota", answer=QuotaAnswer, refusals=(404,), tag=TAG)
+    def get(self, request: Request, slug: str) -> Response:
+        """Read a team's quota; its ETag is what an edit must send back."""
+        return _quota_answer(visible_team(self.rights, slug))
+
+    @call(
+        "Set a quota", body=QuotaBody, answer=QuotaAnswer, parameters=[IF_MATCH],
+        refusals=(400, 404, 409, 412, 415, 422, 428), tag=TAG,
+    )  # fmt: skip
+    def put(self, request: Request, slug: str) -> Response:
+        """Set a team's guarantee and ceiling: an admin of a team above, or an operator."""
+        team = visible_team(self.rights, slug)
+        if not may_set_quota(self.rights, team):
+            raise Forbidden(_("An admin of a team above decides on this quota."))
+        tag, values = request.headers.get("If-Match"), self.take(QuotaBody)
+        if tag is None:
+            raise PreconditionRequired
+        row = Quota.objects.filter(team=team).first()
+        version = row.version if row else 1
+        if tag.strip() != f'"{version}"':
+            raise PreconditionFailed
+        try:
+            set_quota(team=team, actor=self.person, version=version, now=timezone.now(), **values)
+        except Conflict as error:
+            raise PreconditionFailed from error
+        return _quota_answer(team)
+
+
+class Spend(Endpoint):
+    """What a team costs."""
+
+    parameters = frozenset({"month"})
+
+    @call(
+        "Read a team's spend", answer=SpendAnswer, parameters=[query("month", "YYYY-MM, default now.")],
+        refusals=(404,), tag=TAG,
+    )  # fmt: skip
+    def get(self, request: Request, slug: str) -> Response:
+        """Read what a team and each team below it cost in a month, running leases included."""
+        team, now = visible_team(self.rights, slug), timezone.now()
+        period = month_or_now(request)
+        rows = list(Team.objects.filter(lineage__contains=[team.pk]))
+        spent, unit = team_spend([row.pk for row in rows], period, now=now), currency()
+        return Response(
+            {
+                "month": month_of(period),
+                "total": money(sum(spent.values()), unit),
+                "teams": [{"team": row.slug, "spend": money(spent[row.pk], unit)} for row in rows],
+            }
+        )
+
+
+def month_or_now(request: Request) -> BillingPeriod:
+    """Return the month named by ``?month=``, or the present one; raises NotFound."""
+    month = request.query_params.get("month")
+    return named(month) if month else period_of(timezone.now())
+
+
+def team_row(team: Team) -> Row:
+    """Return a team."""
+    return {
+        "slug": team.slug,
+        "name": team.name,
+        "parent": team.parent.slug if team.parent else None,
+        "cost_centre": team.cost_centre,
+    }
+
+
+def member_row(row: Membership) -> Row:
+    """Return a role held; its user must be at hand."""
+    return {
+        "username": row.user.username,
+        "display_name": row.user.display_name,
+        "role": row.role,
+        "since": instant(row.created_at),
+    }
+
+
+def _quota_answer(team: Team) -> Response:
+    row = Quota.objects.filter(team=team).first() or Quota(team=team)
+    body: dict[str, Any] = {
+        "guaranteed_milli": row.guaranteed_milli,
+        "ceiling_milli": row.ceiling_milli,
+        "used_milli": row.used_milli,
+        "version": row.version,
+    }
+    return Response(body, headers={"ETag": f'"{row.version}"'})
