@@ -1,0 +1,142 @@
+"""What must hold at every moment, each as a query that returns the offenders.
+
+The constraints make most of these impossible; the checker looks all the same, and it is the only
+guard of the sums that no constraint can express. Read-only, one snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import connection, transaction
+
+LIVE = "('booked','preparing','active','interrupted','ending','cleaning','failed')"
+ACTIVE_SECONDS = """
+  SELECT lease_id, sum(floor(extract(epoch FROM left_at)) - floor(extract(epoch FROM at)))::bigint AS seconds FROM (
+    SELECT lease_id, at, now, lead(at) OVER (PARTITION BY lease_id ORDER BY at, id) AS left_at
+    FROM leases_leaseevent) steps
+  WHERE now = 'active' GROUP BY lease_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A promise, and the query whose rows break it (first column names the offender)."""
+
+    name: str
+    promise: str
+    offenders: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A broken promise with some of its offenders."""
+
+    invariant: Invariant
+    offenders: tuple[str, ...]
+
+
+INVARIANTS = (
+    Invariant(
+        "no_overlap",
+        "No two live placements share a slot of a device at the same time.",
+        """SELECT a.id FROM leases_placement a JOIN leases_placement b ON a.id < b.id AND a.device_id = b.device_id
+           AND a.slots && b.slots AND a.period && b.period
+           WHERE a.is_live AND b.is_live AND a.host_id IS NULL AND b.host_id IS NULL""",
+    ),
+    Invariant(
+        "host_sums",
+        "A shared board's sums equal the shares inside it and stay within the board.",
+        """SELECT h.placement_id FROM leases_sharedhost h LEFT JOIN leases_placement s
+           ON s.host_id = h.placement_id AND s.is_live
+           GROUP BY h.placement_id HAVING h.clients <> count(s.id)
+           OR h.used_share_milli <> coalesce(sum(s.share_milli), 0)
+           OR h.used_memory_mib <> coalesce(sum(s.memory_mib), 0)
+           OR h.used_share_milli > 1000 OR h.used_memory_mib > h.memory_mib OR h.clients > h.max_clients""",
+    ),
+    Invariant(
+        "quota_counters",
+        "What a quota counts is the sum over live leases of its subtree, and within its ceiling.",
+        f"""SELECT q.team_id FROM quotas_quota q LEFT JOIN teams_team t ON q.team_id = ANY(t.lineage)
+           LEFT JOIN leases_lease l ON l.team_id = t.id AND l.state IN {LIVE}
+           GROUP BY q.id, q.team_id, q.used_milli, q.ceiling_milli
+           HAVING q.used_milli <> coalesce(sum(l.cost_milli), 0) OR q.used_milli > q.ceiling_milli""",
+    ),
+    Invariant(
+        "live_leases_hold",
+        "A live lease holds placements, an ended one holds none.",
+        f"""SELECT l.uid FROM leases_lease l LEFT JOIN leases_placement p ON p.lease_id = l.id AND p.is_live
+           GROUP BY l.id HAVING (l.state IN {LIVE}) <> (count(p.id) > 0)""",
+    ),
+    Invariant(
+        "gang_complete",
+        "A live lease holds as many placements as it was granted, all on its node.",
+        f"""SELECT l.uid FROM leases_lease l JOIN leases_placement p ON p.lease_id = l.id AND p.is_live
+           JOIN fleet_device d ON d.id = p.device_id WHERE l.state IN {LIVE}
+           GROUP BY l.id HAVING count(p.id) <> l.count OR bool_or(d.node_id <> l.node_id)""",
+    ),
+    Invariant(
+        "granted_has_lease",
+        "A granted request has exactly one live lease, any other request has none.",
+        f"""SELECT r.uid FROM leases_leaserequest r LEFT JOIN leases_lease l
+           ON l.request_id = r.id AND l.state IN {LIVE}
+           GROUP BY r.id HAVING (r.state = 'granted') <> (count(l.id) = 1)""",
+    ),
+    Invariant(
+        "states_follow_events",
+        "A lease is in the state its last event says.",
+        """SELECT l.uid FROM leases_lease l JOIN LATERAL
+           (SELECT now FROM leases_leaseevent e WHERE e.lease_id = l.id ORDER BY e.id DESC LIMIT 1) e ON true
+           WHERE e.now <> l.state""",
+    ),
+    Invariant(
+        "usage_never_twice",
+        "No second of a lease is metered twice.",
+        """SELECT a.lease_id FROM billing_usagerecord a JOIN billing_usagerecord b
+           ON a.id < b.id AND a.lease_id = b.lease_id AND a.span && b.span""",
+    ),
+    Invariant(
+        "usage_tiles",
+        "The usage of a metered lease is its active time to the second.",
+        f"""SELECT l.uid FROM leases_lease l LEFT JOIN ({ACTIVE_SECONDS}) a ON a.lease_id = l.id
+           LEFT JOIN (SELECT lease_id, sum(seconds) AS seconds FROM billing_usagerecord GROUP BY 1) u
+           ON u.lease_id = l.id WHERE l.is_metered AND coalesce(a.seconds, 0) <> coalesce(u.seconds, 0)""",
+    ),
+    Invariant(
+        "invoices_add_up",
+        "The lines of an issued invoice add up to its total.",
+        """SELECT i.number FROM billing_invoice i LEFT JOIN billing_invoiceline l ON l.invoice_id = i.id
+           WHERE i.is_issued GROUP BY i.id HAVING i.total_micro <> coalesce(sum(l.amount_micro), 0)""",
+    ),
+    Invariant(
+        "lines_match_usage",
+        "A line counts the seconds of its usage records.",
+        """SELECT l.id FROM billing_invoiceline l LEFT JOIN billing_usagerecord u ON u.line_id = l.id
+           GROUP BY l.id HAVING l.seconds <> coalesce(sum(u.seconds), 0)""",
+    ),
+    Invariant(
+        "closed_months_are_billed",
+        "Every usage record of a closed month stands on a line.",
+        """SELECT u.id FROM billing_usagerecord u JOIN billing_billingperiod p ON p.id = u.period_id
+           WHERE p.state = 'closed' AND u.line_id IS NULL""",
+    ),
+    Invariant(
+        "one_price_at_a_time",
+        "A device model has one price at any moment.",
+        """SELECT a.id FROM catalog_rate a JOIN catalog_rate b ON a.id < b.id AND a.card_id = b.card_id
+           AND a.device_model_id = b.device_model_id AND a.valid && b.valid""",
+    ),
+)
+
+
+@transaction.atomic
+def broken() -> list[Breach]:
+    """Return the promises that do not hold, in one repeatable-read snapshot where none is open yet."""
+    found = []
+    with connection.cursor() as cursor:
+        for invariant in INVARIANTS:
+            cursor.execute(f"SELECT * FROM ({invariant.offenders}) offenders LIMIT 20")  # noqa: S608 (our own text)
+            offenders = tuple(str(row[0]) for row in cursor.fetchall())
+            if offenders:
+                found.append(Breach(invariant, offenders))
+    return found

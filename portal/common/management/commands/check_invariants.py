@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from portal.common.invariants import INVARIANTS, broken
+
+
+class Command(BaseCommand):
+    """Check every promise against the rows; exit 1 and name the offenders when one is broken."""
+
+    help = "Check overlaps, sums, states and money against the rows as they are. Changes nothing."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print each promise that does not hold."""
+        breaches = broken()
+        for breach in breaches:
+            names = ", ".join(breach.offenders)
+            self.stderr.write(f"{breach.invariant.name}: {breach.invariant.promise} Broken by: {names}")
+        if breaches:
+            raise CommandError(f"{len(breaches)} of {len(INVARIANTS)} promises are broken")
+        self.stdout.write(f"All {len(INVARIANTS)} promises hold.")

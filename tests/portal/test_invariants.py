@@ -1,0 +1,88 @@
+"""The checker is silent on an honest installation and names each kind of corruption."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+
+from portal.billing.closing import close_period
+from portal.billing.metering import meter_all
+from portal.billing.selectors import period_of
+from portal.common.invariants import INVARIANTS, broken
+from tests.portal.builders import World, build_world
+
+CORRUPTIONS = {
+    "no_overlap": "UPDATE leases_placement SET is_live = true, slots = int8range(0,8), period = tstzrange(now(), NULL),"
+    " device_id = (SELECT min(id) FROM fleet_device) WHERE host_id IS NULL",
+    "host_sums": "UPDATE leases_sharedhost SET used_memory_mib = used_memory_mib + 1",
+    "quota_counters": "UPDATE quotas_quota SET used_milli = used_milli + 1",
+    "live_leases_hold": "UPDATE leases_placement SET is_live = false",
+    "gang_complete": "UPDATE leases_lease SET count = count + 1",
+    "granted_has_lease": "UPDATE leases_leaserequest SET state = 'granted'",
+    "states_follow_events": "UPDATE leases_lease SET state = 'preparing' WHERE state = 'active'",
+    "usage_never_twice": "UPDATE billing_usagerecord SET lease_id = (SELECT min(lease_id) FROM billing_usagerecord),"
+    " span = (SELECT span FROM billing_usagerecord ORDER BY id LIMIT 1)",
+    "usage_tiles": "UPDATE billing_usagerecord SET seconds = seconds + 1,"
+    " share_milli_seconds = (seconds + 1) * share_milli",
+    "invoices_add_up": "UPDATE billing_invoice SET total_micro = total_micro + 10000",
+    "lines_match_usage": "UPDATE billing_invoiceline SET seconds = seconds + 1",
+    "closed_months_are_billed": "UPDATE billing_usagerecord SET line_id = NULL",
+    "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id = (SELECT min(id) FROM fleet_devicemodel)",
+}
+EXCLUSIONS = (
+    ("leases_placement", "placements_never_overlap"),
+    ("billing_usagerecord", "usage_never_billed_twice"),
+    ("catalog_rate", "one_rate_at_a_time"),
+)
+
+
+@pytest.fixture
+def busy(db: None) -> World:
+    """An installation with a closed month, ended, running and shared leases."""
+    world = build_world(now=datetime(2026, 3, 10, 9, tzinfo=UTC))
+    for day in (1, 2):
+        world.ended("bob", seconds=1800, at=datetime(2026, 2, day, 9, tzinfo=UTC), duration_s=7200)
+    close_period(period=period_of(datetime(2026, 2, 5, tzinfo=UTC)), actor=None, now=world.now)
+    world.ended("charlie", seconds=60, at=world.now - timedelta(hours=2))
+    world.active("bob", "l40s-quarter")
+    world.active("charlie", "h100-3g-40gb", count=2)
+    meter_all(now=world.now)
+    return world
+
+
+def test_an_honest_installation_keeps_every_promise(busy: World) -> None:
+    assert broken() == []
+    call_command("check_invariants")
+
+
+def test_every_promise_has_a_corruption_that_it_is_tried_with() -> None:
+    assert set(CORRUPTIONS) == {invariant.name for invariant in INVARIANTS}
+
+
+def test_each_corruption_is_found_and_named(busy: World) -> None:
+    missed = []
+    for name, corrupt in CORRUPTIONS.items():
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            for table, constraint in EXCLUSIONS:
+                cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT {constraint}")
+            cursor.execute("SET LOCAL session_replication_role = replica")
+            cursor.execute(corrupt)
+            if name not in {breach.invariant.name for breach in broken()}:
+                missed.append(name)
+            transaction.set_rollback(True)
+
+    assert missed == []
+
+
+def test_the_command_fails_and_says_which(busy: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE quotas_quota SET used_milli = used_milli + 1")
+
+    with pytest.raises(CommandError, match="1 of 13"):
+        call_command("check_invariants")
+
+    assert "quota_counters" in capsys.readouterr().err
