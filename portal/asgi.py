@@ -18,9 +18,7 @@ _wsgi = get_wsgi_application()
 
 from portal import sockets  # noqa: E402 (needs the app registry)
 
-NO_KEY = (
-    "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to 50 or more random characters."
-)
+NO_KEY = "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to 50 or more random characters."
 
 
 async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:

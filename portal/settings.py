@@ -78,7 +78,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "portal.common.middleware.errors_for_people",
+    "portal.common.middleware.ErrorsForPeople",
 ]
 
 ROOT_URLCONF = "portal.urls"

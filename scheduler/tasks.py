@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from portal.telemetry.rollups import roll_up_minutes
-
 from portal.billing import metering
 from portal.celery import app
 from portal.common import outbox
@@ -11,6 +9,7 @@ from portal.common.clock import db_now
 from portal.common.retry import with_retries
 from portal.leases import lifecycle
 from portal.leases.selectors import queue
+from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch
 
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import ApiToken, Scope, User
 from portal.common.errors import Invalid, NotFound
 
-TOKEN_MARK = "bth_"
+TOKEN_MARK = "bth_"  # noqa: S105 (the mark tokens begin with)
 MAX_TOKEN_DAYS = 90
 
 

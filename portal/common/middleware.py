@@ -58,13 +58,14 @@ def refuse_unclean_input(get_response: Handler) -> Handler:
     return middleware
 
 
-class errors_for_people:
+class ErrorsForPeople:
     """Turn an error that a view let through into a page or problem+json; never a bare 500 for bad input."""
 
     def __init__(self, get_response: Handler) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Pass the request on."""
         return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

@@ -23,8 +23,14 @@ from portal.teams.models import Team
 
 SEED = 20
 PURPOSES = (
-    "Train segmentation head", "Fine-tune detector", "Ablation run", "Tokeniser sweep", "Evaluate checkpoint",
-    "Debug data loader", "Distil student model", "Notebook for the reading group",
+    "Train segmentation head",
+    "Fine-tune detector",
+    "Ablation run",
+    "Tokeniser sweep",
+    "Evaluate checkpoint",
+    "Debug data loader",
+    "Distil student model",
+    "Notebook for the reading group",
 )
 
 
@@ -41,7 +47,8 @@ class Lane:
 
 
 BOB, ALICE = ("bob", "perception"), ("alice", "vision")
-SEG, LANG, ROBO, SPEECH = ("bob", "segmentation"), ("charlie", "language"), ("charlie", "robotics"), ("charlie", "speech")
+SEG, LANG = ("bob", "segmentation"), ("charlie", "language")
+ROBO, SPEECH = ("charlie", "robotics"), ("charlie", "speech")
 LANES = (
     Lane("gpu-01", 0, "h100-3g", 4, 4, (BOB, LANG, BOB)),
     Lane("gpu-01", 0, "h100-1g", 0, 1, (BOB, SEG, LANG)),
@@ -100,8 +107,12 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     leases = Lease.objects.bulk_create(
         _lease(s, r, devices[s.lane.node, s.lane.index]) for s, r in zip(past, requests, strict=True)
     )
-    RequestEvent.objects.bulk_create(e for s, r in zip(past, requests, strict=True) for e in _request_events(s, r))
-    LeaseEvent.objects.bulk_create(e for s, ls in zip(past, leases, strict=True) for e in _lease_events(s, ls))
+    RequestEvent.objects.bulk_create(
+        e for s, r in zip(past, requests, strict=True) for e in _request_events(s, r)
+    )
+    LeaseEvent.objects.bulk_create(
+        e for s, ls in zip(past, leases, strict=True) for e in _lease_events(s, ls)
+    )
     Placement.objects.bulk_create(
         _placement(s, ls, devices[s.lane.node, s.lane.index]) for s, ls in zip(past, leases, strict=True)
     )
@@ -115,26 +126,47 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
 def _request(s: Span, flavor: Flavor, team: Team, user: User) -> LeaseRequest:
     price = pricing.quote(flavor, count=1, duration_s=s.duration_s, starts_at=s.asked_at)
     return LeaseRequest(
-        team=team, author=user, flavor=flavor, count=1, duration_s=s.duration_s, remaining_s=s.duration_s,
-        name=s.purpose, state=RequestState.FULFILLED, cost_milli=cost_milli(flavor, 1),
-        quote_micro=price.amount_micro, currency=price.currency, submitted_at=s.asked_at, queued_at=s.asked_at,
+        team=team,
+        author=user,
+        flavor=flavor,
+        count=1,
+        duration_s=s.duration_s,
+        remaining_s=s.duration_s,
+        name=s.purpose,
+        state=RequestState.FULFILLED,
+        cost_milli=cost_milli(flavor, 1),
+        quote_micro=price.amount_micro,
+        currency=price.currency,
+        submitted_at=s.asked_at,
+        queued_at=s.asked_at,
     )
 
 
 def _lease(s: Span, request: LeaseRequest, device: Device) -> Lease:
     return Lease(
-        request=request, team=request.team, user=request.author, flavor=request.flavor, node=device.node,
-        state=LeaseState.ENDED, share_milli=request.flavor.share_milli, cost_milli=request.cost_milli,
-        policy_version=1, starts_at=s.starts_at - timedelta(milliseconds=150),
-        not_after=s.starts_at + timedelta(seconds=s.duration_s), activated_at=s.starts_at, ended_at=s.ends_at,
-        clean_at=s.ends_at + timedelta(seconds=1), end_reason="released" if s.is_early else "expired",
+        request=request,
+        team=request.team,
+        user=request.author,
+        flavor=request.flavor,
+        node=device.node,
+        state=LeaseState.ENDED,
+        share_milli=request.flavor.share_milli,
+        cost_milli=request.cost_milli,
+        policy_version=1,
+        starts_at=s.starts_at - timedelta(milliseconds=150),
+        not_after=s.starts_at + timedelta(seconds=s.duration_s),
+        activated_at=s.starts_at,
+        ended_at=s.ends_at,
+        clean_at=s.ends_at + timedelta(seconds=1),
+        end_reason="released" if s.is_early else "expired",
         agent_active_ms=int((s.ends_at - s.starts_at).total_seconds() * 1000),
     )
 
 
 def _request_events(s: Span, request: LeaseRequest) -> Iterator[RequestEvent]:
     steps = (
-        ("draft", "submitted", s.asked_at), ("submitted", "queued", s.asked_at),
+        ("draft", "submitted", s.asked_at),
+        ("submitted", "queued", s.asked_at),
         ("queued", "granted", s.starts_at - timedelta(milliseconds=150)),
         ("granted", "fulfilled", s.ends_at + timedelta(seconds=1)),
     )
@@ -144,8 +176,10 @@ def _request_events(s: Span, request: LeaseRequest) -> Iterator[RequestEvent]:
 def _lease_events(s: Span, lease: Lease) -> Iterator[LeaseEvent]:
     clean = s.ends_at + timedelta(seconds=1)
     steps = (
-        ("booked", "preparing", lease.starts_at, ""), ("preparing", "active", s.starts_at, ""),
-        ("active", "ending", s.ends_at, lease.end_reason), ("ending", "cleaning", clean, ""),
+        ("booked", "preparing", lease.starts_at, ""),
+        ("preparing", "active", s.starts_at, ""),
+        ("active", "ending", s.ends_at, lease.end_reason),
+        ("ending", "cleaning", clean, ""),
         ("cleaning", "ended", clean, ""),
     )
     return (LeaseEvent(lease=lease, was=was, now=now, at=at, reason=reason) for was, now, at, reason in steps)
@@ -154,8 +188,16 @@ def _lease_events(s: Span, lease: Lease) -> Iterator[LeaseEvent]:
 def _placement(s: Span, lease: Lease, device: Device) -> Placement:
     flavor = lease.flavor
     return Placement(
-        lease=lease, device=device, team=lease.team, mode=flavor.mode, profile=flavor.profile, start=s.lane.start,
-        size=s.lane.size, slots=Int8Range(s.lane.start, s.lane.start + s.lane.size),
-        period=TimestamptzRange(lease.starts_at, s.ends_at + timedelta(seconds=1)), is_live=False,
-        share_milli=flavor.share_milli, memory_mib=flavor.memory_mib,
+        lease=lease,
+        device=device,
+        team=lease.team,
+        mode=flavor.mode,
+        profile=flavor.profile,
+        start=s.lane.start,
+        size=s.lane.size,
+        slots=Int8Range(s.lane.start, s.lane.start + s.lane.size),
+        period=TimestamptzRange(lease.starts_at, s.ends_at + timedelta(seconds=1)),
+        is_live=False,
+        share_milli=flavor.share_milli,
+        memory_mib=flavor.memory_mib,
     )

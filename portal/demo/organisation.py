@@ -109,7 +109,9 @@ def make_teams(now: datetime) -> dict[str, Team]:
         if spec.slug in found:
             continue
         parent = found[spec.parent] if spec.parent else None
-        team = create_team(name=spec.name, slug=spec.slug, parent=parent, now=now, cost_centre=spec.cost_centre)
+        team = create_team(
+            name=spec.name, slug=spec.slug, parent=parent, now=now, cost_centre=spec.cost_centre
+        )
         team.monthly_budget_micro = spec.budget * 100 * CENT if spec.budget else None
         hours = spec.approval_gpu_hours
         team.approval_above_gpu_seconds = hours * 3600 if hours else None
@@ -137,7 +139,9 @@ def make_people(teams: dict[str, Team], now: datetime) -> dict[str, User]:
 def make_fleet(now: datetime) -> None:
     """Make the nodes and devices that the simulated agents will report, with pinned layouts on gpu-02."""
     for spec in FLEET:
-        node, _created = Node.objects.get_or_create(name=spec.node, defaults={"created_at": now, "site": "Hall A"})
+        node, _created = Node.objects.get_or_create(
+            name=spec.node, defaults={"created_at": now, "site": "Hall A"}
+        )
         learn_devices(node, device_facts(spec.node, spec.board, spec.count, spec.modes), now=now)
         DeviceModel.objects.filter(slug=spec.board).update(name=spec.name, weight_milli=spec.weight)
     for index, positions in PINNED:
@@ -160,34 +164,57 @@ def make_health_event(now: datetime) -> None:
         },
     )
     if created:
-        Device.objects.filter(pk=device.pk).update(health="quarantined", health_reason="A memory row could not be remapped")
+        Device.objects.filter(pk=device.pk).update(
+            health="quarantined", health_reason="A memory row could not be remapped"
+        )
 
 
 def make_catalogue(now: datetime) -> None:
     """Make rate card, dated prices and flavors; prices of some boards fell at the start of this month."""
-    card, _created = RateCard.objects.get_or_create(name="Standard", defaults={"currency": "EUR", "is_default": True})
+    card, _created = RateCard.objects.get_or_create(
+        name="Standard", defaults={"currency": "EUR", "is_default": True}
+    )
     this_month = month_bounds(now)[0]
     long_ago = this_month - timedelta(days=400)
     for spec in FLEET:
         model = DeviceModel.objects.get(slug=spec.board)
         if not Rate.objects.filter(card=card, device_model=model).exists():
-            for cents, begin, end in ((spec.earlier_cents, long_ago, this_month), (spec.price_cents, this_month, None)):
+            for cents, begin, end in (
+                (spec.earlier_cents, long_ago, this_month),
+                (spec.price_cents, this_month, None),
+            ):
                 Rate.objects.create(
-                    card=card, device_model=model, micro_per_hour=cents * CENT,
-                    valid=TimestamptzRange(begin, end), created_at=now,
+                    card=card,
+                    device_model=model,
+                    micro_per_hour=cents * CENT,
+                    valid=TimestamptzRange(begin, end),
+                    created_at=now,
                 )
     for position, (slug, name, name_zh, board, mode, profile, share, memory, most) in enumerate(FLAVORS):
         model = DeviceModel.objects.get(slug=board)
-        share_milli, memory_mib = share_of(model, mode=mode, profile=profile, share_milli=share, memory_mib=memory)
+        share_milli, memory_mib = share_of(
+            model, mode=mode, profile=profile, share_milli=share, memory_mib=memory
+        )
         Flavor.objects.get_or_create(
             slug=slug,
             defaults={
-                "name": name, "name_zh": name_zh, "device_model": model, "mode": mode, "profile": profile,
-                "share_milli": share_milli, "memory_mib": memory_mib, "max_count": most, "position": position * 10,
+                "name": name,
+                "name_zh": name_zh,
+                "device_model": model,
+                "mode": mode,
+                "profile": profile,
+                "share_milli": share_milli,
+                "memory_mib": memory_mib,
+                "max_count": most,
+                "position": position * 10,
             },
         )
     Policy.objects.get_or_create(
         version=1,
-        defaults={"name": "default", "is_active": True, "created_at": now,
-                  "body": {"order": "priority_fifo", "place": "binpack"}},
+        defaults={
+            "name": "default",
+            "is_active": True,
+            "created_at": now,
+            "body": {"order": "priority_fifo", "place": "binpack"},
+        },
     )

@@ -62,8 +62,12 @@ def make_present(teams: dict[str, Team], people: dict[str, User], now: datetime)
             actor=user,
             rights=Rights(user),
             spec=RequestSpec(
-                flavor=wish.flavor, duration_s=wish.minutes * 60, count=wish.count, priority=wish.priority,
-                name=wish.name, load_pattern=wish.load_pattern,
+                flavor=wish.flavor,
+                duration_s=wish.minutes * 60,
+                count=wish.count,
+                priority=wish.priority,
+                name=wish.name,
+                load_pattern=wish.load_pattern,
             ),
             now=now,
         )

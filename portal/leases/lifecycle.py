@@ -381,7 +381,8 @@ def interrupt_lost(*, now: datetime) -> int:
     )
     lost = list(rows.filter(state=LeaseState.ACTIVE, node__last_seen_at__lt=silent).order_by("id")[:500])
     for lease in lost:
-        assert lease.activated_at is not None and lease.node.last_seen_at is not None
+        assert lease.activated_at is not None
+        assert lease.node.last_seen_at is not None
         move_all(
             [lease],
             LeaseState.INTERRUPTED,

@@ -33,9 +33,7 @@ def _when(reason: Figures) -> str:
         at = timezone.localtime(datetime.fromisoformat(str(raw)))
     except ValueError:
         return ""
-    return " " + _("The first one in the way ends by %(at)s.") % {
-        "at": date_format(at, "Y-m-d H:i")
-    }
+    return " " + _("The first one in the way ends by %(at)s.") % {"at": date_format(at, "Y-m-d H:i")}
 
 
 def _quota_ceiling(r: Figures) -> str:

@@ -15,22 +15,24 @@ from portal.common.invariants import INVARIANTS, broken
 from tests.portal.builders import World, build_world
 
 CORRUPTIONS = {
-    "no_overlap": "UPDATE leases_placement SET is_live = true, slots = int8range(0,8), period = tstzrange(now(), NULL),"
-    " device_id = (SELECT min(id) FROM fleet_device) WHERE host_id IS NULL",
+    "no_overlap": "UPDATE leases_placement SET is_live = true, slots = int8range(0,8),"
+    " period = tstzrange(now(), NULL), device_id = (SELECT min(id) FROM fleet_device) WHERE host_id IS NULL",
     "host_sums": "UPDATE leases_sharedhost SET used_memory_mib = used_memory_mib + 1",
     "quota_counters": "UPDATE quotas_quota SET used_milli = used_milli + 1",
     "live_leases_hold": "UPDATE leases_placement SET is_live = false",
     "gang_complete": "UPDATE leases_lease SET count = count + 1",
     "granted_has_lease": "UPDATE leases_leaserequest SET state = 'granted'",
     "states_follow_events": "UPDATE leases_lease SET state = 'preparing' WHERE state = 'active'",
-    "usage_never_twice": "UPDATE billing_usagerecord SET lease_id = (SELECT min(lease_id) FROM billing_usagerecord),"
+    "usage_never_twice": "UPDATE billing_usagerecord SET"
+    " lease_id = (SELECT min(lease_id) FROM billing_usagerecord),"
     " span = (SELECT span FROM billing_usagerecord ORDER BY id LIMIT 1)",
     "usage_tiles": "UPDATE billing_usagerecord SET seconds = seconds + 1,"
     " share_milli_seconds = (seconds + 1) * share_milli",
     "invoices_add_up": "UPDATE billing_invoice SET total_micro = total_micro + 10000",
     "lines_match_usage": "UPDATE billing_invoiceline SET seconds = seconds + 1",
     "closed_months_are_billed": "UPDATE billing_usagerecord SET line_id = NULL",
-    "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id = (SELECT min(id) FROM fleet_devicemodel)",
+    "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id ="
+    " (SELECT min(id) FROM fleet_devicemodel)",
 }
 EXCLUSIONS = (
     ("leases_placement", "placements_never_overlap"),

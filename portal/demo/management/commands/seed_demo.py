@@ -21,8 +21,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the folder for enrolment tokens, and whether the story's requests are wanted."""
-        parser.add_argument("--enrol-dir", type=Path, help="write one-time tokens of nodes without a key here")
-        parser.add_argument("--bare", action="store_true", help="organisation, fleet and prices only: no leases")
+        parser.add_argument(
+            "--enrol-dir", type=Path, help="write one-time tokens of nodes without a key here"
+        )
+        parser.add_argument(
+            "--bare", action="store_true", help="organisation, fleet and prices only: no leases"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make what is missing and print the sign-ins."""
