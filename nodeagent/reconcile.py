@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver
+from nodeagent.goals import newest, require_current, why_ended
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
@@ -36,14 +37,6 @@ REWRITE_AFTER_NS = 5 * NS
 JOURNAL_FULL = HealthFact(
     "", "journal_unwritable", "critical", "the state folder refuses writes: free some space"
 )
-
-
-class FenceError(Exception):
-    """A desired state that must not be obeyed: ``code`` is wrong_node, old_epoch or old_revision."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(f"{code}: {detail}")
-        self.code = code
 
 
 class Reconciler:
@@ -79,11 +72,11 @@ class Reconciler:
         New work is durable in the journal before this returns. When the disk refuses, ends are
         still carried out and new work waits until it can be written.
         """
-        self._require_current(desired)
-        wanted = _newest(desired.leases)
+        require_current(desired, node=self.node, epoch=self.ledger.epoch, revision=self.ledger.revision)
+        wanted = newest(desired.leases)
         ended = [work for key, work in self.works.items() if key not in wanted and work.phase in HELD]
         for work in ended:
-            self._drain(work, _why(work, wanted), now)
+            self._drain(work, why_ended(work, wanted), now)
         moved = [
             self.works[key] for key in wanted if key in self.works and self._moved(key, wanted[key], now)
         ]
@@ -99,16 +92,6 @@ class Reconciler:
             self._refuse_unknown(work, now)
         self._forget([work for work in self.works.values() if work.is_acked])
         self._index()
-
-    def _require_current(self, desired: Desired) -> None:
-        if desired.node != self.node:
-            raise FenceError("wrong_node", f"for {desired.node!r}, this is {self.node!r}")
-        if desired.epoch < self.ledger.epoch:
-            raise FenceError("old_epoch", f"epoch {desired.epoch} is older than {self.ledger.epoch}")
-        if desired.epoch == self.ledger.epoch and desired.revision < self.ledger.revision:
-            raise FenceError(
-                "old_revision", f"revision {desired.revision} is older than {self.ledger.revision}"
-            )
 
     def _moved(self, key: Key, wanted: DesiredLease, now: int) -> bool:
         """Take over a changed end; frames in flight may shift it by a second or two, which is no change."""
@@ -404,19 +387,6 @@ class Reconciler:
         for work in self.works.values():
             for place in work.places:
                 self._on.setdefault(place.slot.device, []).append((work, place))
-
-
-def _newest(leases: tuple[DesiredLease, ...]) -> dict[Key, DesiredLease]:
-    """Return the highest generation of each lease."""
-    newest: dict[str, DesiredLease] = {}
-    for lease in leases:
-        if lease.lease not in newest or lease.generation > newest[lease.lease].generation:
-            newest[lease.lease] = lease
-    return {(lease.lease, lease.generation): lease for lease in newest.values()}
-
-
-def _why(work: Work, wanted: dict[Key, DesiredLease]) -> str:
-    return "superseded" if any(lease == work.lease for lease, _ in wanted) else "withdrawn"
 
 
 def _is_in_the_way(fact: PartitionFact, place: Place) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
+from nodeagent.goals import FenceError
 from nodeagent.link import Enrolment, RefusedError
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
@@ -23,7 +24,6 @@ from nodeagent.protocol.messages import (
     Report,
     Welcome,
 )
-from nodeagent.reconcile import FenceError
 from nodeagent.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from collections import deque
 import pytest
 
 from nodeagent.drivers import errors
+from nodeagent.goals import FenceError
 from nodeagent.protocol.messages import HealthFact
-from nodeagent.reconcile import FenceError
 from tests.agent.builder import SimulatedNode, lease
 
 

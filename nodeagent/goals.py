@@ -1,0 +1,38 @@
+"""What a desired state asks for, and when it must not be obeyed."""
+
+from __future__ import annotations
+
+from nodeagent.protocol.messages import Desired, DesiredLease
+from nodeagent.works import Key, Work
+
+
+class FenceError(Exception):
+    """A desired state that must not be obeyed: ``code`` is wrong_node, old_epoch or old_revision."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+
+
+def require_current(desired: Desired, *, node: str, epoch: int, revision: int) -> None:
+    """Raise FenceError unless a desired state is for this node and at least as new as the last one."""
+    if desired.node != node:
+        raise FenceError("wrong_node", f"for {desired.node!r}, this is {node!r}")
+    if desired.epoch < epoch:
+        raise FenceError("old_epoch", f"epoch {desired.epoch} is older than {epoch}")
+    if desired.epoch == epoch and desired.revision < revision:
+        raise FenceError("old_revision", f"revision {desired.revision} is older than {revision}")
+
+
+def newest(leases: tuple[DesiredLease, ...]) -> dict[Key, DesiredLease]:
+    """Return the highest generation of each lease."""
+    newest: dict[str, DesiredLease] = {}
+    for lease in leases:
+        if lease.lease not in newest or lease.generation > newest[lease.lease].generation:
+            newest[lease.lease] = lease
+    return {(lease.lease, lease.generation): lease for lease in newest.values()}
+
+
+def why_ended(work: Work, wanted: dict[Key, DesiredLease]) -> str:
+    """Return why a work is not wanted any more: a newer generation replaces it, or the portal withdrew it."""
+    return "superseded" if any(lease == work.lease for lease, _ in wanted) else "withdrawn"
