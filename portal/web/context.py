@@ -77,7 +77,7 @@ def _common(request: HttpRequest) -> list[Entry]:
         entries.append(Entry("request_new", _("New request"), "circle-plus", pgettext_lazy("nav", "New")))
     elif decides:
         entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
-    entries.append(Entry("leases", _("Leases and requests"), "list-details", _("Leases"), also="requests"))
+    entries.append(Entry("leases", _("Leases"), "list-details", also="requests"))
     entries.append(Entry("cluster", _("Cluster"), "layout-grid"))
     if asks and decides:
         entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))

@@ -28,7 +28,7 @@ def money(micro: int | None) -> Decimal | None:
 
 def gpus(milli: int | None) -> str | None:
     """Return thousandths of a device as "2.75"."""
-    return None if milli is None else f"{round(milli / 1000, 2):g}"
+    return None if milli is None else f"{round(milli / 1000, 3):g}"
 
 
 def memory(mib: int | None) -> str | None:

@@ -50,6 +50,8 @@ LEASE_STEPS: dict[str, tuple[Any, str, str]] = {
     L.ENDED: (gettext_lazy("Clean and free for the next"), "check", "quiet"),
     L.FAILED: (gettext_lazy("Failed: the clock stopped"), "circle-x", "bad"),
 }
+# Events of one instant in the order they follow from each other.
+ORDER = (R.SUBMITTED, R.AWAITING_APPROVAL, R.QUEUED, *LEASE_STEPS)
 # A lease's own "granted" says the same as the request's; one of them is enough.
 SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}
 
@@ -59,15 +61,15 @@ def request_steps(
 ) -> list[Step]:
     """Return the whole story of a request: its own events, those of its leases, and what is to come."""
     moments: list[tuple[datetime, int, Step]] = [
-        (event.at, event.pk, _request_step(event, request))
+        (event.at, _rank(event), _request_step(event, request))
         for event in RequestEvent.objects.filter(request=request)
         if event.now not in SAID_BY_LEASE
     ]
     moments += [
-        (event.at, event.pk, _lease_step(event))
+        (event.at, _rank(event), _lease_step(event))
         for event in LeaseEvent.objects.filter(lease__in=[lease.pk for lease in leases])
     ]
-    past = [step for _at, _pk, step in sorted(moments, key=lambda m: m[:2])]
+    past = [step for _when, _place, step in sorted(moments, key=lambda m: m[:2])]
     live = next((lease for lease in leases if lease.state != L.ENDED), None)
     return [*past, *(lease_ahead(live) if live else request_ahead(request, starts_at))]
 
@@ -95,6 +97,12 @@ def lease_ahead(lease: Lease) -> list[Step]:
     if lease.state in (L.ACTIVE, L.INTERRUPTED):
         return [Step(_("Ends by itself"), lease.not_after, icon="hourglass", todo=True), clean]
     return [clean]
+
+
+def _rank(event: RequestEvent | LeaseEvent) -> int:
+    """Return where an event stands among those of its instant; back to the queue comes after its lease."""
+    is_back = event.was == R.GRANTED and event.now == R.QUEUED
+    return len(ORDER) if is_back or event.now not in ORDER else ORDER.index(event.now)
 
 
 def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:

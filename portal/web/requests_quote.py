@@ -163,7 +163,8 @@ def _offer(
     what = what_text(flavor_name(offer.flavor), offer.count)
     return OfferView(
         title=title,
-        text=_("%(what)s for %(time)s") % {"what": what, "time": span(offer.duration_s)},
+        text=(_("for %(time)s") if what == title else _("%(what)s for %(time)s"))
+        % {"what": what, "time": span(offer.duration_s)},
         starts_at=offer.starts_at,
         is_now=offer.starts_at <= now,
         price=money(offer.quote.amount_micro),
