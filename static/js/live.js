@@ -106,6 +106,7 @@ function receive(text) {
   heardAt = Date.now();
   let message;
   try { message = JSON.parse(text); } catch { return; }
+  if (!message || typeof message !== "object") return;
   if (message.type === "snapshot" || message.type === "frame") deliver(message, message.type === "snapshot");
   else if (message.type === "event") tell(message);
   else if (message.type === "error") document.dispatchEvent(new CustomEvent("live:error", { detail: message }));

@@ -1,105 +1,37 @@
-// The cluster map: nodes, their devices and every slice drawn to scale, with live water levels.
-//
-// Static shape, from the page's <script type="application/json" id="map-data">:
-//   {nodes: [{name, state, state_text, url, model, note, devices: [
-//     {uuid, index, model, memory_mib, grid, mode, note, blocked, slots: [
-//       {lease, start, size, kind, tone, label, title, mine, url}]}]}]}
-// `grid` is the number of slices (any scale for shares, for instance 1000); frames carry the utilisation.
+// The cluster map, live: water levels, keyboard and tips over the picture that map-draw.js draws.
+// Only nodes in view are moved, so that 512 devices cost no more than a screenful.
 
-import { gettext, memory, number } from "./i18n.js";
+import { number } from "./i18n.js";
+import { node } from "./map-draw.js";
 import { setLevel } from "./slices.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const PATTERNS = { stranded: "#pat-hatch", reserved: "#pat-hatch", cleaning: "#pat-dots", blocked: "#pat-cross" };
-// A slice is drawn 100 units wide: browsers rasterise tiny user units coarsely.
-const UNIT = 100;
-const TONES = { online: "good", stale: "warn", draining: "warn", maintenance: "warn" };
+const MANY_NODES = 16;
 
-function html(tag, className, text) {
-  const el = document.createElement(tag);
-  if (className) el.className = className;
-  if (text !== undefined && text !== null) el.textContent = text;
-  return el;
-}
-
-function svg(tag, attributes) {
-  const el = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) el.setAttribute(name, value);
-  return el;
-}
-
-function slice(slot) {
-  const kind = slot.kind ?? "lease";
-  const group = svg("g", { class: `slice kind-${kind} slice-${slot.tone ?? 1}${slot.mine ? " is-mine" : ""}`, "data-start": slot.start });
-  if (slot.lease) group.dataset.lease = slot.lease;
-  group.dataset.tip = slot.title ?? slot.label ?? "";
-  const hold = slot.url ? svg("a", { href: slot.url, "aria-label": group.dataset.tip, tabindex: "-1" }) : group;
-  const place = { x: slot.start * UNIT, width: slot.size * UNIT };
-  hold.append(svg("rect", { class: "slice-base", y: 0, height: 100, ...place }));
-  if (kind === "lease") {
-    hold.append(svg("rect", { class: "slice-level", y: 0, height: 100, ...place }));
-    hold.append(svg("rect", { class: "slice-edge", y: 90, height: 10, ...place }));
+/** The parts of one device that move, found once. */
+function movingParts(box) {
+  const groups = [...box.querySelectorAll(".kind-lease")];
+  const named = new Map();
+  const unnamed = new Map();
+  for (const group of groups) {
+    const { lease, start } = group.dataset;
+    if (!lease) unnamed.set(Number(start), group);
+    else named.set(`${lease}@${start}`, group).set(lease, named.get(lease) ?? group);
   }
-  if (hold !== group) group.append(hold);
-  if (PATTERNS[kind]) group.append(svg("use", { class: "pattern", href: PATTERNS[kind], height: 100, ...place }));
-  return group;
+  return { now: box.querySelector(".now"), named, unnamed };
 }
 
-function device(fact) {
-  const box = html("div", "map-device");
-  box.dataset.uuid = fact.uuid;
-  const caption = html("div", "caption");
-  caption.append(html("b", "", `${fact.index} · ${fact.model}`), html("span", "now", fact.blocked ? fact.note : ""));
-  const outer = svg("svg", { class: "slices", role: "group", tabindex: "-1", "aria-label": words(fact) });
-  const inner = svg("svg", { viewBox: `0 0 ${fact.grid * UNIT} 100`, width: "100%", height: "100%", preserveAspectRatio: "none" });
-  const slots = fact.slots ?? [];
-  inner.append(...slots.map(slice));
-  for (const slot of slots) {
-    if (slot.start) inner.append(svg("line", { class: "gap", x1: slot.start * UNIT, x2: slot.start * UNIT, y1: 0, y2: 100 }));
-  }
-  outer.append(inner);
-  if (fact.blocked) outer.append(svg("use", { class: "pattern is-blocked", href: "#pat-cross", width: "100%", height: "100%" }));
-  box.append(caption, outer);
-  return box;
-}
-
-function words(fact) {
-  const used = (fact.slots ?? []).filter((s) => (s.kind ?? "lease") === "lease");
-  const names = used.map((s) => s.label).filter(Boolean).join(", ");
-  return gettext("Device {index}, {model}, {memory}: {count} in use. {names}", {
-    index: fact.index, model: fact.model, memory: memory(fact.memory_mib) ?? "", count: used.length, names,
-  });
-}
-
-function node(fact) {
-  const box = html("section", `card map-node is-${fact.state}`);
-  box.dataset.node = fact.name;
-  const head = html("header");
-  const title = html("h3");
-  if (fact.url) { const link = html("a", "", fact.name); link.href = fact.url; title.append(link); } else title.textContent = fact.name;
-  head.append(title, html("span", `state tone-${TONES[fact.state] ?? "bad"}`, fact.state_text ?? fact.state));
-  if (fact.note) head.append(html("span", "sub", fact.note));
-  const grid = html("div", "map-devices");
-  grid.append(...fact.devices.map(device));
-  box.append(head, grid);
-  return box;
-}
-
-function placeOf(box, lease, start, size) {
-  const named = [...box.querySelectorAll(`.kind-lease[data-lease="${CSS.escape(lease)}"]`)];
-  if (named.length) return named.find((g) => Number(g.dataset.start) === start) ?? named[0];
+function placeOf(parts, lease, start, size) {
   // Leases out of sight carry another name here, so only their position tells them; a share (size 0) has none.
-  return size ? box.querySelector(`.kind-lease:not([data-lease])[data-start="${start}"]`) : null;
+  return parts.named.get(`${lease}@${start}`) ?? parts.named.get(lease) ?? (size ? parts.unnamed.get(start) : undefined);
 }
 
-function showDevice(box, seen, unknown) {
-  const now = box.querySelector(".now");
-  const parts = [number(seen.util) === null ? unknown : `${number(seen.util)} %`];
-  if (number(seen.temp) !== null) parts.push(`${number(seen.temp)} °C`);
-  if (number(seen.power_w) !== null) parts.push(`${number(seen.power_w)} W`);
-  now.textContent = parts.join(" · ");
+function showDevice(parts, seen, unknown) {
+  const words = [number(seen.util) === null ? unknown : `${number(seen.util)} %`];
+  if (number(seen.temp) !== null) words.push(`${number(seen.temp)} °C`);
+  if (number(seen.power_w) !== null) words.push(`${number(seen.power_w)} W`);
+  parts.now.textContent = words.join(" · ");
   for (const [lease, start, size, util] of seen.slots ?? []) {
-    const group = placeOf(box, String(lease), Number(start), size);
+    const group = placeOf(parts, String(lease), Number(start), size);
     if (group) setLevel(group, util);
   }
 }
@@ -122,7 +54,8 @@ function keyboard(map, signal) {
 }
 
 function tips(map, unknown, signal) {
-  const tip = html("div", "map-tip");
+  const tip = document.createElement("div");
+  tip.className = "map-tip";
   tip.hidden = true;
   document.body.append(tip);
   map.addEventListener("pointermove", (event) => {
@@ -138,35 +71,62 @@ function tips(map, unknown, signal) {
   signal.addEventListener("abort", () => tip.remove());
 }
 
+function heldBy(nodes) {
+  const held = [];
+  for (const seen of Object.values(nodes)) {
+    for (const [uuid, facts] of Object.entries(seen.devices ?? {})) {
+      for (const [lease, start] of facts.slots ?? []) held.push(`${uuid}:${lease}:${start}`);
+    }
+  }
+  return held.sort().join(" ");
+}
+
 /** Draw one `[data-map]` from its JSON and keep it live.
  *  When a frame shows that other leases hold slices, `map:changed` asks the page for new JSON; it is drawn after the swap.
  */
 export function mount(map, signal) {
   const unknown = map.dataset.textUnknown;
+  const inView = new Set();
   let drawn = "";
-  let boxes = new Map();
+  let cards = new Map();
+  let latest = {};
   let held = null;
+  const watcher = new IntersectionObserver((changes) => changes.forEach(({ target, isIntersecting }) => {
+    if (isIntersecting) inView.add(target.dataset.node); else inView.delete(target.dataset.node);
+    if (isIntersecting) showNode(target.dataset.node);
+  }), { rootMargin: "200px" });
 
   function draw() {
     const text = document.getElementById(map.dataset.map)?.textContent || '{"nodes": []}';
     if (text === drawn) return;
     drawn = text;
+    watcher.disconnect();
+    inView.clear();
     map.replaceChildren(...JSON.parse(text).nodes.map(node));
-    map.classList.toggle("is-large", map.children.length > 16);
-    boxes = new Map([...map.querySelectorAll(".map-device")].map((box) => [box.dataset.uuid, box]));
+    map.classList.toggle("is-large", map.children.length > MANY_NODES);
     map.querySelector(".map-device > .slices")?.setAttribute("tabindex", "0");
+    cards = new Map([...map.querySelectorAll(".map-node")].map((card) => {
+      const devices = [...card.querySelectorAll(".map-device")].map((box) => [box.dataset.uuid, movingParts(box)]);
+      watcher.observe(card);
+      return [card.dataset.node, { card, devices: new Map(devices) }];
+    }));
+  }
+
+  function showNode(name) {
+    const seen = latest[name];
+    const place = cards.get(name);
+    if (!seen || !place) return;
+    place.card.classList.toggle("is-offline", seen.state === "offline");
+    for (const [uuid, facts] of Object.entries(seen.devices ?? {})) {
+      const parts = place.devices.get(uuid);
+      if (parts) showDevice(parts, facts, unknown);
+    }
   }
 
   function frame({ detail }) {
-    const leases = [];
-    for (const [name, seen] of Object.entries(detail.data.nodes ?? {})) {
-      map.querySelector(`[data-node="${CSS.escape(name)}"]`)?.classList.toggle("is-offline", seen.state === "offline");
-      for (const [uuid, facts] of Object.entries(seen.devices ?? {})) {
-        if (boxes.has(uuid)) showDevice(boxes.get(uuid), facts, unknown);
-        (facts.slots ?? []).forEach(([lease, start]) => leases.push(`${uuid}:${lease}:${start}`));
-      }
-    }
-    const now = leases.sort().join(" ");
+    latest = detail.data.nodes ?? {};
+    inView.forEach(showNode);
+    const now = heldBy(latest);
     if (held !== null && held !== now) map.dispatchEvent(new CustomEvent("map:changed", { bubbles: true }));
     held = now;
   }
@@ -174,6 +134,7 @@ export function mount(map, signal) {
   draw();
   map.addEventListener("live:frame", frame, { signal });
   document.addEventListener("htmx:after:swap", draw, { signal });
+  signal.addEventListener("abort", () => watcher.disconnect());
   keyboard(map, signal);
   tips(map, unknown, signal);
 }
