@@ -45,6 +45,7 @@ class Endpoint(APIView):
     permission_classes = (ScopeAllows,)
     content_negotiation_class = OneFormat
     metadata_class = None
+    http_method_names = ["get", "head", "post", "put", "delete"]
     read_scope: ClassVar[str] = Scope.READ
     write_scope: ClassVar[str] = Scope.ADMIN
     parameters: ClassVar[frozenset[str]] = frozenset()

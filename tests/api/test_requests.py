@@ -82,12 +82,12 @@ def test_list_of_requests_costs_the_same_for_one_and_for_many(
 ) -> None:
     bob = calls("bob")
     world.submit("bob")
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         bob.get("requests/")
     for _ in range(10):
         world.submit("bob")
 
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(4):
         assert len(bob.get("requests/").json()["results"]) == 11
 
 
@@ -95,7 +95,10 @@ def test_withdrawing_is_safe_to_repeat_and_refused_once_granted(world: World, ca
     request = world.submit("bob")
     bob = calls("bob", "lease:write")
 
-    first, second = bob.post(f"requests/{request.uid}/withdraw/"), bob.post(f"requests/{request.uid}/withdraw/")
+    first, second = (
+        bob.post(f"requests/{request.uid}/withdraw/"),
+        bob.post(f"requests/{request.uid}/withdraw/"),
+    )
 
     assert (first.status_code, second.status_code) == (200, 200)
     assert second.json()["state"] == "withdrawn"

@@ -1,0 +1,167 @@
+"""Every call of the API once: who may make it, on what, with which body, and what it answers.
+
+``test_every_route_is_in_the_table`` fails when an address or a method is missing here, so that a
+new one cannot escape the tests that walk this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from portal.accounts.services import create_token
+from portal.billing.metering import meter_all
+from portal.billing.selectors import invoice_view, period_of
+from portal.fleet.models import Device
+from portal.leases.services import RequestSpec, submit_request
+from portal.notifications.services import notify
+from tests.portal.builders import World
+
+MISSING = {
+    "lease": "lse-0000000000000000",
+    "ended": "lse-0000000000000000",
+    "queued": "req-0000000000000000",
+    "awaiting": "req-0000000000000000",
+    "team": "no-such-team",
+    "member": "no-such-person",
+    "node": "no-such-node",
+    "device": "GPU-00000000-0000-0000-0000-000000000000",
+    "flavor": "no-such-flavor",
+    "month": "2001-01",
+    "key": "9-9-9",
+    "token": "999999999",
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    """One call. ``path`` names objects in braces; ``is_foreign`` says charlie must not see them."""
+
+    method: str
+    path: str
+    who: str = "bob"
+    body: Any = None
+    status: int = 200
+    is_foreign: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def at(self, objects: dict[str, str]) -> str:
+        """Return the address with the objects filled in."""
+        return self.path.format(**objects)
+
+
+ASK = {"flavor": "h100-1g-10gb", "duration_s": 3600}
+ROUTES = (
+    Route("GET", "me/"),
+    Route("GET", "teams/"),
+    Route("GET", "teams/{team}/", is_foreign=True),
+    Route("GET", "teams/{team}/members/", is_foreign=True),
+    Route("POST", "teams/{team}/members/", "alice", {"username": "charlie", "role": "researcher"}, 201, True),
+    Route("DELETE", "teams/{team}/members/{member}/researcher/", "alice", None, 204, True),
+    Route("GET", "teams/{team}/quota/", is_foreign=True),
+    Route(
+        "PUT",
+        "teams/{team}/quota/",
+        "alice",
+        {"guaranteed_milli": 100, "ceiling_milli": 4000},
+        200,
+        True,
+        {"If-Match": '"1"'},
+    ),
+    Route("GET", "teams/{team}/spend/", is_foreign=True),
+    Route("GET", "flavors/"),
+    Route("GET", "flavors/{flavor}/"),
+    Route("POST", "quote/", body=ASK),
+    Route("GET", "rates/"),
+    Route(
+        "POST",
+        "rates/",
+        "finance",
+        {"device_model": "h100-80gb", "price_per_hour": "4.10", "starts_at": "2900-01-01T00:00:00Z"},
+        201,
+    ),
+    Route("GET", "requests/"),
+    Route("POST", "requests/", body=ASK, status=201),
+    Route("GET", "requests/{queued}/", is_foreign=True),
+    Route("GET", "requests/{queued}/events/", is_foreign=True),
+    Route("POST", "requests/{queued}/withdraw/", is_foreign=True),
+    Route("POST", "requests/{awaiting}/approve/", "approver", {"note": "yes"}, 200, True),
+    Route("POST", "requests/{awaiting}/reject/", "approver", {"note": "no"}, 200, True),
+    Route("GET", "leases/"),
+    Route("GET", "leases/{lease}/", is_foreign=True),
+    Route("POST", "leases/{lease}/extend/", body={"extra_s": 60}, is_foreign=True),
+    Route("POST", "leases/{lease}/release/", is_foreign=True),
+    Route("GET", "leases/{lease}/events/", is_foreign=True),
+    Route("GET", "leases/{lease}/access/", is_foreign=True),
+    Route("GET", "leases/{ended}/usage/", is_foreign=True),
+    Route("GET", "leases/{lease}/sample/", is_foreign=True),
+    Route("GET", "lease-events/"),
+    Route("GET", "nodes/"),
+    Route("GET", "nodes/", "operator"),
+    Route("POST", "nodes/", "operator", {"name": "gpu-99"}, 201),
+    Route("GET", "nodes/{node}/"),
+    Route("POST", "nodes/{node}/cordon/", "operator", {"reason": "fan"}, 200, True),
+    Route("POST", "nodes/{node}/uncordon/", "operator", None, 200, True),
+    Route("POST", "nodes/{node}/revoke/", "operator", None, 200, True),
+    Route("GET", "devices/"),
+    Route("GET", "devices/", "operator"),
+    Route("POST", "devices/{device}/clear-health/", "operator", None, 200, True),
+    Route("GET", "map/"),
+    Route("GET", "invoices/"),
+    Route("GET", "invoices/{team}/{month}/", is_foreign=True),
+    Route("GET", "invoices/{team}/{month}/csv/", is_foreign=True),
+    Route("GET", "invoices/{team}/{month}/lines/{key}/usage/", is_foreign=True),
+    Route("GET", "usage/"),
+    Route("GET", "periods/"),
+    Route("POST", "periods/{last_month}/close/", "finance", None, 200, True),
+    Route("GET", "tokens/"),
+    Route("POST", "tokens/", body={"name": "laptop", "scopes": ["read"]}, status=201),
+    Route("DELETE", "tokens/{token}/", status=204, is_foreign=True),
+    Route("GET", "notifications/"),
+    Route("POST", "notifications/read/"),
+    Route("GET", "audit/", "operator"),
+    Route("GET", "fleet/accounting/", "operator"),
+    Route("GET", "fleet/overlaps/", "operator"),
+)
+WRITES = tuple(route for route in ROUTES if route.method in ("POST", "PUT"))
+
+
+def scene(world: World) -> dict[str, str]:
+    """Return the names of one object of each kind, all of bob's team: running, ended, waiting, awaiting."""
+    ended = world.ended("bob", seconds=600)
+    lease = world.active("bob", at=world.now - timedelta(seconds=120))
+    meter_all(now=world.now)
+    queued = world.submit("bob")
+    team = world.team("perception")
+    team.approval_above_gpu_seconds = 10
+    team.save()
+    awaiting = submit_request(
+        team=team,
+        actor=world.user("bob"),
+        rights=world.rights("bob"),
+        spec=RequestSpec("h100", 3600),
+        now=world.now,
+    )
+    notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
+    row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
+    period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
+    line = next(iter(invoice_view(team, period_of(ended.activated_at), now=world.now).lines))
+    return {
+        "lease": lease.uid,
+        "ended": ended.uid,
+        "queued": queued.uid,
+        "awaiting": awaiting.uid,
+        "team": "perception",
+        "member": "bob",
+        "node": "gpu-01",
+        "device": Device.objects.earliest("id").uuid,
+        "flavor": "h100",
+        "month": f"{period.starts_at:%Y-%m}",
+        "last_month": f"{before.starts_at:%Y-%m}",
+        "key": line.key,
+        "token": str(row.pk),
+    }
