@@ -13,7 +13,7 @@ from portal.web.access import rights_of
 from portal.web.cluster_forms import MapFilter
 from portal.web.cluster_map import as_json, fleet_view, narrowed
 from portal.web.cluster_node import devices_of, events_of, facts_of, leases_on
-from portal.web.cluster_rows import capacity_of, table_of
+from portal.web.cluster_rows import capacity_of, table_of, teams_of
 from portal.web.operator_forms import CordonForm
 
 
@@ -29,6 +29,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "map": as_json(shown),
         "capacity": capacity_of(fleet),
         "rows": table_of(shown),
+        "teams": teams_of(shown),
         "is_narrowed": shown.nodes != fleet.nodes,
         "is_operator": rights_of(request).is_operator,
     }
@@ -51,6 +52,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "map": as_json(fleet),
         "capacity": capacity_of(fleet),
         "rows": table_of(fleet),
+        "teams": teams_of(fleet),
         "devices": devices_of(row),
         "events": events_of(row),
         "leases": leases_on(rights, row),

@@ -21,8 +21,6 @@ from portal.web.cluster_slices import SHARES, Board, Slot, Viewer, cut
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.model import Profile as Size
 
-KINDS = ("lease", "free", "stranded", "cleaning", "reserved", "blocked")
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
@@ -150,8 +148,8 @@ def _boards(nodes: Sequence[Node], now: datetime) -> list[Board]:
         if key not in known:
             known[key] = _positions(device.model.grid, sizes.get(device.model_id, ()), pinned)
         positions = known[key] if Mode.MIG in device.modes else ()
-        why = _device_closed(device) or closed[device.node_id]
-        boards.append(Board(device, positions, why, tuple(foreign[device.pk])))
+        fault, away = _device_fault(device), closed[device.node_id]
+        boards.append(Board(device, positions, fault, away, tuple(foreign[device.pk])))
     return boards
 
 
@@ -177,7 +175,7 @@ def _why_closed(node: Node, now: datetime) -> str:
     return _("Takes no new work: the node is silent") if why else ""
 
 
-def _device_closed(device: Device) -> str:
+def _device_fault(device: Device) -> str:
     return (device.health_reason or str(device.get_health_display())) if device_blocked_why(device) else ""
 
 
@@ -200,7 +198,7 @@ def _device(board: Board, placements: Sequence[Placement], viewer: Viewer) -> De
         memory_mib=device.model.memory_mib,
         grid=grid,
         blocked=bool(device_blocked_why(device)),
-        note=_device_closed(device),
+        note=str(device.get_health_display()) if device_blocked_why(device) else "",
         slots=tuple(slots),
     )
 

@@ -24,6 +24,7 @@ class DeviceRow:
 
     index: int
     uuid: str
+    short_uuid: str
     model: str
     memory: str | None
     modes: str
@@ -65,6 +66,7 @@ def devices_of(node: Node) -> list[DeviceRow]:
         DeviceRow(
             index=row.index,
             uuid=row.uuid,
+            short_uuid=f"{row.uuid[:12]}…",
             model=row.model.name,
             memory=memory(row.model.memory_mib),
             modes=", ".join(str(Mode(mode).label) for mode in row.modes),

@@ -9,25 +9,27 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from portal.web.cluster_map import FleetView
-from portal.web.cluster_slices import SHARES
+from portal.web.cluster_slices import OTHERS, SHARES
 from portal.web.figures import gpus
 
+READABLE_PERCENT = 12
 WORDS: dict[str, Any] = {
     "lease": _("In use"),
     "free": _("Free"),
     "stranded": _("Stranded"),
     "cleaning": _("Being cleaned"),
     "reserved": _("Kept for sharing"),
+    "away": _("Out of service"),
     "blocked": _("Blocked"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of the cluster is in one condition: a stretch of one bar, in thousandths of a device."""
+    """How much of the cluster is in one condition: a stretch of one bar, in thousandths of the whole."""
 
     kind: str
-    label: Any
+    word: Any
     devices: str | None
     percent: int
     start: int
@@ -36,7 +38,12 @@ class Share:
     @property
     def title(self) -> str:
         """Return the stretch in words."""
-        return f"{self.label}: {self.devices} ({self.percent} %)"
+        return f"{self.word}: {self.devices} ({self.percent} %)"
+
+    @property
+    def label(self) -> Any:
+        """Return the word where the stretch is wide enough to hold it."""
+        return self.word if self.percent >= READABLE_PERCENT else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,15 @@ class Capacity:
     devices: int
     scale: int
     shares: list[Share]
+
+
+@dataclass(frozen=True, slots=True)
+class TeamKey:
+    """The colour of a team on the map."""
+
+    tone: int
+    name: str
+    mine: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +81,18 @@ class Row:
 
 
 def capacity_of(fleet: FleetView) -> Capacity:
-    """Return the whole capacity by condition; use and free room are always listed, other conditions when met."""
+    """Return the whole capacity by condition; use and free room are always listed."""
     count = len(fleet.devices)
     total = count * SHARES or 1
     found, at = [], 0
     for kind, word in WORDS.items():
         milli = fleet.milli(kind)
         if milli or kind in ("lease", "free"):
-            found.append(Share(kind, word, gpus(milli), round(milli * 100 / total), at, milli))
+            start, end = at * SHARES // total, (at + milli) * SHARES // total
+            percent = round(milli * 100 / total)
+            found.append(Share(kind, word, gpus(milli), percent, start, end - start))
             at += milli
-    return Capacity(count, total, found)
+    return Capacity(count, SHARES, found)
 
 
 def table_of(fleet: FleetView) -> list[Row]:
@@ -96,6 +114,17 @@ def table_of(fleet: FleetView) -> list[Row]:
         for device in node.devices
         for slot in device.slots
     ]
+
+
+def teams_of(fleet: FleetView) -> list[TeamKey]:
+    """Return the teams on the map with their colours, own teams first; those out of sight share one entry."""
+    found = {
+        (slot.tone, slot.team): TeamKey(slot.tone, slot.team, slot.mine)
+        for device in fleet.devices
+        for slot in device.slots
+        if slot.team
+    }
+    return sorted(found.values(), key=lambda key: (key.tone == OTHERS, not key.mine, key.name.lower()))
 
 
 def _place(start: int, size: int, grid: int) -> str:

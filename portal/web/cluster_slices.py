@@ -18,6 +18,7 @@ from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 
 SHARES = 1000
+OTHERS = 0  # the colour of teams out of sight
 CLEANING = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.FAILED)
 
 
@@ -30,7 +31,7 @@ class Slot:
     kind: str
     title: str
     label: str = ""
-    tone: int = 5
+    tone: int = OTHERS
     mine: bool = False
     lease: str = ""
     url: str = ""
@@ -52,11 +53,15 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A device with what decides its free room: legal MIG positions as bit masks, and why it is blocked."""
+    """A device with what decides its free room: legal MIG positions as bit masks, and why it is closed.
+
+    ``blocked`` is the device's own fault; ``away`` says that its node takes no new work.
+    """
 
     device: Device
     positions: tuple[int, ...]
-    blocked: str
+    blocked: str = ""
+    away: str = ""
     foreign: tuple[tuple[int, int], ...] = ()
 
 
@@ -83,8 +88,8 @@ def _shares(board: Board, host: Placement, shares: Sequence[Placement], viewer: 
 
 
 def _share_left(board: Board, host: Placement, at: int, viewer: Viewer) -> Slot:
-    if board.blocked:
-        return Slot(at, SHARES - at, "blocked", board.blocked)
+    if board.blocked or board.away:
+        return _closed(board, at, SHARES - at)
     name = viewer.names.get(host.team_id)
     if host.team_id in viewer.mine and name:
         return Slot(
@@ -164,9 +169,14 @@ def _usable(board: Board, mask: int, grid: int) -> int:
     return usable
 
 
+def _closed(board: Board, start: int, size: int) -> Slot:
+    kind = "blocked" if board.blocked else "away"
+    return Slot(start, size, kind, board.blocked or board.away)
+
+
 def _room(board: Board, start: int, size: int, fits: bool) -> Slot:
-    if board.blocked:
-        return Slot(start, size, "blocked", board.blocked)
+    if board.blocked or board.away:
+        return _closed(board, start, size)
     if fits:
         return Slot(start, size, "free", _("Free"))
     return Slot(start, size, "stranded", _("Stranded: no size fits beside what runs here"))

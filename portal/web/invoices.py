@@ -20,7 +20,7 @@ from portal.web.invoices_csv import invoice_csv
 from portal.web.invoices_forms import InvoiceFilter
 from portal.web.invoices_list import board
 from portal.web.invoices_months import all_months, named
-from portal.web.invoices_rows import bill, gpu_hours, gpu_seconds, micro_text, usage_rows
+from portal.web.invoices_rows import bill, gpu_seconds, micro_text, usage_rows
 
 PER_PAGE = 50
 
@@ -75,7 +75,7 @@ def line(request: HttpRequest, slug: str, month: str, key: str) -> HttpResponse:
         "usage": usage_rows(records),
         "seconds": sum(record.seconds for record in records),
         "gpu_seconds": gpu_seconds(quantity),
-        "gpu_hours": gpu_hours(quantity),
+        "gpu_hours": found.gpu_hours,
         "exact": micro_text(exact),  # type: ignore[arg-type]
     }
     return render(request, "web/invoice_line.html", context)

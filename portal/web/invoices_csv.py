@@ -23,7 +23,8 @@ def invoice_csv(view: InvoiceView) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(HEADER)
-    writer.writerows(_cells(view, line) for line in view.lines)
+    hours = gpu_hours([line.share_milli_seconds for line in view.lines])
+    writer.writerows(_cells(view, line, spent) for line, spent in zip(view.lines, hours, strict=True))
     return MARK + out.getvalue()
 
 
@@ -33,7 +34,7 @@ def safe(text: str) -> str:
     return "'" + cleaned if cleaned.lstrip()[:1] in ("=", "+", "-", "@", "\t", "|") and cleaned else cleaned
 
 
-def _cells(view: InvoiceView, line: LineView) -> list[str]:
+def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
     invoice = view.invoice
     return [
         f"{view.period.starts_at:%Y-%m}",
@@ -47,7 +48,7 @@ def _cells(view: InvoiceView, line: LineView) -> list[str]:
         safe(line.device_model),
         str(line.lease_count),
         str(line.seconds),
-        str(gpu_hours(line.share_milli_seconds)),
+        f"{hours:.4f}",
         _amount(line.micro_per_hour),
         view.currency,
         _amount(line.amount_micro),

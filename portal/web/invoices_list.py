@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from django.db.models import Count, QuerySet, Sum
@@ -13,6 +14,7 @@ from django.urls import reverse
 
 from portal.billing.models import BillingPeriod, Invoice, PeriodState, UsageRecord
 from portal.billing.selectors import accruing_micro, cost_so_far, currency
+from portal.catalog.pricing import apportion
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from portal.teams.models import Team
@@ -80,7 +82,7 @@ def board(teams: QuerySet[Team], period: BillingPeriod, *, name: str = "", now: 
     if is_closed(period):
         return _issued(ordered, period)
     totals = month_totals([period], teams)[period.pk]
-    accruing = accruing_micro([team.pk for team in ordered], period, now=now)
+    accruing = _cents(accruing_micro([team.pk for team in ordered], period, now=now))
     ids = {team.pk for team in ordered}
     rows = [_draft(team, ids, period, totals.get(team.pk, 0), accruing.get(team.pk, 0)) for team in ordered]
     return Board(
@@ -90,6 +92,11 @@ def board(teams: QuerySet[Team], period: BillingPeriod, *, name: str = "", now: 
         currency(),
         False,
     )
+
+
+def _cents(micro: Mapping[int, int]) -> dict[int, int]:
+    """Return amounts rounded to cents that add up as printed."""
+    return dict(zip(micro, apportion([Fraction(value) for value in micro.values()]), strict=True))
 
 
 def month_rows(periods: Sequence[BillingPeriod], teams: QuerySet[Team], *, now: datetime) -> list[MonthRow]:

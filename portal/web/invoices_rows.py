@@ -14,13 +14,14 @@ from django.db.models import QuerySet, Sum
 from portal.billing.metering import events_by_lease
 from portal.billing.models import BillingPeriod, UsageRecord
 from portal.billing.selectors import InvoiceView, LineView, accruing_by_lease
-from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro, to_minor
+from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.models import Team
 from portal.web.figures import gpus, money, span
 
 SIX = Decimal("0.000001")
+HOURS_UNIT = 10_000  # GPU-hours are printed to four places
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,10 @@ class Usage:
     steps: list[Step]
 
 
-def gpu_hours(share_milli_seconds: int) -> Decimal:
-    """Return share-milli-seconds as hours of one whole device, to four places."""
-    return (Decimal(share_milli_seconds) / SHARE_HOUR).quantize(Decimal("0.0001"))
+def gpu_hours(quantities: Sequence[int]) -> list[Decimal]:
+    """Return share-milli-seconds as hours of one whole device to four places; they add up as printed."""
+    parts = [Fraction(quantity * HOURS_UNIT * MINOR_MICRO, SHARE_HOUR) for quantity in quantities]
+    return [Decimal(part // MINOR_MICRO) / HOURS_UNIT for part in apportion(parts)]
 
 
 def gpu_seconds(share_milli_seconds: int) -> Decimal:
@@ -106,10 +108,11 @@ def bill(view: InvoiceView, *, now: datetime) -> Bill:
     """Return the printed form of a team's month; cents of running leases add up to their total too."""
     running = accruing_by_lease([view.team.pk], view.period, now=now) if view.is_draft else []
     cents = apportion([Fraction(micro) for _lease, micro in running])
+    hours = gpu_hours([line.share_milli_seconds for line in view.lines])
     return Bill(
-        lines=[_line(line) for line in view.lines],
+        lines=[_line(line, spent) for line, spent in zip(view.lines, hours, strict=True)],
         total=money(view.total_micro),
-        gpu_hours=gpu_hours(sum(line.share_milli_seconds for line in view.lines)),
+        gpu_hours=sum(hours, Decimal(0)),
         leases=sum(line.lease_count for line in view.lines),
         accruing=[_accruing(lease, micro) for (lease, _exact), micro in zip(running, cents, strict=True)],
         accruing_total=money(sum(cents)),
@@ -146,7 +149,7 @@ def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dic
     return found
 
 
-def _line(line: LineView) -> Line:
+def _line(line: LineView, hours: Decimal) -> Line:
     return Line(
         position=line.position,
         person=line.person,
@@ -154,7 +157,7 @@ def _line(line: LineView) -> Line:
         device_model=line.device_model,
         leases=line.lease_count,
         length=span(line.seconds),
-        gpu_hours=gpu_hours(line.share_milli_seconds),
+        gpu_hours=hours,
         price=money(line.micro_per_hour),
         amount=money(line.amount_micro),
         key=line.key,
