@@ -150,7 +150,9 @@ def test_page_subscribes_to_what_it_shows_and_draws_its_figures(stage):
     stage.until(lambda: stage.text("#util") == "37 %")
     assert stage.said[0]["op"] == "subscribe"
     assert set(stage.said[0]["topics"]) == {"me", "lease:L1", "fleet"}
-    stage.until(lambda: stage.page.locator(".slice-level").evaluate("e => e.style.height") == "37.4px")
+    stage.until(
+        lambda: stage.page.locator("#page-live .slice-level").evaluate("e => e.style.height") == "37.4px"
+    )
 
 
 def test_unknown_is_said_and_an_overtaken_frame_is_dropped(stage):
