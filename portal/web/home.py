@@ -62,7 +62,7 @@ class Next:
 def page(request: HttpRequest) -> HttpResponse:
     """Show what this person has, what they wait for and what they could do."""
     rights, now = rights_of(request), timezone.now()
-    leases = lease_rows(list(live_leases_of(rights.user)[:MOST_LEASES]), now=now)
+    leases = lease_rows(list(live_leases_of(rights.user).select_related("user")[:MOST_LEASES]), now=now)
     waiting = request_rows(_my_waiting(rights))
     teams = list(visible_teams(rights, Role.RESEARCHER, Role.ADMIN)[:MOST_TEAMS])
     context = {

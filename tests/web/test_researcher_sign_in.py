@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from tests.portal.builders import PASSWORD, World
+from tests.web.conftest import SignedIn
+
+SIGN_IN = "/sign-in/"
+CLOSED = [
+    reverse(f"web:{name}")
+    for name in ("home", "request_new", "request_quote", "requests", "leases", "approvals")
+]
+
+
+def post(client: Client, **fields: str):
+    return client.post(SIGN_IN, fields)
+
+
+@pytest.mark.parametrize("path", [*CLOSED, "/leases/lse-none/", "/requests/req-none/", "/notifications/"])
+def test_a_stranger_is_led_to_the_sign_in_page_and_back(db: None, path: str) -> None:
+    answer = Client().get(path)
+
+    assert answer.status_code == 302
+    assert answer["Location"] == f"{SIGN_IN}?next={path}"
+
+
+def test_the_right_password_signs_in_and_goes_on(world: World) -> None:
+    client = Client()
+
+    answer = post(client, username="bob", password=PASSWORD, next="/leases/")
+
+    assert (answer.status_code, answer["Location"]) == (302, "/leases/")
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("goal", ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)"])
+def test_nobody_is_sent_to_another_site(world: World, goal: str) -> None:
+    answer = post(Client(), username="bob", password=PASSWORD, next=goal)
+
+    assert answer["Location"] == "/"
+
+
+def test_wrong_password_and_unknown_name_look_alike(world: World) -> None:
+    wrong = post(Client(), username="bob", password="not it")
+    unknown = post(Client(), username="nobody", password="not it")
+
+    assert wrong.status_code == unknown.status_code == 422
+    assert b"do not fit together" in wrong.content
+    assert b"do not fit together" in unknown.content
+
+
+def test_the_sixth_try_within_a_minute_is_refused_even_with_the_right_password(world: World) -> None:
+    client = Client()
+    for _try in range(5):
+        post(client, username="bob", password="not it")
+
+    answer = post(client, username="bob", password=PASSWORD)
+
+    assert answer.status_code == 429
+    assert answer["Retry-After"] == "60"
+    assert client.get("/").status_code == 302
+    assert post(client, username="alice", password=PASSWORD).status_code == 302
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"username": "bob"},
+        {"username": "b\x00b", "password": "x"},
+        {"username": "b" * 5000, "password": "x"},
+        {"username": "bob", "password": "x" * 600},
+        {"demo": "root"},
+        {"username": "\ud83d\ude00", "password": "\u202e"},
+    ],
+)
+def test_bad_input_is_answered_with_the_form(world: World, fields: dict[str, str]) -> None:
+    fields = {name: value.encode("utf-8", "replace").decode() for name, value in fields.items()}
+
+    answer = post(Client(), **fields)
+
+    assert answer.status_code == 422
+    assert b"<form" in answer.content
+
+
+def test_demo_people_sign_in_with_one_click_only_in_the_demo(world: World, settings) -> None:
+    settings.DEMO = True
+    assert b'value="alice"' in Client().get(SIGN_IN).content
+    assert post(Client(), demo="alice").status_code == 302
+
+    settings.DEMO = False
+    assert b'value="alice"' not in Client().get(SIGN_IN).content
+    assert post(Client(), demo="alice").status_code == 422
+
+
+def test_signing_out_needs_a_post_and_ends_the_session(signed_in: SignedIn) -> None:
+    client = signed_in("bob")
+
+    assert client.get("/sign-out/").status_code == 405
+    assert client.post("/sign-out/").status_code == 302
+    assert client.get("/").status_code == 302
+
+
+def test_a_chosen_language_is_spoken(world: World) -> None:
+    client = Client()
+
+    answer = client.post("/language/", {"language": "zh-hans", "next": SIGN_IN})
+
+    assert answer["Location"] == SIGN_IN
+    assert b'lang="zh-Hans"' in client.get(SIGN_IN).content
+    assert client.get("/jsi18n/").status_code == 200
