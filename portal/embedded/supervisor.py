@@ -17,6 +17,7 @@ from portal.embedded.restart import Restarts
 LOOK_EVERY_S = 1.0
 LOGS_EVERY_S = 60.0
 HURRY_WITHIN_S = 0.5
+SAME_CTRL_C_S = 1.0
 
 
 class Stopped(Exception):  # noqa: N818 - named after what happened
@@ -44,6 +45,7 @@ class Supervisor:
         self._forget = forget
         self._watched: dict[str, Watched] = {}
         self._asked = 0
+        self._asked_at = 0.0
         self._logs_at = time.monotonic() + LOGS_EVERY_S
         self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
@@ -52,7 +54,11 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def _ask(self, _signum: int, _frame: FrameType | None) -> None:
-        self._asked += 1
+        # One Ctrl-C may come twice, from the terminal and from the program that started us.
+        now = time.monotonic()
+        if not self._asked or now - self._asked_at > SAME_CTRL_C_S:
+            self._asked += 1
+            self._asked_at = now
 
     @property
     def asked_to_stop(self) -> bool:
@@ -159,13 +165,12 @@ class Supervisor:
                 if child.poll() is None:
                     child.send(child.program.stop_signal)
             for child in children:
-                self._see_off(child, asked=self._asked)
+                self._see_off(child)
 
-    def _see_off(self, child: Child, asked: int) -> None:
+    def _see_off(self, child: Child) -> None:
         began = time.monotonic()
         while child.poll() is None:
-            hurry = self._asked > max(asked, 1)
-            patience = HURRY_WITHIN_S if hurry else child.program.stop_within_s
+            patience = HURRY_WITHIN_S if self._asked > 1 else child.program.stop_within_s
             if time.monotonic() - began > patience:
                 screen.line(child.program.name, "does not stop, is killed")
                 child.send(signal.SIGKILL)

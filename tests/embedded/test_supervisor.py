@@ -142,6 +142,26 @@ def test_ctrl_c_interrupts_a_wait(supervisor: Supervisor) -> None:
         supervisor.wait_for(lambda: False, "web", within_s=10)
 
 
+def test_one_ctrl_c_that_arrives_twice_does_not_hurry_the_children(
+    supervisor: Supervisor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow() -> int:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        (tmp_path / "slow").touch()
+        signal.pause()
+        time.sleep(0.8)
+        return 0
+
+    supervisor.start(Program("worker", slow))
+    eventually(supervisor, "worker", (tmp_path / "slow").exists)
+
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+    supervisor.stop([["worker"]])
+
+    assert "is killed" not in capsys.readouterr().out
+
+
 def test_a_child_that_dies_again_and_again_ends_the_wait_for_it(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
