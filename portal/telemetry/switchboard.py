@@ -20,6 +20,7 @@ from django.utils.translation import override
 
 from portal.common.live import EVENTS, FRAMES, hub
 from portal.leases.models import Lease
+from portal.leases.states import LeaseState
 from portal.telemetry import payloads, visitors
 from portal.telemetry.database import in_database
 from portal.telemetry.frames import unpack
@@ -258,7 +259,11 @@ class Switchboard:
     def on_event(self, _channel: str, event: Any) -> None:
         """Hand a change of state at once to those who may see its team."""
         team_id = event.get("team") if isinstance(event, dict) else None
-        if not isinstance(team_id, int) or not self.topics.get("me"):
+        if not isinstance(team_id, int):
+            return
+        if event.get("state") == LeaseState.PREPARING:
+            self.keeper.want()  # its first samples come within a second: know its places by then
+        if not self.topics.get("me"):
             return
         team = self.keeper.roster.teams.get(team_id)
         if team is not None:

@@ -13,6 +13,8 @@ from nodeagent.protocol.messages import DeviceSample, Samples, SlotSample
 from portal.common.live import redis_client
 from portal.leases.models import Lease, Placement
 from portal.telemetry import beat as clockwork
+from portal.telemetry.ingest import MINUTES
+from portal.telemetry.latest import LATEST
 from portal.telemetry.ring import readings
 from tests.portal.conftest import world  # noqa: F401
 
@@ -26,7 +28,7 @@ def _nothing_measured() -> None:
 async def live(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> AsyncIterator[None]:
     """The live hub of this test's event loop, ticking only when told."""
     monkeypatch.setattr(clockwork, "TICK_S", 3600)
-    await asyncio.to_thread(redis_client().flushdb)
+    await asyncio.to_thread(redis_client().delete, LATEST, MINUTES)
     clockwork.beat().start()
     await clockwork.hub().opened()
     yield
