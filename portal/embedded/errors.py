@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 
-class CannotStart(Exception):  # noqa: N818 - named after what happened
+class CannotStart(Exception):
     """A reason not to start, told to a person in one sentence with what to do next."""
 
     def __init__(self, code: str, message: str) -> None:

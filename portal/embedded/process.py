@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -22,7 +23,8 @@ class Program:
     """One child: what it runs and how it is asked to stop.
 
     ``run`` is called in a fork of the supervisor and either replaces the process or returns an exit
-    status. ``orphan_signal`` is what the kernel sends when the supervisor itself is killed.
+    status. ``orphan_signal`` is what the kernel sends when the supervisor itself is killed. An exit status
+    in ``final`` means that starting it again cannot help.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Program:
     stop_signal: int = signal.SIGTERM
     stop_within_s: float = 10.0
     orphan_signal: int = signal.SIGKILL
+    final: tuple[int, ...] = ()
     account: Account | None = None
     folder: Path | None = None
 
@@ -76,8 +79,7 @@ def spawn(program: Program, log: Path, forget: Callable[[], None]) -> Child:
     Forked rather than executed: the supervisor has Django loaded, so a child starts in milliseconds and
     shares those pages. Needs a supervisor without threads. ``forget`` drops what a child must not keep.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -105,10 +107,16 @@ def _child(program: Program, log: Path, forget: Callable[[], None], parent: int)
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         # Not sys.exit: the supervisor's own clean-up must not run in a child.
         os._exit(status)
+
+
+def _flush() -> None:
+    """Write out what is buffered, or lose it where nobody reads any more."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def die_with_parent(signum: int, parent: int) -> None:

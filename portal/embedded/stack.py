@@ -22,6 +22,8 @@ from portal.embedded.process import Program
 from portal.embedded.supervisor import Stopped, Supervisor
 
 WORKER_PROCESSES = 2
+# Exit codes of the agent that no new attempt can change: wrong options, no driver, refused by the portal.
+AGENT_GIVES_UP = (2, 3, 4)
 
 
 class Stack:
@@ -89,7 +91,8 @@ class Stack:
         try:
             programs.preload()
         except Exception as error:
-            traceback.print_exc()
+            if type(error).__name__ != "ImproperlyConfigured":  # Django's refusals say what to change
+                traceback.print_exc()
             raise CannotStart("code", f"the portal's code or settings do not load ({error}).") from error
         if threading.active_count() > 1:
             raise CannotStart("threads", "A module started a thread while it was loaded: forks could hang.")
@@ -211,6 +214,7 @@ class Stack:
                     partial(programs.run_agent, arguments),
                     stop_within_s=5,
                     orphan_signal=signal.SIGTERM,
+                    final=AGENT_GIVES_UP,
                     folder=CHECKOUT,
                 )
             )

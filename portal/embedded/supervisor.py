@@ -18,9 +18,11 @@ LOOK_EVERY_S = 1.0
 LOGS_EVERY_S = 60.0
 HURRY_WITHIN_S = 0.5
 SAME_CTRL_C_S = 1.0
+# The last words of a child that keeps dying are the same each time.
+QUIET_AFTER = 3
 
 
-class Stopped(Exception):  # noqa: N818 - named after what happened
+class Stopped(Exception):
     """Somebody asked us to stop while we were waiting for something."""
 
 
@@ -139,12 +141,18 @@ class Supervisor:
         watched.restarts = watched.restarts.after_death(now - child.started)
         watched.child = None
         watched.start_at = now + watched.restarts.delay_s
-        self._tell_death(watched.program.name, child.code or 0)
-        screen.line(watched.program.name, f"starts again in {watched.restarts.delay_s:g} s")
+        name, code = watched.program.name, child.code or 0
+        self._tell_death(name, code, quiet=watched.restarts.failures > QUIET_AFTER)
+        if code in watched.program.final:
+            watched.start_at = float("inf")
+            screen.line(name, "is not started again")
+        else:
+            screen.line(name, f"starts again in {watched.restarts.delay_s:g} s")
 
-    def _tell_death(self, name: str, code: int) -> None:
-        screen.line(name, f"died ({describe_exit(code)}); its last lines:")
-        screen.quote(last_lines(self.log_of(name)))
+    def _tell_death(self, name: str, code: int, *, quiet: bool = False) -> None:
+        screen.line(name, f"died ({describe_exit(code)}){'' if quiet else '; its last lines:'}")
+        if not quiet:
+            screen.quote(last_lines(self.log_of(name)))
 
     def _sleep(self, seconds: float) -> None:
         """Wait until the time is up or a signal arrives (a dead child, Ctrl-C)."""

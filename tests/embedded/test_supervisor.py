@@ -142,6 +142,23 @@ def test_ctrl_c_interrupts_a_wait(supervisor: Supervisor) -> None:
         supervisor.wait_for(lambda: False, "web", within_s=10)
 
 
+def test_a_child_that_cannot_be_helped_is_named_and_left_alone(
+    supervisor: Supervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ""
+
+    def told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "not started again" in said
+
+    supervisor.start(Program("gpu-01", lambda: 3, final=(3,)))
+    supervisor.wait_for(told, "the news", within_s=10)
+
+    assert "gpu-01     died (exit status 3)" in said
+    assert supervisor.running == {}
+
+
 def test_one_ctrl_c_that_arrives_twice_does_not_hurry_the_children(
     supervisor: Supervisor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
