@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
+from urllib.parse import unquote_to_bytes
 
 from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
@@ -15,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from portal.accounts.models import Scope, User
+from portal.api.errors import UncleanText
 from portal.api.fields import Body
 from portal.api.permissions import ScopeAllows
 from portal.common.errors import Forbidden, Invalid
@@ -58,12 +60,17 @@ class Endpoint(APIView):
 
     @cached_property
     def rights(self) -> Rights:
-        """Return the caller's rights, read once."""
-        return Rights(self.person)
+        """Return the caller's rights, read once: with the token, or by a query of their own."""
+        found = Rights(self.person)
+        held = getattr(self.request.auth, "held", None)
+        if held is not None:
+            found.__dict__["held"] = held
+        return found
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check who calls, then refuse query parameters that nobody would read."""
         super().initial(request, *args, **kwargs)
+        _require_utf8(request.META.get("QUERY_STRING", ""))
         unknown = set(request.query_params) - self.parameters
         if unknown:
             raise Invalid(
@@ -106,3 +113,11 @@ class Endpoint(APIView):
         """Raise Forbidden for anybody but finance."""
         if not self.rights.is_finance:
             raise Forbidden(_("Only finance may do this."))
+
+
+def _require_utf8(query: str) -> None:
+    """Raise UncleanText for bytes that are no UTF-8: Django would replace them without a word."""
+    try:
+        unquote_to_bytes(query).decode("utf-8")
+    except UnicodeError as error:
+        raise UncleanText from error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import django_filters as f
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 
@@ -40,7 +43,13 @@ def text(field: str, label: str, *, most: int = 60, lookup: str = "exact") -> f.
 
 def moment(field: str, lookup: str, label: str) -> f.IsoDateTimeFilter:
     """Return a filter by an instant (RFC 3339)."""
-    return f.IsoDateTimeFilter(field_name=field, lookup_expr=lookup, label=label)
+    return f.IsoDateTimeFilter(field_name=field, lookup_expr=lookup, label=label, validators=[_in_our_time])
+
+
+def _in_our_time(at: datetime) -> None:
+    """Raise ValidationError for years that databases and calendars disagree about."""
+    if not 2000 <= at.year <= 2999:
+        raise ValidationError(_("Give a time between the years 2000 and 2999."))
 
 
 def choice(field: str, choices: Any, label: str) -> f.MultipleChoiceFilter:

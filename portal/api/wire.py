@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from portal.common.errors import Invalid
-
 MICRO = 1_000_000
 
 
@@ -26,16 +24,3 @@ def instant(at: datetime | None) -> str | None:
     if at is None:
         return None
     return at.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
-
-
-def month_start(text: str) -> datetime:
-    """Return the first instant of a month written ``2026-01``, or raise Invalid."""
-    try:
-        if len(text) != 7:
-            raise ValueError
-        year, _dash, month = text.partition("-")
-        if not (year.isdecimal() and month.isdecimal() and 2000 <= int(year) <= 2999):
-            raise ValueError
-        return datetime(int(year), int(month), 1, tzinfo=UTC)
-    except ValueError as error:
-        raise Invalid(fields={"month": "Write the month as YYYY-MM."}) from error

@@ -32,7 +32,7 @@ def test_asking_costs_few_queries(world: World, calls: Any, django_assert_max_nu
     bob = calls("bob", "lease:write")
     bob.post("requests/", BODY)
 
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(13):
         assert bob.post("requests/", BODY).status_code == 201
 
 
@@ -82,12 +82,12 @@ def test_list_of_requests_costs_the_same_for_one_and_for_many(
 ) -> None:
     bob = calls("bob")
     world.submit("bob")
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(4):
         bob.get("requests/")
     for _ in range(10):
         world.submit("bob")
 
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(3):
         assert len(bob.get("requests/").json()["results"]) == 11
 
 
