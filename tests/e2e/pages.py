@@ -1,0 +1,146 @@
+"""Every page there is: who sees it, and how to get there in the demo story.
+
+A new page gets a line here; the tests then look at it in both themes, both languages and two widths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.e2e.visitor import Visitor
+
+Address = str | Callable[[Visitor], str]
+LEASE, REQUEST = r"/leases/lse-[^/\"]+/", r"/requests/req-[^/\"]+/"
+LINE = r"/invoices/[a-z]+/[\d-]+/lines/[^/\"]+/"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as one person sees it; ``act`` brings it into the state to look at, ``expect`` is its one trouble."""
+
+    name: str
+    who: str
+    address: Address
+    route: str
+    act: Callable[[Any], None] | None = None
+    status: int = 200
+    expect: str = "(?!)"
+
+    def path(self, visitor: Visitor) -> str:
+        """Return the address, found by following links where it depends on the data."""
+        return self.address if isinstance(self.address, str) else self.address(visitor)
+
+    def visit(self, visitor: Visitor) -> Any:
+        """Open the page and bring it into its state."""
+        visitor.expect(self.expect)
+        page = visitor.open(self.path(visitor), status=self.status)
+        if self.act:
+            self.act(page)
+        return page
+
+
+def first(path: str, pattern: str, more: str = "") -> Address:
+    """Return an address that is the first link of its kind on another page."""
+    return lambda visitor: visitor.link(path, pattern) + more
+
+
+def _chosen(page: Any) -> None:
+    page.locator("input[name=flavor]:enabled").first.check()
+    page.locator("#quote .money").first.wait_for()
+
+
+def _refused(page: Any) -> None:
+    page.locator("#request-form").evaluate("form => { form.noValidate = true }")
+    page.locator("#id_duration").fill("soon")
+    page.locator("#request-form button[type=submit].btn-primary").click()
+    page.locator(".field-error").first.wait_for()
+
+
+def _dialog(name: str) -> Callable[[Any], None]:
+    def act(page: Any) -> None:
+        page.locator(f"[data-open-dialog={name}]").first.click()
+        page.locator(f"dialog#{name}[open]").wait_for()
+
+    return act
+
+
+def _token_made(page: Any) -> None:
+    page.locator("#id_name").fill("notebook")
+    page.locator("aside form button[type=submit]").click()
+    page.locator(".snippet").first.wait_for()
+
+
+def _enrolled(page: Any) -> None:
+    page.locator("#enrol [name=name]").fill("gpu-05")
+    page.locator("#enrol button[type=submit]").click()
+    page.locator(".snippet").first.wait_for()
+
+
+def _past(visitor: Visitor) -> str:
+    """Return an invoice of the last month that is over."""
+    months = sorted(re.findall(r"/finance/months/(\d{4}-\d{2})/", visitor.text("/finance/months/")))
+    past = [month for month in months if month != months[-1]]
+    return visitor.link(f"/invoices/?month={past[-1]}", rf"/invoices/perception/{past[-1]}/")
+
+
+PAGES = (
+    Page("sign-in", "", "/sign-in/", "sign_in"),
+    Page("home", "bob", "/", "home"),
+    Page("home-finance", "finance", "/", "home"),
+    Page("home-operator", "operator", "/", "home"),
+    Page("request-new", "bob", "/requests/new/", "request_new"),
+    Page("request-new-quoted", "bob", "/requests/new/", "request_new", act=_chosen),
+    Page("request-new-refused", "bob", "/requests/new/", "request_new", act=_refused, expect="422"),
+    Page("requests", "bob", "/requests/", "requests"),
+    Page("requests-none", "bob", "/requests/?q=nothing-like-it", "requests"),
+    Page("request-waiting", "charlie", first("/requests/?state=queued", REQUEST), "request"),
+    Page("request-approval", "bob", first("/requests/?state=awaiting_approval", REQUEST), "request"),
+    Page(
+        "request-fulfilled", "bob", first("/requests/?state=fulfilled", REQUEST, "?show=request"), "request"
+    ),
+    Page("leases", "bob", "/leases/", "leases"),
+    Page("lease-active", "bob", first("/leases/?whose=mine&state=active", LEASE), "lease"),
+    Page(
+        "lease-extend",
+        "bob",
+        first("/leases/?whose=mine&state=active", LEASE),
+        "lease",
+        act=_dialog("extend"),
+    ),
+    Page(
+        "lease-release",
+        "bob",
+        first("/leases/?whose=mine&state=active", LEASE),
+        "lease",
+        act=_dialog("release"),
+    ),
+    Page("lease-ended", "bob", first("/leases/?whose=mine&state=ended", LEASE), "lease"),
+    Page("approvals", "approver", "/approvals/", "approvals"),
+    Page("notifications", "bob", "/notifications/", "notifications"),
+    Page("cluster", "bob", "/cluster/", "cluster"),
+    Page("cluster-operator", "operator", "/cluster/", "cluster"),
+    Page("node", "bob", "/cluster/gpu-02/", "node"),
+    Page("node-operator", "operator", "/cluster/gpu-02/", "node"),
+    Page("node-cordon", "operator", "/cluster/gpu-02/", "node", act=_dialog("cordon")),
+    Page("teams", "alice", "/teams/", "teams"),
+    Page("team", "alice", "/teams/vision/", "team"),
+    Page("team-quota", "alice", "/teams/perception/quota/", "team_quota"),
+    Page("invoices", "finance", "/invoices/", "invoices"),
+    Page("invoice", "finance", first("/invoices/", r"/invoices/vision/[\d-]+/"), "invoice"),
+    Page("invoice-team", "bob", first("/invoices/", r"/invoices/perception/[\d-]+/"), "invoice"),
+    Page("invoice-line", "finance", lambda visitor: visitor.link(_past(visitor), LINE), "invoice_line"),
+    Page("tokens", "bob", "/tokens/", "tokens"),
+    Page("token-made", "alice", "/tokens/", "tokens", act=_token_made),
+    Page("months", "finance", "/finance/months/", "periods"),
+    Page("month", "finance", first("/finance/months/", r"/finance/months/[\d-]+/"), "period"),
+    Page("prices", "finance", "/finance/prices/", "rates"),
+    Page("nodes", "operator", "/operations/nodes/", "nodes"),
+    Page("node-enrolled", "operator", "/operations/nodes/", "node_enrol", act=_enrolled),
+    Page("audit", "operator", "/operations/audit/", "audit"),
+    Page("design", "bob", "/design/", "design"),
+    Page("not-found", "bob", "/leases/lse-0000000000000000/", "lease", status=404),
+    Page("forbidden", "bob", "/operations/nodes/", "nodes", status=403),
+)
