@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.api import operations
+from tests.portal.builders import World
+
+pytestmark = pytest.mark.django_db
+
+
+def test_alive_and_ready_answer_without_signing_in(client: Client, valkey_url: str) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["checks"] == {"database": "ok", "redis": "ok", "migrations": "ok"}
+
+
+def test_readiness_names_what_is_missing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(operations.CHECKS, "redis", lambda: "away")
+
+    answer = client.get("/readyz")
+
+    assert (answer.status_code, answer["Retry-After"]) == (503, "3")
+    assert answer.json()["checks"]["redis"] == "away"
+
+
+def test_figures_count_what_is_there(world: World, client: Client) -> None:
+    world.active("bob")
+    world.submit("bob")
+
+    text = client.get("/metrics").content.decode()
+
+    assert 'berth_leases{state="active"} 1.0' in text
+    assert 'berth_requests{state="queued"} 1.0' in text
+    assert 'berth_nodes{state="online"} 2.0' in text
+    assert 'berth_devices{health="ok"} 12.0' in text
+
+
+def test_figures_are_for_this_host_and_for_operators(world: World, client: Client, calls: Any) -> None:
+    far = {"REMOTE_ADDR": "192.0.2.7"}
+    operator, bob = world.token("operator", "read"), world.token("bob")
+
+    assert client.get("/metrics", **far).status_code == 403
+    assert client.get("/metrics", headers={"X-Forwarded-For": "192.0.2.7"}).status_code == 403
+    assert client.get("/metrics", headers={"Authorization": f"Bearer {bob}"}, **far).status_code == 403
+    assert client.get("/metrics", headers={"Authorization": f"Bearer {operator}"}, **far).status_code == 200
+    client.force_login(world.user("operator"))
+    assert client.get("/metrics", **far).status_code == 200
+
+
+def test_nothing_is_changed_through_these_addresses(client: Client) -> None:
+    assert [client.post(at).status_code for at in ("/healthz", "/readyz", "/metrics")] == [405, 405, 405]
