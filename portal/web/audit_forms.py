@@ -1,14 +1,17 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from django import forms
+from django.core.validators import MaxValueValidator
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from portal.audit.models import AuditEntry
 
 _TEXT = {"class": "form-control", "autocomplete": "off"}
+_DATE = {**_TEXT, "type": "date"}
+_SANE = MaxValueValidator(date(9000, 1, 1))  # a day later must still be a date
 
 
 class AuditFilter(forms.Form):
@@ -18,9 +21,9 @@ class AuditFilter(forms.Form):
     action = forms.CharField(label=_("What"), required=False, max_length=60, widget=forms.TextInput(_TEXT))
     target = forms.CharField(label=_("On what"), required=False, max_length=80, widget=forms.TextInput(_TEXT))
     since = forms.DateField(
-        label=_("From"), required=False, widget=forms.DateInput({**_TEXT, "type": "date"})
+        label=_("From"), required=False, validators=[_SANE], widget=forms.DateInput(_DATE)
     )
-    until = forms.DateField(label=_("To"), required=False, widget=forms.DateInput({**_TEXT, "type": "date"}))
+    until = forms.DateField(label=_("To"), required=False, validators=[_SANE], widget=forms.DateInput(_DATE))
 
     def narrow(self, rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         """Return the entries asked for; a field that cannot be used narrows nothing and shows its error."""

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.audit.models import AuditEntry
+from portal.billing.metering import meter_all
+from portal.billing.models import BillingPeriod, Invoice, PeriodState
+from portal.billing.selectors import period_of
+from portal.catalog.models import Rate
+from tests.portal.builders import H100, World
+from tests.web.conftest import SignedIn
+
+MARCH = datetime(2026, 3, 10, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def march(world: World) -> BillingPeriod:
+    """A month that is over, with one lease."""
+    world.ended("bob", seconds=617, at=MARCH)
+    meter_all(now=world.now)
+    return period_of(MARCH)
+
+
+def test_closing_issues_invoices_and_freezes_the_month(
+    world: World, signed_in: SignedIn, march: BillingPeriod
+) -> None:
+    finance = signed_in("finance")
+
+    before = finance.get("/finance/months/2026-03/").text
+    closed = finance.post("/finance/months/2026-03/close/", follow=True)
+    again = finance.post("/finance/months/2026-03/close/", follow=True)
+
+    march.refresh_from_db()
+    number = Invoice.objects.get().number
+    assert number is not None
+    assert 'data-open-dialog="close-month"' in before
+    assert march.state == PeriodState.CLOSED
+    assert number in closed.text
+    assert "This month is closed" in again.text
+    assert AuditEntry.objects.filter(action="period.closed", actor=world.user("finance")).count() == 1
+
+
+def test_a_month_that_still_runs_cannot_be_closed(world: World, signed_in: SignedIn) -> None:
+    month = f"{timezone.now():%Y-%m}"
+    finance = signed_in("finance")
+    finance.get("/finance/months/")
+
+    page = finance.get(f"/finance/months/{month}/").text
+    answer = finance.post(f"/finance/months/{month}/close/", follow=True)
+
+    assert "The month still runs" in page
+    assert 'data-open-dialog="close-month"' not in page
+    assert "not over yet" in answer.text
+    assert not BillingPeriod.objects.filter(state=PeriodState.CLOSED).exists()
+
+
+def test_the_checklist_names_leases_that_ran_without_a_price(
+    world: World, signed_in: SignedIn, march: BillingPeriod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = world.active("bob", at=MARCH + timedelta(days=1))
+    monkeypatch.setattr("portal.web.invoices_list.cost_so_far", lambda leases, now: {lease.pk: None})
+
+    text = signed_in("finance").get("/finance/months/2026-03/").text
+
+    assert "1 lease ran while no price was in force" in text
+    assert 'data-open-dialog="close-month"' not in text
+
+
+@pytest.mark.parametrize("name", ["alice", "bob", "charlie", "approver", "operator"])
+def test_only_finance_works_on_months_and_prices(
+    world: World, signed_in: SignedIn, march: BillingPeriod, name: str
+) -> None:
+    client = signed_in(name)
+
+    assert client.get("/finance/months/").status_code == 403
+    assert client.get("/finance/months/2026-03/").status_code == 403
+    assert client.post("/finance/months/2026-03/close/").status_code == 403
+    assert client.post("/finance/prices/", _price()).status_code == 403
+    march.refresh_from_db()
+    assert march.state == PeriodState.OPEN
+
+
+@pytest.mark.parametrize("month", ["2026-13", "1999-01", "x", "2026-031"])
+def test_a_month_the_books_do_not_have_is_missing(world: World, signed_in: SignedIn, month: str) -> None:
+    finance = signed_in("finance")
+
+    assert finance.get(f"/finance/months/{month}/").status_code == 404
+    assert finance.post(f"/finance/months/{month}/close/").status_code == 404
+
+
+def test_everybody_reads_prices_and_what_each_flavor_costs(world: World, signed_in: SignedIn) -> None:
+    text = signed_in("bob").get("/finance/prices/").text
+
+    assert "H100" in text
+    assert "In force, locked" in text
+    assert "Set a new price" not in text
+
+
+def test_a_new_price_ends_the_one_before_it(world: World, signed_in: SignedIn) -> None:
+    answer = signed_in("finance").post("/finance/prices/", _price(price="4.25"))
+
+    old, new = Rate.objects.filter(device_model__slug=H100).order_by("valid")
+    assert answer.status_code == 302
+    assert (new.micro_per_hour, old.valid.upper) == (4_250_000, new.valid.lower)
+    assert "Planned" in signed_in("finance").get("/finance/prices/").text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"starts_at": "2024-06-01T00:00"},
+        {"starts_at": "tomorrow"},
+        {"starts_at": ""},
+        {"starts_at": "0001-01-01T00:00"},
+        {"price": "-1"},
+        {"price": "NaN"},
+        {"price": "Infinity"},
+        {"price": "1e30"},
+        {"price": "1.1234567"},
+        {"price": ""},
+        {"model": "b200"},
+        {"model": "h100\x00"},
+        {"model": ""},
+    ],
+)
+def test_bad_input_sets_no_price(world: World, signed_in: SignedIn, wrong: dict[str, str]) -> None:
+    before = list(Rate.objects.order_by("id").values())
+
+    answer = signed_in("finance").post("/finance/prices/", _price() | wrong)
+
+    assert answer.status_code == 422
+    assert "field-error" in answer.text
+    assert list(Rate.objects.order_by("id").values()) == before
+
+
+def _price(price: str = "4.25") -> dict[str, str]:
+    begin = timezone.now() + timedelta(days=3)
+    return {"model": H100, "price": price, "starts_at": f"{begin:%Y-%m-%dT%H:%M}"}
