@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from portal.billing.selectors import currency, period_of, team_spend
+from portal.fleet.models import HealthEvent, Node
+from portal.fleet.selectors import ONLINE, node_state
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import awaiting_approval, live_leases_of, visible_requests
 from portal.leases.states import RequestState
@@ -58,6 +60,16 @@ class Next:
     url: str
 
 
+@dataclass(frozen=True)
+class FirstStep:
+    """Where somebody's work begins: the name of a page and one line about it."""
+
+    name: str
+    title: str
+    text: str
+    icon: str
+
+
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
     """Show what this person has, what they wait for and what they could do."""
@@ -74,7 +86,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "ahead": what_is_next(leases, waiting),
         "news": notification_rows(list(Notification.objects.filter(user=rights.user)[:MOST_NEWS])),
         "asks": rights.has_anywhere(Role.RESEARCHER, Role.ADMIN),
-        "first_steps": first_steps(rights),
+        "first_steps": first_steps(rights, now=now),
     }
     return render(request, "web/home.html", context)
 
@@ -96,7 +108,9 @@ def team_rooms(teams: list[Team]) -> list[TeamRoom]:
     """Return the quota bar of each team: what binds it, its own ceiling or one above."""
     owners = {pk for team in teams for pk in team.lineage}
     quotas = {q.team_id: q for q in Quota.objects.filter(team_id__in=owners).select_related("team")}
-    return [_room(team, quotas) for team in teams]
+    rooms = [_room(team, quotas) for team in teams]
+    # Teams without a ceiling of their own share the one above: it is shown once.
+    return list({room.name: room for room in rooms}.values())
 
 
 def _room(team: Team, quotas: dict[int, Quota]) -> TeamRoom:
@@ -137,42 +151,33 @@ def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow]) -> list[Next
     return sorted([*ends, *starts], key=lambda event: event.at)[:5]
 
 
-def first_steps(rights: Rights) -> list[dict[str, Any]]:
+def first_steps(rights: Rights, *, now: datetime) -> list[FirstStep]:
     """Return where people of other roles begin their day."""
-    steps: list[dict[str, Any]] = []
+    steps: list[FirstStep] = []
     if rights.has_anywhere(Role.APPROVER, Role.ADMIN):
-        count = awaiting_approval(rights).count()
-        text = (
-            _("%(n)d requests wait for a decision.") % {"n": count} if count else _("Nothing waits for you.")
-        )
-        steps.append({"name": "web:approvals", "title": _("Approvals"), "text": text, "icon": "checkbox"})
+        text = _approvals_text(awaiting_approval(rights).count())
+        steps.append(FirstStep("web:approvals", _("Approvals"), text, "checkbox"))
     if rights.is_finance:
-        steps.append(
-            {
-                "name": "web:periods",
-                "title": _("Months"),
-                "text": _("Check and close a month."),
-                "icon": "calendar",
-            }
-        )
-        steps.append(
-            {"name": "web:rates", "title": _("Prices"), "text": _("See and plan prices."), "icon": "tag"}
-        )
+        steps.append(FirstStep("web:periods", _("Months"), _("Check and close a month."), "calendar"))
+        steps.append(FirstStep("web:rates", _("Prices"), _("See and plan prices."), "tag"))
     if rights.is_operator:
-        steps.append(
-            {
-                "name": "web:nodes",
-                "title": _("Nodes"),
-                "text": _("Health, enrolment, cordons."),
-                "icon": "server-2",
-            }
-        )
-        steps.append(
-            {
-                "name": "web:cluster",
-                "title": _("Cluster"),
-                "text": _("Who is where, live."),
-                "icon": "layout-grid",
-            }
-        )
+        steps.append(FirstStep("web:nodes", _("Nodes"), _nodes_text(now), "server-2"))
+        steps.append(FirstStep("web:cluster", _("Cluster"), _("Who is where, live."), "layout-grid"))
     return steps
+
+
+def _approvals_text(count: int) -> str:
+    if not count:
+        return _("Nothing waits for you.")
+    return ngettext("One request waits.", "%(n)d requests wait.", count) % {"n": count}
+
+
+def _nodes_text(now: datetime) -> str:
+    """Return how many nodes are heard, and how many health events are open."""
+    nodes = list(Node.objects.all())
+    heard = sum(node_state(node, now=now) == ONLINE for node in nodes)
+    text = _("%(heard)d of %(all)d online") % {"heard": heard, "all": len(nodes)}
+    trouble = HealthEvent.objects.filter(cleared_at=None).count()
+    if not trouble:
+        return text
+    return f"{text} · " + ngettext("one health event", "%(n)d health events", trouble) % {"n": trouble}

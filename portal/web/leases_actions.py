@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
-from django.utils.formats import date_format
-from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
@@ -14,6 +12,7 @@ from portal.leases.lifecycle import extend_lease, release_lease
 from portal.leases.models import Lease
 from portal.leases.selectors import may_manage_lease, visible_lease
 from portal.web.access import done, person, refused, rights_of
+from portal.web.figures import span
 from portal.web.requests_forms import ExtendForm
 
 
@@ -34,11 +33,10 @@ def extend(request: HttpRequest, uid: str) -> HttpResponse:
         return refused(request, error, "web:lease", uid)
     try:
         extra_s = form.cleaned_data["extra"]
-        after = extend_lease(lease=lease, actor=person(request), extra_s=extra_s, now=db_now())
+        extend_lease(lease=lease, actor=person(request), extra_s=extra_s, now=db_now())
     except (Conflict, Invalid) as error:
         return refused(request, error, "web:lease", uid)
-    until = date_format(localtime(after.not_after), "SHORT_DATETIME_FORMAT")
-    return done(request, _("The lease now runs until %(at)s.") % {"at": until}, "web:lease", uid)
+    return done(request, _("Extended by %(time)s.") % {"time": span(extra_s)}, "web:lease", uid)
 
 
 @require_POST

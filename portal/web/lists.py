@@ -23,7 +23,7 @@ from portal.web.requests_rows import request_rows
 PER_PAGE = 25
 LEASE_ORDER = {"started": "starts_at", "ends": "not_after", "team": "team__name", "state": "state"}
 REQUEST_ORDER = {"asked": "submitted_at", "team": "team__name", "state": "state", "quote": "quote_micro"}
-WHOSE = (("", _("All I may see")), ("mine", _("Only mine")))
+WHOSE = (("", _("Everybody's")), ("mine", _("Only mine")))
 
 
 def _select() -> forms.Select:

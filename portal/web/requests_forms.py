@@ -106,8 +106,6 @@ class RequestForm(forms.Form):
             priority.choices = [choice for choice in PRIORITY_CHOICES if choice[0] != "high"]
         if not settings.DEMO:
             del self.fields["load_pattern"]
-        for name, bound in self.fields.items():
-            bound.widget.attrs.setdefault("aria-describedby", f"id_{name}_helptext id_{name}_error")
 
     @property
     def chosen_team(self) -> Team:

@@ -70,7 +70,7 @@ def test_extending_adds_the_time_once_however_often_one_clicks(world: World, sig
     first = client.post(f"/leases/{lease.uid}/extend/", fields, follow=True)
     second = client.post(f"/leases/{lease.uid}/extend/", fields, follow=True)
 
-    assert "now runs until" in first.text
+    assert "Extended by 1 h." in first.text
     assert "not extended again" in second.text
     assert Lease.objects.get().not_after - lease.not_after == timedelta(hours=1)
 
