@@ -1,0 +1,1 @@
+"""The command line: a small client of the API. It imports no Django."""

@@ -1,0 +1,124 @@
+"""Calls to the API: decoded answers, refusals as exceptions, repeats that take effect once."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from portal.cli.config import Config
+
+TIMEOUT_S = 30.0
+TRIES = 3
+transport: httpx.BaseTransport | None = None  # a test puts the application itself here
+
+
+class RefusedError(Exception):
+    """The portal said no: the problem it gave."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        super().__init__(str(problem.get("detail", "")))
+        self.problem = problem
+
+
+class UnreachableError(Exception):
+    """No answer from the portal, or none that is its own."""
+
+
+class Api:
+    """One connection to one portal."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        headers = {"User-Agent": "berth-cli", "Accept": "application/json"}
+        if config.token:
+            headers["Authorization"] = f"Bearer {config.token}"
+        self.http = httpx.Client(headers=headers, timeout=TIMEOUT_S, transport=transport)
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """Return the decoded answer, or raise RefusedError or UnreachableError."""
+        given = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return _decoded(self._send("GET", path, params=given))
+
+    def text(self, path: str) -> str:
+        """Return an answer that is not JSON."""
+        response = self._send("GET", path)
+        _decoded(response, expect_json=False)
+        return response.text
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the decoded answer. A call that got no answer is repeated with the same key: it acts once."""
+        key = {"Idempotency-Key": f"cli-{secrets.token_hex(12)}"}
+        for _attempt in range(TRIES - 1):
+            with contextlib.suppress(UnreachableError):
+                return _decoded(self._send("POST", path, json=body or {}, headers=key))
+        return _decoded(self._send("POST", path, json=body or {}, headers=key))
+
+    def every(self, path: str, *, most: int = 1000, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a list, page after page, up to ``most``."""
+        page = self.get(path, **parameters)
+        found = 0
+        while True:
+            for row in page["results"]:
+                yield row
+                found += 1
+                if found >= most:
+                    return
+            if not page["next"]:
+                return
+            page = self.get(page["next"])
+
+    def sign_in(self, name: str, password: str, *, token_name: str, days: int) -> str:
+        """Return the secret of a new token, made through a browser session that ends at once."""
+        at, page = self.config.url, f"{self.config.url}/sign-in/"
+        try:
+            self.http.get(page)
+            proof = self.http.cookies.get("csrftoken", "")
+            form = {"username": name, "password": password, "csrfmiddlewaretoken": proof}
+            answer = self.http.post(page, data=form, headers={"Referer": page})
+            if answer.status_code != 302:
+                raise RefusedError(_no_sign_in(answer.status_code))
+            headers = {"X-CSRFToken": self.http.cookies.get("csrftoken") or "", "Referer": page}
+            body = {"name": token_name, "scopes": ["admin"], "days": days}
+            made = _decoded(self.http.post(f"{at}/api/v1/tokens/", json=body, headers=headers))
+            self.http.post(
+                f"{at}/sign-out/", headers={**headers, "X-CSRFToken": self.http.cookies["csrftoken"]}
+            )
+        except httpx.HTTPError as error:
+            raise UnreachableError(str(error)) from error
+        return str(made["secret"])
+
+    def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        base = f"{self.config.url}/api/v1/"
+        url = path if path.startswith(base) else base + path
+        try:
+            return self.http.request(method, url, **more)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise UnreachableError(str(error) or type(error).__name__) from error
+
+
+def _decoded(response: httpx.Response, *, expect_json: bool = True) -> Any:
+    if response.is_success and (not expect_json or response.status_code == 204):
+        return None
+    try:
+        body = response.json()
+    except ValueError as error:
+        kind = f"status {response.status_code} without JSON"
+        raise UnreachableError(f"this does not look like a Berth portal ({kind})") from error
+    if response.is_success:
+        return body
+    raise RefusedError(
+        body if isinstance(body, dict) else {"detail": "The portal refused without saying why."}
+    )
+
+
+def _no_sign_in(status: int) -> dict[str, str]:
+    if status == 429:
+        return {"detail": "Too many tries.", "next": "Wait a minute, then try again."}
+    return {
+        "detail": "Name and password do not fit together.",
+        "next": "Check both, or use “berth login --token”.",
+    }

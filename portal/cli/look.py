@@ -1,0 +1,225 @@
+"""Commands that look and change nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import screen, words
+from portal.cli.run import Json, Team, api, guarded
+
+OPEN_REQUESTS = ("awaiting_approval", "queued")
+OPEN_LEASES = ("booked", "preparing", "active", "interrupted", "ending", "cleaning", "failed")
+
+
+@guarded
+def list_work(
+    everything: Annotated[bool, typer.Option("--all", help="Also what has ended.")] = False,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    team: Team = "",
+    most: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most this many of each.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List waiting requests and running leases of your teams."""
+    with api() as portal:
+        who = portal.get("me/")["username"] if mine else ""
+        requests = _rows(portal, "requests/", OPEN_REQUESTS, everything, most, team=team, author=who)
+        leases = _rows(portal, "leases/", OPEN_LEASES, everything, most, team=team, user=who)
+    if as_json:
+        screen.out_json({"requests": requests, "leases": leases})
+        return
+    columns = ("ID", "STATE", "FLAVOR", "COUNT", "TEAM", "WHO", "NODE", "LEFT", "COST", "WHY")
+    shown = [_request_cells(row) for row in requests] + [_lease_cells(row) for row in leases]
+    screen.table(
+        columns, shown, empty="Nothing is waiting or running. Ask with “berth request FLAVOR --hours 1”."
+    )
+
+
+def _rows(
+    portal: Any, path: str, states: tuple[str, ...], everything: bool, most: int, **more: str
+) -> list[Any]:
+    if path == "requests/" and everything:
+        states = (*states, "rejected", "withdrawn", "expired", "impossible")
+    given = more if everything and path == "leases/" else {**more, "state": list(states)}
+    return list(portal.every(path, most=most, page_size=min(most, 200), **given))
+
+
+def _request_cells(row: Any) -> tuple[Any, ...]:
+    why = row["reasons"][0]["sentence"] if row["reasons"] else row["decision_note"]
+    place = f"number {row['position']}" if row["position"] else ""
+    return (
+        row["id"], row["state"], row["flavor"], row["count"], row["team"], row["author"], place,
+        words.span(row["remaining_s"]), words.money(row["quote"]), why,
+    )  # fmt: skip
+
+
+def _lease_cells(row: Any) -> tuple[Any, ...]:
+    left = "" if row["seconds_left"] is None else words.span(row["seconds_left"])
+    return (
+        row["id"], row["state"], row["flavor"], row["count"], row["team"], row["user"], row["node"],
+        left, words.money(row["cost_so_far"]), row["end_reason"],
+    )  # fmt: skip
+
+
+@guarded
+def show(
+    name: Annotated[str, typer.Argument(metavar="ID", help="A request (req-…) or a lease (lse-…).")],
+    as_json: Json = False,
+) -> None:
+    """Show one request or lease, and how to connect to a running lease."""
+    with api() as portal:
+        if name.startswith("lse-"):
+            found = portal.get(f"leases/{_safe(name)}/")
+            if found["can_see_access"] and found["state"] == "active":
+                found["access"] = portal.get(f"leases/{_safe(name)}/access/")
+        else:
+            found = portal.get(f"requests/{_safe(name)}/")
+    if as_json:
+        screen.out_json(found)
+    elif name.startswith("lse-"):
+        lease_facts(found)
+    else:
+        request_facts(found)
+
+
+def _safe(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    from urllib.parse import quote
+
+    return quote(name, safe="") or "-"
+
+
+def lease_facts(row: Any) -> None:
+    """Print a lease and, where allowed, how to connect."""
+    screen.facts(
+        (
+            ("lease", row["id"]),
+            ("state", row["state"] + (f" ({row['end_reason']})" if row["end_reason"] else "")),
+            ("flavor", f"{row['count']} × {row['flavor']}"),
+            ("team, holder", f"{row['team']}, {row['user']}"),
+            ("node", row["node"]),
+            ("active since", words.when(row["activated_at"])),
+            ("ends", words.when(row["ended_at"] or row["not_after"])),
+            ("time left", words.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
+            ("cost so far", words.money(row["cost_so_far"])),
+            ("price per hour", words.money(row["price_per_hour"])),
+            *((("fault", row["fault"]),) if row["fault"] else ()),
+        )
+    )
+    for slot in row.get("access", {}).get("slots", []):
+        for key, value in slot["environment"].items():
+            print(words.clean(f"export {key}={value}"))
+
+
+def request_facts(row: Any) -> None:
+    """Print a request with every reason why it waits."""
+    screen.facts(
+        (
+            ("request", row["id"]),
+            ("state", row["state"]),
+            ("flavor", f"{row['count']} × {row['flavor']}"),
+            ("time", words.span(row["duration_s"])),
+            ("team, author", f"{row['team']}, {row['author']}"),
+            ("priority", row["priority"]),
+            ("price", words.money(row["quote"])),
+            ("asked", words.when(row["submitted_at"])),
+            *((("place in queue", row["position"]),) if row.get("position") else ()),
+            *((("expected start", words.when(row["estimated_start"])),) if row["state"] == "queued" else ()),
+            *(("because", reason["sentence"]) for reason in row["reasons"]),
+            *((("decision", f"{row['decided_by']}: {row['decision_note']}"),) if row["decided_by"] else ()),
+            *(("lease", uid) for uid in row.get("leases", [])),
+        )
+    )
+
+
+@guarded
+def flavors(as_json: Json = False) -> None:
+    """List what can be asked for, with price and how many are free now."""
+    with api() as portal:
+        rows = portal.get("flavors/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            f["slug"], f["name"], f["mode"], words.memory(f["memory_mib"]), f"{f['share_milli'] / 10:g} %",
+            words.money(f["price_per_hour"]), words.UNKNOWN if f["free"] is None else f["free"],
+        )
+        for f in rows
+    ]  # fmt: skip
+    columns = ("FLAVOR", "NAME", "MODE", "MEMORY", "OF A DEVICE", "PRICE/H", "FREE")
+    screen.table(columns, cells, empty="There are no flavors yet.")
+
+
+@guarded
+def teams(as_json: Json = False) -> None:
+    """List your teams."""
+    with api() as portal:
+        rows = portal.get("teams/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [(t["slug"], t["name"], t["parent"] or "", t["cost_centre"]) for t in rows]
+    screen.table(("TEAM", "NAME", "BELOW", "COST CENTRE"), cells, empty="You are in no team yet.")
+
+
+@guarded
+def nodes(as_json: Json = False) -> None:
+    """List the nodes."""
+    with api() as portal:
+        rows = portal.get("nodes/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            n["name"], "cordoned" if n["is_cordoned"] else n["state"], n["device_count"],
+            ", ".join(n["device_models"]), words.when(n["last_seen_at"]),
+        )
+        for n in rows
+    ]  # fmt: skip
+    screen.table(("NODE", "STATE", "DEVICES", "MODEL", "LAST HEARD"), cells, empty="There are no nodes yet.")
+
+
+@guarded
+def invoice(
+    month: Annotated[str, typer.Option(help="Month as YYYY-MM (default: now).")] = "",
+    team: Team = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a team's invoice of a month, line by line."""
+    from datetime import UTC, datetime
+
+    with api() as portal:
+        slug = team or only_team(portal)
+        at = f"invoices/{_safe(slug)}/{_safe(month or f'{datetime.now(tz=UTC):%Y-%m}')}/"
+        if csv:
+            print(portal.text(at + "csv/"), end="")
+            return
+        found = portal.get(at)
+    if as_json:
+        screen.out_json(found)
+        return
+    cells = [
+        (
+            line["person"], line["flavor"], line["lease_count"], words.span(line["seconds"]),
+            words.money(line["price_per_hour"]), words.money(line["amount"]),
+        )
+        for line in found["lines"]
+    ]  # fmt: skip
+    columns = ("PERSON", "FLAVOR", "LEASES", "TIME", "PRICE/H OF A DEVICE", "AMOUNT")
+    screen.table(columns, cells, empty="Nothing was billed in this month yet.")
+    state = "draft" if found["is_draft"] else f"invoice {found['number']}"
+    screen.facts(
+        (("total", f"{words.money(found['total'])} ({state})"), ("running", words.money(found["accruing"])))
+    )
+
+
+def only_team(portal: Any) -> str:
+    """Return the one team this person asks for, or stop with what to name."""
+    names = portal.get("me/")["teams"] or [t["slug"] for t in portal.get("teams/")["results"]]
+    if len(names) == 1:
+        return str(names[0])
+    raise typer.BadParameter(f"name one of your teams with --team: {', '.join(names) or 'none'}")

@@ -1,0 +1,57 @@
+"""What goes to the terminal: data to stdout, messages to stderr, plain where it is no terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from portal.cli.words import clean
+
+
+def out_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """Print rows as a table, or a sentence on stderr when there are none."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(clean(cell)) for cell in row))
+    if not shown.row_count:
+        say(empty)
+        return
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width, soft_wrap=not sys.stdout.isatty()).print(shown)
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one a line."""
+    rows = [(name, clean(value)) for name, value in pairs]
+    width = max(len(name) for name, _value in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def say(text: str) -> None:
+    """Print a message for a person to stderr."""
+    print(clean(text), file=sys.stderr)
+
+
+def refused(problem: dict[str, Any]) -> None:
+    """Print why the portal said no, and what to do next, to stderr."""
+    say(f"Refused: {problem.get('detail') or problem.get('title') or 'no reason given'}")
+    for entry in problem.get("errors", []):
+        say(f"  {entry.get('field')}: {entry.get('detail')}")
+    if problem.get("next"):
+        say(str(problem["next"]))
+    if problem.get("status") == 500:
+        say(f"Request id: {problem.get('request_id')}")

@@ -1,0 +1,48 @@
+"""Values as people read them in a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import datetime
+from typing import Any
+
+UNKNOWN = "unknown"
+
+
+def clean(value: Any) -> str:
+    """Return text without control characters: a name must not steer somebody's terminal."""
+    text = "" if value is None else str(value)
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
+
+
+def span(seconds: int | None) -> str:
+    """Return a length of time, e.g. ``1 h 30 min``; None is unknown."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 60:
+        return f"{seconds} s"
+    days, rest = divmod(seconds, 86_400)
+    hours, minutes = rest // 3600, rest % 3600 // 60
+    parts = [f"{n} {unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if n]
+    return " ".join(parts[:2])
+
+
+def when(text: str | None) -> str:
+    """Return an instant in local time; None is unknown."""
+    if not text:
+        return UNKNOWN
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return clean(text)
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def money(value: dict[str, str] | None) -> str:
+    """Return an amount with its currency; None is unknown."""
+    return UNKNOWN if value is None else clean(f"{value['amount']} {value['currency']}")
+
+
+def memory(mib: int) -> str:
+    """Return memory in GiB."""
+    return f"{mib / 1024:.0f} GiB"

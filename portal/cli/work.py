@@ -1,0 +1,182 @@
+"""Commands that ask, wait, extend, release and take back."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import screen, words
+from portal.cli.look import lease_facts, request_facts
+from portal.cli.run import STILL_WAITING, Json, Team, api, guarded
+
+POLL_S = 0.5
+Hours = Annotated[float, typer.Option(min=0, max=8784, help="Hours.")]
+Minutes = Annotated[int, typer.Option(min=0, max=527_040, help="Minutes.")]
+Seconds = Annotated[int, typer.Option(min=0, max=31_622_400, help="Seconds.")]
+Flavor = Annotated[str, typer.Argument(metavar="FLAVOR", help="What to ask for; see “berth flavors”.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many, all on one node.")]
+Priority = Annotated[str, typer.Option(help="low, normal or high.")]
+Name = Annotated[str, typer.Argument(metavar="ID")]
+
+
+def length(hours: float, minutes: int, seconds: int) -> int:
+    """Return the time asked for in whole seconds, or stop with what to give."""
+    total = round(hours * 3600) + minutes * 60 + seconds
+    if total < 1:
+        raise typer.BadParameter("say for how long with --hours, --minutes or --seconds")
+    return total
+
+
+@guarded
+def request(
+    flavor: Flavor,
+    hours: Hours = 0,
+    minutes: Minutes = 0,
+    seconds: Seconds = 0,
+    count: Count = 1,
+    team: Team = "",
+    name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
+    purpose: Annotated[str, typer.Option(help="What it is for.")] = "",
+    priority: Priority = "normal",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is active.")] = False,
+    timeout: Annotated[int, typer.Option(min=1, max=86_400, help="With --wait: seconds to wait.")] = 600,
+    as_json: Json = False,
+) -> None:
+    """Ask for GPU time. With --wait: exit code 0 when active, 4 when still waiting at the end."""
+    body: dict[str, Any] = {
+        "flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count,
+        "name": name, "purpose": purpose, "priority": priority, **({"team": team} if team else {}),
+    }  # fmt: skip
+    with api() as portal:
+        made = portal.post("requests/", body)
+        if not wait:
+            _told(made, as_json)
+            return
+        screen.say(f"{made['id']} is {made['state']}. Waiting up to {words.span(timeout)}.")
+        found = _await_active(portal, made["id"], timeout)
+    _end_of_wait(found, as_json)
+
+
+def _told(made: Any, as_json: bool) -> None:
+    if as_json:
+        screen.out_json(made)
+        return
+    print(made["id"])
+    screen.say(f"{made['state']}; {words.money(made['quote'])} for {words.span(made['duration_s'])}.")
+
+
+def _await_active(portal: Any, uid: str, timeout: int) -> Any:
+    """Return the lease once active, else the request as it stands when time is up or it will not start."""
+    until = time.monotonic() + timeout
+    while True:
+        asked = portal.get(f"requests/{uid}/")
+        for lease_uid in asked["leases"][:1]:
+            lease = portal.get(f"leases/{lease_uid}/")
+            if lease["state"] == "active":
+                lease["access"] = portal.get(f"leases/{lease_uid}/access/")
+                return lease
+        if asked["state"] not in ("awaiting_approval", "queued", "granted") or time.monotonic() >= until:
+            return asked
+        time.sleep(min(POLL_S, max(0.0, until - time.monotonic())))
+
+
+def _end_of_wait(found: Any, as_json: bool) -> None:
+    is_lease = found["id"].startswith("lse-")
+    if as_json:
+        screen.out_json(found)
+    elif is_lease:
+        lease_facts(found)
+    else:
+        request_facts(found)
+    if is_lease:
+        return
+    if found["state"] in ("awaiting_approval", "queued", "granted"):
+        screen.say("It still waits; it keeps its place. “berth show” tells when it starts.")
+        raise typer.Exit(STILL_WAITING)
+    screen.say(f"It will not start: {found['state']}.")
+    raise typer.Exit(1)
+
+
+@guarded
+def quote(
+    flavor: Flavor,
+    hours: Hours = 0,
+    minutes: Minutes = 0,
+    seconds: Seconds = 0,
+    count: Count = 1,
+    team: Team = "",
+    priority: Priority = "normal",
+    as_json: Json = False,
+) -> None:
+    """Say what a request would cost and when it would start. Changes nothing."""
+    body: dict[str, Any] = {"flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count}
+    with api() as portal:
+        found = portal.post("quote/", {**body, "priority": priority, **({"team": team} if team else {})})
+    if as_json:
+        screen.out_json(found)
+        return
+    starts = "now" if found["is_now"] else words.when(found["starts_at"])
+    screen.facts(
+        (
+            ("price", f"{words.money(found['price'])} ({words.money(found['price_per_hour'])} an hour)"),
+            ("start", "never" if found["is_impossible"] else starts),
+            *(("because", reason["sentence"]) for reason in found["reasons"]),
+            *(
+                (
+                    "or",
+                    f"{offer['count']} × {offer['flavor']} for {words.span(offer['duration_s'])}:"
+                    f" {words.when(offer['starts_at'])}, {words.money(offer['price'])}",
+                )
+                for offer in found["offers"]
+            ),
+        )
+    )
+
+
+@guarded
+def release(
+    names: Annotated[list[str], typer.Argument(metavar="ID...", help="Leases to end now.")],
+    as_json: Json = False,
+) -> None:
+    """End leases now; the money clock stops at once."""
+    with api() as portal:
+        done = [portal.post(f"leases/{_part(name)}/release/") for name in names]
+    if as_json:
+        screen.out_json(done)
+        return
+    for row in done:
+        screen.say(f"{row['id']} is {row['state']}; it cost {words.money(row['cost_so_far'])}.")
+
+
+@guarded
+def extend(
+    name: Name, hours: Hours = 0, minutes: Minutes = 0, seconds: Seconds = 0, as_json: Json = False
+) -> None:
+    """Give an active lease more time."""
+    extra = length(hours, minutes, seconds)
+    with api() as portal:
+        found = portal.post(f"leases/{_part(name)}/extend/", {"extra_s": extra})
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['id']} now ends {words.when(found['not_after'])}.")
+
+
+@guarded
+def withdraw(name: Name, as_json: Json = False) -> None:
+    """Take back a request that has not started."""
+    with api() as portal:
+        found = portal.post(f"requests/{_part(name)}/withdraw/")
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['id']} is {found['state']}.")
+
+
+def _part(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    from urllib.parse import quote as quoted
+
+    return quoted(name, safe="") or "-"

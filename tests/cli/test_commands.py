@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from portal.billing.metering import meter_all
+from portal.cli import work
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.states import LeaseState
+from tests.portal.builders import World
+
+
+def test_request_prints_only_the_id_on_stdout(world: World, berth: Any) -> None:
+    done = berth("request", "h100-1g-10gb", "--hours", "1.5", "--name", "try")
+
+    made = LeaseRequest.objects.get()
+    assert done.exit_code == 0
+    assert done.stdout == f"{made.uid}\n"
+    assert "0.68 EUR for 1 h 30 min" in done.stderr
+    assert (made.duration_s, made.name) == (5400, "try")
+
+
+def test_request_waits_until_active_and_prints_how_to_connect(
+    world: World, berth: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def agent_is_quick(_seconds: float) -> None:
+        world.turn()
+        world.ready(*Lease.objects.filter(state=LeaseState.PREPARING))
+
+    monkeypatch.setattr(work.time, "sleep", agent_is_quick)
+
+    done = berth("request", "h100-1g-10gb", "--minutes", "10", "--wait")
+
+    assert done.exit_code == 0, done.stderr
+    assert "export CUDA_VISIBLE_DEVICES=MIG-" in done.stdout
+
+
+def test_request_that_still_waits_ends_with_4(
+    world: World, berth: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(work.time, "sleep", lambda _s: None)
+
+    done = berth("request", "h100", "--seconds", "60", "--wait", "--timeout", "3", "--json")
+
+    assert done.exit_code == 4
+    assert json.loads(done.stdout)["state"] == "queued"
+
+
+def test_refusal_says_why_and_what_to_do_next(world: World, berth: Any) -> None:
+    done = berth("request", "no-such", "--hours", "1")
+
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "flavor: There is no such flavor" in done.stderr
+    assert "Correct the marked fields" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("request", "h100"), ("request",), ("nonsense",), ("extend", "lse-1"), ("request", "h100", "--hours", "x"),
+     ("list", "--limit", "0"), ("request", "h100", "--hours", "1", "--count", "0")],
+)  # fmt: skip
+def test_wrong_usage_ends_with_2(words: tuple[str, ...], berth: Any) -> None:
+    assert berth(*words).exit_code == 2
+
+
+def test_portal_that_is_away_ends_with_3(berth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from portal.cli import client
+
+    monkeypatch.setattr(client, "transport", None)
+    monkeypatch.setenv("BERTH_URL", "http://127.0.0.1:1")
+
+    done = berth("list")
+
+    assert done.exit_code == 3
+    assert "Cannot reach http://127.0.0.1:1" in done.stderr
+
+
+def test_list_shows_waiting_and_running_with_reason_and_cost(world: World, berth: Any) -> None:
+    lease = world.active("bob")
+    for _ in range(2):
+        world.submit("bob", "h100", count=4)
+    world.turn()
+
+    text = berth("list").stdout
+    data = json.loads(berth("list", "--mine", "--json").stdout)
+
+    assert lease.uid in text
+    assert "quota of Vision" in text
+    assert [row["id"] for row in data["leases"]][-1] == lease.uid
+    assert berth("list", who="charlie").stdout == ""
+
+
+def test_show_tells_how_to_connect_or_why_it_waits(world: World, berth: Any) -> None:
+    lease, waiting = world.active("bob"), world.submit("bob")
+
+    shown = berth("show", lease.uid)
+    queued = berth("show", waiting.uid)
+    foreign = berth("show", lease.uid, who="charlie")
+
+    assert "export CUDA_VISIBLE_DEVICES=MIG-" in shown.stdout
+    assert "place in queue" in queued.stdout
+    assert (foreign.exit_code, foreign.stdout) == (1, "")
+
+
+def test_release_extend_and_withdraw(world: World, berth: Any) -> None:
+    lease, waiting = world.active("bob"), world.submit("bob")
+
+    assert berth("extend", lease.uid, "--minutes", "5").exit_code == 0
+    assert json.loads(berth("release", lease.uid, "--json").stdout)[0]["state"] == "ending"
+    assert "withdrawn" in berth("withdraw", waiting.uid).stderr
+    assert berth("release", "../me").exit_code == 1
+
+
+def test_quote_says_price_and_unknown_start(world: World, berth: Any) -> None:
+    done = berth("quote", "h100", "--hours", "2", "--count", "2")
+
+    assert done.exit_code == 0
+    assert "14.40 EUR" in done.stdout
+
+
+def test_invoice_as_table_json_and_csv(world: World, berth: Any) -> None:
+    world.ended("bob", seconds=3600)
+    meter_all(now=world.now)
+    lease = Lease.objects.get()
+    month = f"{lease.activated_at:%Y-%m}"
+
+    assert "draft" in berth("invoice", "--month", month).stdout
+    assert json.loads(berth("invoice", "--month", month, "--json").stdout)["team"] == "perception"
+    assert berth("invoice", "--month", month, "--csv").stdout.startswith("\ufeffmonth,")
+    assert berth("invoice", who="finance").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["flavors", "teams", "nodes", "me"])
+def test_every_list_is_also_json(name: str, world: World, berth: Any) -> None:
+    assert json.loads(berth(name, "--json").stdout)
+    assert berth(name).exit_code == 0
+
+
+def test_a_name_cannot_steer_the_terminal(world: World, berth: Any) -> None:
+    bob = world.user("bob")
+    type(bob).objects.filter(pk=bob.pk).update(username="b\x1b[31mob\u202e")
+    world.submit("bob")
+
+    assert "\x1b" not in berth("list").stdout
+    assert "\u202e" not in berth("list").stdout
