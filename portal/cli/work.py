@@ -18,7 +18,7 @@ Seconds = Annotated[int, typer.Option(min=0, max=31_622_400, help="Seconds.")]
 Flavor = Annotated[str, typer.Argument(metavar="FLAVOR", help="What to ask for; see “berth flavors”.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many, all on one node.")]
 Priority = Annotated[str, typer.Option(help="low, normal or high.")]
-Name = Annotated[str, typer.Argument(metavar="ID")]
+Name = Annotated[str, typer.Argument(metavar="ID", help="As “berth list” shows it.")]
 
 
 def length(hours: float, minutes: int, seconds: int) -> int:
