@@ -48,6 +48,11 @@ class TeamRoom:
     left_text: str | None
     bound_by: str
 
+    @property
+    def scale(self) -> int | None:
+        """The length of the bar where no ceiling gives it one."""
+        return max(self.used, self.guaranteed, 1000) if self.ceiling is None else None
+
 
 @dataclass(frozen=True)
 class Next:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, gettext_noop
 
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, RequestEvent
 from portal.leases.states import EndReason, LeaseState, RequestState
@@ -52,6 +52,14 @@ LEASE_STEPS: dict[str, tuple[Any, str, str]] = {
 }
 # Events of one instant in the order they follow from each other.
 ORDER = (R.SUBMITTED, R.AWAITING_APPROVAL, R.QUEUED, *LEASE_STEPS)
+# What the lifecycle writes as a reason, so that it can be said in the reader's language.
+KNOWN_REASONS = (
+    gettext_noop("the node has not been heard"),
+    gettext_noop("the node is back"),
+    gettext_noop("the lease was lost"),
+    gettext_noop("it failed five times; an operator was told"),
+    gettext_noop("the node ended it"),
+)
 # A lease's own "granted" says the same as the request's; one of them is enough.
 SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}
 
@@ -126,4 +134,4 @@ def _reason(reason: str) -> str:
     """Return a stored reason in the reader's language where it is one of ours."""
     if reason in EndReason.values:
         return str(EndReason(reason).label) if reason else ""
-    return _(reason) if reason else ""
+    return _(reason) if reason in KNOWN_REASONS else reason

@@ -23,6 +23,7 @@ from portal.leases.services import submit_request, withdraw_request
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of
+from portal.web.figures import parse_duration, span
 from portal.web.requests_flavors import flavor_cards
 from portal.web.requests_forms import PRESETS, RequestForm
 from portal.web.requests_quote import quote_view
@@ -103,7 +104,7 @@ def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> Htt
     context: dict[str, Any] = {
         "form": form,
         "flavors": flavor_cards(team, chosen=chosen, now=timezone.now()),
-        "presets": PRESETS,
+        "presets": [(text, span(parse_duration(text))) for text in PRESETS],
         "team": team,
         "one_team": len(form.teams) == 1,
     }

@@ -37,6 +37,15 @@ def test_home_shows_my_lease_my_queue_and_why_it_waits(
     assert "Place in the queue" in text
 
 
+def test_a_quota_bar_is_as_long_as_its_ceiling(world: World, signed_in: SignedIn) -> None:
+    world.active("bob", "h100", count=2)
+
+    text = signed_in("bob").get("/").text
+
+    assert 'viewBox="0 0 8000 10"' in text
+    assert "6 GPU free" in text
+
+
 def test_without_a_picture_the_start_is_unknown_and_not_zero(world: World, signed_in: SignedIn) -> None:
     world.active("bob", "h100", count=8)
     world.submit("bob", "h100")
