@@ -6,7 +6,6 @@ from datetime import datetime
 
 from django.db.models import Q
 from django.utils import timezone
-from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -146,13 +145,12 @@ def prices_now(now: datetime) -> dict[int, tuple[int, str]]:
 
 def flavor_row(flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | None) -> Row:
     """Return a flavor in the caller's language; its device model must be at hand."""
-    is_zh = (get_language() or "").startswith("zh")
     micro, currency = prices.get(flavor.device_model_id, (None, ""))
     hourly = None if micro is None else int(pricing.exact_micro(flavor.share_milli * 3600, micro))
     return {
         "slug": flavor.slug,
-        "name": (is_zh and flavor.name_zh) or flavor.name,
-        "summary": (is_zh and flavor.summary_zh) or flavor.summary,
+        "name": flavor.shown_name,
+        "summary": flavor.shown_summary,
         "device_model": flavor.device_model.slug,
         "mode": flavor.mode,
         "profile": flavor.profile,

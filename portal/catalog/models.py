@@ -4,6 +4,7 @@ from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
 from django.db import models
 from django.db.models import F, Func, Q
+from django.utils.translation import get_language
 
 from portal.fleet.models import DeviceModel, Mode
 
@@ -50,6 +51,20 @@ class Flavor(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def shown_name(self) -> str:
+        """Return the name in the reader's language, the common one where there is none."""
+        return (self.name_zh if _is_chinese() else "") or self.name
+
+    @property
+    def shown_summary(self) -> str:
+        """Return the summary in the reader's language, the common one where there is none."""
+        return (self.summary_zh if _is_chinese() else "") or self.summary
+
+
+def _is_chinese() -> bool:
+    return (get_language() or "").startswith("zh")
 
 
 class RateCard(models.Model):

@@ -74,12 +74,12 @@ def check_possible(team: Team, flavor: Flavor, count: int) -> None:
     """Raise Impossible when no state of this installation could ever serve the request."""
     most = largest_node(flavor.device_model_id, flavor.mode)
     if most == 0:
-        raise Impossible(_("No device here offers %(flavor)s.") % {"flavor": flavor.name}, nearest_count=0)
+        raise Impossible(_("No device here offers %(flavor)s.") % {"flavor": flavor.shown_name}, nearest_count=0)
     per_device = 1 if flavor.mode == "exclusive" else max(1, 1000 // flavor.share_milli)
     if count > most * per_device:
         raise Impossible(
             _("The largest node can hold %(n)d of %(flavor)s at once.")
-            % {"n": most * per_device, "flavor": flavor.name},
+            % {"n": most * per_device, "flavor": flavor.shown_name},
             nearest_count=most * per_device,
         )
     ceiling = smallest_ceiling(team)
@@ -87,7 +87,7 @@ def check_possible(team: Team, flavor: Flavor, count: int) -> None:
     if ceiling is not None and unit * count > ceiling:
         raise Impossible(
             _("Your team's quota can never hold %(count)d of %(flavor)s: its ceiling allows %(n)d.")
-            % {"count": count, "flavor": flavor.name, "n": ceiling // unit},
+            % {"count": count, "flavor": flavor.shown_name, "n": ceiling // unit},
             nearest_count=ceiling // unit,
         )
 

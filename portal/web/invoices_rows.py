@@ -168,7 +168,7 @@ def _accruing(lease: Lease, micro: int) -> Accruing:
     return Accruing(
         uid=lease.uid,
         person=str(lease.user),
-        flavor=lease.flavor.name,
+        flavor=lease.flavor.shown_name,
         state=lease.state,
         since=lease.activated_at,
         amount=money(micro),

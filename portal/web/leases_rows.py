@@ -17,7 +17,7 @@ from portal.leases.models import Lease
 from portal.leases.selectors import seconds_left
 from portal.leases.states import EndReason, LeaseState
 from portal.web.figures import money, span
-from portal.web.requests_flavors import flavor_name, rates_now
+from portal.web.requests_flavors import rates_now
 from portal.web.requests_rows import what_text
 
 
@@ -83,7 +83,7 @@ def end_text(lease: Lease) -> str:
 
 
 def _row(lease: Lease, *, cost: int | None, hourly: int | None, now: datetime) -> LeaseRow:
-    what = what_text(flavor_name(lease.flavor), lease.count)
+    what = what_text(lease.flavor.shown_name, lease.count)
     is_on = lease.state in (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
     left_s = seconds_left(lease, now=now)
     run_s = _run_s(lease, now)

@@ -94,4 +94,4 @@ def _state(rate: Rate, now: datetime) -> str:
 
 def _flavor(flavor: Flavor, rate: Rate) -> FlavorPrice:
     exact = exact_micro(flavor.share_milli * 3600, rate.micro_per_hour)
-    return FlavorPrice(flavor.name, Decimal(flavor.share_milli) / 10, micro_text(exact))
+    return FlavorPrice(flavor.shown_name, Decimal(flavor.share_milli) / 10, micro_text(exact))

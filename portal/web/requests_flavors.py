@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from portal.catalog.models import Flavor, Rate
@@ -40,11 +39,6 @@ class FlavorCard:
     disabled: str
 
 
-def flavor_name(flavor: Flavor) -> str:
-    """Return the flavor's name in the present language."""
-    return (flavor.name_zh if _is_chinese() else "") or flavor.name
-
-
 def flavor_cards(team: Team, *, chosen: str, now: datetime) -> list[FlavorCard]:
     """Return every flavor on offer for a team, in the catalogue's order."""
     flavors = list(Flavor.objects.filter(is_active=True).select_related("device_model"))
@@ -75,10 +69,6 @@ def rates_now(model_ids: Iterable[int], *, now: datetime) -> dict[int, Rate]:
     return {rate.device_model_id: rate for rate in rows.select_related("card")}
 
 
-def _is_chinese() -> bool:
-    return (get_language() or "").startswith("zh")
-
-
 def _offered() -> set[tuple[int, str]]:
     """Return which modes the fleet offers on which device models, healthy or not."""
     rows = Device.objects.values_list("model_id", "modes").distinct()
@@ -104,8 +94,8 @@ def _card(
     hourly = int(exact_micro(flavor.share_milli * 3600, rate.micro_per_hour)) if rate else None
     return FlavorCard(
         value=flavor.slug,
-        title=flavor_name(flavor),
-        summary=(flavor.summary_zh if _is_chinese() else "") or flavor.summary,
+        title=flavor.shown_name,
+        summary=flavor.shown_summary,
         model=flavor.device_model.name,
         mode=flavor.mode,
         memory=memory(flavor.memory_mib) or "",

@@ -19,7 +19,6 @@ from portal.leases.services import RequestSpec, check_possible, check_spec, need
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.web.figures import duration_text, gpus, money, span
-from portal.web.requests_flavors import flavor_name
 from portal.web.requests_rows import what_text
 
 FILLS = "[name=flavor], #id_count, #id_duration"
@@ -83,7 +82,7 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     )
     refusal, nearest = _impossible(team, flavor, spec)
     return QuoteView(
-        what=what_text(flavor_name(flavor), spec.count),
+        what=what_text(flavor.shown_name, spec.count),
         duration=span(spec.duration_s) or "",
         total=money(price.amount_micro),
         per_hour=money(price.hourly_micro),
@@ -150,7 +149,7 @@ def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
         }
     if offer.kind == "later":
         return _("The same, later")
-    return what_text(flavor_name(offer.flavor), offer.count)
+    return what_text(offer.flavor.shown_name, offer.count)
 
 
 def _offer(
@@ -160,7 +159,7 @@ def _offer(
     fields = {"team": team.slug, "flavor": offer.flavor.slug, "count": offer.count, "duration": duration}
     if instead_of:
         fields["instead_of"] = instead_of
-    what = what_text(flavor_name(offer.flavor), offer.count)
+    what = what_text(offer.flavor.shown_name, offer.count)
     return OfferView(
         title=title,
         text=(_("for %(time)s") if what == title else _("%(what)s for %(time)s"))

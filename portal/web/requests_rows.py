@@ -15,7 +15,6 @@ from portal.leases.models import LeaseRequest
 from portal.leases.selectors import queue
 from portal.leases.states import RequestState
 from portal.web.figures import money, span
-from portal.web.requests_flavors import flavor_name
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _positions(waiting: Iterable[LeaseRequest]) -> dict[int, int]:
 
 
 def _row(request: LeaseRequest, position: int | None, starts_at: datetime | None) -> RequestRow:
-    what = what_text(flavor_name(request.flavor), request.count)
+    what = what_text(request.flavor.shown_name, request.count)
     return RequestRow(
         uid=request.uid,
         url=reverse("web:request", args=[request.uid]),
