@@ -146,7 +146,7 @@ def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow]) -> list[Next
     ends = [
         Next(row.ends_at, row.title, _("ends"), "hourglass", row.url)
         for row in leases
-        if row.ends_at is not None
+        if row.ends_at is not None and row.left_s
     ]
     starts = [
         Next(row.starts_at, row.title, _("should start"), "player-play", row.url)
