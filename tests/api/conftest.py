@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from django.test import Client
 from django.utils import timezone
+from jsonschema import Draft202012Validator
 
 from portal.accounts.services import create_token
 from tests.portal.builders import World
@@ -91,8 +91,7 @@ def answer_fits(openapi: Any) -> Callable[[Any, Any], None]:
 def _matches(described: str, path: str) -> bool:
     left, right = described.removeprefix("/api/v1/").split("/"), path.split("/")
     return len(left) == len(right) and all(
-        a.startswith("{") == b.startswith("{")
-        and (a.startswith("{") or a == b)
+        (a.startswith("{") == b.startswith("{") and (a.startswith("{") or a == b))
         or (a.startswith("{") and not b.startswith("{") and "role" in a)
         for a, b in zip(left, right, strict=True)
     )
