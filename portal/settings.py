@@ -185,6 +185,7 @@ LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
 USE_I18N = True
+FORMAT_MODULE_PATH = ["portal.formats"]
 USE_TZ = True
 TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
 

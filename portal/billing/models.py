@@ -5,6 +5,7 @@ from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
 from django.db import models
 from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from portal.catalog.models import Rate
 from portal.common.ids import invoice_uid
@@ -15,7 +16,7 @@ from portal.teams.models import Team
 class PeriodState(models.TextChoices):
     """Steps of a billing period."""
 
-    OPEN = "open", _("Open")
+    OPEN = "open", pgettext_lazy("month", "Open")
     CLOSING = "closing", _("Closing")
     CLOSED = "closed", _("Closed")
 

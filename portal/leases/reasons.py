@@ -24,16 +24,17 @@ def _gpus(milli: Any) -> str:
     return f"{int(milli or 0) / 1000:g}"
 
 
-def _when(reason: Figures) -> str:
-    """Return " The next one ends …" or nothing when no end is known."""
+def _with_end(why: str, reason: Figures) -> str:
+    """Return the sentence and when the first lease in the way ends; the sentence alone when unknown."""
     raw = reason.get("next_end")
     if not raw:
-        return ""
+        return why
     try:
         at = timezone.localtime(datetime.fromisoformat(str(raw)))
     except ValueError:
-        return ""
-    return " " + _("The first one in the way ends by %(at)s.") % {"at": date_format(at, "Y-m-d H:i")}
+        return why
+    when = date_format(at, "Y-m-d H:i")
+    return _("%(why)s The first one in the way ends by %(at)s.") % {"why": why, "at": when}
 
 
 def _quota_ceiling(r: Figures) -> str:
@@ -55,29 +56,30 @@ def _behind(r: Figures) -> str:
 
 
 def _no_capacity(r: Figures) -> str:
-    return (
-        _("All matching devices are busy: %(free)s of %(total)s free, %(wanted)s wanted.")
-        % {"free": r.get("free", "?"), "total": r.get("total", "?"), "wanted": r.get("wanted", "?")}
-    ) + _when(r)
+    why = _("All matching devices are busy: %(free)s of %(total)s free, %(wanted)s wanted.") % {
+        "free": r.get("free", "?"),
+        "total": r.get("total", "?"),
+        "wanted": r.get("wanted", "?"),
+    }
+    return _with_end(why, r)
 
 
 def _fragmented(r: Figures) -> str:
-    return _(
-        "Enough is free in all, but in pieces too small for this size. A smaller size would fit sooner."
-    ) + _when(r)
+    why = _("Enough is free in all, but in pieces too small for this size. A smaller size would fit sooner.")
+    return _with_end(why, r)
 
 
 def _gang_incomplete(r: Figures) -> str:
-    return (
-        _("Only %(fits)s of %(wanted)s fit on one node now, and they start together or not at all.")
-        % {"fits": r.get("fits", "?"), "wanted": r.get("wanted", "?")}
-    ) + _when(r)
+    why = _("Only %(fits)s of %(wanted)s fit on one node now, and they start together or not at all.") % {
+        "fits": r.get("fits", "?"),
+        "wanted": r.get("wanted", "?"),
+    }
+    return _with_end(why, r)
 
 
 def _shared_with_other_team(r: Figures) -> str:
-    return _(
-        "Shared devices have room, but another team holds them and devices are not shared across teams."
-    ) + _when(r)
+    why = _("Shared devices have room, but another team holds them and devices are not shared across teams.")
+    return _with_end(why, r)
 
 
 def _nodes_blocked(r: Figures) -> str:

@@ -6,6 +6,7 @@ from django import forms
 from django.core.validators import MaxValueValidator
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from portal.audit.models import AuditEntry
 
@@ -18,7 +19,9 @@ class AuditFilter(forms.Form):
     """Which audit entries to list; every field narrows."""
 
     actor = forms.CharField(label=_("Who"), required=False, max_length=150, widget=forms.TextInput(_TEXT))
-    action = forms.CharField(label=_("What"), required=False, max_length=60, widget=forms.TextInput(_TEXT))
+    action = forms.CharField(
+        label=pgettext_lazy("audit", "What"), required=False, max_length=60, widget=forms.TextInput(_TEXT)
+    )
     target = forms.CharField(label=_("On what"), required=False, max_length=80, widget=forms.TextInput(_TEXT))
     since = forms.DateField(
         label=_("From"), required=False, validators=[_SANE], widget=forms.DateInput(_DATE)

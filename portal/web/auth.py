@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render, resolve_url
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
@@ -52,7 +53,7 @@ class SignInForm(forms.Form):
     """Name and password; the sentence of a refusal does not tell which of them was wrong."""
 
     username = forms.CharField(
-        label=_("Name"),
+        label=pgettext_lazy("sign-in", "Name"),
         max_length=150,
         widget=forms.TextInput(
             {"class": "form-control", "autocomplete": "username", "autocapitalize": "none"}
