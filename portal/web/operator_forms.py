@@ -22,5 +22,6 @@ class EnrolForm(forms.Form):
         label=_("Name of the node"),
         max_length=60,
         help_text=_("Letters, digits and dashes; usually its host name."),
+        error_messages={"invalid": _("Use letters, digits and dashes only.")},
         widget=forms.TextInput({"class": "form-control", "placeholder": "gpu-05", "autocomplete": "off"}),
     )

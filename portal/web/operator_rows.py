@@ -12,7 +12,11 @@ from portal.fleet.models import HealthEvent, Node
 from portal.leases.states import LIVE_LEASES
 from portal.web.cluster_map import shown_state
 
-ENROL_COMMAND = "python -m nodeagent --portal {portal} --node {node} --state {folder} --enrol-token {secret}"
+ENROL_COMMAND = r"""python -m nodeagent \
+  --portal {portal} \
+  --node {node} \
+  --state {folder} \
+  --enrol-token {secret}"""
 
 
 @dataclass(frozen=True, slots=True)

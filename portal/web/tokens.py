@@ -48,7 +48,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "form": TokenForm() if secret else form,
         "secret": secret,
         "new_name": form.cleaned_data["name"] if secret else "",
-        "login_command": f"berth login --url {request.scheme}://{request.get_host()} --token {secret}",
+        "login_command": f"berth login --url {request.scheme}://{request.get_host()} --token -",
     }
     return render(request, "web/tokens.html", context, status=422 if form.is_bound and not secret else 200)
 

@@ -58,11 +58,13 @@ def test_nobody_but_operators_works_on_nodes(world: World, signed_in: SignedIn, 
 def test_a_node_goes_out_of_service_with_a_reason_and_comes_back(world: World, signed_in: SignedIn) -> None:
     operator = signed_in("operator")
 
+    asked = operator.get("/cluster/gpu-01/").text
     operator.post("/operations/nodes/gpu-01/cordon/", {"reason": "memory exchange"})
     out = Node.objects.get(name="gpu-01")
     page = operator.get("/cluster/gpu-01/").text
     operator.post("/operations/nodes/gpu-01/uncordon/")
 
+    assert 'name="reason"' in asked
     assert (out.is_cordoned, out.cordon_reason) == (True, "memory exchange")
     assert "memory exchange" in page
     assert not Node.objects.get(name="gpu-01").is_cordoned
@@ -91,7 +93,8 @@ def test_enrolling_shows_the_command_with_a_token_that_is_only_kept_as_a_digest(
     answer = signed_in("operator").post("/operations/nodes/enrol/", {"name": "gpu-09"})
 
     secret = re.findall(r"enr_[\w-]+", answer.text)[0]
-    assert "python -m nodeagent --portal ws://testserver --node gpu-09 --state" in answer.text
+    command = answer.text.replace(" \\\n ", "")
+    assert "python -m nodeagent --portal ws://testserver --node gpu-09 --state" in command
     assert "no-store" in answer.headers["Cache-Control"]
     assert bytes(EnrolToken.objects.get(node__name="gpu-09").digest) == digest_of(secret)
 
