@@ -19,7 +19,7 @@ up: $(PRIVATE_UV)
 	@$(RUN) python -m portal.embedded up
 
 test: $(PRIVATE_UV)
-	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(ARGS)
+	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-n auto --maxprocesses 4 --dist loadfile)
 
 lint: $(PRIVATE_UV)
 	@$(DEV) .ci/lint

@@ -129,6 +129,11 @@ def _start(config: pytest.Config) -> None:
         config.stash[_engines] = Engines()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hush what is meant to be so: static files come from their sources, nothing is collected."""
+    config.addinivalue_line("filterwarnings", "ignore:No directory at:UserWarning")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Start at once under pytest-xdist: there the controller never sees the collected tests."""
     if session.config.getoption("dist", "no") != "no" and not session.config.option.collectonly:
