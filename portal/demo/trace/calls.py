@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 MOST_WAIT_S = 30.0
 ANSWER_WITHIN_S = 60.0
 PATIENT_TRIES = 40
+# Web servers close a kept-alive connection that is idle for about five seconds.
+IDLE_S = 3.0
 Body = dict[str, Any]
 
 
@@ -60,6 +62,7 @@ class Connection:
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._used_at = 0.0
 
     async def call(
         self, method: str, path: str, *, token: str, body: Body | None = None, key: str = ""
@@ -67,9 +70,14 @@ class Connection:
         """Make one call; raises OSError or EOFError when the connection broke, which is then closed."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
+                now = asyncio.get_running_loop().time
+                if now() - self._used_at > IDLE_S:
+                    self.close()
                 reader, writer = self._streams or await self._open()
                 writer.write(self._request(method, path, token, body, key))
-                return await _read_answer(reader)
+                answer = await _read_answer(reader)
+                self._used_at = now()
+                return answer
         except BaseException:
             self.close()
             raise

@@ -1,0 +1,1 @@
+"""Measurements of a running Berth, from outside: ``make bench`` or ``make bench ARGS="latency throughput"``."""

@@ -1,0 +1,59 @@
+"""``python -m tools.bench [latency] [throughput] [startup] [live] [--repeat N] [--json]``: all by default."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tools.bench import latency, live, machine, startup, throughput
+
+BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
+    "throughput": ("1,000 single-GPU requests at once on 16 GPUs, released when active", throughput.measure),
+    "startup": ("first and second start to the first page, memory 10 s after it", startup.measure),
+    "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
+}
+
+
+def main() -> None:
+    options = _options()
+    found: dict[str, Any] = {"machine": machine.describe(), "benches": []}
+    if not options.json:
+        _print("machine", found["machine"])
+    for name in [n for n in BENCHES if n in options.names] * options.repeat:
+        title, measure = BENCHES[name]
+        before = machine.load()
+        figures = measure()
+        row = {"name": name, "what": title, "command": f'make bench ARGS="{name}"', "load_before": before}
+        found["benches"].append(row | {"figures": figures})
+        if not options.json:
+            _print(f"{name}: {title}; load {before}", figures)
+    if options.json:
+        json.dump(found, sys.stdout)
+        print()
+
+
+def _options() -> argparse.Namespace:
+    known = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
+    known.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    known.add_argument("--repeat", type=int, default=1, help="measure each so often (1)")
+    known.add_argument("--json", action="store_true", help="print one JSON object")
+    options = known.parse_args()
+    if wrong := set(options.names) - set(BENCHES):
+        known.error(f"there is no benchmark {min(wrong)!r}; there are {', '.join(BENCHES)}")
+    options.names = options.names or list(BENCHES)
+    return options
+
+
+def _print(title: str, figures: dict[str, Any]) -> None:
+    print(f"\n{title}")
+    for name, value in figures.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        print(f"  {name:<36} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Live data: CPU per delivered frame and how late frames arrive, by ``tools.bench_live``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from tools.bench.stack import NOT_INHERITED, ROOT
+
+
+def measure() -> dict[str, Any]:
+
+    env = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    command = [sys.executable, "-m", "tools.bench_live", "--json"]
+    made = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(made.stdout.strip().splitlines()[-1])
+    return found
