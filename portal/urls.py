@@ -21,6 +21,7 @@ urlpatterns = [
     path("healthz", operations.healthz, name="healthz"),
     path("readyz", operations.readyz, name="readyz"),
     path("metrics", operations.metrics, name="metrics"),
+    path("docs/errors", operations.error_codes, name="error_codes"),
     path("language/", login_not_required(set_language), name="set_language"),
     path("jsi18n/", login_not_required(_catalog), name="javascript-catalog"),
 ]

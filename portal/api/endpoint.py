@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from portal.accounts.models import Scope, User
-from portal.api.errors import UncleanText
+from portal.api.errors import LengthRequired, UncleanText
 from portal.api.fields import Body
 from portal.api.permissions import ScopeAllows
 from portal.common.errors import Forbidden, Invalid
@@ -70,6 +70,8 @@ class Endpoint(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check who calls, then refuse query parameters that nobody would read."""
         super().initial(request, *args, **kwargs)
+        if "HTTP_TRANSFER_ENCODING" in request.META and not request.META.get("CONTENT_LENGTH"):
+            raise LengthRequired
         _require_utf8(request.META.get("QUERY_STRING", ""))
         unknown = set(request.query_params) - self.parameters
         if unknown:
@@ -80,12 +82,11 @@ class Endpoint(APIView):
                 }
             )
 
-    def given(self, shape: type[Body]) -> dict[str, Any]:
-        """Return the query parameters that a shape names, checked, without those not given."""
-        form = shape(data=self.request.query_params.dict())
-        form.is_valid(raise_exception=True)
-        found: dict[str, Any] = form.validated_data
-        return found
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keep answers out of every cache on the way: they are one person's."""
+        final = super().finalize_response(request, response, *args, **kwargs)
+        final.headers.setdefault("Cache-Control", "no-store")
+        return final
 
     def narrow(self, rows: QuerySet[T], filters: type[FilterSet]) -> QuerySet[T]:
         """Return the rows that the query parameters ask for, or raise Invalid naming the others."""

@@ -99,6 +99,15 @@ class BodyTooLarge(BerthError):
     next_step = _("Send at most 1 MiB.")
 
 
+class LengthRequired(BerthError):
+    """A body in chunks: the web server cannot hand it on."""
+
+    code = "length_required"
+    status = 411
+    title = _("Say how long the body is")
+    next_step = _("Send a Content-Length header instead of a chunked body.")
+
+
 class PreconditionRequired(BerthError):
     """An edit without saying which version it edits."""
 

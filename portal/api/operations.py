@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from portal.accounts.models import User
 from portal.accounts.selectors import live_token
 from portal.billing.models import UsageRecord
+from portal.common.errors import catalogue
 from portal.common.live import redis_client
 from portal.common.middleware import problem
 from portal.common.models import OutboxItem
@@ -104,6 +105,17 @@ def metrics(request: HttpRequest) -> HttpResponse:
     registry = CollectorRegistry()
     registry.register(Figures(timezone.now()))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+@login_not_required
+@require_safe
+def error_codes(_request: HttpRequest) -> HttpResponse:
+    """Answer what every error code means and what to do about it: where the ``type`` of a problem leads."""
+    rows = {
+        code: {"status": kind.status, "title": str(kind.title), "next": str(kind.next_step)}
+        for code, kind in catalogue().items()
+    }
+    return JsonResponse(rows, json_dumps_params={"ensure_ascii": False, "indent": 2})
 
 
 def _is_local(request: HttpRequest) -> bool:

@@ -61,7 +61,8 @@ def team_to_ask_for(rights: Rights, slug: str | None) -> Team:
         return visible_team(rights, slug)
     ids = set(rights.teams_with((Role.RESEARCHER, Role.ADMIN)))
     if len(ids) != 1:
-        raise Invalid(fields={"team": _("Name the team you ask for.")})
+        names = ", ".join(Team.objects.filter(pk__in=ids).values_list("slug", flat=True)[:20])
+        raise Invalid(fields={"team": _("Name the team you ask for: %(names)s.") % {"names": names or "–"}})
     return Team.objects.get(pk=ids.pop())
 
 

@@ -161,6 +161,14 @@ def test_headers_that_are_no_token_are_401(header: str, world: World, calls: Any
     assert _is_problem(answer)
 
 
+def test_a_body_in_chunks_is_asked_for_its_length(world: World, calls: Any) -> None:
+    answer = calls("bob").client.generic(
+        "POST", "/api/v1/requests/", headers={"Transfer-Encoding": "chunked"}
+    )
+
+    assert (answer.status_code, answer.json()["code"]) == (411, "length_required")
+
+
 def test_text_with_every_kind_of_character_comes_back_as_it_was(world: World, calls: Any) -> None:
     name = "‮naïve 🚀 语音 <script>alert(1)</script> [[[[{{{{ ' \" \\ %s {0}"
 

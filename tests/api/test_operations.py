@@ -53,3 +53,16 @@ def test_figures_are_for_this_host_and_for_operators(world: World, client: Clien
 
 def test_nothing_is_changed_through_these_addresses(client: Client) -> None:
     assert [client.post(at).status_code for at in ("/healthz", "/readyz", "/metrics")] == [405, 405, 405]
+
+
+def test_type_of_a_problem_leads_to_its_meaning(client: Client) -> None:
+    refused = client.get("/api/v1/me/").json()
+
+    meaning = client.get(refused["type"].partition("#")[0]).json()[refused["code"]]
+
+    assert meaning["status"] == refused["status"] == 401
+    assert meaning["next"] == refused["next"]
+
+
+def test_answers_stay_out_of_caches(client: Client) -> None:
+    assert client.get("/api/v1/me/")["Cache-Control"] == "no-store"
