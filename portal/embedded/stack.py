@@ -155,7 +155,8 @@ class Stack:
         return pid is not None and postgres.is_ready(self.places.cluster, pid)
 
     def _prepare_database(self) -> None:
-        mark = self.places.cluster.parent / "migrated"
+        # Inside the cluster, so that it goes with the data it speaks of.
+        mark = self.places.cluster / "berth_migrated"
         figure = fingerprint.of_installed()
         if self.own_database and mark.exists() and mark.read_text() == figure:
             self._tell("tables", "up to date")
