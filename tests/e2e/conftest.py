@@ -71,7 +71,9 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def browser(url: str) -> Iterator[Any]:
     """Debian's Chromium; started after the stack, which is the slower of the two."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=15_000)
 
     flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     with sync_playwright() as play:
