@@ -191,3 +191,23 @@ def test_what_no_device_can_serve_is_impossible_and_says_the_nearest(world: Worl
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "count"
+
+
+def test_asking_for_a_foreign_team_answers_as_for_one_that_is_not_there(world: World, calls: Any) -> None:
+    world.submit("bob")
+    charlie = calls("charlie")
+
+    for path in ("requests/", "quote/"):
+        foreign = charlie.post(path, {**BODY, "team": "perception"})
+        missing = charlie.post(path, {**BODY, "team": "no-such-team"})
+        assert foreign.status_code == missing.status_code == 404
+        assert {**foreign.json(), "request_id": ""} == {**missing.json(), "request_id": ""}
+    for path in ("requests/?team=", "leases/?team=", "usage/?team=", "invoices/?team="):
+        assert charlie.get(path + "perception").json() == charlie.get(path + "no-such-team").json()
+
+
+def test_reasons_come_in_the_language_asked_for(world: World, calls: Any) -> None:
+    answer = calls("bob").post("requests/", {**BODY, "flavor": "no-such"}, **{"Accept-Language": "zh-hans"})
+
+    assert answer["Content-Language"] == "zh-hans"
+    assert answer.json()["code"] == "invalid"
