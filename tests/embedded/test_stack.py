@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -64,8 +65,8 @@ class Running:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         names = {}
         for pid in listed:
-            log = Path(os.readlink(f"/proc/{pid}/fd/1"))
-            names[log.stem] = int(pid)
+            with contextlib.suppress(OSError):  # one that just died has no files any more
+                names[Path(os.readlink(f"/proc/{pid}/fd/1")).stem] = int(pid)
         return names
 
     def processes(self) -> list[str]:
