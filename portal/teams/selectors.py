@@ -39,15 +39,24 @@ class Rights:
         """Say whether one of the roles is held on any team."""
         return any(role in roles for _team, role in self.held)
 
+    @cached_property
+    def held_on_root(self) -> frozenset[str]:
+        """Return the roles held on the organisation itself: fleet, prices and months belong to it."""
+        over_all = [team_id for team_id, role in self.held if role in (Role.OPERATOR, Role.FINANCE)]
+        if not over_all:
+            return frozenset()
+        roots = set(Team.objects.filter(pk__in=over_all, parent=None).values_list("pk", flat=True))
+        return frozenset(role for team_id, role in self.held if team_id in roots)
+
     @property
     def is_operator(self) -> bool:
-        """Operators run the fleet."""
-        return self.has_anywhere(Role.OPERATOR)
+        """Operators of the organisation run the fleet."""
+        return Role.OPERATOR in self.held_on_root
 
     @property
     def is_finance(self) -> bool:
-        """Finance sees every invoice below its team and owns the rates."""
-        return self.has_anywhere(Role.FINANCE)
+        """Finance of the organisation owns prices and months; finance of a team sees its invoices only."""
+        return Role.FINANCE in self.held_on_root
 
     def require(self, team: Team, *roles: str) -> None:
         """Raise NotFound when the team is not visible, Forbidden when the role is missing."""
