@@ -30,12 +30,11 @@ from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES, RequestState
 from portal.notifications.models import Notification
 from portal.quotas.models import Quota
-from portal.quotas.selectors import headroom
+from portal.quotas.selectors import headroom, may_set_quota
 from portal.quotas.services import set_quota
 from portal.teams.models import Membership, Role, Team
 from portal.teams.selectors import below, visible_team, visible_teams
 from portal.web.invoices_months import named
-from portal.web.teams_rows import may_set_quota
 
 TAG = "teams"
 MOST_MILLI = 10**9

@@ -19,6 +19,7 @@ from portal.common.retry import is_passing
 log = logging.getLogger(__name__)
 Handler = Callable[[HttpRequest], HttpResponse]
 _UNCLEAN = re.compile("[\x00\ud800-\udfff]")
+CLEAN = "Send the address as percent-encoded UTF-8 without control characters."
 _CHARSETS = {"", "utf-8", "utf8", "us-ascii", "ascii"}
 
 
@@ -43,16 +44,26 @@ def refuse_unclean_input(get_response: Handler) -> Handler:
     def middleware(request: HttpRequest) -> HttpResponse:
         query = request.META.get("QUERY_STRING", "")
         if "%00" in query or _UNCLEAN.search(request.path) or "%00" in request.path:
-            return problem(request, 400, "unclean_text", "The address holds a NUL or broken character.")
+            return problem(
+                request, 400, "unclean_text", "The address holds a NUL or broken character.", next_step=CLEAN
+            )
         charset = str(request.content_params.get("charset", "") if request.content_params else "").lower()
         if charset not in _CHARSETS:
-            return problem(request, 415, "unknown_charset", "Send text as UTF-8.")
+            return problem(
+                request,
+                415,
+                "unknown_charset",
+                "This charset is not spoken here.",
+                next_step="Send text as UTF-8.",
+            )
         try:
             surrogate = any(_UNCLEAN.search(value) for pair in request.GET.lists() for value in pair[1])
         except UnicodeError:
             surrogate = True
         if surrogate:
-            return problem(request, 400, "unclean_text", "The address holds a broken character.")
+            return problem(
+                request, 400, "unclean_text", "The address holds a broken character.", next_step=CLEAN
+            )
         return get_response(request)
 
     return middleware

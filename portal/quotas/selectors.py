@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from portal.quotas.models import Quota
-from portal.teams.models import Team
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +46,9 @@ def smallest_ceiling(team: Team) -> int | None:
     """Return the lowest ceiling of the lineage: more than this can never be granted to the team."""
     rows = Quota.objects.filter(team_id__in=team.lineage).values_list("ceiling_milli", flat=True)
     return min((ceiling for ceiling in rows if ceiling is not None), default=None)
+
+
+def may_set_quota(rights: Rights, team: Team) -> bool:
+    """Say whether this person decides on the team's quota: an admin of a team above, or an operator."""
+    above = any(role == Role.ADMIN and team_id in team.lineage[:-1] for team_id, role in rights.held)
+    return above or rights.has(team, Role.OPERATOR)

@@ -12,6 +12,7 @@ from portal.audit.memberships import end_role, give_role
 from portal.billing.selectors import currency
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.quotas.models import Quota
+from portal.quotas.selectors import may_set_quota
 from portal.quotas.services import set_quota
 from portal.teams.models import Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
@@ -22,7 +23,6 @@ from portal.web.teams_page import leases_of, waiting_of
 from portal.web.teams_rows import (
     approval_hours,
     limits_above,
-    may_set_quota,
     members_of,
     quota_bar,
     spend_of,

@@ -14,7 +14,8 @@ from django.utils.translation import gettext as _
 
 from portal.billing.selectors import currency, period_of, team_spend
 from portal.quotas.models import Quota
-from portal.teams.models import Membership, Role, Team
+from portal.quotas.selectors import may_set_quota
+from portal.teams.models import Membership, Team
 from portal.teams.selectors import Rights
 from portal.teams.services import roles_to_give
 from portal.web.figures import HOUR_S, gpus, money
@@ -95,12 +96,6 @@ def quota_bar(label: str, quota: Quota, *, hint: str = "") -> QuotaBar:
         ceiling_text=gpus(ceiling),
         hint=hint,
     )
-
-
-def may_set_quota(rights: Rights, team: Team) -> bool:
-    """Say whether this person decides on the team's quota: an admin of a team above, or an operator."""
-    above = any(role == Role.ADMIN and team_id in team.lineage[:-1] for team_id, role in rights.held)
-    return above or rights.has(team, Role.OPERATOR)
 
 
 def limits_above(team: Team) -> list[QuotaBar]:
