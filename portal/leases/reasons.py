@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 Figures = dict[str, Any]
 
@@ -84,7 +84,9 @@ def _shared_with_other_team(r: Figures) -> str:
 
 def _nodes_blocked(r: Figures) -> str:
     nodes = r.get("nodes") or []
-    names = ", ".join(str(n.get("name", n)) if isinstance(n, dict) else str(n) for n in nodes)
+    names = pgettext("list", ", ").join(
+        str(n.get("name", n)) if isinstance(n, dict) else str(n) for n in nodes
+    )
     return ngettext(
         "The node that could serve this is not available now: %(names)s.",
         "The nodes that could serve this are not available now: %(names)s.",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import pgettext
+
 from portal.fleet.models import HealthEvent, Mode, Node
 from portal.leases.models import Lease
 from portal.leases.selectors import visible_leases
@@ -69,7 +71,7 @@ def devices_of(node: Node) -> list[DeviceRow]:
             short_uuid=f"{row.uuid[:12]}…",
             model=row.model.name,
             memory=memory(row.model.memory_mib),
-            modes=", ".join(str(Mode(mode).label) for mode in row.modes),
+            modes=pgettext("list", ", ").join(str(Mode(mode).label) for mode in row.modes),
             health=row.get_health_display(),
             tone=TONES[row.health],
             reason=row.health_reason,

@@ -15,6 +15,7 @@ from portal.billing.metering import events_by_lease
 from portal.billing.models import BillingPeriod, UsageRecord
 from portal.billing.selectors import InvoiceView, LineView, accruing_by_lease
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
+from portal.catalog.selectors import shown_names
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.models import Team
@@ -109,8 +110,9 @@ def bill(view: InvoiceView, *, now: datetime) -> Bill:
     running = accruing_by_lease([view.team.pk], view.period, now=now) if view.is_draft else []
     cents = apportion([Fraction(micro) for _lease, micro in running])
     hours = gpu_hours([line.share_milli_seconds for line in view.lines])
+    words = shown_names(line.flavor for line in view.lines)
     return Bill(
-        lines=[_line(line, spent) for line, spent in zip(view.lines, hours, strict=True)],
+        lines=[_line(row, spent, words) for row, spent in zip(view.lines, hours, strict=True)],
         total=money(view.total_micro),
         gpu_hours=sum(hours, Decimal(0)),
         leases=sum(line.lease_count for line in view.lines),
@@ -149,11 +151,11 @@ def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dic
     return found
 
 
-def _line(line: LineView, hours: Decimal) -> Line:
+def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> Line:
     return Line(
         position=line.position,
         person=line.person,
-        flavor=line.flavor,
+        flavor=words[line.flavor],
         device_model=line.device_model,
         leases=line.lease_count,
         length=span(line.seconds),

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -91,7 +92,7 @@ def _row(token: ApiToken, now: datetime) -> TokenRow:
         key=token.pk,
         name=token.name,
         prefix=token.prefix,
-        scopes=", ".join(str(Scope(scope).label) for scope in token.scopes),
+        scopes=pgettext("list", ", ").join(str(Scope(scope).label) for scope in token.scopes),
         state=state,
         created_at=token.created_at,
         expires_at=token.expires_at,

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
+from django.utils.translation import ngettext
 
 from portal.accounts.models import Scope
 from portal.accounts.services import MAX_TOKEN_DAYS
 
 DAYS = (1, 7, 30, MAX_TOKEN_DAYS)
+
+
+def _lengths() -> list[tuple[int, str]]:
+    return [(n, ngettext("%(n)d day", "%(n)d days", n) % {"n": n}) for n in DAYS]
 
 
 class TokenForm(forms.Form):
@@ -30,7 +34,7 @@ class TokenForm(forms.Form):
     days = forms.TypedChoiceField(
         label=_("Lives for"),
         coerce=int,
-        choices=[(n, ngettext_lazy("%(n)d day", "%(n)d days", n) % {"n": n}) for n in DAYS],
+        choices=_lengths,
         initial=30,
         widget=forms.Select({"class": "form-select"}),
     )
