@@ -73,7 +73,8 @@ function tips(map, unknown, signal) {
 
 function heldBy(nodes) {
   const held = [];
-  for (const seen of Object.values(nodes)) {
+  for (const [name, seen] of Object.entries(nodes)) {
+    held.push(`${name}:${seen.state}`);
     for (const [uuid, facts] of Object.entries(seen.devices ?? {})) {
       for (const [lease, start] of facts.slots ?? []) held.push(`${uuid}:${lease}:${start}`);
     }
@@ -82,7 +83,7 @@ function heldBy(nodes) {
 }
 
 /** Draw one `[data-map]` from its JSON and keep it live.
- *  When a frame shows that other leases hold slices, `map:changed` asks the page for new JSON; it is drawn after the swap.
+ *  When a frame shows that other leases hold slices or a node fell silent, `map:changed` asks the page for new JSON; it is drawn after the swap.
  */
 export function mount(map, signal) {
   const unknown = map.dataset.textUnknown;

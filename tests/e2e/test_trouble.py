@@ -51,13 +51,17 @@ def test_page_of_another_role_says_whose_it_is(visit):
 @needs_own_stack
 def test_silent_node_is_shown_as_silent_until_it_speaks_again(visit, stack):
     page = visit("bob").open("/cluster/gpu-03/")
-    map_state = page.locator("[data-map]")
-    expect(map_state).to_contain_text("Online")
+    picture, lead = page.locator("[data-map]"), page.locator("#node-state")
+    expect(picture).to_contain_text("Online")
 
     with stack.silenced("gpu-03"):
-        expect(map_state).to_contain_text("Silent", timeout=20_000)
+        expect(picture).to_contain_text("Silent", timeout=20_000)
+        expect(lead).to_contain_text("Silent")
+        expect(page.get_by_text("This node is silent")).to_be_visible()
 
-    expect(map_state).to_contain_text("Online", timeout=20_000)
+    expect(picture).to_contain_text("Online", timeout=20_000)
+    expect(lead).to_contain_text("Online")
+    expect(page.get_by_text("This node is silent")).not_to_be_visible()
 
 
 @needs_own_stack
