@@ -19,15 +19,13 @@ def item(
 
 
 @pytest.mark.parametrize(
-    "needs", [item(marked=True), item(fixtures=("tmp_path", "db")), item(databases={"default"})], ids=str
+    "needs", [item(marked=True), item(fixtures=("tmp_path", "db")), item(databases={"default"})]
 )
 def test_a_test_that_uses_the_database_brings_the_servers_up(needs: SimpleNamespace) -> None:
     assert engines._needs_servers(needs)
 
 
-@pytest.mark.parametrize(
-    "plain", [item(), item(fixtures=("tmp_path", "client")), item(databases=set())], ids=str
-)
+@pytest.mark.parametrize("plain", [item(), item(fixtures=("tmp_path", "client")), item(databases=set())])
 def test_a_test_of_the_engine_or_the_agent_runs_without_servers(plain: SimpleNamespace) -> None:
     assert not engines._needs_servers(plain)
 
