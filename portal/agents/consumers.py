@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -53,6 +54,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.nonce = secrets.token_hex(32)
         self.look = asyncio.Event()
         self.sent_revision = -1
+        self.newest: Report | None = None
+        self.reported = asyncio.Event()
         self.heard_at = 0.0
         self.tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._hello_in_time())]
         await self.accept()
@@ -68,8 +71,15 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Handle one frame; a bad one is answered, logged once and ends this connection only."""
+        await self._answering(
+            lambda: self._handle(decode(text_data if text_data is not None else bytes_data or b""))
+        )
+
+    async def _answering(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do some work for this agent; False when it was refused and the connection is being closed."""
         try:
-            await self._handle(decode(text_data if text_data is not None else bytes_data or b""))
+            await work()
+            return True
         except ProtocolError as error:
             await self._refuse(error.code, error.detail, CLOSE_BAD_FRAME)
         except AgentRefused as error:
@@ -81,6 +91,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._refuse(
                 "internal", "The portal could not take this frame. Connect again.", CLOSE_LATER
             )
+        return False
 
     async def _handle(self, message: Message) -> None:
         if isinstance(message, Hello) and self.who is None:
@@ -88,7 +99,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         elif self.who is None:
             raise AgentRefused("not_introduced", "Say hello first.")
         elif isinstance(message, Report):
-            await self._report(self.who, message)
+            self._check_epoch(self.who, message.epoch)
+            self.newest = message
+            self.reported.set()
         elif isinstance(message, Samples):
             self._check_epoch(self.who, message.epoch)
             await accept_samples(self.who.node_id, self.who.name, message)
@@ -109,11 +122,22 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._send(Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S))
         self.look.set()
         self.tasks.append(asyncio.create_task(self._keep_desired(who)))
+        self.tasks.append(asyncio.create_task(self._keep_reports(who)))
 
-    async def _report(self, who: Admitted, report: Report) -> None:
-        self._check_epoch(who, report.epoch)
-        await in_database(lambda: reports.accept_report(who.node_id, report))
-        await self._send(Ack(report.seq))
+    async def _keep_reports(self, who: Admitted) -> None:
+        """Take reports one at a time. Each holds everything, so one that was overtaken while another was
+        stored is left out: the busier the portal, the more changes share a transaction.
+        """
+        while await self.reported.wait():
+            self.reported.clear()
+            if not await self._answering(lambda: self._report(who)):
+                return
+
+    async def _report(self, who: Admitted) -> None:
+        report = self.newest
+        if report is not None:
+            await in_database(lambda: reports.accept_report(who.node_id, report))
+            await self._send(Ack(report.seq))
 
     async def _keep_desired(self, who: Admitted) -> None:
         """Send the desired state whenever it rose; look again every few seconds in case a nudge was lost."""

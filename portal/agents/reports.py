@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
+from django.db.models import F, Q, Value
+from django.db.models.functions import Least
 
 from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
@@ -15,7 +17,7 @@ from portal.fleet.models import Node
 from portal.fleet.services import see_health, see_partitions
 from portal.leases import lifecycle
 from portal.leases.models import Lease, Placement
-from portal.leases.states import EndReason, LeaseState
+from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
 from portal.quotas import services as quotas
 
 NEAR_END = timedelta(seconds=10)
@@ -42,9 +44,8 @@ def accept_report(node_id: int, report: Report) -> bool:
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
     see_partitions(node, report.partitions, now=now)
     see_health(node, report.health, now=now)
-    locked = Node.objects.select_for_update().get(pk=node_id)
     Node.objects.filter(pk=node_id).update(
-        observed_revision=min(report.revision, locked.desired_revision),
+        observed_revision=Least(Value(report.revision), F("desired_revision")),
         last_seq=report.seq,
         boot_id=report.boot_id,
         last_seen_at=now,
@@ -62,15 +63,16 @@ def _phase(said: dict[str, LeaseReport], lease: Lease) -> str:
 
 def _lock(node: Node, said: dict[str, LeaseReport], *, is_current: bool) -> list[Lease]:
     """Lock the leases the report speaks of; with a current one also those it should and does not."""
-    mine = Lease.objects.filter(node=node).exclude(state=LeaseState.ENDED)
-    ids = dict(mine.filter(uid__in=list(said)).values_list("id", "team_id"))
+    meant = Q(uid__in=list(said))
     if is_current:
-        forgotten = mine.filter(state__in=LEAVING).exclude(uid__in=list(said))
-        ids |= dict(forgotten.values_list("id", "team_id"))
-    leaving = [uid for uid, entry in said.items() if entry.phase in ("gone", "failed")]
-    if leaving or is_current:
-        quotas.lock_lineages(ids.values())
-    return lifecycle.lock_leases(ids)
+        meant |= Q(state__in=LEAVING)
+    # In these words the partial index of live leases serves, however many have ended on the node.
+    mine = Lease.objects.filter(meant, node=node, state__in=LIVE_LEASES)
+    rows = list(mine.values_list("id", "uid", "team_id"))
+    leaving = {team for _pk, uid, team in rows if uid not in said or said[uid].phase in ("gone", "failed")}
+    if leaving:
+        quotas.lock_lineages(leaving)
+    return lifecycle.lock_leases([pk for pk, _uid, _team in rows])
 
 
 def _ready(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
@@ -119,16 +121,29 @@ def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime
 def _gone(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
     """Finish leases whose slice the agent confirmed removed; one that should still live was lost."""
     done = []
+    _store_clocks(leases, said)
     for lease in leases:
         entry = said.get(lease.uid)
-        if entry is not None and entry.active_ms is not None:
-            Lease.objects.filter(pk=lease.pk).update(agent_active_ms=entry.active_ms)
         if lease.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED):
             if entry is None:
                 continue
             _ended_by_node(lease, entry, now)
         done.append(lease)
     lifecycle.clean_leases(done, at=now)
+
+
+def _store_clocks(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None:
+    """Keep how long each lease was active by the node's own clock, where the node could tell."""
+    entries = [(lease.pk, said[lease.uid].active_ms) for lease in leases if lease.uid in said]
+    known = [(pk, active_ms) for pk, active_ms in entries if active_ms is not None]
+    if not known:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE leases_lease l SET agent_active_ms = s.active_ms"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS s(id, active_ms) WHERE l.id = s.id",
+            [[pk for pk, _ms in known], [active_ms for _pk, active_ms in known]],
+        )
 
 
 def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:

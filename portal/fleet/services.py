@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from django.db import transaction
-from django.db.models import F
+from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
@@ -107,16 +106,25 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
 
 def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
     """Store what the agent saw on the node's devices, replacing what it saw before. Call in a transaction."""
-    devices = {d.uuid: d.pk for d in node.devices.all()}
-    wanted = {(devices[f.device], f.start, f.uuid): f for f in facts if f.device in devices}
-    rows = {(r.device_id, r.start, r.uuid): r for r in Partition.objects.filter(device__node=node)}
-    stale = [r.pk for key, r in rows.items() if key not in wanted or wanted[key].lease != r.lease_uid]
+    rows = Partition.objects.filter(device__node=node).values_list(
+        "device__uuid", "start", "uuid", "lease_uid", "pk"
+    )
+    known = {(device, start, uuid): (lease, pk) for device, start, uuid, lease, pk in rows}
+    wanted = {(f.device, f.start, f.uuid): f for f in facts}
+    stale = [pk for key, (lease, pk) in known.items() if key not in wanted or wanted[key].lease != lease]
     if stale:
         Partition.objects.filter(pk__in=stale).delete()
-    keep = {key for key, r in rows.items() if r.pk not in set(stale)}
+    fresh = [f for key, f in wanted.items() if key not in known or known[key][0] != f.lease]
+    if fresh:
+        _store_partitions(node, fresh, now=now)
+
+
+def _store_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
+    """Store partitions not seen before; what is said of another node's device is left out."""
+    devices = dict(node.devices.values_list("uuid", "pk"))
     Partition.objects.bulk_create(
         Partition(
-            device_id=key[0],
+            device_id=devices[f.device],
             uuid=f.uuid,
             profile=f.profile,
             start=f.start,
@@ -124,14 +132,14 @@ def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime)
             lease_uid=f.lease,
             seen_at=now,
         )
-        for key, f in wanted.items()
-        if key not in keep
+        for f in facts
+        if f.device in devices
     )
 
 
 def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> None:
     """Open a health event per device and code; a critical one quarantines the device, not the node."""
-    devices = {d.uuid: d for d in node.devices.all()}
+    devices = {d.uuid: d for d in node.devices.all()} if facts else {}
     for fact in facts:
         device = devices.get(fact.device)
         if device is None:
@@ -153,9 +161,14 @@ def raise_revision(node_ids: Sequence[int]) -> None:
     ids = sorted(set(node_ids))
     if not ids:
         return
-    list(Node.objects.select_for_update().filter(pk__in=ids).order_by("id").values_list("id", flat=True))
-    Node.objects.filter(pk__in=ids).update(desired_revision=F("desired_revision") + 1)
-    publish_on_commit(NODES, list(Node.objects.filter(pk__in=ids).values_list("name", flat=True)))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH held AS (SELECT id FROM fleet_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)"
+            " UPDATE fleet_node n SET desired_revision = desired_revision + 1"
+            " FROM held WHERE n.id = held.id RETURNING n.name",
+            [ids],
+        )
+        publish_on_commit(NODES, [name for (name,) in cursor.fetchall()])
 
 
 @transaction.atomic

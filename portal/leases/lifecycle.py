@@ -121,17 +121,13 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     ``at`` is a database instant. The end moves so that the holder gets the whole time asked for.
     """
     ready = [lease for lease in leases if lease.state == LeaseState.PREPARING]
-    move_all(ready, LeaseState.ACTIVE, at=at, activated_at=at)
     by_duration: dict[int, list[Lease]] = {}
     for lease in ready:
         by_duration.setdefault(lease.request.remaining_s, []).append(lease)
     for remaining_s, group in by_duration.items():
         until = at + timedelta(seconds=remaining_s)
-        ids = [lease.pk for lease in group]
-        Lease.objects.filter(pk__in=ids).update(not_after=until)
-        _hold_until(ids, until)
-        for lease in group:
-            lease.not_after = until
+        move_all(group, LeaseState.ACTIVE, at=at, activated_at=at, not_after=until)
+        _hold_until([lease.pk for lease in group], until)
     return ready
 
 
@@ -139,14 +135,12 @@ def _hold_until(lease_ids: Sequence[int], until: datetime) -> None:
     """Set the end of live placements; a host placement reaches at least as far as its shares."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
-            " WHERE lease_id = ANY(%s) AND is_live",
-            [until, list(lease_ids)],
-        )
-        cursor.execute(
-            "UPDATE leases_placement h SET period = tstzrange(lower(h.period), %s) FROM leases_placement s"
-            " WHERE s.lease_id = ANY(%s) AND s.host_id = h.id AND h.is_live AND upper(h.period) < %s",
-            [until, list(lease_ids), until],
+            "WITH held AS (UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
+            "   WHERE lease_id = ANY(%s) AND is_live RETURNING host_id)"
+            " UPDATE leases_placement h SET period = tstzrange(lower(h.period), %s)"
+            " FROM (SELECT DISTINCT host_id FROM held WHERE host_id IS NOT NULL) s"
+            " WHERE h.id = s.host_id AND h.is_live AND upper(h.period) < %s",
+            [until, list(lease_ids), until, until],
         )
 
 

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db import IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -36,14 +35,17 @@ def _change(costs: Iterable[tuple[Team, int]], *, sign: int) -> None:
             total[team_id] += cost
     if not total:
         return
-    rows = list(Quota.objects.select_for_update().filter(team_id__in=list(total)).order_by("id"))
-    for row in rows:
-        wanted = total[row.team_id]
-        if sign > 0 and row.ceiling_milli is not None and row.used_milli + wanted > row.ceiling_milli:
-            raise QuotaExceeded(
-                team_id=row.team_id, wanted=wanted, headroom=max(0, row.ceiling_milli - row.used_milli)
-            )
-        Quota.objects.filter(pk=row.pk).update(used_milli=F("used_milli") + sign * wanted)
+    held = Quota.objects.select_for_update().filter(team_id__in=list(total)).order_by("id")
+    rows = list(held.values_list("id", "team_id", "ceiling_milli", "used_milli"))
+    for _pk, team_id, ceiling, used in rows:
+        if sign > 0 and ceiling is not None and used + total[team_id] > ceiling:
+            raise QuotaExceeded(team_id=team_id, wanted=total[team_id], headroom=max(0, ceiling - used))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE quotas_quota q SET used_milli = q.used_milli + c.cost"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, cost) WHERE q.id = c.id",
+            [[row[0] for row in rows], [sign * total[row[1]] for row in rows]],
+        )
 
 
 @transaction.atomic
@@ -77,12 +79,9 @@ def lock_lineages(team_ids: Iterable[int]) -> None:
     First lock of a transaction that will free placements, so that every path takes quota rows
     before leases.
     """
-    lineage = {
-        i for ids in Team.objects.filter(pk__in=set(team_ids)).values_list("lineage", flat=True) for i in ids
-    }
-    list(
-        Quota.objects.select_for_update()
-        .filter(team_id__in=lineage)
-        .order_by("id")
-        .values_list("id", flat=True)
-    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT 1 FROM quotas_quota WHERE team_id IN"
+            " (SELECT unnest(lineage) FROM teams_team WHERE id = ANY(%s)) ORDER BY id FOR UPDATE",
+            [sorted(set(team_ids))],
+        )
