@@ -63,5 +63,5 @@ def visible(html: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the Latin words of a text: two letters or more, joined to no digit."""
-    return re.findall(r"(?<![\w.@/-])[A-Za-z][A-Za-z'’]+(?![\w@/])", text)
+    """Return the Latin words of a text: two letters or more, no part of a number, an address or an id."""
+    return re.findall(r"(?<![\w.@/-])[A-Za-z][A-Za-z'’]+(?![\w@/]|-[\w-]*\d)", text)
