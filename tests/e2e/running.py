@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "PYTEST_VERSION", "DJANGO_SETTINGS_MODULE", "BERTH_SECRET_KEY")
 # Silence is shown sooner than in production, so that a test can wait for it.
 STALE_AFTER_S = 6
+PR_SET_PDEATHSIG = 1
 
 
 class RunningStack:
@@ -40,6 +43,8 @@ class RunningStack:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # A test run that is killed has no time to stop it.
+                preexec_fn=partial(ctypes.CDLL(None).prctl, PR_SET_PDEATHSIG, signal.SIGINT),
             )
         self.url = ""
 
