@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from nodeagent.protocol.codec import ProtocolError, decode, encode
@@ -60,6 +61,10 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._hello_in_time())]
         await self.accept()
         await self._send(Challenge(self.nonce))
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        """Handle one event. Database connections belong to ``in_database`` alone, so none is closed here."""
+        await getattr(self, get_handler_name(message))(message)
 
     async def disconnect(self, code: int) -> None:
         """Forget the connection; the node's leases go on."""

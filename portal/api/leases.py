@@ -29,7 +29,7 @@ from portal.api.pagination import MAX_FEED_SIZE, Pages
 from portal.api.shapes import Row, access_row, event_row, lease_row, lease_rows, slot_row
 from portal.api.wire import instant, money
 from portal.billing.models import UsageRecord
-from portal.billing.selectors import cost_so_far, currency, hourly_micro
+from portal.billing.selectors import cost_and_price, cost_so_far, currency
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden
 from portal.leases import lifecycle
@@ -70,7 +70,7 @@ class OneLease(Endpoint):
     @call("Read a lease", answer=LeaseDetail, refusals=(404,), tag=TAG)
     def get(self, request: Request, uid: str) -> Response:
         """Read a lease with its slices, cost so far and time left."""
-        return Response(detail(self.rights, uid))
+        return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 
 class Release(Endpoint):
@@ -83,8 +83,11 @@ class Release(Endpoint):
     def post(self, request: Request, uid: str) -> Response:
         """End a lease now: the money clock stops at once. Safe to repeat."""
         self.take(Empty)
-        lifecycle.release_lease(lease=managed(self.rights, uid), actor=self.person, now=db_now())
-        return Response(detail(self.rights, uid))
+        lease = managed(self.rights, uid)
+        ended = lifecycle.release_lease(lease=lease, actor=self.person, now=db_now())
+        # What the answer shows beyond these cannot change with a release: not worth a second reading.
+        lease.state, lease.ended_at, lease.end_reason = ended.state, ended.ended_at, ended.end_reason
+        return Response(detail(self.rights, lease))
 
 
 class Extend(Endpoint):
@@ -100,7 +103,7 @@ class Extend(Endpoint):
         lifecycle.extend_lease(
             lease=managed(self.rights, uid), actor=self.person, extra_s=extra, now=db_now()
         )
-        return Response(detail(self.rights, uid))
+        return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 
 class LeaseSteps(Endpoint):
@@ -185,15 +188,14 @@ def managed(rights: Rights, uid: str) -> Lease:
     return lease
 
 
-def detail(rights: Rights, uid: str) -> Row:
-    """Return a lease as its page shows it, or raise NotFound."""
-    lease = visible_lease(rights, uid)
+def detail(rights: Rights, lease: Lease) -> Row:
+    """Return a lease as its page shows it; its relations must be at hand."""
     now, unit = timezone.now(), currency()
     slots = lease.placements.select_related("device").order_by("device__index", "start", "id")
-    cost = cost_so_far([lease], now=now).get(lease.pk)
+    cost, hourly = cost_and_price(lease, now=now)
     return {
         **lease_row(lease, cost_micro=cost, currency=unit, now=now),
-        "price_per_hour": money(hourly_micro(lease, now=now), unit),
+        "price_per_hour": money(hourly, unit),
         "fault": lease.fault,
         "agent_active_ms": lease.agent_active_ms,
         "can_manage": may_manage_lease(rights, lease),

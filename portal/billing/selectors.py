@@ -13,7 +13,7 @@ from django.db.models import Sum
 from portal.billing.metering import Piece, active_intervals, events_by_lease, pieces, rates_by_model
 from portal.billing.models import BillingPeriod, Invoice, UsageRecord
 from portal.billing.periods import month_bounds, period_of
-from portal.catalog.models import RateCard
+from portal.catalog.models import Rate, RateCard
 from portal.catalog.pricing import apportion, exact_micro, to_minor
 from portal.common.errors import Conflict
 from portal.leases.models import Lease
@@ -72,10 +72,13 @@ def currency() -> str:
     return card.currency if card else "EUR"
 
 
-def _pieces_of(leases: Sequence[Lease], now: datetime) -> dict[int, list[Piece] | None]:
-    """Return each lease's pieces up to now; None where no rate covers it."""
+def _pieces_of(
+    leases: Sequence[Lease], now: datetime, rates: dict[int, list[Rate]] | None = None
+) -> dict[int, list[Piece] | None]:
+    """Return each lease's pieces up to now; None where no rate covers it. ``rates`` when they are at hand."""
     events = events_by_lease(leases)
-    rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
+    if rates is None:
+        rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
     found: dict[int, list[Piece] | None] = {}
     for lease in leases:
         try:
@@ -109,7 +112,18 @@ def _zip(leases: Sequence[Lease], now: datetime) -> Iterable[tuple[Lease, list[P
 
 def hourly_micro(lease: Lease, *, now: datetime) -> int | None:
     """Return what the lease costs an hour at the rate in force now, in micro-units; None without a rate."""
-    rates = rates_by_model([lease.flavor.device_model_id])[lease.flavor.device_model_id]
+    return _hourly(lease, rates_by_model([lease.flavor.device_model_id])[lease.flavor.device_model_id], now)
+
+
+def cost_and_price(lease: Lease, *, now: datetime) -> tuple[int | None, int | None]:
+    """Return what a lease cost up to now and what it costs an hour, in micro-units; None is unknown."""
+    rates = rates_by_model([lease.flavor.device_model_id])
+    parts = _pieces_of([lease], now, rates)[lease.pk]
+    cost = None if parts is None else int(_exact(lease, parts))
+    return cost, _hourly(lease, rates[lease.flavor.device_model_id], now)
+
+
+def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:
     for rate in rates:
         if (rate.valid.lower is None or rate.valid.lower <= now) and (
             rate.valid.upper is None or now < rate.valid.upper

@@ -35,7 +35,7 @@ def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
     """Return the leases locked in id order, with what their moves need at hand."""
     return list(
         Lease.objects.select_for_update(of=("self",))
-        .select_related("team", "request", "user", "node")
+        .select_related("team", "request")
         .filter(pk__in=list(lease_ids))
         .order_by("id")
     )
