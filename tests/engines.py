@@ -141,6 +141,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put browser tests last: Playwright keeps an event loop running, beside which Django refuses to query."""
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start when a collected test needs it; a run of engine or agent tests stays without servers."""
     if not session.config.option.collectonly and any(_needs_servers(item) for item in session.items):
