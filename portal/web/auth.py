@@ -127,7 +127,10 @@ def demo_people() -> list[DemoPerson]:
     """Return the demo people that exist, with their leading role and team."""
     users = {user.username: user for user in User.objects.filter(username__in=DEMO_PEOPLE, is_active=True)}
     rows = Membership.objects.filter(user__in=users.values()).select_related("team").order_by("id")
-    roles = {row.user_id: f"{Role(row.role).label} · {row.team.name}" for row in rows}
+    roles: dict[int, str] = {}
+    for row in rows:
+        label, team = Role(row.role).label, row.team.name
+        roles[row.user_id] = f"{roles[row.user_id]}, {team}" if row.user_id in roles else f"{label} · {team}"
     return [
         DemoPerson(name, str(users[name]), roles.get(users[name].pk, ""), text, icon)
         for name, (text, icon) in DEMO_PEOPLE.items()

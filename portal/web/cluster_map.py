@@ -129,6 +129,12 @@ def shown_state(node: Node, *, now: datetime) -> tuple[str, str]:
     return state, words[state]
 
 
+def driver_text(node: Node) -> str:
+    """Return a node's driver and its version, each word once; "" while its agent never spoke."""
+    version = node.driver_version.removeprefix(f"{node.driver}-")
+    return " ".join(part for part in (node.driver, version) if part)
+
+
 def _boards(nodes: Sequence[Node], now: datetime) -> list[Board]:
     ids = [node.pk for node in nodes]
     closed = {node.pk: _why_closed(node, now) for node in nodes}

@@ -13,6 +13,7 @@ from portal.leases.models import Lease
 from portal.leases.selectors import visible_leases
 from portal.leases.states import LIVE_LEASES
 from portal.teams.selectors import Rights
+from portal.web.cluster_map import driver_text
 from portal.web.figures import memory
 
 SHOWN_EVENTS = 20
@@ -104,7 +105,7 @@ def facts_of(node: Node) -> AgentFacts:
         epoch=node.epoch,
         boot_id=node.boot_id,
         version=node.agent_version,
-        driver=" ".join(part for part in (node.driver, node.driver_version) if part),
+        driver=driver_text(node),
         is_enrolled=node.public_key is not None,
         enrolled_at=node.enrolled_at,
         seen_at=node.last_seen_at,

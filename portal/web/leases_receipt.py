@@ -88,6 +88,12 @@ def line_url(record: UsageRecord, lease: Lease) -> str:
         return ""
 
 
+def _rate(micro_per_hour: int) -> str:
+    """Return a price with its cents, and with as much more as it has."""
+    whole, _point, parts = f"{money(micro_per_hour):.6f}".partition(".")
+    return f"{whole}.{parts.rstrip('0'):0<2}"
+
+
 def _line(record: UsageRecord, lease: Lease) -> ReceiptLine:
     amount = to_minor(exact_micro(record.share_milli_seconds, record.micro_per_hour))
     return ReceiptLine(
@@ -96,7 +102,7 @@ def _line(record: UsageRecord, lease: Lease) -> ReceiptLine:
         % {
             "seconds": record.seconds,
             "share": gpus(record.share_milli),
-            "rate": f"{money(record.micro_per_hour):f}".rstrip("0").rstrip("."),
+            "rate": _rate(record.micro_per_hour),
             "currency": record.currency,
         },
         amount=money(amount),

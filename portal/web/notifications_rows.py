@@ -10,6 +10,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
 
 Facts = dict[str, Any]
@@ -20,6 +21,7 @@ class NotificationRow:
     """One piece of news; ``ends_at`` where it is about a moment to come."""
 
     text: str
+    about: str
     icon: str
     tone: str
     url: str
@@ -28,14 +30,29 @@ class NotificationRow:
 
 
 def notification_rows(rows: Iterable[Notification]) -> list[NotificationRow]:
-    """Return notifications ready to show, in the order given."""
-    return [_row(row) for row in rows]
+    """Return notifications ready to show, in the order given; two queries name what they are about."""
+    news = list(rows)
+    names = _names({row.target for row in news})
+    return [_row(row, names) for row in news]
 
 
-def _row(row: Notification) -> NotificationRow:
+def _names(targets: set[str]) -> dict[str, str]:
+    """Return how people call the requests and leases among these."""
+    requests = LeaseRequest.objects.filter(uid__in=[t for t in targets if t.startswith("req-")])
+    leases = Lease.objects.filter(uid__in=[t for t in targets if t.startswith("lse-")])
+    asked = {row.uid: row.name or row.flavor.shown_name for row in requests.select_related("flavor")}
+    held = {
+        row.uid: row.request.name or row.flavor.shown_name
+        for row in leases.select_related("request", "flavor")
+    }
+    return asked | held
+
+
+def _row(row: Notification, names: dict[str, str]) -> NotificationRow:
     icon, tone, write = _KINDS.get(row.kind, ("info-circle", "info", _unknown))
     return NotificationRow(
         text=write(row.facts if isinstance(row.facts, dict) else {}),
+        about=names.get(row.target, ""),
         icon=icon,
         tone=tone,
         url=target_url(row.target),

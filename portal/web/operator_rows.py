@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from portal.fleet.models import HealthEvent, Node
 from portal.leases.states import LIVE_LEASES
-from portal.web.cluster_map import shown_state
+from portal.web.cluster_map import driver_text, shown_state
 
 ENROL_COMMAND = r"""python -m nodeagent \
   --portal {portal} \
@@ -72,7 +72,7 @@ def _row(node: Node, now: datetime) -> NodeRow:
         state_text=text,
         is_cordoned=node.is_cordoned,
         cordon_reason=node.cordon_reason,
-        driver=" ".join(part for part in (node.driver, node.driver_version) if part),
+        driver=driver_text(node),
         version=node.agent_version,
         seen_at=node.last_seen_at,
         devices=node.device_count,  # type: ignore[attr-defined]

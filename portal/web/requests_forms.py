@@ -87,6 +87,7 @@ class RequestForm(forms.Form):
         label=_("Simulated load"),
         choices=PATTERN_CHOICES,
         required=False,
+        initial="bursty",
         help_text=_("Only in the demo: what the made-up workload does, so that charts move."),
         widget=forms.Select({"class": "form-select"}),
     )

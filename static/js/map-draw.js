@@ -44,11 +44,11 @@ function slice(slot) {
   return group;
 }
 
-function device(fact) {
+function device(fact, isMixed) {
   const box = html("div", "map-device");
   box.dataset.uuid = fact.uuid;
   const caption = html("div", "caption");
-  caption.append(html("b", "", `${fact.index} · ${fact.model}`), html("span", "now", fact.blocked ? fact.note : ""));
+  caption.append(html("b", "", isMixed ? `#${fact.index} · ${fact.model}` : `#${fact.index}`), html("span", "now", fact.blocked ? fact.note : ""));
   const outer = svg("svg", { class: "slices", role: "group", tabindex: "-1", "aria-label": words(fact) });
   const inner = svg("svg", { viewBox: `0 0 ${fact.grid * UNIT} 100`, width: "100%", height: "100%", preserveAspectRatio: "none" });
   const slots = fact.slots ?? [];
@@ -80,7 +80,9 @@ export function node(fact) {
   head.append(title, html("span", `state tone-${TONES[fact.state] ?? "bad"}`, fact.state_text ?? fact.state));
   if (fact.note) head.append(html("span", "sub", fact.note));
   const grid = html("div", "map-devices");
-  grid.append(...fact.devices.map(device));
+  // The card says the model once when all its devices are of one.
+  const isMixed = new Set(fact.devices.map((d) => d.model)).size > 1 || !fact.note;
+  grid.append(...fact.devices.map((one) => device(one, isMixed)));
   box.append(head, grid);
   return box;
 }

@@ -107,7 +107,7 @@ def test_the_receipt_leads_from_seconds_to_the_invoice_line(world: World, signed
     text = client.get(f"/leases/{lease.uid}/").text
 
     assert "being counted" in before
-    assert "1800 s × 1 GPU × 3.6 EUR/h" in text
+    assert "1800 s × 1 GPU × 3.60 EUR/h" in text
     assert "1.80" in text
     assert "difference 0.000 s" in text
     assert "/invoices/perception/" in text
