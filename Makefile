@@ -21,7 +21,7 @@ up: $(PRIVATE_UV)
 # The browser tests run by themselves: Playwright's event loop and Django's database tests exclude each other.
 test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
-	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -m e2e tests/e2e,echo "no Chromium here: browser tests skipped"))
+	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest tests/e2e,echo "no Chromium here: browser tests skipped"))
 
 lint: $(PRIVATE_UV)
 	@$(DEV) .ci/lint
