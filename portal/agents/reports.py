@@ -87,21 +87,19 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
     """Keep how each placement is reached: partition uuid and environment, as the agent made them."""
     if not leases:
         return
-    by_lease: dict[int, list[Placement]] = {}
-    rows = Placement.objects.filter(lease__in=[ls.pk for ls in leases], is_live=True).select_related("device")
-    for row in rows.order_by("id"):
-        by_lease.setdefault(row.lease_id or 0, []).append(row)
+    by_lease: dict[int | None, list[tuple[int, str, int]]] = {}
+    rows = Placement.objects.filter(lease__in=[ls.pk for ls in leases], is_live=True).order_by("id")
+    for pk, lease_id, device, start in rows.values_list("pk", "lease_id", "device__uuid", "start"):
+        by_lease.setdefault(lease_id, []).append((pk, device, start))
     ids, uuids, access = [], [], []
     for lease in leases:
         waiting = by_lease.get(lease.pk, [])
         for entry in said[lease.uid].access:
-            match = next(
-                (p for p in waiting if p.device.uuid == entry.device and p.start == entry.start), None
-            )
+            match = next((p for p in waiting if p[1:] == (entry.device, entry.start)), None)
             if match is None:
                 continue
             waiting.remove(match)
-            ids.append(match.pk)
+            ids.append(match[0])
             uuids.append(entry.partition[:80])
             access.append(json.dumps({"env": entry.env, "nodes": list(entry.nodes)}))
     with connection.cursor() as cursor:

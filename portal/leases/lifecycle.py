@@ -147,7 +147,8 @@ def _hold_until(lease_ids: Sequence[int], until: datetime) -> None:
 @transaction.atomic
 def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
     """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
-    (locked,) = lock_leases([lease.pk])
+    locked = Lease.objects.select_for_update().get(pk=lease.pk)
+    locked.request = lease.request
     if locked.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
         return locked
     end_leases([locked], reason=EndReason.RELEASED, at=now)
@@ -220,23 +221,21 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
 
 def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
     """Trim the periods of the leases' placements to ``at`` and empty their hosts' sums."""
-    shares = list(
-        Placement.objects.filter(lease_id__in=lease_ids, is_live=True, host__isnull=False).order_by("host_id")
-    )
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE leases_placement SET is_live = false, period = tstzrange(lower(period),"
             " greatest(%s, lower(period) + interval '1 microsecond'))"
-            " WHERE lease_id = ANY(%s) AND is_live",
+            " WHERE lease_id = ANY(%s) AND is_live RETURNING host_id, share_milli, memory_mib",
             [at, list(lease_ids)],
         )
-    for share in shares:
-        SharedHost.objects.filter(pk=share.host_id).update(
-            used_share_milli=F("used_share_milli") - share.share_milli,
-            used_memory_mib=F("used_memory_mib") - share.memory_mib,
+        shares = sorted(row for row in cursor.fetchall() if row[0] is not None)
+    for host_id, share_milli, memory_mib in shares:
+        SharedHost.objects.filter(pk=host_id).update(
+            used_share_milli=F("used_share_milli") - share_milli,
+            used_memory_mib=F("used_memory_mib") - memory_mib,
             clients=F("clients") - 1,
         )
-    empty = SharedHost.objects.filter(pk__in={s.host_id for s in shares}, clients=0)
+    empty = SharedHost.objects.filter(pk__in={row[0] for row in shares}, clients=0)
     for host_id in empty.values_list("pk", flat=True):
         host = Placement.objects.get(pk=host_id)
         end = max(at, host.period.lower + timedelta(microseconds=1))
