@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +15,7 @@ from portal.common.clock import db_now
 from portal.common.live import redis_client
 from portal.common.retry import with_retries
 from portal.leases.forecasting import SNAPSHOT_KEY
+from portal.leases.selectors import queue
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.engine.codec import snapshot_to_json
@@ -22,6 +24,7 @@ from scheduler.engine.plan import plan
 log = logging.getLogger(__name__)
 CYCLE_LOCK = 0x42657274  # turns wait for each other for efficiency only: constraints make them safe
 WAITS_EVERY_MS = 1000
+MOST_REST_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +37,45 @@ class Turn:
 
 def run() -> Turn:
     """Take a turn now. Safe to repeat and to run in parallel; opens its own transaction."""
-    covered = outbox.begin(outbox.RUN_CYCLE)
+    _PACE.rest()
+    covered, began = outbox.begin(outbox.RUN_CYCLE), time.monotonic()
     turn = with_retries(_turn)
     outbox.done(outbox.RUN_CYCLE, covered)
+    _PACE.note(began, is_busy=turn.granted > 0 and turn.waiting > 0)
     return turn
+
+
+class Pace:
+    """While more wait than fit, a pause as long as the last turn took: what becomes free meanwhile shares a turn.
+
+    Nobody who could start at once waits for it: then the queue was empty or nothing could be granted.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def rest(self) -> None:
+        """Wait out the pause, at most ``MOST_REST_S``."""
+        time.sleep(max(0.0, min(MOST_REST_S, self._until - time.monotonic())))
+
+    def note(self, began: float, *, is_busy: bool) -> None:
+        """Set the pause after a turn."""
+        now = time.monotonic()
+        self._until = now + (now - began) if is_busy else 0.0
+
+
+_PACE = Pace()
 
 
 @transaction.atomic
 def _turn() -> Turn:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
+    if not queue().exists():
+        return Turn(0, 0)
     now = db_now()
     policy = active_policy()
     seen = snapshot.take(now=now)
-    if not seen.queue:
-        return Turn(0, 0)
     decided = plan(seen, policy)
     made = commit.grants(decided.grants, policy_version=policy.version, now=now, snapshot=seen)
     commit.impossible(decided.waits, now=now)

@@ -12,7 +12,7 @@ from portal.fleet.models import Device as DeviceRow
 from portal.fleet.models import Layout
 from portal.fleet.models import Node as NodeRow
 from portal.fleet.models import Profile as ProfileRow
-from portal.fleet.selectors import blocked_why, device_blocked_why
+from portal.fleet.selectors import blocked_why, health_blocked_why
 from portal.leases.models import Placement
 from portal.leases.selectors import queue
 from portal.quotas.models import Quota
@@ -20,6 +20,30 @@ from portal.teams.models import Team
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 
 MAX_QUEUE = 20_000
+# Plain rows: a turn reads the whole fleet, and building objects of it cost more than deciding.
+PROFILE_FIELDS = (
+    "device_model_id",
+    "name",
+    "slices",
+    "starts",
+    "share_milli",
+    "memory_mib",
+    "max_instances",
+)
+DEVICE_FIELDS = (
+    "id",
+    "node_id",
+    "index",
+    "model_id",
+    "model__slug",
+    "model__grid",
+    "model__memory_mib",
+    "model__weight_milli",
+    "modes",
+    "max_clients",
+    "link_domain",
+    "health",
+)
 
 
 def take(*, now: datetime) -> Snapshot:
@@ -36,28 +60,26 @@ def take(*, now: datetime) -> Snapshot:
 
 def _devices() -> Iterable[Device]:
     profiles: dict[int, list[Profile]] = {}
-    for p in ProfileRow.objects.all():
-        profiles.setdefault(p.device_model_id, []).append(
-            Profile(p.name, p.slices, tuple(p.starts), p.share_milli, p.memory_mib, p.max_instances)
-        )
+    for model, name, slices, starts, *sizes in ProfileRow.objects.values_list(*PROFILE_FIELDS):
+        profiles.setdefault(model, []).append(Profile(name, slices, tuple(starts), *sizes))
     layouts = {
         row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in Layout.objects.all()
     }
-    for d in DeviceRow.objects.select_related("model").order_by("node_id", "index"):
+    for row in DeviceRow.objects.order_by("node_id", "index").values(*DEVICE_FIELDS):
         yield Device(
-            id=d.pk,
-            node_id=d.node_id,
-            model=d.model.slug,
-            grid=d.model.grid,
-            memory_mib=d.model.memory_mib,
-            weight_milli=d.model.weight_milli,
-            modes=frozenset(d.modes),
-            profiles=tuple(profiles.get(d.model_id, ())),
-            layout=layouts.get(d.pk),
-            max_clients=d.max_clients,
-            index=d.index,
-            domain=d.link_domain,
-            blocked=device_blocked_why(d),
+            id=row["id"],
+            node_id=row["node_id"],
+            model=row["model__slug"],
+            grid=row["model__grid"],
+            memory_mib=row["model__memory_mib"],
+            weight_milli=row["model__weight_milli"],
+            modes=frozenset(row["modes"]),
+            profiles=tuple(profiles.get(row["model_id"], ())),
+            layout=layouts.get(row["id"]),
+            max_clients=row["max_clients"],
+            index=row["index"],
+            domain=row["link_domain"],
+            blocked=health_blocked_why(row["health"]),
         )
 
 

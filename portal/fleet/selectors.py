@@ -30,7 +30,12 @@ def blocked_why(node: Node, *, now: datetime) -> str:
 
 def device_blocked_why(device: Device) -> str:
     """Return why nothing may be placed on the device now, or ""."""
-    return "" if device.health in (Health.OK, Health.DEGRADED) else str(device.health)
+    return health_blocked_why(device.health)
+
+
+def health_blocked_why(health: str) -> str:
+    """Return why nothing may be placed on a device of this health, or ""."""
+    return "" if health in (Health.OK, Health.DEGRADED) else str(health)
 
 
 def largest_node(device_model_id: int, mode: str) -> int:

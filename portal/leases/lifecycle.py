@@ -19,10 +19,11 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid
 from portal.common.live import EVENTS, publish_on_commit
-from portal.common.outbox import RUN_CYCLE, nudge_on_commit
+from portal.common.outbox import RUN_CYCLE, nudge
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent, SharedHost
+from portal.leases.selectors import queue
 from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
@@ -215,8 +216,14 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     quotas.free([(lease.team, lease.cost_milli) for lease in gone])
     _free_placements([lease.pk for lease in gone], at)
     _settle_requests(gone, at)
-    nudge_on_commit(RUN_CYCLE)
+    transaction.on_commit(_nudge_when_somebody_waits)
     return gone
+
+
+def _nudge_when_somebody_waits() -> None:
+    """Offer what became free. Looked up after the commit: a request that comes later nudges by itself."""
+    if queue().exists():
+        nudge(RUN_CYCLE)
 
 
 def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
