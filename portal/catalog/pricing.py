@@ -92,8 +92,21 @@ def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[S
 def quote(flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime) -> Quote:
     """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost."""
     begin = starts_at.replace(microsecond=0)
-    parts = stretches(flavor.device_model_id, begin, begin + timedelta(seconds=duration_s))
-    share = flavor.share_milli * count
+    return _quote(
+        stretches(flavor.device_model_id, begin, begin + timedelta(seconds=duration_s)),
+        flavor.share_milli * count,
+    )
+
+
+def quote_at(
+    rates: Sequence[Rate], flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime
+) -> Quote:
+    """Return the same from rates at hand, sorted by time."""
+    begin = starts_at.replace(microsecond=0)
+    return _quote(cut(rates, begin, begin + timedelta(seconds=duration_s)), flavor.share_milli * count)
+
+
+def _quote(parts: Sequence[Stretch], share: int) -> Quote:
     amount = sum((exact_micro(share * p.seconds, p.rate.micro_per_hour) for p in parts), Fraction(0))
     return Quote(
         amount_micro=to_minor(amount),

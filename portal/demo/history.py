@@ -11,10 +11,10 @@ from psycopg.types.range import Int8Range, TimestamptzRange
 
 from portal.accounts.models import User
 from portal.billing.closing import close_period
-from portal.billing.metering import meter_all
+from portal.billing.metering import meter_all, rates_by_model
 from portal.billing.periods import month_bounds, period_of
 from portal.catalog import pricing
-from portal.catalog.models import Flavor
+from portal.catalog.models import Flavor, Rate
 from portal.catalog.services import cost_milli
 from portal.fleet.models import Device
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
@@ -101,8 +101,11 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     past = list(spans(last_month, now - timedelta(hours=1)))
     flavors = {f.slug: f for f in Flavor.objects.select_related("device_model")}
     devices = {(d.node.name, d.index): d for d in Device.objects.select_related("node")}
+    rates = rates_by_model(flavor.device_model_id for flavor in flavors.values())
     requests = LeaseRequest.objects.bulk_create(
-        _request(s, flavors[s.lane.flavor], teams[s.team], people[s.username]) for s in past
+        _request(s, flavor, teams[s.team], people[s.username], rates[flavor.device_model_id])
+        for s in past
+        if (flavor := flavors[s.lane.flavor])
     )
     leases = Lease.objects.bulk_create(
         _lease(s, r, devices[s.lane.node, s.lane.index]) for s, r in zip(past, requests, strict=True)
@@ -123,8 +126,8 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     return len(past)
 
 
-def _request(s: Span, flavor: Flavor, team: Team, user: User) -> LeaseRequest:
-    price = pricing.quote(flavor, count=1, duration_s=s.duration_s, starts_at=s.asked_at)
+def _request(s: Span, flavor: Flavor, team: Team, user: User, rates: list[Rate]) -> LeaseRequest:
+    price = pricing.quote_at(rates, flavor, count=1, duration_s=s.duration_s, starts_at=s.asked_at)
     return LeaseRequest(
         team=team,
         author=user,

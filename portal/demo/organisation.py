@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.contrib.auth.hashers import make_password
 from psycopg.types.range import TimestamptzRange
 
 from nodeagent.protocol.boards import device_facts
@@ -124,11 +125,12 @@ def make_teams(now: datetime) -> dict[str, Team]:
 def make_people(teams: dict[str, Team], now: datetime) -> dict[str, User]:
     """Return the demo people by name; all share one password, which the demo prints."""
     found: dict[str, User] = {}
+    hashed = make_password(PASSWORD)  # one hash for all: it is public anyway, and Argon2 takes its time
     for username, shown, roles in PEOPLE:
         user = User.objects.filter(username=username).first()
         if user is None:
             user = User(username=username, display_name=shown, email=f"{username}@northwind.example")
-            user.set_password(PASSWORD)
+            user.password = hashed
             user.save()
         for slug, role in roles:
             add_member(team=teams[slug], user=user, role=role, now=now)

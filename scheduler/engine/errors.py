@@ -9,7 +9,7 @@ class EngineError(ValueError):
     code = "engine_error"
 
 
-class UnknownPolicy(EngineError):  # noqa: N818 - named after what happened, like the errors of the portal
+class UnknownPolicy(EngineError):
     """A policy names an order or placement rule that does not exist."""
 
     code = "unknown_policy"
@@ -20,7 +20,7 @@ class UnknownPolicy(EngineError):  # noqa: N818 - named after what happened, lik
         self.name = name
 
 
-class BadSnapshot(EngineError):  # noqa: N818 - named after what happened, like the errors of the portal
+class BadSnapshot(EngineError):
     """Bytes that are not a snapshot of a known version."""
 
     code = "bad_snapshot"
