@@ -63,4 +63,4 @@ def test_page_shuts_nobody_out_and_leaves_its_picture(page, language, visit):
             shown.screenshot(path=SCREENSHOTS / f"{page.name}-{width}-{theme}-{language}.png")
             found += [f"{width} {theme}: {text}" for text in (*overflow(shown), *barriers(shown))]
 
-    assert found == []
+    assert not found, "\n".join(found)
