@@ -63,7 +63,7 @@ function axis(values, side, scale) {
 function options(figure, kinds, box) {
   const top = Number(figure.dataset.memoryMib) || null;
   const time = new Intl.DateTimeFormat(document.documentElement.lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-  const axes = [axis((_u, ticks) => ticks.map((t) => time.format(t * 1000)), 2, "x"), axis((_u, ticks) => ticks.map((t) => `${t} %`), 3, "y")];
+  const axes = [{ ...axis((_u, ticks) => ticks.map((t) => time.format(t * 1000)), 2, "x"), space: 90 }, axis((_u, ticks) => ticks.map((t) => `${t} %`), 3, "y")];
   if (kinds.includes(KINDS.memory)) axes.push(axis((_u, ticks) => ticks.map(memory), 1, "mib"));
   return {
     width: box.clientWidth,

@@ -48,7 +48,10 @@ function device(fact, isMixed) {
   const box = html("div", "map-device");
   box.dataset.uuid = fact.uuid;
   const caption = html("div", "caption");
-  caption.append(html("b", "", isMixed ? `#${fact.index} · ${fact.model}` : `#${fact.index}`), html("span", "now", fact.blocked ? fact.note : ""));
+  const now = html("span", "now", fact.blocked ? fact.note : "");
+  // Why a device takes nothing matters more than how warm it is.
+  if (fact.blocked && fact.note) now.dataset.stays = "";
+  caption.append(html("b", "", isMixed ? `#${fact.index} · ${fact.model}` : `#${fact.index}`), now);
   const outer = svg("svg", { class: "slices", role: "group", tabindex: "-1", "aria-label": words(fact) });
   const inner = svg("svg", { viewBox: `0 0 ${fact.grid * UNIT} 100`, width: "100%", height: "100%", preserveAspectRatio: "none" });
   const slots = fact.slots ?? [];

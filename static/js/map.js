@@ -29,7 +29,7 @@ function showDevice(parts, seen, unknown) {
   const words = [number(seen.util) === null ? unknown : `${number(seen.util)} %`];
   if (number(seen.temp) !== null) words.push(`${number(seen.temp)} °C`);
   if (number(seen.power_w) !== null) words.push(`${number(seen.power_w)} W`);
-  parts.now.textContent = words.join(" · ");
+  if (!("stays" in parts.now.dataset)) parts.now.textContent = words.join(" · ");
   for (const [lease, start, size, util] of seen.slots ?? []) {
     const group = placeOf(parts, String(lease), Number(start), size);
     if (group) setLevel(group, util);
