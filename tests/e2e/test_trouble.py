@@ -53,9 +53,10 @@ def test_silent_node_is_shown_as_silent_until_it_speaks_again(visit, stack):
     page = visit("bob").open("/cluster/gpu-03/")
     picture, lead = page.locator("[data-map]"), page.locator("#node-state")
     expect(picture).to_contain_text("Online")
+    expect(page.locator(".rail .link-state")).to_have_text("Live", timeout=20_000)
 
     with stack.silenced("gpu-03"):
-        expect(picture).to_contain_text("Silent", timeout=20_000)
+        expect(picture).to_contain_text("Silent", timeout=40_000)
         expect(lead).to_contain_text("Silent")
         expect(page.get_by_text("This node is silent")).to_be_visible()
 
