@@ -74,7 +74,9 @@ def check_possible(team: Team, flavor: Flavor, count: int) -> None:
     """Raise Impossible when no state of this installation could ever serve the request."""
     most = largest_node(flavor.device_model_id, flavor.mode)
     if most == 0:
-        raise Impossible(_("No device here offers %(flavor)s.") % {"flavor": flavor.shown_name}, nearest_count=0)
+        raise Impossible(
+            _("No device here offers %(flavor)s.") % {"flavor": flavor.shown_name}, nearest_count=0
+        )
     per_device = 1 if flavor.mode == "exclusive" else max(1, 1000 // flavor.share_milli)
     if count > most * per_device:
         raise Impossible(
