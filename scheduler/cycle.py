@@ -77,7 +77,9 @@ def _turn() -> Turn:
     policy = active_policy()
     seen = snapshot.take(now=now)
     decided = plan(seen, policy)
-    made = commit.grants(decided.grants, policy_version=policy.version, now=now, snapshot=seen)
+    # What was seen as free may have been given back after ``now``: grants begin after the looking, or the
+    # periods of two holders would overlap on paper.
+    made = commit.grants(decided.grants, policy_version=policy.version, now=db_now(), snapshot=seen)
     commit.impossible(decided.waits, now=now)
     if decided.waits and (len(decided.waits) <= 50 or _first_in("waits", WAITS_EVERY_MS)):
         commit.waits([w for w in decided.waits if not w.is_impossible])
