@@ -16,9 +16,10 @@ from django.db.models import F
 from psycopg.types.range import Int8Range, TimestamptzRange
 
 from portal.common.errors import QuotaExceeded
+from portal.common.rows import Rows
 from portal.fleet.services import raise_revision
-from portal.leases.lifecycle import announce, move_requests
-from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
+from portal.leases.lifecycle import announce, move_requests, note_events
+from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
 from portal.leases.states import LeaseState, RequestState
 from portal.quotas import services as quotas
 from portal.teams.models import Team
@@ -26,6 +27,7 @@ from scheduler.engine.model import SHARED_MODES, Grant, Slot, Snapshot, Wait
 
 log = logging.getLogger(__name__)
 PREPARE_MARGIN = timedelta(minutes=5)
+_REQUESTS = Rows(LeaseRequest, "team", "flavor")
 Pair = tuple[Grant, LeaseRequest]
 
 
@@ -46,10 +48,10 @@ def grants(found: Sequence[Grant], *, policy_version: int, now: datetime, snapsh
 
 def _claimed(found: Sequence[Grant]) -> list[Pair]:
     """Pair the grants with their requests, locked; those that somebody moved meanwhile fall out."""
-    rows = LeaseRequest.objects.select_for_update(of=("self",), skip_locked=True).select_related(
-        "team", "flavor"
+    rows = _REQUESTS.where(
+        "it.id = ANY(%s) AND it.state = 'queued' FOR UPDATE OF it SKIP LOCKED", [[g.claim_id for g in found]]
     )
-    still = {r.pk: r for r in rows.filter(pk__in=[g.claim_id for g in found], state=RequestState.QUEUED)}
+    still = {r.pk: r for r in rows}
     return [(g, still[g.claim_id]) for g in found if g.claim_id in still]
 
 
@@ -102,9 +104,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
             for grant, request in pairs
         ]
     )
-    LeaseEvent.objects.bulk_create(
-        LeaseEvent(lease=lease, was=LeaseState.BOOKED, now=LeaseState.PREPARING, at=now) for lease in leases
-    )
+    note_events([(lease.pk, LeaseState.BOOKED) for lease in leases], LeaseState.PREPARING, at=now)
     Placement.objects.bulk_create(
         _placement(slot, lease, now, until[lease.request_id], snapshot)
         for lease, (grant, _request) in zip(leases, pairs, strict=True)

@@ -23,11 +23,13 @@ from portal.catalog.pricing import Stretch, cut
 from portal.common.clock import whole_second
 from portal.common.errors import Conflict
 from portal.common.retry import with_retries
+from portal.common.rows import Rows
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import LeaseState
 
 log = logging.getLogger(__name__)
 BATCH = 500
+_EVENTS, _RATES = Rows(LeaseEvent), Rows(Rate, "card")
 STILL_RUNNING = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED, LeaseState.BOOKED)
 
 
@@ -82,7 +84,7 @@ def pieces(intervals: Sequence[Interval], rates: Sequence[Rate], *, now: datetim
 def events_by_lease(leases: Sequence[Lease]) -> dict[int, list[LeaseEvent]]:
     """Return each lease's events in time order, in one query."""
     found: dict[int, list[LeaseEvent]] = defaultdict(list)
-    for event in LeaseEvent.objects.filter(lease__in=[ls.pk for ls in leases]).order_by("at", "id"):
+    for event in _EVENTS.where("it.lease_id = ANY(%s) ORDER BY it.at, it.id", [[ls.pk for ls in leases]]):
         found[event.lease_id].append(event)
     return found
 
@@ -90,8 +92,8 @@ def events_by_lease(leases: Sequence[Lease]) -> dict[int, list[LeaseEvent]]:
 def rates_by_model(model_ids: Iterable[int]) -> dict[int, list[Rate]]:
     """Return the default card's rates of device models, sorted by time, in one query."""
     found: dict[int, list[Rate]] = defaultdict(list)
-    rows = Rate.objects.filter(card__is_default=True, device_model__in=set(model_ids)).select_related("card")
-    for rate in rows.order_by("valid"):
+    wanted = '"card".is_default AND it.device_model_id = ANY(%s) ORDER BY it.valid'
+    for rate in _RATES.where(wanted, [sorted(set(model_ids))]):
         found[rate.device_model_id].append(rate)
     return found
 

@@ -13,9 +13,11 @@ from fractions import Fraction
 
 from portal.catalog.models import Flavor, Rate
 from portal.common.errors import Conflict
+from portal.common.rows import Rows
 
 SHARE_HOUR = 1000 * 3600
 MINOR_MICRO = 10_000  # one cent
+_RATES = Rows(Rate, "card")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,11 @@ def apportion(parts: Sequence[Fraction]) -> list[int]:
 
 def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> list[Stretch]:
     """Cut an interval of whole seconds where the rate changes; raises Conflict where no rate is in force."""
-    rates = (
-        Rate.objects.filter(
-            card__is_default=True, device_model_id=device_model_id, valid__overlap=(starts_at, ends_at)
-        )
-        .select_related("card")
-        .order_by("valid")
+    rates = _RATES.where(
+        '"card".is_default AND it.device_model_id = %s AND it.valid && tstzrange(%s, %s) ORDER BY it.valid',
+        [device_model_id, starts_at, ends_at],
     )
-    return cut(list(rates), starts_at, ends_at)
+    return cut(rates, starts_at, ends_at)
 
 
 def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[Stretch]:

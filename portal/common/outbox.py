@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
@@ -25,7 +25,11 @@ MAX_ATTEMPTS = 100
 
 def add(topic: str, *, key: str, at: datetime) -> None:
     """Owe a nudge. Call inside the transaction that makes the work."""
-    OutboxItem.objects.create(topic=topic, key=key, created_at=at)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO common_outboxitem (topic, key, created_at, attempts) VALUES (%s, %s, %s, 0)",
+            [topic, key, at],
+        )
 
 
 def nudge(topic: str) -> None:

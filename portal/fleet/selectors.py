@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Count
+from django.db import connection
 
 from portal.fleet.models import Device, Health, Node
 
@@ -40,10 +40,10 @@ def health_blocked_why(health: str) -> str:
 
 def largest_node(device_model_id: int, mode: str) -> int:
     """Return the greatest number of devices of a model offering a mode on one node, healthy or not."""
-    counts = (
-        Device.objects.filter(model_id=device_model_id, modes__contains=[mode])
-        .values("node_id")
-        .annotate(n=Count("id"))
-        .order_by("-n")
-    )
-    return int(counts[0]["n"]) if counts else 0
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM fleet_device"
+            " WHERE model_id = %s AND %s = ANY(modes) GROUP BY node_id) AS nodes",
+            [device_model_id, mode],
+        )
+        return int(cursor.fetchone()[0])

@@ -20,9 +20,10 @@ from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid
 from portal.common.live import EVENTS, publish_on_commit
 from portal.common.outbox import RUN_CYCLE, nudge
+from portal.common.rows import Rows
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
-from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent, SharedHost
+from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
 from portal.leases.selectors import queue
 from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
@@ -30,16 +31,12 @@ from portal.quotas import services as quotas
 
 HOLD_MARGIN = timedelta(hours=1)
 MAX_ATTEMPTS = 5
+_LEASES = Rows(Lease, "team", "request")
 
 
 def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
     """Return the leases locked in id order, with what their moves need at hand."""
-    return list(
-        Lease.objects.select_for_update(of=("self",))
-        .select_related("team", "request")
-        .filter(pk__in=list(lease_ids))
-        .order_by("id")
-    )
+    return _LEASES.where("it.id = ANY(%s) ORDER BY it.id FOR UPDATE OF it", [list(lease_ids)])
 
 
 def move_all(
@@ -55,15 +52,23 @@ def move_all(
     for lease in leases:
         check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
     Lease.objects.filter(pk__in=[lease.pk for lease in leases]).update(state=to, **fields)
-    LeaseEvent.objects.bulk_create(
-        LeaseEvent(lease=lease, was=lease.state, now=to, at=at, reason=reason) for lease in leases
-    )
+    note_events([(lease.pk, lease.state) for lease in leases], to, at=at, reason=reason)
     for lease in leases:
         lease.state = to
         for name, value in fields.items():
             setattr(lease, name, value)
     announce(leases, at=at)
     return list(leases)
+
+
+def note_events(steps: Sequence[tuple[int, str]], to: str, *, at: datetime, reason: str = "") -> None:
+    """Record a step of leases: (id, state before) pairs. Call in the transaction that takes it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason)"
+            " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+            [str(to), at, str(reason), [pk for pk, _was in steps], [str(was) for _pk, was in steps]],
+        )
 
 
 def announce(leases: Sequence[Lease], *, at: datetime) -> None:
@@ -94,9 +99,12 @@ def move_requests(
     for request in requests:
         check_move(REQUEST_NEXT, request.state, to, f"request {request.uid}")
     LeaseRequest.objects.filter(pk__in=[r.pk for r in requests]).update(state=to, **fields)
-    RequestEvent.objects.bulk_create(
-        RequestEvent(request=r, was=r.state, now=to, at=at, reason=reason[:300]) for r in requests
-    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO leases_requestevent (request_id, was, now, at, reason)"
+            " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+            [str(to), at, str(reason)[:300], [r.pk for r in requests], [str(r.state) for r in requests]],
+        )
     for request in requests:
         request.state = to
     publish_on_commit(
@@ -148,8 +156,7 @@ def _hold_until(lease_ids: Sequence[int], until: datetime) -> None:
 @transaction.atomic
 def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
     """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
-    locked = Lease.objects.select_for_update().get(pk=lease.pk)
-    locked.request = lease.request
+    (locked,) = lock_leases([lease.pk])
     if locked.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
         return locked
     end_leases([locked], reason=EndReason.RELEASED, at=now)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
 from portal.common.errors import NotFound
+from portal.common.rows import Rows
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LeaseState, RequestState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
 
+_LEASES = Rows(Lease, "team", "user", "flavor", "flavor.device_model", "node", "request")
+
 
 def waiting_count(team: Team) -> int:
     """Return how many requests of the team wait."""
-    return LeaseRequest.objects.filter(team=team, state=RequestState.QUEUED).count()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM leases_leaserequest WHERE team_id = %s AND state = 'queued'", [team.pk]
+        )
+        return int(cursor.fetchone()[0])
 
 
 def visible_requests(rights: Rights) -> QuerySet[LeaseRequest]:
@@ -43,8 +51,8 @@ def visible_request(rights: Rights, uid: str) -> LeaseRequest:
 
 def visible_lease(rights: Rights, uid: str) -> Lease:
     """Return a lease by its name, or raise NotFound also when it is out of sight."""
-    found = visible_leases(rights).filter(uid=uid).first()
-    if found is None:
+    found = _LEASES.first("it.uid = %s", [uid])
+    if found is None or not rights.has(found.team, *Role.values):
         raise NotFound
     return found
 

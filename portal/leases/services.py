@@ -17,6 +17,7 @@ from portal.catalog.models import Flavor
 from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
+from portal.common.rows import Rows
 from portal.fleet.selectors import largest_node
 from portal.leases.lifecycle import move_requests
 from portal.leases.models import LeaseRequest, RequestEvent
@@ -28,6 +29,7 @@ from portal.teams.models import Membership, Role, Team
 from portal.teams.selectors import Rights
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
+_FLAVORS = Rows(Flavor, "device_model")
 LOAD_PATTERNS = ("", "steady", "bursty", "idle", "dummy_loop")
 
 
@@ -47,7 +49,7 @@ class RequestSpec:
 def check_spec(spec: RequestSpec) -> Flavor:
     """Return the flavor asked for, or raise Invalid naming every field that cannot be used."""
     fields: dict[str, Any] = {}
-    flavor = Flavor.objects.select_related("device_model").filter(slug=spec.flavor, is_active=True).first()
+    flavor = _FLAVORS.first("it.slug = %s AND it.is_active", [spec.flavor])
     if flavor is None:
         raise Invalid(fields={"flavor": _("There is no such flavor. Choose one from the list.")})
     if not 1 <= spec.count <= flavor.max_count:

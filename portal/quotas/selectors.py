@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.db import connection
+
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -44,8 +46,10 @@ def headroom(team: Team) -> Headroom:
 
 def smallest_ceiling(team: Team) -> int | None:
     """Return the lowest ceiling of the lineage: more than this can never be granted to the team."""
-    rows = Quota.objects.filter(team_id__in=team.lineage).values_list("ceiling_milli", flat=True)
-    return min((ceiling for ceiling in rows if ceiling is not None), default=None)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT min(ceiling_milli) FROM quotas_quota WHERE team_id = ANY(%s)", [team.lineage])
+        lowest: int | None = cursor.fetchone()[0]
+    return lowest
 
 
 def may_set_quota(rights: Rights, team: Team) -> bool:

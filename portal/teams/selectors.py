@@ -10,8 +10,10 @@ from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
 from portal.common.errors import Forbidden, NotFound
+from portal.common.rows import Rows
 from portal.teams.models import Membership, Role, Team
 
+_TEAMS = Rows(Team)
 SEES_TEAM = frozenset({Role.RESEARCHER, Role.ADMIN, Role.APPROVER, Role.FINANCE, Role.OPERATOR})
 
 
@@ -81,7 +83,7 @@ def visible_teams(rights: Rights, *roles: str) -> QuerySet[Team]:
 
 def visible_team(rights: Rights, slug: str) -> Team:
     """Return the team with this slug, or raise NotFound also for one out of sight."""
-    team = visible_teams(rights).filter(slug=slug).first()
-    if team is None:
+    team = _TEAMS.first("it.slug = %s", [slug])
+    if team is None or not rights.has(team, *SEES_TEAM):
         raise NotFound
     return team

@@ -1,0 +1,122 @@
+"""Objects by SQL that is written once, for the few reads that every call and every report makes.
+
+Building a query of five joined tables costs Django some twenty times what PostgreSQL needs to answer
+it (docs/measurements.md). Everything else keeps using querysets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
+
+from django.db import connection
+from django.db.models import Field, ForeignKey, Model
+
+M = TypeVar("M", bound=Model)
+Convert = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One table of the join: where its columns stand in a row and whom its objects belong to."""
+
+    alias: str
+    model: type[Model]
+    names: list[str]
+    begin: int
+    key: int
+    converts: tuple[tuple[int, Convert], ...]
+    parent: int
+    link: ForeignKey[Any, Any] | None
+    may_be_absent: bool
+
+    def build(self, row: Sequence[Any]) -> Model | None:
+        """Return this part of a row as an object, None for a relation that is not set."""
+        if row[self.key] is None:
+            return None
+        values = list(row[self.begin : self.begin + len(self.names)])
+        for index, convert in self.converts:
+            values[index] = convert(values[index], None, connection)
+        return self.model.from_db(connection.alias, self.names, values)
+
+
+class Rows(Generic[M]):
+    """Reads objects of a model with relations at hand.
+
+    In conditions the model's table is ``it`` and each relation is named by its path: ``"flavor"``,
+    ``"flavor.device_model"``; quote them, as some are reserved words.
+    """
+
+    def __init__(self, model: type[M], *relations: str) -> None:
+        """Take the relations to bring along, each after the one it hangs on."""
+        self._model, self._relations = model, relations
+
+    def where(self, condition: str, values: Sequence[Any]) -> list[M]:
+        """Return the objects for which the SQL condition holds; it may go on with ORDER BY, LIMIT, FOR UPDATE.
+
+        ``condition`` is written by us; whatever comes from outside goes into ``values``.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(f"{self._select} WHERE {condition}", values)
+            return [self._build(row) for row in cursor.fetchall()]
+
+    def first(self, condition: str, values: Sequence[Any]) -> M | None:
+        """Return the only object for which a condition on something unique holds, or None."""
+        found = self.where(condition, values)
+        return found[0] if found else None
+
+    def _build(self, row: Sequence[Any]) -> M:
+        made: list[Model | None] = []
+        for part in self._parts:
+            one = part.build(row)
+            made.append(one)
+            parent = made[part.parent]
+            if part.link is not None and parent is not None:
+                part.link.set_cached_value(parent, cast(Model, one))
+        return cast(M, made[0])
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        parts = [_part("it", self._model, 0, 0, None, may_be_absent=False)]
+        for path in self._relations:
+            above, _dot, name = path.rpartition(".")
+            parent = next(i for i, part in enumerate(parts) if part.alias == (above or "it"))
+            link = cast("ForeignKey[Any, Any]", parts[parent].model._meta.get_field(name))
+            begin = parts[-1].begin + len(parts[-1].names)
+            may_be_absent = link.null or parts[parent].may_be_absent
+            parts.append(_part(path, link.related_model, begin, parent, link, may_be_absent))
+        return parts
+
+    @cached_property
+    def _select(self) -> str:
+        columns, joins = [], []
+        for part in self._parts:
+            columns += [f'"{part.alias}"."{field.column}"' for field in part.model._meta.concrete_fields]
+            if part.link is not None:
+                parent, key = self._parts[part.parent].alias, part.model._meta.pk.column
+                kind = "LEFT JOIN" if part.may_be_absent else "JOIN"
+                joins.append(
+                    f'{kind} "{part.model._meta.db_table}" "{part.alias}"'
+                    f' ON "{part.alias}"."{key}" = "{parent}"."{part.link.column}"'
+                )
+        table = self._model._meta.db_table
+        return f'SELECT {", ".join(columns)} FROM "{table}" "it" {" ".join(joins)}'  # noqa: S608
+
+
+def _part(
+    alias: str,
+    model: type[Model],
+    begin: int,
+    parent: int,
+    link: ForeignKey[Any, Any] | None,
+    may_be_absent: bool,
+) -> Part:
+    fields: Sequence[Field[Any, Any]] = model._meta.concrete_fields
+    key = next(index for index, field in enumerate(fields) if field.primary_key)
+    converts = tuple(
+        (index, field.from_db_value) for index, field in enumerate(fields) if hasattr(field, "from_db_value")
+    )
+    names = [field.attname for field in fields]
+    return Part(alias, model, names, begin, begin + key, converts, parent, link, may_be_absent)
