@@ -41,7 +41,6 @@ HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
 HEARD_EVERY_S = 3.0
-MOST_REST_S = 0.05
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}
@@ -136,10 +135,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         """
         while await self.reported.wait():
             self.reported.clear()
-            began = time.monotonic()
             if not await self._answering(lambda: self._report(who)):
                 return
-            await _rest_since(began)
 
     async def _report(self, who: Admitted) -> None:
         report = self.newest
@@ -153,7 +150,6 @@ class AgentConsumer(AsyncWebsocketConsumer):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.look.wait(), timeout=HEARTBEAT_S)
             self.look.clear()
-            began = time.monotonic()
             try:
                 desired = await in_database(lambda: desired_state(who.node_id, now=db_now()))
             except Exception as error:
@@ -162,7 +158,6 @@ class AgentConsumer(AsyncWebsocketConsumer):
             if desired.revision > self.sent_revision:
                 self.sent_revision = desired.revision
                 await self._send(desired)
-            await _rest_since(began)
 
     async def _heard(self, who: Admitted) -> None:
         now = time.monotonic()
@@ -191,11 +186,3 @@ class AgentConsumer(AsyncWebsocketConsumer):
         with contextlib.suppress(Exception):
             await self._send(Refused(code, detail))
             await self.close(code=close)
-
-
-async def _rest_since(began: float) -> None:
-    """Pause as long as the last turn took: what happens meanwhile shares the next one.
-
-    A portal at rest answers in a few milliseconds, so nobody waits; a busy one takes larger steps.
-    """
-    await asyncio.sleep(min(MOST_REST_S, time.monotonic() - began))
