@@ -15,7 +15,7 @@ from portal.common.clock import db_now
 from portal.common.live import redis_client
 from portal.common.retry import with_retries
 from portal.leases.forecasting import SNAPSHOT_KEY
-from portal.leases.selectors import queue
+from portal.leases.selectors import is_anybody_waiting
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.engine.codec import snapshot_to_json
@@ -71,7 +71,7 @@ _PACE = Pace()
 def _turn() -> Turn:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
-    if not queue().exists():
+    if not is_anybody_waiting():
         return Turn(0, 0)
     now = db_now()
     policy = active_policy()

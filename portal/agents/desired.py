@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from django.conf import settings
 
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
-from portal.fleet.models import Node
-from portal.leases.models import Lease, Placement
+from portal.common.rows import Row, fetch
 from portal.leases.states import WANTED_ON_NODE, LeaseState
 
-# Read on every change of a node: rows as they are needed, not whole objects.
-FIELDS = (
-    "pk",
-    "uid",
-    "generation",
-    "state",
-    "not_after",
-    "load_pattern",
-    "team__slug",
-    "user__username",
-    "request__remaining_s",
+# Read on every change of a node: plain rows, as far as they are needed.
+LEASES = (
+    "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
+    " r.remaining_s, t.slug, u.username"
+    " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
+    " JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id"
+    f" WHERE l.node_id = %s AND l.state IN ({', '.join(repr(str(state)) for state in WANTED_ON_NODE)})"
+    " ORDER BY l.id"
+)
+SLOTS = (
+    "SELECT p.lease_id, d.uuid, p.mode, p.start, p.size, p.share_milli, p.memory_mib, p.profile"
+    " FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
+    " WHERE p.lease_id = ANY(%s) AND p.is_live ORDER BY p.id"
 )
 SAFETY_S = 5  # the portal ends a lease first; the agent does it alone when the portal is silent
 
@@ -34,46 +33,38 @@ def desired_state(node_id: int, *, now: datetime) -> Desired:
 
     The revision is read before the leases, so that it can only be older than what is sent.
     """
-    node = Node.objects.values("name", "epoch", "desired_revision").get(pk=node_id)
-    rows = Lease.objects.filter(node_id=node_id, state__in=WANTED_ON_NODE).order_by("id").values(*FIELDS)
-    leases = {row["pk"]: row for row in rows}
-    slots = _slots(leases)
+    ((name, epoch, revision),) = fetch(
+        "SELECT name, epoch, desired_revision FROM fleet_node WHERE id = %s", [node_id]
+    )
+    rows = fetch(LEASES, [node_id])
+    slots = _slots([row[0] for row in rows])
     return Desired(
-        node=node["name"],
-        epoch=node["epoch"],
-        revision=node["desired_revision"],
-        leases=tuple(_lease(row, tuple(slots[pk]), now) for pk, row in leases.items() if slots[pk]),
+        node=name,
+        epoch=epoch,
+        revision=revision,
+        leases=tuple(_lease(row, tuple(slots[row[0]]), now) for row in rows if slots[row[0]]),
     )
 
 
-def _slots(lease_ids: Iterable[int]) -> dict[int, list[DesiredSlot]]:
+def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
     """Return the live slots by lease."""
     slots: dict[int, list[DesiredSlot]] = defaultdict(list)
-    rows = (
-        Placement.objects.filter(lease__in=list(lease_ids), is_live=True)
-        .order_by("id")
-        .values_list(
-            "lease_id", "device__uuid", "mode", "start", "size", "share_milli", "memory_mib", "profile"
-        )
-    )
-    for lease_id, device, mode, start, size, share_milli, memory_mib, profile in rows:
-        assert lease_id is not None
-        slots[lease_id].append(DesiredSlot(device, mode, start, size, share_milli, memory_mib, profile))
+    for lease_id, *fields in fetch(SLOTS, [lease_ids]):
+        slots[lease_id].append(DesiredSlot(*fields))
     return slots
 
 
-def _lease(row: dict[str, Any], slots: tuple[DesiredSlot, ...], now: datetime) -> DesiredLease:
-    if row["state"] == LeaseState.PREPARING:
-        left = row["request__remaining_s"]
-    else:
-        left = max(0, int((row["not_after"] - now).total_seconds()))
+def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime) -> DesiredLease:
+    _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user = row
+    if state != LeaseState.PREPARING:
+        remaining_s = max(0, int((not_after - now).total_seconds()))
     return DesiredLease(
-        lease=row["uid"],
-        generation=row["generation"],
-        team=row["team__slug"],
-        user=row["user__username"],
-        remaining_s=left + SAFETY_S,
+        lease=uid,
+        generation=generation,
+        team=team,
+        user=user,
+        remaining_s=remaining_s + SAFETY_S,
         grace_s=settings.LEASE_GRACE_S,
         slots=slots,
-        load_pattern=row["load_pattern"],
+        load_pattern=load_pattern,
     )

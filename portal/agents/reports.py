@@ -7,21 +7,23 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import F, Q, Value
+from django.db.models import F, Value
 from django.db.models.functions import Least
 
 from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
+from portal.common.rows import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import see_health, see_partitions
 from portal.leases import lifecycle
-from portal.leases.models import Lease, Placement
+from portal.leases.models import Lease
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
 from portal.quotas import services as quotas
 
 NEAR_END = timedelta(seconds=10)
 LEAVING = (LeaseState.ENDING, LeaseState.CLEANING)
+_LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
 
 
 @transaction.atomic
@@ -63,12 +65,12 @@ def _phase(said: dict[str, LeaseReport], lease: Lease) -> str:
 
 def _lock(node: Node, said: dict[str, LeaseReport], *, is_current: bool) -> list[Lease]:
     """Lock the leases the report speaks of; with a current one also those it should and does not."""
-    meant = Q(uid__in=list(said))
-    if is_current:
-        meant |= Q(state__in=LEAVING)
-    # In these words the partial index of live leases serves, however many have ended on the node.
-    mine = Lease.objects.filter(meant, node=node, state__in=LIVE_LEASES)
-    rows = list(mine.values_list("id", "uid", "team_id"))
+    # With all live states named the partial index serves, however many leases have ended on the node.
+    rows = fetch(
+        "SELECT id, uid, team_id FROM leases_lease WHERE node_id = %s"  # noqa: S608 (our own states)
+        f" AND state IN ({_LIVE}) AND (uid = ANY(%s) OR (%s AND state = ANY(%s)))",
+        [node.pk, list(said), is_current, [str(state) for state in LEAVING]],
+    )
     leaving = {team for _pk, uid, team in rows if uid not in said or said[uid].phase in ("gone", "failed")}
     if leaving:
         quotas.lock_lineages(leaving)
@@ -88,8 +90,12 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
     if not leases:
         return
     by_lease: dict[int | None, list[tuple[int, str, int]]] = {}
-    rows = Placement.objects.filter(lease__in=[ls.pk for ls in leases], is_live=True).order_by("id")
-    for pk, lease_id, device, start in rows.values_list("pk", "lease_id", "device__uuid", "start"):
+    rows = fetch(
+        "SELECT p.id, p.lease_id, d.uuid, p.start FROM leases_placement p"
+        " JOIN fleet_device d ON d.id = p.device_id WHERE p.lease_id = ANY(%s) AND p.is_live ORDER BY p.id",
+        [[lease.pk for lease in leases]],
+    )
+    for pk, lease_id, device, start in rows:
         by_lease.setdefault(lease_id, []).append((pk, device, start))
     ids, uuids, access = [], [], []
     for lease in leases:

@@ -13,9 +13,10 @@ from django.db.models import Sum
 from portal.billing.metering import Piece, active_intervals, events_by_lease, pieces, rates_by_model
 from portal.billing.models import BillingPeriod, Invoice, UsageRecord
 from portal.billing.periods import month_bounds, period_of
-from portal.catalog.models import Rate, RateCard
+from portal.catalog.models import Rate
 from portal.catalog.pricing import apportion, exact_micro, to_minor
 from portal.common.errors import Conflict
+from portal.common.rows import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from portal.teams.models import Team
@@ -68,8 +69,8 @@ class InvoiceView:
 
 def currency() -> str:
     """Return the currency of the default rate card."""
-    card = RateCard.objects.filter(is_default=True).first()
-    return card.currency if card else "EUR"
+    found = fetch("SELECT currency FROM catalog_ratecard WHERE is_default ORDER BY id LIMIT 1")
+    return str(found[0][0]) if found else "EUR"
 
 
 def _pieces_of(

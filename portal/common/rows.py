@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.models import Field, ForeignKey, Model
 
 M = TypeVar("M", bound=Model)
+Row = tuple[Any, ...]
 Convert = Callable[[Any, Any, Any], Any]
 
 
@@ -42,6 +43,13 @@ class Part:
         return self.model.from_db(connection.alias, self.names, values)
 
 
+def fetch(sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    """Return the rows of one statement written by us; what comes from outside goes into ``values``."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return cast(list[Row], cursor.fetchall())
+
+
 class Rows(Generic[M]):
     """Reads objects of a model with relations at hand.
 
@@ -58,9 +66,7 @@ class Rows(Generic[M]):
 
         ``condition`` is written by us; whatever comes from outside goes into ``values``.
         """
-        with connection.cursor() as cursor:
-            cursor.execute(f"{self._select} WHERE {condition}", values)
-            return [self._build(row) for row in cursor.fetchall()]
+        return [self._build(row) for row in fetch(f"{self._select} WHERE {condition}", values)]
 
     def first(self, condition: str, values: Sequence[Any]) -> M | None:
         """Return the only object for which a condition on something unique holds, or None."""

@@ -3,8 +3,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import connection
 
+from portal.common.rows import fetch
 from portal.fleet.models import Device, Health, Node
 
 ONLINE, STALE, OFFLINE, NEVER = "online", "stale", "offline", "never"
@@ -40,10 +40,9 @@ def health_blocked_why(health: str) -> str:
 
 def largest_node(device_model_id: int, mode: str) -> int:
     """Return the greatest number of devices of a model offering a mode on one node, healthy or not."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM fleet_device"
-            " WHERE model_id = %s AND %s = ANY(modes) GROUP BY node_id) AS nodes",
-            [device_model_id, mode],
-        )
-        return int(cursor.fetchone()[0])
+    ((most,),) = fetch(
+        "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM fleet_device"
+        " WHERE model_id = %s AND %s = ANY(modes) GROUP BY node_id) AS nodes",
+        [device_model_id, mode],
+    )
+    return int(most)

@@ -13,6 +13,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
+from portal.common.rows import fetch
 from portal.fleet.models import Device, DeviceModel, Health, HealthEvent, Node, Partition, Profile
 
 
@@ -106,8 +107,10 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
 
 def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
     """Store what the agent saw on the node's devices, replacing what it saw before. Call in a transaction."""
-    rows = Partition.objects.filter(device__node=node).values_list(
-        "device__uuid", "start", "uuid", "lease_uid", "pk"
+    rows = fetch(
+        "SELECT d.uuid, p.start, p.uuid, p.lease_uid, p.id FROM fleet_partition p"
+        " JOIN fleet_device d ON d.id = p.device_id WHERE d.node_id = %s",
+        [node.pk],
     )
     known = {(device, start, uuid): (lease, pk) for device, start, uuid, lease, pk in rows}
     wanted = {(f.device, f.start, f.uuid): f for f in facts}
@@ -121,7 +124,7 @@ def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime)
 
 def _store_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
     """Store partitions not seen before; what is said of another node's device is left out."""
-    devices = dict(node.devices.values_list("uuid", "pk"))
+    devices: dict[str, int] = dict(fetch("SELECT uuid, id FROM fleet_device WHERE node_id = %s", [node.pk]))
     Partition.objects.bulk_create(
         Partition(
             device_id=devices[f.device],

@@ -24,7 +24,7 @@ from portal.common.rows import Rows
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
 from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
-from portal.leases.selectors import queue
+from portal.leases.selectors import is_anybody_waiting
 from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
@@ -229,7 +229,7 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
 
 def _nudge_when_somebody_waits() -> None:
     """Offer what became free. Looked up after the commit: a request that comes later nudges by itself."""
-    if queue().exists():
+    if is_anybody_waiting():
         nudge(RUN_CYCLE)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db import connection
 from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
 from portal.common.errors import NotFound
-from portal.common.rows import Rows
+from portal.common.rows import Rows, fetch
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LeaseState, RequestState
 from portal.teams.models import Role, Team
@@ -20,11 +19,15 @@ _LEASES = Rows(Lease, "team", "user", "flavor", "flavor.device_model", "node", "
 
 def waiting_count(team: Team) -> int:
     """Return how many requests of the team wait."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM leases_leaserequest WHERE team_id = %s AND state = 'queued'", [team.pk]
-        )
-        return int(cursor.fetchone()[0])
+    ((count,),) = fetch(
+        "SELECT count(*) FROM leases_leaserequest WHERE team_id = %s AND state = 'queued'", [team.pk]
+    )
+    return int(count)
+
+
+def is_anybody_waiting() -> bool:
+    """Say whether the queue holds any request."""
+    return bool(fetch("SELECT 1 FROM leases_leaserequest WHERE state = 'queued' LIMIT 1"))
 
 
 def visible_requests(rights: Rights) -> QuerySet[LeaseRequest]:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db import connection
-
+from portal.common.rows import fetch
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -46,9 +45,10 @@ def headroom(team: Team) -> Headroom:
 
 def smallest_ceiling(team: Team) -> int | None:
     """Return the lowest ceiling of the lineage: more than this can never be granted to the team."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT min(ceiling_milli) FROM quotas_quota WHERE team_id = ANY(%s)", [team.lineage])
-        lowest: int | None = cursor.fetchone()[0]
+    lowest: int | None
+    ((lowest,),) = fetch(
+        "SELECT min(ceiling_milli) FROM quotas_quota WHERE team_id = ANY(%s)", [team.lineage]
+    )
     return lowest
 
 

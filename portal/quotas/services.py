@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid, QuotaExceeded
+from portal.common.rows import fetch
 from portal.quotas.models import Quota
 from portal.teams.models import Team
 
@@ -35,8 +36,11 @@ def _change(costs: Iterable[tuple[Team, int]], *, sign: int) -> None:
             total[team_id] += cost
     if not total:
         return
-    held = Quota.objects.select_for_update().filter(team_id__in=list(total)).order_by("id")
-    rows = list(held.values_list("id", "team_id", "ceiling_milli", "used_milli"))
+    rows = fetch(
+        "SELECT id, team_id, ceiling_milli, used_milli FROM quotas_quota WHERE team_id = ANY(%s)"
+        " ORDER BY id FOR UPDATE",
+        [list(total)],
+    )
     for _pk, team_id, ceiling, used in rows:
         if sign > 0 and ceiling is not None and used + total[team_id] > ceiling:
             raise QuotaExceeded(team_id=team_id, wanted=total[team_id], headroom=max(0, ceiling - used))
