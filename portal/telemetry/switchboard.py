@@ -86,6 +86,7 @@ class Switchboard:
         self._seqs: dict[str, int] = {}
         self._dirty: set[str] = set()
         self._looks: dict[str, tuple[str, bool]] = {}
+        self._ticked_at = 0.0
         self._nodes = NodeTexts(readings, self.keeper)
         self._audiences: dict[int, list[Seat]] = {}
         self._late: set[asyncio.Task[None]] = set()
@@ -197,6 +198,7 @@ class Switchboard:
 
     def tick(self, *, now: float) -> int:
         """Write what is new since the last tick, each text made once; returns how many were handed on."""
+        self._ticked_at = now
         if not self.topics:
             self._dirty.clear()
             return 0
@@ -229,6 +231,8 @@ class Switchboard:
 
     def _send_snapshot(self, seat: Seat, topic: str, now: float) -> None:
         seat.mailbox.forget(topic)
+        # Its rights were looked up meanwhile; a silence that a tick has told the others counts for it too.
+        now = max(now, self._ticked_at)
         at, data = self._data(topic, seat.visitor.held, seat.topics[topic], now, is_snapshot=True)
         seat.mailbox.put(payloads.envelope("snapshot", topic, self._seqs.get(topic, 0), at, data))
 

@@ -16,20 +16,22 @@ const PARTS = [
 
 const running = new WeakMap();
 
-/** Mount every part inside `root` once; a part that is mounted again first loses its old listeners. */
+/** Mount every part inside `root` once; a part that is mounted again first loses its old listeners. Resolves when all are. */
 function mountAll(root = document) {
+  const loads = [];
   for (const [selector, load] of PARTS) {
     const found = [...root.querySelectorAll(selector)].filter((el) => !el.dataset.mounted);
     if (!found.length) continue;
     found.forEach((el) => { el.dataset.mounted = "yes"; });
-    load().then((part) => found.forEach((el) => {
+    loads.push(load().then((part) => found.forEach((el) => {
       running.get(el)?.abort();
       const life = new AbortController();
       running.set(el, life);
       part.mount(el, life.signal);
-    }));
+    })));
   }
   live.scan();
+  return Promise.allSettled(loads);
 }
 
 startTheme();
@@ -37,8 +39,9 @@ startDialogs();
 startCopy();
 startClock();
 startToasts();
-mountAll();
-live.start();
+// The socket answers with one snapshot of each topic, and a silent node sends nothing after it: whoever is not there
+// when it comes never hears of it.
+mountAll().then(live.start);
 document.addEventListener("htmx:after:swap", () => mountAll());
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-close]");

@@ -6,6 +6,10 @@ import { node } from "./map-draw.js";
 import { setLevel } from "./slices.js";
 
 const MANY_NODES = 16;
+const FIRST_WAIT_MS = 2000;
+const LONGEST_WAIT_MS = 30000;
+// What a page says of a cordoned node that speaks, and of one that never did; frames know neither word.
+const AS_LIVE = { draining: "online", never: "offline" };
 
 /** The parts of one device that move, found once. */
 function movingParts(box) {
@@ -82,13 +86,23 @@ function heldBy(nodes) {
   return held.sort().join(" ");
 }
 
+/** Whether the page says something else of a node than the frames do. */
+function isOutdated(drawnNodes, nodes) {
+  return drawnNodes.some(({ name, state }) => nodes[name] && nodes[name].state !== (AS_LIVE[state] ?? state));
+}
+
 /** Draw one `[data-map]` from its JSON and keep it live.
- *  When a frame shows that other leases hold slices or a node fell silent, `map:changed` asks the page for new JSON; it is drawn after the swap.
+ *  When a frame shows that other leases hold slices, or another state of a node than is drawn, `map:changed` asks
+ *  the page for new JSON; it is drawn after the swap. The page reads rows and frames do not, so one may know of a
+ *  silence before the other: it is asked again, ever more slowly, until both agree.
  */
 export function mount(map, signal) {
   const unknown = map.dataset.textUnknown;
   const inView = new Set();
   let drawn = "";
+  let nodes = [];
+  let timer = 0;
+  let wait = FIRST_WAIT_MS;
   let cards = new Map();
   let latest = {};
   let held = null;
@@ -103,7 +117,8 @@ export function mount(map, signal) {
     drawn = text;
     watcher.disconnect();
     inView.clear();
-    map.replaceChildren(...JSON.parse(text).nodes.map(node));
+    nodes = JSON.parse(text).nodes;
+    map.replaceChildren(...nodes.map(node));
     map.classList.toggle("is-large", map.children.length > MANY_NODES);
     map.querySelector(".map-device > .slices")?.setAttribute("tabindex", "0");
     cards = new Map([...map.querySelectorAll(".map-node")].map((card) => {
@@ -111,6 +126,7 @@ export function mount(map, signal) {
       watcher.observe(card);
       return [card.dataset.node, { card, devices: new Map(devices) }];
     }));
+    agree();
   }
 
   function showNode(name) {
@@ -124,18 +140,33 @@ export function mount(map, signal) {
     }
   }
 
+  function ask() {
+    map.dispatchEvent(new CustomEvent("map:changed", { bubbles: true }));
+  }
+
+  function agree() {
+    if (!isOutdated(nodes, latest)) { clearTimeout(timer); timer = 0; wait = FIRST_WAIT_MS; return; }
+    if (timer) return;
+    ask();
+    timer = setTimeout(() => { timer = 0; agree(); }, wait);
+    wait = Math.min(2 * wait, LONGEST_WAIT_MS);
+  }
+
   function frame({ detail }) {
     latest = detail.data.nodes ?? {};
     inView.forEach(showNode);
     const now = heldBy(latest);
-    if (held !== null && held !== now) map.dispatchEvent(new CustomEvent("map:changed", { bubbles: true }));
+    if (held !== null && held !== now) ask();
     held = now;
+    agree();
   }
 
   draw();
   map.addEventListener("live:frame", frame, { signal });
   document.addEventListener("htmx:after:swap", draw, { signal });
-  signal.addEventListener("abort", () => watcher.disconnect());
+  // Without a connection the last frame is no news; what the page says then stands.
+  document.addEventListener("live:state", ({ detail }) => { if (detail.state !== "open") latest = {}; }, { signal });
+  signal.addEventListener("abort", () => { watcher.disconnect(); clearTimeout(timer); });
   keyboard(map, signal);
   tips(map, unknown, signal);
 }

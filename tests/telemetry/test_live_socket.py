@@ -5,9 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import transaction
+from django.utils import timezone
 
 from portal.common.live import EVENTS, publish
+from portal.fleet.models import Node
 from portal.leases import lifecycle
 from portal.leases.models import Lease
 from portal.telemetry.frames import DeviceNow, Frame, SlotNow
@@ -319,3 +322,26 @@ async def test_when_live_news_is_back_everybody_comes_again_to_read_the_rows(wor
 
     assert (told["type"], told["code"]) == ("error", "live_paused")
     assert code == 1012
+
+
+async def test_a_snapshot_is_never_older_than_the_silence_others_were_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever subscribes while a node falls silent misses the frame that says so, and no other follows."""
+    lease = await rows(world.active)
+    began = timezone.now()
+    await rows(lambda: Node.objects.update(last_seen_at=began))
+    switchboard().on_frame("", await rows(lambda: frame_of(lease, seq=1, at=began.timestamp())))
+    look_up = switchboard()._look_up
+
+    async def slow_look_up(*asked: Any) -> Any:
+        found = await look_up(*asked)
+        switchboard().tick(now=began.timestamp() + settings.NODE_STALE_AFTER_S + 1)
+        return found
+
+    monkeypatch.setattr(switchboard(), "_look_up", slow_look_up)
+
+    async with Talk(token=await token_of(world, "bob")) as bob:
+        (snapshot,) = await bob.subscribe("node:gpu-01")
+
+    assert snapshot["data"]["nodes"]["gpu-01"]["state"] == "stale"
