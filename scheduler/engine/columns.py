@@ -1,0 +1,106 @@
+"""The fleet as columns: one row per node, one cell per board, so that kernels can look at all of it.
+
+Units: milli-CPU, MiB, thousandths of a board. A node whose CPU or memory nobody knows has ``PLENTY``.
+Rows stand in the order that settles ties.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+PLENTY = 1 << 40
+NO_BOARD = -1
+WHOLE = 1000
+IDLE = 0
+
+# Fields of one row of wants: what one kind of request asks of a node.
+CPU, MEMORY, MILLI, COUNT, KIND, USE, TEAM, BOARD_MEMORY = range(8)
+WANT_FIELDS = 8
+
+
+class Columns(NamedTuple):
+    """What is free, per node (N) and per board (N x G).
+
+    ``free`` is -1 where a node has no such board, 1000 exactly when the board is idle. ``use`` is 0 for
+    idle, else the number of the mode that lives there; ``serves`` says which boards can serve a kind.
+    ``totals`` holds the demand that arrived so far and the fleet's capacity, in thousandths of boards.
+    """
+
+    cpu: Ints
+    memory: Ints
+    model: Ints
+    free: Ints
+    use: Ints
+    team: Ints
+    board_memory: Ints
+    clients: Ints
+    serves: Flags
+    totals: Ints
+
+
+def columns(
+    cpu: Any, memory: Any, model: Any, boards: Any, *, kinds: int = 1, board_memory: int = PLENTY
+) -> Columns:
+    """An idle fleet: per node its milli-CPU, MiB, number of its model and number of boards."""
+    boards = np.asarray(boards, np.int64)
+    nodes, most = len(boards), max(int(boards.max(initial=0)), 1)
+    present = np.arange(most)[None, :] < boards[:, None]
+    return Columns(
+        cpu=np.array(cpu, np.int64),
+        memory=np.array(memory, np.int64),
+        model=np.array(model, np.int64),
+        free=np.where(present, WHOLE, NO_BOARD).astype(np.int64),
+        use=np.zeros((nodes, most), np.int64),
+        team=np.zeros((nodes, most), np.int64),
+        board_memory=np.full((nodes, most), board_memory, np.int64),
+        clients=np.full((nodes, most), PLENTY, np.int64),
+        serves=np.broadcast_to(present, (kinds, nodes, most)).copy(),
+        totals=np.array([0, WHOLE * int(boards.sum())], np.int64),
+    )
+
+
+def fits_board(at: Columns, want: Ints, node: int, board: int) -> bool:
+    """Whether one unit fits on the board now (kernel)."""
+    if not at.serves[want[KIND], node, board]:
+        return False
+    use = at.use[node, board]
+    if want[MILLI] == WHOLE and want[USE] == 1:
+        return bool(use == IDLE)
+    if use != IDLE and (use != want[USE] or (want[TEAM] != 0 and want[TEAM] != at.team[node, board])):
+        return False
+    return bool(
+        at.free[node, board] >= want[MILLI]
+        and at.board_memory[node, board] >= want[BOARD_MEMORY]
+        and at.clients[node, board] > 0
+    )
+
+
+def fits_node(at: Columns, want: Ints, node: int) -> bool:
+    """Whether the node has room for all units of the want now (kernel)."""
+    if at.cpu[node] < want[CPU] or at.memory[node] < want[MEMORY]:
+        return False
+    need = want[COUNT]
+    if need == 0:
+        return True
+    for board in range(at.free.shape[1]):
+        if fits_board(at, want, node, board):
+            need -= 1
+            if need == 0:
+                return True
+    return False
+
+
+def idle_boards(at: Columns, node: int) -> int:
+    """How many boards of the node are idle (kernel)."""
+    idle = 0
+    for board in range(at.free.shape[1]):
+        if at.free[node, board] == WHOLE:
+            idle += 1
+    return idle

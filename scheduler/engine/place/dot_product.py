@@ -1,0 +1,19 @@
+"""Dot product: the node whose free resources look least like the request, each against the biggest node."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scheduler.engine.columns import COUNT, CPU, MILLI, Columns, Ints, fits_node
+from scheduler.engine.place.classic import Scale, free_gpu, tightest
+
+
+def rate(at: Columns, want: Ints, node: int, scale: Scale) -> tuple[float, int, int]:
+    """Minus the score: 100 minus the product of what is free and what is asked (kernel)."""
+    if not fits_node(at, want, node):
+        return np.inf, -1, 0
+    cpu = (at.cpu[node] / scale.cpu) * (want[CPU] / scale.cpu)
+    gpu = (free_gpu(at, node) / scale.gpu) * (want[COUNT] * want[MILLI] / scale.gpu)
+    return -float(math.floor(100.0 * (1.0 - 0.5 * cpu - 0.5 * gpu))), tightest(at, want, node), 0

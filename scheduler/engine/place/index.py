@@ -1,0 +1,222 @@
+"""Who gets the request: every node rated once per kind of want and looked at again only when it changed.
+
+A policy is three kernels (``policy.py``): ``rate`` says what a placement costs, ``weigh`` what its marks
+cost just now, ``note`` keeps running figures. The index remembers each rating, follows a log of changed
+nodes and keeps the least cost of each block of nodes, so that a decision looks at few rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.engine.columns import (
+    BOARD_MEMORY,
+    COUNT,
+    CPU,
+    IDLE,
+    MEMORY,
+    MILLI,
+    TEAM,
+    USE,
+    WHOLE,
+    Columns,
+    Floats,
+    Ints,
+    fits_board,
+)  # fmt: skip
+
+BLOCK = 64
+NOWHERE = -1
+SAME = 1e-9  # costs closer than this are a tie, and a tie goes to the first node
+NEVER = np.inf
+MARKS = 8
+EXCLUSIVE = 1
+
+
+class Index(NamedTuple):
+    """Ratings of every want (S) on every node (N), and which nodes changed since.
+
+    ``pick`` packs the board of a fractional placement and the marks of the placement. ``log`` is a ring
+    of the last N changed nodes; ``head`` counts changes and look-ups.
+    """
+
+    cost: Floats
+    pick: NDArray[np.int16]
+    low: Floats
+    seen: Ints
+    log: Ints
+    stamp: Ints
+    head: Ints
+
+
+class Memo(NamedTuple):
+    """What a policy remembers between decisions: the price of each set of marks, and its own figures."""
+
+    price: Floats
+    figures: Floats
+
+
+def new_index(wants: int, nodes: int) -> Index:
+    """An index that has rated nothing yet."""
+    blocks = -(-nodes // BLOCK)
+    return Index(
+        cost=np.full((wants, nodes), NEVER),
+        pick=np.zeros((wants, nodes), np.int16),
+        low=np.full((wants, blocks), NEVER),
+        seen=np.full(wants, -1, np.int64),
+        log=np.zeros(nodes, np.int64),
+        stamp=np.zeros(nodes, np.int64),
+        head=np.zeros(2, np.int64),
+    )
+
+
+def new_memo() -> Memo:
+    """Nothing remembered."""
+    return Memo(np.zeros(MARKS), np.zeros(16))
+
+
+def rate(at: Columns, want: Ints, node: int, tables: Any) -> tuple[float, int, int]:
+    """Stands for the policy's kernel: cost, board (-1 for whole boards) and marks of a placement."""
+    raise NotImplementedError
+
+
+def weigh(at: Columns, want: Ints, tables: Any, memo: Memo) -> None:
+    """Stands for the policy's kernel: sets what each set of marks costs in this decision."""
+    raise NotImplementedError
+
+
+def note(at: Columns, node: int, tables: Any, memo: Memo, sign: int) -> None:
+    """Stands for the policy's kernel: the node is about to change (-1), has changed (+1)."""
+    raise NotImplementedError
+
+
+def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: Any) -> None:
+    """Rate the node anew for the want (kernel)."""
+    cost, board, marks = rate(at, want, node, tables)
+    old = index.cost[row, node]
+    index.cost[row, node] = cost
+    index.pick[row, node] = (board + 1) | (marks << 8)
+    block = node // BLOCK
+    low = index.low[row, block]
+    if cost <= low:
+        index.low[row, block] = cost
+    elif old <= low:
+        low = NEVER
+        for other in range(block * BLOCK, min((block + 1) * BLOCK, index.cost.shape[1])):
+            low = min(low, index.cost[row, other])
+        index.low[row, block] = low
+
+
+def catch_up(at: Columns, index: Index, want: Ints, row: int, tables: Any) -> None:
+    """Rate what changed since the want was last asked for (kernel)."""
+    nodes = index.cost.shape[1]
+    end, seen = index.head[0], index.seen[row]
+    index.seen[row] = end
+    if seen < 0 or end - seen >= nodes:
+        for node in range(nodes):
+            rerate(at, index, want, row, node, tables)
+        return
+    index.head[1] += 1
+    now = index.head[1]
+    for change in range(seen, end):
+        node = index.log[change % nodes]
+        if index.stamp[node] != now:
+            index.stamp[node] = now
+            rerate(at, index, want, row, node, tables)
+
+
+def choose(at: Columns, index: Index, wants: Ints, row: int, tables: Any, memo: Memo) -> int:
+    """The node on which the want costs least, the first of equals; NOWHERE when none has room (kernel)."""
+    catch_up(at, index, wants[row], row, tables)
+    weigh(at, wants[row], tables, memo)
+    best, found = NEVER, NOWHERE
+    nodes = index.cost.shape[1]
+    for block in range(index.low.shape[1]):
+        if index.low[row, block] >= best - SAME:
+            continue
+        for node in range(block * BLOCK, min((block + 1) * BLOCK, nodes)):
+            cost = index.cost[row, node]
+            if cost < NEVER:
+                cost += memo.price[index.pick[row, node] >> 8]
+                if cost < best - SAME:
+                    best, found = cost, node
+    return found
+
+
+def boards_of(at: Columns, index: Index, wants: Ints, row: int, node: int) -> int:
+    """The boards a want gets on its node, one bit each (kernel).
+
+    Whole boards: the first idle ones. One share: the board that was rated. More shares: the tightest.
+    """
+    want = wants[row]
+    chosen = 0
+    if want[COUNT] == 1 and want[MILLI] < WHOLE:
+        return 1 << (int(index.pick[row, node] & 255) - 1)
+    for _ in range(want[COUNT]):
+        tight, found = WHOLE + 1, NOWHERE
+        for board in range(at.free.shape[1]):
+            free = at.free[node, board]
+            if free < tight and not (chosen >> board) & 1 and fits_board(at, want, node, board):
+                tight, found = free, board
+        chosen |= 1 << found
+    return chosen
+
+
+def changed(index: Index, node: int) -> None:
+    """Remember that the node is no longer what was rated (kernel)."""
+    index.log[index.head[0] % index.log.shape[0]] = node
+    index.head[0] += 1
+
+
+def take(
+    at: Columns, index: Index, want: Ints, node: int, boards: int, tables: Any, memo: Memo, sign: int
+) -> None:
+    """Take (+1) or give back (-1) what the want has on these boards (kernel)."""
+    note(at, node, tables, memo, -1)
+    at.cpu[node] -= sign * want[CPU]
+    at.memory[node] -= sign * want[MEMORY]
+    for board in range(at.free.shape[1]):
+        if (boards >> board) & 1:
+            at.free[node, board] -= sign * want[MILLI]
+            at.board_memory[node, board] -= sign * want[BOARD_MEMORY]
+            at.clients[node, board] -= sign
+            at.team[node, board] = want[TEAM]
+            at.use[node, board] = IDLE if at.free[node, board] == WHOLE else want[USE]
+    note(at, node, tables, memo, 1)
+    changed(index, node)
+
+
+def play(
+    at: Columns,
+    index: Index,
+    wants: Ints,
+    tables: Any,
+    memo: Memo,
+    rows: Ints,
+    events: Ints,
+    nodes: Ints,
+    boards: Ints,
+) -> None:
+    """Decide a sequence of arrivals (request number) and departures (minus number, minus 1) (kernel).
+
+    ``rows`` names the want of each request; ``nodes`` (NOWHERE when refused) and ``boards`` are filled in.
+    """
+    for event in range(events.shape[0]):
+        request = events[event]
+        if request < 0:
+            request = -request - 1
+            row = rows[request]
+            at.totals[0] -= wants[row, MILLI] * wants[row, COUNT]
+            if nodes[request] != NOWHERE:
+                take(at, index, wants[row], nodes[request], boards[request], tables, memo, -1)
+            continue
+        row = rows[request]
+        at.totals[0] += wants[row, MILLI] * wants[row, COUNT]
+        node = choose(at, index, wants, row, tables, memo)
+        nodes[request] = node
+        if node != NOWHERE:
+            boards[request] = boards_of(at, index, wants, row, node)
+            take(at, index, wants[row], node, boards[request], tables, memo, 1)

@@ -1,0 +1,122 @@
+"""Placement policies by name: what each is made of, and the decider that runs one over a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from scheduler.engine import kernel
+from scheduler.engine.columns import Columns, Ints
+from scheduler.engine.errors import UnknownPolicy
+from scheduler.engine.place import best_fit, dot_product, fgd, gpu_packing, index, prr
+from scheduler.engine.place.classic import Scale
+from scheduler.engine.place.statistics import Form, allowed, typical
+
+COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has started
+
+
+@dataclass(frozen=True, slots=True)
+class PlacePolicy:
+    """A placement rule: kernels, and how its tables are made from what requests look like."""
+
+    name: str
+    rate: Callable[..., Any]
+    tables: Callable[[Mapping[Form, int], Sequence[str], Columns], Any]
+    weigh: Callable[..., Any] | None = None
+    note: Callable[..., Any] | None = None
+
+
+def _scale(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> Scale:
+    return Scale(float(at.cpu.max(initial=1)), float(np.maximum(at.free, 0).sum(1).max(initial=1)))
+
+
+def _typical(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> fgd.Typical:
+    found = typical(forms)
+    shapes = [form for form, _ in found]
+    return fgd.Typical(
+        cpu=np.array([f.cpu for f in shapes], np.int64),
+        milli=np.array([f.milli for f in shapes], np.int64),
+        boards=np.array([f.boards for f in shapes], np.int64),
+        allowed=allowed(shapes, models),
+        share=np.array([share for _, share in found]),
+    )
+
+
+def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> prr.Prices:
+    return prr.prices(forms, models, at.free.shape[1], prr.Weights())
+
+
+_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note)
+POLICIES: dict[str, PlacePolicy] = {
+    "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
+    "default": _PRR,
+    "dot_product": PlacePolicy("dot_product", dot_product.rate, _scale),
+    "fgd": PlacePolicy("fgd", fgd.rate, _typical),
+    "gpu_packing": PlacePolicy("gpu_packing", gpu_packing.rate, _scale),
+    "prr": _PRR,
+}
+
+
+def policy_named(name: str) -> PlacePolicy:
+    """The placement policy of that name, or raise UnknownPolicy."""
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise UnknownPolicy("placement", name, sorted(POLICIES)) from None
+
+
+def no_weigh(at: Columns, want: Ints, tables: Any, memo: index.Memo) -> None:
+    """Marks cost nothing (kernel)."""
+
+
+def no_note(at: Columns, node: int, tables: Any, memo: index.Memo, sign: int) -> None:
+    """Nothing to remember (kernel)."""
+
+
+KERNELS = ("rerate", "catch_up", "choose", "take", "play")
+
+
+@cache
+def kernels_of(policy: PlacePolicy, is_compiled: bool) -> dict[str, Callable[..., Any]]:
+    """The index's kernels with the policy's rules put in, compiled or plain."""
+    made: dict[str, Callable[..., Any]] = {
+        "rate": policy.rate,
+        "weigh": policy.weigh or no_weigh,
+        "note": policy.note or no_note,
+    }
+    for name in KERNELS:
+        made[name] = kernel.specialise(getattr(index, name), f"{name}_{policy.name}", **made)
+    if is_compiled:
+        made = {name: kernel.compiled(function) for name, function in made.items()}
+    return made
+
+
+class Decider:
+    """A fleet, the wants asked of it, and one policy. Not for several threads at once."""
+
+    def __init__(
+        self, policy: PlacePolicy, at: Columns, wants: Ints, tables: Any, *, is_compiled: bool | None = None
+    ) -> None:
+        if is_compiled is None:
+            is_compiled = len(at.cpu) >= COMPILE_FROM and kernel.can_compile()
+        self.at = at
+        self.wants = wants
+        self.tables = tables
+        self.index = index.new_index(len(wants), len(at.cpu))
+        self.memo = index.new_memo()
+        self.kernels = kernels_of(policy, is_compiled)
+        for node in range(len(at.cpu)):
+            self.kernels["note"](at, node, tables, self.memo, 1)
+
+    def play(self, rows: Ints, events: Ints) -> tuple[Ints, Ints]:
+        """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""
+        nodes = np.full(len(rows), index.NOWHERE, np.int64)
+        boards = np.zeros(len(rows), np.int64)
+        self.kernels["play"](
+            self.at, self.index, self.wants, self.tables, self.memo, rows, events, nodes, boards
+        )
+        return nodes, boards

@@ -1,0 +1,71 @@
+"""What a piece of a GPU is worth to the requests that come: dual prices of a covering program.
+
+Sizes are thousandths of one board; a request for several boards counts as that many whole pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from scheduler.engine.columns import WHOLE, Floats
+
+MOST_ROUNDS = 200
+
+
+def piece_values(demand: Mapping[int, float]) -> Floats:
+    """Value of each free amount 0..1000 of one board, as a share of a whole board's value.
+
+    ``demand`` gives expected pieces of each size per board of demand. Solves by column generation:
+    minimise the boards opened over fillings of one board (multisets of sizes with sum at most 1000) so
+    that every size is covered as demanded. The duals price the sizes; an amount is worth the most
+    valuable multiset that fits in it (unbounded knapsack). Without demand the value is proportional.
+    """
+    sizes = sorted(size for size, wanted in demand.items() if 0 < size <= WHOLE and wanted > 0)
+    if not sizes:
+        return np.arange(WHOLE + 1) / WHOLE
+    values = _best_fillings(sizes, _duals(sizes, [demand[size] for size in sizes]))[0]
+    return np.array(values) / values[WHOLE]
+
+
+def _duals(sizes: Sequence[int], wanted: Sequence[float]) -> list[float]:
+    from scipy.optimize import linprog
+
+    fillings = [tuple(WHOLE // s if s == size else 0 for s in sizes) for size in sizes]
+    prices: list[float] = []
+    for _ in range(MOST_ROUNDS):
+        answer = linprog(
+            np.ones(len(fillings)), A_ub=-np.array(fillings, float).T, b_ub=-np.array(wanted), method="highs"
+        )
+        prices = [max(0.0, -float(m)) for m in answer.ineqlin.marginals]
+        values, last = _best_fillings(sizes, prices)
+        if values[WHOLE] <= 1 + 1e-9:
+            break
+        fillings.append(_read_back(sizes, last))
+    return prices
+
+
+def _best_fillings(sizes: Sequence[int], prices: Sequence[float]) -> tuple[list[float], list[int]]:
+    """Most value that fits in each amount, and which size was added last to reach it (-1: none)."""
+    values, last = [0.0] * (WHOLE + 1), [-1] * (WHOLE + 1)
+    for amount in range(1, WHOLE + 1):
+        values[amount] = values[amount - 1]
+        for at, size in enumerate(sizes):
+            if size > amount:
+                break
+            here = values[amount - size] + prices[at]
+            if here > values[amount] + 1e-12:
+                values[amount], last[amount] = here, at
+    return values, last
+
+
+def _read_back(sizes: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
+    counts, amount = [0] * len(sizes), WHOLE
+    while amount > 0:
+        if last[amount] < 0:
+            amount -= 1
+            continue
+        counts[last[amount]] += 1
+        amount -= sizes[last[amount]]
+    return tuple(counts)

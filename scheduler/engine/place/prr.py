@@ -1,0 +1,222 @@
+"""Price and reserve: our placement rule, also called ``default``.
+
+A node is worth what its idle boards can still be sold for. The value of what is left of a board comes from
+a covering program over the sizes people ask for; idle boards without CPU beside them are worth nothing; a
+small part of the published fragmentation measure keeps mixed nodes usable; and nodes with room for large
+requests are kept in reserve as long as such requests are still to be expected. The placement that costs
+least of that value wins. Formula, figures and what was tried: ``docs/placement.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler.engine.columns import (
+    COUNT,
+    CPU,
+    MILLI,
+    WHOLE,
+    Columns,
+    Floats,
+    Ints,
+    fits_board,
+    fits_node,
+    idle_boards,
+)  # fmt: skip
+from scheduler.engine.place.index import Memo
+from scheduler.engine.place.prices import piece_values
+from scheduler.engine.place.statistics import Form, allowed, quantile, typical
+
+EVEN = 0.1  # part of a piece's price that is proportional to its size
+PART = 1.2  # how much a started board counts in the need for CPU
+KNOTS = (0.10, 0.30, 0.50, 0.70, 0.85, 0.95)
+RESERVED = (8, 4, 2)
+RESERVE_CPU_SHARE = 0.90
+
+
+class Weights(NamedTuple):
+    """How the terms weigh against each other; one unit is the value of an idle board."""
+
+    cpu: float = 0.02
+    idle: float = 0.013
+    fragment: float = 0.05
+    reserve: float = 0.05
+    horizon: float = 1.15
+    ramp: float = 0.25
+
+
+class Prices(NamedTuple):
+    """Tables of one workload: see ``prices``. Thousandths of boards, milli-CPU."""
+
+    piece: Floats
+    knots: Floats
+    levels: Ints
+    fits_one: Floats
+    fits_many: Floats
+    rates: Floats
+    reserve_cpu: Ints
+    weights: Floats
+
+
+def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights: Weights) -> Prices:
+    """The tables for requests that look like ``forms``, on nodes of up to ``most`` boards.
+
+    ``piece[r]``: price of r free thousandths of a board. ``knots``: milli-CPU wanted per board, six
+    quantiles. ``fits_one[model, level, r]`` and ``fits_many[model, level, n]``: share of the typical GPU
+    requests that could use a piece of r (n idle boards) on a node of that model whose CPU reaches
+    ``levels[:level]``. ``rates``: requests for exactly 8, 4, 2 boards per board of demand, and
+    ``reserve_cpu`` the milli-CPU that nine of ten of them need.
+    """
+    gpu = {form: number for form, number in forms.items() if form.gpu}
+    demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
+    pieces: dict[int, float] = {}
+    for form, number in gpu.items():
+        size = form.milli if form.boards == 1 else WHOLE
+        pieces[size] = pieces.get(size, 0.0) + number * form.boards / demand
+    even = np.arange(WHOLE + 1) / WHOLE
+    per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
+    levels, fits_one, fits_many = _fits(forms, models, most)
+    of_size = [[(f, n) for f, n in gpu.items() if f.boards == size] for size in RESERVED]
+    return Prices(
+        piece=(1 - EVEN) * piece_values(pieces) + EVEN * even,
+        knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
+        levels=levels,
+        fits_one=fits_one,
+        fits_many=fits_many,
+        rates=np.array([sum(number for _, number in some) / demand for some in of_size]),
+        reserve_cpu=np.array(
+            [int(quantile([(f.cpu, float(n)) for f, n in some], RESERVE_CPU_SHARE)) for some in of_size],
+            np.int64,
+        ),
+        weights=np.array(weights),
+    )
+
+
+def _fits(forms: Mapping[Form, int], models: Sequence[str], most: int) -> tuple[Ints, Floats, Floats]:
+    """Shares of typical GPU requests that fit a piece, and idle boards, by model and CPU level."""
+    common = [(form, share) for form, share in typical(forms) if form.gpu]
+    everything = sum(share for _, share in common) or 1.0
+    levels = np.array(sorted({form.cpu for form, _ in common}), np.int64)
+    may = allowed([form for form, _ in common], models)
+    one = np.zeros((len(models), len(levels) + 1, WHOLE + 1))
+    many = np.zeros((len(models), len(levels) + 1, most + 1))
+    for row, (form, share) in enumerate(common):
+        from_level = int(np.searchsorted(levels, form.cpu)) + 1
+        for model in np.flatnonzero(may[row]):
+            if form.boards == 1:
+                one[model, from_level:, form.milli :] += share / everything
+            else:
+                many[model, from_level:, form.boards :] += share / everything
+    return levels, one, many
+
+
+def level_of(cpu: int, levels: Ints) -> int:
+    """How many of the typical amounts of CPU are free (kernel)."""
+    low, high = 0, levels.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if levels[middle] <= cpu:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def starved(cpu: int, boards: float, knots: Floats) -> float:
+    """How many boards would go without CPU, summed over the guesses of what each needs (kernel)."""
+    lost = 0.0
+    for knot in knots:
+        lost += min(max(0.0, knot * boards - cpu) / knot, boards)
+    return lost
+
+
+def whole_part(free: int) -> float:
+    """What a started board counts in the need for CPU (kernel)."""
+    return PART * free / WHOLE if 200 <= free < WHOLE else 0.0
+
+
+def marks_of(idle: int, cpu: int, idle_after: int, cpu_after: int, p: Prices) -> int:
+    """A bit for each reserve that a node leaves (kernel)."""
+    marks = 0
+    for kind in range(3):
+        size, need = RESERVED[kind], p.reserve_cpu[kind]
+        if idle >= size and cpu >= need and not (idle_after >= size and cpu_after >= need):
+            marks |= 1 << kind
+    return marks
+
+
+def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int]:
+    """How much value the placement costs, the board it takes best, and the reserves it leaves (kernel)."""
+    if not fits_node(at, want, node):
+        return np.inf, -1, 0
+    most, model = at.free.shape[1], at.model[node]
+    w_cpu, w_idle, w_fragment = p.weights[0], p.weights[1], p.weights[2] / WHOLE
+    cpu = at.cpu[node]
+    cpu_after = cpu - want[CPU]
+    level, level_after = level_of(cpu, p.levels), level_of(cpu_after, p.levels)
+    idle, parts, rough, rough_after = 0, 0.0, 0.0, 0.0
+    for board in range(most):
+        free = at.free[node, board]
+        if free > 0:
+            if free == WHOLE:
+                idle += 1
+            else:
+                parts += whole_part(free)
+            rough += free * (1.0 - p.fits_one[model, level, free])
+            rough_after += free * (1.0 - p.fits_one[model, level_after, free])
+    rough -= WHOLE * idle * p.fits_many[model, level, idle]
+    before = w_cpu * starved(cpu, idle + parts, p.knots) - w_idle * (idle > 0) + w_fragment * rough
+    if want[COUNT] == 1 and want[MILLI] < WHOLE:
+        best, found, left = np.inf, -1, idle
+        for board in range(most):
+            free = at.free[node, board]
+            if not fits_board(at, want, node, board):
+                continue
+            rest, idle_after = free - want[MILLI], idle - (free == WHOLE)
+            open_parts = parts - whole_part(free) + whole_part(rest)
+            cost = p.piece[free] - p.piece[rest]
+            cost += w_cpu * starved(cpu_after, idle_after + open_parts, p.knots) - w_idle * (idle_after > 0)
+            here = rough_after - free * (1.0 - p.fits_one[model, level_after, free])
+            here += rest * (1.0 - p.fits_one[model, level_after, rest])
+            here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
+            cost += w_fragment * here - before
+            if cost < best - 1e-12:
+                best, found, left = cost, board, idle_after
+        return best, found, marks_of(idle, cpu, left, cpu_after, p)
+    idle_after = idle - want[COUNT]
+    cost = want[COUNT] * p.piece[WHOLE]
+    cost += w_cpu * starved(cpu_after, idle_after + parts, p.knots) - w_idle * (idle_after > 0)
+    here = rough_after - want[COUNT] * WHOLE * (1.0 - p.fits_one[model, level_after, WHOLE])
+    here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
+    marks = marks_of(idle, cpu, idle_after, cpu_after, p) if want[COUNT] <= 1 else 0
+    return cost + w_fragment * here - before, -1, marks
+
+
+def weigh(at: Columns, want: Ints, p: Prices, memo: Memo) -> None:
+    """Price of leaving each set of reserves, by how many nodes are in them and still expected (kernel)."""
+    if want[COUNT] > 1:
+        memo.price[:] = 0.0
+        return
+    rest = max(0.0, p.weights[4] * at.totals[1] - at.totals[0]) / WHOLE
+    for marks in range(8):
+        memo.price[marks] = 0.0
+    for kind in range(3):
+        target = p.rates[kind] * rest
+        if target <= 0:
+            continue
+        short = 1.0 + (target - memo.figures[kind]) / max(1.0, p.weights[5] * target)
+        cost = p.weights[3] * min(max(short, 0.0), 1.0)
+        for marks in range(8):
+            if (marks >> kind) & 1:
+                memo.price[marks] += cost
+
+
+def note(at: Columns, node: int, p: Prices, memo: Memo, sign: int) -> None:
+    """Count how many nodes are in each reserve (kernel)."""
+    idle, cpu = idle_boards(at, node), at.cpu[node]
+    for kind in range(3):
+        if idle >= RESERVED[kind] and cpu >= p.reserve_cpu[kind]:
+            memo.figures[kind] += sign
