@@ -1,0 +1,1 @@
+"""Published experiments, driven through the engine that decides in the product: ``python -m scheduler.replay``."""
