@@ -44,5 +44,5 @@ def money(value: dict[str, str] | None) -> str:
 
 
 def memory(mib: int) -> str:
-    """Return memory in GiB."""
-    return f"{mib / 1024:.0f} GiB"
+    """Return memory in GiB to a tenth, as the pages do."""
+    return f"{round(mib / 1024, 1):g} GiB"

@@ -32,10 +32,10 @@ def gpus(milli: int | None) -> str | None:
 
 
 def memory(mib: int | None) -> str | None:
-    """Return MiB as whole gigabytes ("20 GB"), as boards and profiles are named."""
+    """Return MiB as GiB to a tenth ("19.6 GiB"), below one as MiB, like static/js/i18n.js."""
     if mib is None:
         return None
-    return f"{mib} MB" if mib < 1000 else f"{round(mib / 1024)} GB"
+    return f"{mib} MiB" if mib < 1024 else f"{round(mib / 1024, 1):g} GiB"
 
 
 def span(seconds: int | None) -> str | None:

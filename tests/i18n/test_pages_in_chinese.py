@@ -31,7 +31,6 @@ KEPT = {
     "EUR",
     "NVIDIA",
     "GB",
-    "MB",
     "GiB",
     "min",
     "berth",

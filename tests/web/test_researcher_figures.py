@@ -42,7 +42,8 @@ def test_a_written_length_is_read_back_exactly(seconds: int) -> None:
 
 def test_figures_read_well_and_unknown_stays_unknown() -> None:
     assert (gpus(2750), gpus(1000), gpus(0), gpus(None)) == ("2.75", "1", "0", None)
-    assert (memory(81_559), memory(20_096), memory(512), memory(None)) == ("80 GB", "20 GB", "512 MB", None)
+    assert (memory(81_559), memory(20_096), memory(40_960)) == ("79.6 GiB", "19.6 GiB", "40 GiB")
+    assert (memory(512), memory(None)) == ("512 MiB", None)
     assert (span(0), span(59), span(5_400), span(90_061), span(None)) == (
         "0 s",
         "59 s",
