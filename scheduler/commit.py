@@ -183,8 +183,11 @@ def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot
     return host
 
 
-def waits(found: Sequence[Wait]) -> int:
-    """Store why requests wait, only where it changed; returns how many rows were written."""
+def waits(found: Sequence[Wait], *, only_first: bool = False) -> int:
+    """Store why requests wait, only where it changed; returns how many rows were written.
+
+    With ``only_first`` those are left alone that were told something before.
+    """
     by_reason: dict[str, list[int]] = {}
     for wait in found:
         text = json.dumps([{"code": r.code, **r.detail} for r in wait.reasons], sort_keys=True, default=str)
@@ -194,8 +197,9 @@ def waits(found: Sequence[Wait]) -> int:
         for text, ids in by_reason.items():
             cursor.execute(
                 "UPDATE leases_leaserequest SET reasons = %s::jsonb"
-                " WHERE id = ANY(%s) AND state = 'queued' AND reasons IS DISTINCT FROM %s::jsonb",
-                [text, ids, text],
+                " WHERE id = ANY(%s) AND state = 'queued' AND reasons IS DISTINCT FROM %s::jsonb"
+                " AND (NOT %s OR reasons = '[]'::jsonb)",
+                [text, ids, text, only_first],
             )
             written += cursor.rowcount
     return written

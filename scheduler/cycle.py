@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,12 +20,14 @@ from portal.leases.selectors import is_anybody_waiting
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.engine.codec import snapshot_to_json
+from scheduler.engine.model import Wait
 from scheduler.engine.plan import plan
 
 log = logging.getLogger(__name__)
 CYCLE_LOCK = 0x42657274  # turns wait for each other for efficiency only: constraints make them safe
 WAITS_EVERY_MS = 1000
-MOST_REST_S = 0.05
+WAITS_MS_EACH = 10  # a long queue is told less often: each telling writes every row of it
+LEAST_REST_S, MOST_REST_S = 0.03, 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ def run() -> Turn:
 
 
 class Pace:
-    """While more wait than fit, a pause as long as the last turn took: what becomes free meanwhile shares a turn.
+    """While more wait than fit, a pause as long as the last turn took, or a bit longer: what becomes free
+    meanwhile shares a turn.
 
     Nobody who could start at once waits for it: then the queue was empty or nothing could be granted.
     """
@@ -61,7 +65,7 @@ class Pace:
     def note(self, began: float, *, is_busy: bool) -> None:
         """Set the pause after a turn."""
         now = time.monotonic()
-        self._until = now + (now - began) if is_busy else 0.0
+        self._until = now + max(LEAST_REST_S, now - began) if is_busy else 0.0
 
 
 _PACE = Pace()
@@ -81,9 +85,17 @@ def _turn() -> Turn:
     # periods of two holders would overlap on paper.
     made = commit.grants(decided.grants, policy_version=policy.version, now=db_now(), snapshot=seen)
     commit.impossible(decided.waits, now=now)
-    if decided.waits and (len(decided.waits) <= 50 or _first_in("waits", WAITS_EVERY_MS)):
-        commit.waits([w for w in decided.waits if not w.is_impossible])
+    _tell_waits([wait for wait in decided.waits if not wait.is_impossible])
     return Turn(granted=len(made), waiting=len(decided.waits))
+
+
+def _tell_waits(found: Sequence[Wait]) -> None:
+    """Store why requests wait: at once for a short queue, in a long one newcomers first, then now and then all."""
+    every_ms = max(WAITS_EVERY_MS, WAITS_MS_EACH * len(found))
+    if len(found) <= 50 or _first_in("waits", every_ms):
+        commit.waits(found)
+    elif _first_in("first_waits", WAITS_EVERY_MS):
+        commit.waits(found, only_first=True)
 
 
 def publish_snapshot(*, now: datetime) -> None:

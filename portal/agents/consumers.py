@@ -41,6 +41,7 @@ HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
 HEARD_EVERY_S = 3.0
+REST_S = 0.03  # between two reports or two desired states of a node that follow on each other's heels
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}
@@ -131,12 +132,15 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _keep_reports(self, who: Admitted) -> None:
         """Take reports one at a time. Each holds everything, so one that was overtaken while another was
-        stored is left out: the busier the portal, the more changes share a transaction.
+        stored is left out: the busier the portal, the more changes share a transaction. When another came
+        in meanwhile, more are likely to follow, and a short rest lets them share the next one.
         """
         while await self.reported.wait():
             self.reported.clear()
             if not await self._answering(lambda: self._report(who)):
                 return
+            if self.reported.is_set():
+                await asyncio.sleep(REST_S)
 
     async def _report(self, who: Admitted) -> None:
         report = self.newest
@@ -158,6 +162,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
             if desired.revision > self.sent_revision:
                 self.sent_revision = desired.revision
                 await self._send(desired)
+            if self.look.is_set():
+                await asyncio.sleep(REST_S)
 
     async def _heard(self, who: Admitted) -> None:
         now = time.monotonic()

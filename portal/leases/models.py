@@ -18,12 +18,17 @@ class LeaseRequest(models.Model):
 
     ``remaining_s`` is the time still owed (less than ``duration_s`` after a lost lease),
     ``cost_milli`` what it takes of a quota, ``reasons`` the ordered wait reasons of the last cycle.
+
+    Every step of a life writes every index of its row anew, so a foreign key has one of its own only
+    where something is looked up by it and no other index begins with it. So too for leases and placements.
     """
 
-    uid = models.CharField(max_length=24, unique=True, default=request_uid)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="requests")
-    author = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="requests")
-    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="requests")
+    uid = models.CharField(max_length=24, default=request_uid)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="requests", db_index=False)
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="requests", db_index=False
+    )
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="requests", db_index=False)
     count = models.PositiveSmallIntegerField(default=1)
     duration_s = models.PositiveIntegerField()
     remaining_s = models.PositiveIntegerField()
@@ -40,7 +45,12 @@ class LeaseRequest(models.Model):
     submitted_at = models.DateTimeField()
     queued_at = models.DateTimeField(null=True, blank=True)
     decided_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="decisions"
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="decisions",
+        db_index=False,
     )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
@@ -57,6 +67,7 @@ class LeaseRequest(models.Model):
             models.Index(fields=["author", "-id"], name="request_by_author"),
         ]
         constraints = [
+            models.UniqueConstraint(fields=["uid"], name="request_uid_once"),
             models.CheckConstraint(condition=Q(count__gte=1), name="request_asks_for_something"),
             models.CheckConstraint(
                 condition=Q(duration_s__gte=1) & Q(remaining_s__lte=F("duration_s")), name="request_time_sane"
@@ -99,11 +110,13 @@ class Lease(models.Model):
     gone. ``agent_active_ms`` is the same span by the node's own monotonic clock: shown, never billed.
     """
 
-    uid = models.CharField(max_length=24, unique=True, default=lease_uid)
+    uid = models.CharField(max_length=24, default=lease_uid)
     request = models.ForeignKey(LeaseRequest, on_delete=models.PROTECT, related_name="leases")
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="leases")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="leases")
-    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="leases")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="leases", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="leases", db_index=False
+    )
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="leases", db_index=False)
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="leases")
     state = models.CharField(max_length=12, choices=LeaseState.choices, default=LeaseState.PREPARING)
     generation = models.PositiveIntegerField(default=1)
@@ -134,6 +147,7 @@ class Lease(models.Model):
             models.Index(fields=["id"], name="lease_to_meter", condition=Q(is_metered=False)),
         ]
         constraints = [
+            models.UniqueConstraint(fields=["uid"], name="lease_uid_once"),
             models.UniqueConstraint(
                 fields=["request"], name="one_live_lease_per_request", condition=Q(state__in=LIVE_LEASES)
             ),
@@ -158,7 +172,7 @@ class Lease(models.Model):
 class LeaseEvent(models.Model):
     """One step of a lease: what money is made from. Append-only by trigger."""
 
-    lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="events")
+    lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="events", db_index=False)
     was = models.CharField(max_length=12)
     now = models.CharField(max_length=12)
     at = models.DateTimeField()
@@ -180,9 +194,11 @@ class Placement(models.Model):
     rows with ``host`` set and no slots, counted in the host's ``SharedHost``.
     """
 
-    lease = models.ForeignKey(Lease, null=True, on_delete=models.PROTECT, related_name="placements")
+    lease = models.ForeignKey(
+        Lease, null=True, on_delete=models.PROTECT, related_name="placements", db_index=False
+    )
     device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="placements")
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     host = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="shares")
     mode = models.CharField(max_length=12, choices=Mode.choices)
     profile = models.CharField(max_length=30, blank=True)

@@ -33,7 +33,7 @@ def _with_end(why: str, reason: Figures) -> str:
         at = timezone.localtime(datetime.fromisoformat(str(raw)))
     except ValueError:
         return why
-    when = date_format(at, "Y-m-d H:i")
+    when = date_format(at, "DATETIME_FORMAT")
     return _("%(why)s The first one in the way ends by %(at)s.") % {"why": why, "at": when}
 
 
