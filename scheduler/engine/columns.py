@@ -18,18 +18,20 @@ Flags = NDArray[np.bool_]
 PLENTY = 1 << 40
 NO_BOARD = -1
 WHOLE = 1000
-IDLE = 0
+IDLE, EXCLUSIVE = 0, 1
 
-# Fields of one row of wants: what one kind of request asks of a node.
-CPU, MEMORY, MILLI, COUNT, KIND, USE, TEAM, BOARD_MEMORY = range(8)
-WANT_FIELDS = 8
+# Fields of one row of wants: what one kind of request asks of a node. MILLI is what one unit is worth of
+# its board (the larger of share and memory), SHARE and BOARD_MEMORY what it takes.
+CPU, MEMORY, MILLI, COUNT, KIND, USE, TEAM, SHARE, BOARD_MEMORY = range(9)
+WANT_FIELDS = 9
 
 
 class Columns(NamedTuple):
     """What is free, per node (N) and per board (N x G).
 
-    ``free`` is -1 where a node has no such board, 1000 exactly when the board is idle. ``use`` is 0 for
-    idle, else the number of the mode that lives there; ``serves`` says which boards can serve a kind.
+    ``free`` is what is left of a board by its tighter side, -1 where there is no such board; ``share`` is
+    the compute share left. ``use`` is 0 for idle, else the number of the mode that lives there; ``link``
+    numbers the link domains of a node; ``serves`` says which boards can serve a kind.
     ``totals`` holds the demand that arrived so far and the fleet's capacity, in thousandths of boards.
     """
 
@@ -37,7 +39,9 @@ class Columns(NamedTuple):
     memory: Ints
     model: Ints
     free: Ints
+    share: Ints
     use: Ints
+    link: Ints
     team: Ints
     board_memory: Ints
     clients: Ints
@@ -57,7 +61,9 @@ def columns(
         memory=np.array(memory, np.int64),
         model=np.array(model, np.int64),
         free=np.where(present, WHOLE, NO_BOARD).astype(np.int64),
+        share=np.where(present, WHOLE, 0).astype(np.int64),
         use=np.zeros((nodes, most), np.int64),
+        link=np.zeros((nodes, most), np.int64),
         team=np.zeros((nodes, most), np.int64),
         board_memory=np.full((nodes, most), board_memory, np.int64),
         clients=np.full((nodes, most), PLENTY, np.int64),
@@ -71,12 +77,12 @@ def fits_board(at: Columns, want: Ints, node: int, board: int) -> bool:
     if not at.serves[want[KIND], node, board]:
         return False
     use = at.use[node, board]
-    if want[MILLI] == WHOLE and want[USE] == 1:
+    if want[USE] == EXCLUSIVE:
         return bool(use == IDLE)
     if use != IDLE and (use != want[USE] or (want[TEAM] != 0 and want[TEAM] != at.team[node, board])):
         return False
     return bool(
-        at.free[node, board] >= want[MILLI]
+        at.share[node, board] >= want[SHARE]
         and at.board_memory[node, board] >= want[BOARD_MEMORY]
         and at.clients[node, board] > 0
     )

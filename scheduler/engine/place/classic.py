@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler.engine.columns import COUNT, MILLI, WHOLE, Columns, Ints, fits_board
+from scheduler.engine.columns import COUNT, EXCLUSIVE, USE, Columns, Ints, fits_board
 
 
 class Scale(NamedTuple):
@@ -21,7 +21,7 @@ class Scale(NamedTuple):
 def tightest(at: Columns, want: Ints, node: int) -> int:
     """The board with the least room that still holds one share, -1 for wants of whole boards (kernel)."""
     found = -1
-    if want[COUNT] == 1 and want[MILLI] < WHOLE:
+    if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         for board in range(at.free.shape[1]):
             if fits_board(at, want, node, board) and (
                 found < 0 or at.free[node, board] < at.free[node, found]
@@ -33,7 +33,7 @@ def tightest(at: Columns, want: Ints, node: int) -> int:
 def emptiest(at: Columns, want: Ints, node: int) -> int:
     """The board with the most room for one share, -1 for wants of whole boards (kernel)."""
     found = -1
-    if want[COUNT] == 1 and want[MILLI] < WHOLE:
+    if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         for board in range(at.free.shape[1]):
             if fits_board(at, want, node, board) and (
                 found < 0 or at.free[node, board] > at.free[node, found]

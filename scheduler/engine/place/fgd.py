@@ -15,15 +15,16 @@ import numpy as np
 from scheduler.engine.columns import (
     COUNT,
     CPU,
+    EXCLUSIVE,
     MILLI,
-    WHOLE,
+    USE,
     Columns,
     Flags,
     Floats,
     Ints,
     fits_board,
     fits_node,
-)  # fmt: skip
+)
 
 
 class Typical(NamedTuple):
@@ -89,7 +90,7 @@ def rate(at: Columns, want: Ints, node: int, typical: Typical) -> tuple[float, i
     before = fragment(at, node, typical)
     at.cpu[node] -= want[CPU]
     best, found = -1.0, -1
-    if want[COUNT] == 1 and want[MILLI] < WHOLE:
+    if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         for board in range(at.free.shape[1]):
             if fits_board(at, want, node, board):
                 at.free[node, board] -= want[MILLI]

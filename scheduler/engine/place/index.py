@@ -16,9 +16,11 @@ from scheduler.engine.columns import (
     BOARD_MEMORY,
     COUNT,
     CPU,
+    EXCLUSIVE,
     IDLE,
     MEMORY,
     MILLI,
+    SHARE,
     TEAM,
     USE,
     WHOLE,
@@ -33,7 +35,6 @@ NOWHERE = -1
 SAME = 1e-9  # costs closer than this are a tie, and a tie goes to the first node
 NEVER = np.inf
 MARKS = 8
-EXCLUSIVE = 1
 
 
 class Index(NamedTuple):
@@ -149,12 +150,15 @@ def choose(at: Columns, index: Index, wants: Ints, row: int, tables: Any, memo: 
 def boards_of(at: Columns, index: Index, wants: Ints, row: int, node: int) -> int:
     """The boards a want gets on its node, one bit each (kernel).
 
-    Whole boards: the first idle ones. One share: the board that was rated. More shares: the tightest.
+    Whole boards: as few link domains as possible. One share: the board that was rated. More: the tightest.
     """
     want = wants[row]
+    if want[USE] == EXCLUSIVE:
+        return whole_boards(at, want, node)
+    board = int(index.pick[row, node] & 255) - 1
+    if want[COUNT] == 1 and board >= 0:
+        return 1 << board
     chosen = 0
-    if want[COUNT] == 1 and want[MILLI] < WHOLE:
-        return 1 << (int(index.pick[row, node] & 255) - 1)
     for _ in range(want[COUNT]):
         tight, found = WHOLE + 1, NOWHERE
         for board in range(at.free.shape[1]):
@@ -162,6 +166,33 @@ def boards_of(at: Columns, index: Index, wants: Ints, row: int, node: int) -> in
             if free < tight and not (chosen >> board) & 1 and fits_board(at, want, node, board):
                 tight, found = free, board
         chosen |= 1 << found
+    return chosen
+
+
+def whole_boards(at: Columns, want: Ints, node: int) -> int:
+    """Idle boards for the want, one bit each (kernel).
+
+    From the smallest link domain that has enough, else the biggest one first; inside it the first ones.
+    """
+    chosen, need, most = 0, want[COUNT], at.free.shape[1]
+    while need > 0:
+        found, size = NOWHERE, 0
+        for first in range(most):
+            if (chosen >> first) & 1 or not fits_board(at, want, node, first):
+                continue
+            link, here = at.link[node, first], 0
+            for board in range(most):
+                if at.link[node, board] == link and not (chosen >> board) & 1:
+                    here += fits_board(at, want, node, board)
+            if found == NOWHERE or (here < size if min(here, size) >= need else here > size):
+                found, size = first, here
+        if found == NOWHERE:
+            return chosen
+        link = at.link[node, found]
+        for board in range(found, most):
+            if need and at.link[node, board] == link and fits_board(at, want, node, board):
+                chosen |= 1 << board
+                need -= 1
     return chosen
 
 
@@ -181,6 +212,7 @@ def take(
     for board in range(at.free.shape[1]):
         if (boards >> board) & 1:
             at.free[node, board] -= sign * want[MILLI]
+            at.share[node, board] -= sign * want[SHARE]
             at.board_memory[node, board] -= sign * want[BOARD_MEMORY]
             at.clients[node, board] -= sign
             at.team[node, board] = want[TEAM]

@@ -17,7 +17,9 @@ import numpy as np
 from scheduler.engine.columns import (
     COUNT,
     CPU,
+    EXCLUSIVE,
     MILLI,
+    USE,
     WHOLE,
     Columns,
     Floats,
@@ -152,6 +154,8 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
     """How much value the placement costs, the board it takes best, and the reserves it leaves (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0
+    if want[COUNT] > 1 and want[USE] != EXCLUSIVE:
+        return several_shares(at, want, node, p), -1, 0
     most, model = at.free.shape[1], at.model[node]
     w_cpu, w_idle, w_fragment = p.weights[0], p.weights[1], p.weights[2] / WHOLE
     cpu = at.cpu[node]
@@ -169,13 +173,13 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
             rough_after += free * (1.0 - p.fits_one[model, level_after, free])
     rough -= WHOLE * idle * p.fits_many[model, level, idle]
     before = w_cpu * starved(cpu, idle + parts, p.knots) - w_idle * (idle > 0) + w_fragment * rough
-    if want[COUNT] == 1 and want[MILLI] < WHOLE:
+    if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         best, found, left = np.inf, -1, idle
         for board in range(most):
             free = at.free[node, board]
             if not fits_board(at, want, node, board):
                 continue
-            rest, idle_after = free - want[MILLI], idle - (free == WHOLE)
+            rest, idle_after = max(free - want[MILLI], 0), idle - (free == WHOLE)
             open_parts = parts - whole_part(free) + whole_part(rest)
             cost = p.piece[free] - p.piece[rest]
             cost += w_cpu * starved(cpu_after, idle_after + open_parts, p.knots) - w_idle * (idle_after > 0)
@@ -193,6 +197,20 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
     here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
     marks = marks_of(idle, cpu, idle_after, cpu_after, p) if want[COUNT] <= 1 else 0
     return cost + w_fragment * here - before, -1, marks
+
+
+def several_shares(at: Columns, want: Ints, node: int, p: Prices) -> float:
+    """Price of what several shares of one request take from the tightest boards, CPU aside (kernel)."""
+    chosen, cost = 0, 0.0
+    for _ in range(want[COUNT]):
+        found = -1
+        for board in range(at.free.shape[1]):
+            if not (chosen >> board) & 1 and fits_board(at, want, node, board):
+                found = board if found < 0 or at.free[node, board] < at.free[node, found] else found
+        free = at.free[node, found]
+        cost += p.piece[free] - p.piece[max(free - want[MILLI], 0)]
+        chosen |= 1 << found
+    return cost
 
 
 def weigh(at: Columns, want: Ints, p: Prices, memo: Memo) -> None:
