@@ -15,6 +15,7 @@ from portal.web.cluster_map import as_json, fleet_view, narrowed
 from portal.web.cluster_node import devices_of, events_of, facts_of, leases_on
 from portal.web.cluster_rows import capacity_of, table_of, teams_of
 from portal.web.operator_forms import CordonForm
+from portal.web.slice_metrics import silent_devices_text
 
 
 @require_safe
@@ -54,6 +55,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "rows": table_of(fleet),
         "teams": teams_of(fleet),
         "devices": devices_of(row),
+        "silent_text": silent_devices_text(row.devices.select_related("model")),
         "events": events_of(row),
         "leases": leases_on(rights, row),
         "facts": facts_of(row) if rights.is_operator else None,

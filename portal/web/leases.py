@@ -23,6 +23,7 @@ from portal.web.leases_access import device_views, entrance
 from portal.web.leases_receipt import receipt_of
 from portal.web.leases_rows import LeaseRow, lease_rows
 from portal.web.leases_timeline import request_steps
+from portal.web.slice_metrics import silent_lease_text
 
 EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
 RELEASABLE = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
@@ -57,6 +58,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "lease": lease,
         "row": row,
         "devices": device_views(placements),
+        "silent_text": silent_lease_text(placements),
         "entrance": entrance(placements) if may_see_access(rights, lease) and not is_over else None,
         "may_see_access": may_see_access(rights, lease),
         "is_over": is_over,
