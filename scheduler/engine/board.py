@@ -112,9 +112,14 @@ class Board:
         )
 
     @property
+    def is_shared(self) -> bool:
+        """Whether shares live on the board."""
+        return self.use in SHARED_MODES
+
+    @property
     def load(self) -> int:
         """How used the board is, in thousandths: slices of a MIG board, the fuller side of a shared one."""
-        if self.use in SHARED_MODES:
+        if self.is_shared:
             memory = self.memory_used * WHOLE_MILLI // max(self.device.memory_mib, 1)
             return max(self.share_used, memory)
         return self.mask.bit_count() * WHOLE_MILLI // self.device.grid

@@ -136,7 +136,7 @@ class Policy:
     name: str = "default"
     version: int = 0
     order: str = "priority_fifo"
-    place: str = "binpack"
+    place: str = "default"
     share_across_teams: bool = False
 
 

@@ -8,9 +8,10 @@ from typing import Self
 
 from scheduler.engine.board import Board, by_node
 from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
+from scheduler.engine.fleet import Demand, Fleet
 from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
-from scheduler.engine.place import place_named
 from scheduler.engine.place.fill import Spot
+from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Kind, Shape
 
@@ -18,13 +19,22 @@ from scheduler.engine.shape import Kind, Shape
 class Room:
     """Everything that is taken and everything that is free, as of ``now``."""
 
-    def __init__(self, now: datetime, boards: Sequence[Board], budget: Budget, policy: Policy) -> None:
+    def __init__(
+        self,
+        now: datetime,
+        boards: Sequence[Board],
+        budget: Budget,
+        policy: Policy,
+        demand: Demand = (),
+    ) -> None:
         self.now = now
         self.policy = policy
         self.budget = budget
+        self.demand = demand
         self.boards = tuple(boards)
         self.board_of = {board.device.id: board for board in boards}
-        self._place = place_named(policy.place)
+        self._place = policy_named(policy.place)
+        self._fleet: Fleet | None = None
         self._matching: dict[Kind, tuple[Board, ...]] = {}
         self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
         self._least_cost: dict[Shape, int] = {}
@@ -52,6 +62,7 @@ class Room:
         held = held_by(grant, at, lease_id)
         for one in held:
             self.board_of[one.device_id].put(one)
+        self._changed(held)
         self.budget.take(grant.team_id, grant.cost_milli)
         return held
 
@@ -61,10 +72,20 @@ class Room:
             board = self.board_of.get(held.device_id)
             if board is not None and board.drop(held):
                 self.budget.take(held.team_id, -board.cost_of(held))
+        self._changed(event.held)
+
+    def _changed(self, held: Iterable[Held]) -> None:
+        if self._fleet is not None:
+            boards = {one.device_id: self.board_of.get(one.device_id) for one in held}
+            self._fleet.refresh(board for board in boards.values() if board is not None)
 
     def spots(self, shape: Shape) -> list[Spot] | None:
         """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
-        return self._place(shape, self.groups(shape.kind))
+        if shape.kind.mode == "mig":
+            return self._place.slices(shape, self.groups(shape.kind))
+        if self._fleet is None:
+            self._fleet = Fleet(self.boards, self._place, self.demand)
+        return self._fleet.spots(shape)
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:
         """Whether the team's headroom covers the shape where it costs least."""

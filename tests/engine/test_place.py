@@ -5,6 +5,7 @@ from tests.engine.builder import Cluster
 
 
 def test_a_whole_device_comes_from_the_node_with_the_fewest_free_ones(cluster: Cluster) -> None:
+    cluster.policy = Policy(place="binpack")
     cluster.node("roomy", devices=4)
     cluster.node("tight", devices=4).hold(0).hold(1).hold(2)
     cluster.request("one")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler.engine import Ended, EngineState, Granted, forecast, plan, snapshot_from_json, snapshot_to_json
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
+from scheduler.engine.place.policy import POLICIES
 from scheduler.engine.reasons import REASONS
 from tests.engine.builder import NOON, Cluster
 from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay
@@ -24,7 +25,8 @@ few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthChe
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     """One or two small nodes, three teams of which two hang under the first, up to ten claims."""
-    cluster = Cluster(Policy(share_across_teams=draw(st.booleans())))
+    rule = draw(st.sampled_from(sorted(POLICIES)))
+    cluster = Cluster(Policy(place=rule, share_across_teams=draw(st.booleans())))
     ceilings = st.sampled_from([None, None, 400, 1000, 2500])
     cluster.team("lab", ceiling=draw(ceilings))
     cluster.team("vision", ceiling=draw(ceilings), parent="lab")

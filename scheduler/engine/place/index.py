@@ -74,6 +74,16 @@ def new_index(wants: int, nodes: int) -> Index:
     )
 
 
+def grown(index: Index) -> Index:
+    """The index with room for twice as many wants."""
+    more = new_index(len(index.seen), len(index.stamp))
+    both = {
+        name: np.concatenate([getattr(index, name), getattr(more, name)])
+        for name in ("cost", "pick", "low", "seen")
+    }
+    return index._replace(**both)
+
+
 def new_memo() -> Memo:
     """Nothing remembered."""
     return Memo(np.zeros(MARKS), np.zeros(16))

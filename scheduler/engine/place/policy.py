@@ -12,22 +12,36 @@ import numpy as np
 from scheduler.engine import kernel
 from scheduler.engine.columns import Columns, Ints
 from scheduler.engine.errors import UnknownPolicy
-from scheduler.engine.place import best_fit, dot_product, fgd, gpu_packing, index, prr
+from scheduler.engine.place import (
+    best_fit,
+    binpack,
+    dot_product,
+    fgd,
+    gpu_packing,
+    index,
+    prr,
+    random,
+    slices,
+    spread,
+)
 from scheduler.engine.place.classic import Scale
+from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.statistics import Form, allowed, typical
+from scheduler.engine.shape import Shape
 
 COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has started
 
 
 @dataclass(frozen=True, slots=True)
 class PlacePolicy:
-    """A placement rule: kernels, and how its tables are made from what requests look like."""
+    """A placement rule: kernels, how its tables are made from what requests look like, and its rule for MIG."""
 
     name: str
     rate: Callable[..., Any]
     tables: Callable[[Mapping[Form, int], Sequence[str], Columns], Any]
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
+    slices: Callable[[Shape, Groups], list[Spot] | None] = slices.pack
 
 
 def _scale(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> Scale:
@@ -53,11 +67,14 @@ def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> pr
 _PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note)
 POLICIES: dict[str, PlacePolicy] = {
     "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
+    "binpack": PlacePolicy("binpack", binpack.rate, _scale),
     "default": _PRR,
     "dot_product": PlacePolicy("dot_product", dot_product.rate, _scale),
     "fgd": PlacePolicy("fgd", fgd.rate, _typical),
     "gpu_packing": PlacePolicy("gpu_packing", gpu_packing.rate, _scale),
     "prr": _PRR,
+    "random": PlacePolicy("random", random.rate, _scale),
+    "spread": PlacePolicy("spread", spread.rate, _scale),
 }
 
 
@@ -77,7 +94,7 @@ def no_note(at: Columns, node: int, tables: Any, memo: index.Memo, sign: int) ->
     """Nothing to remember (kernel)."""
 
 
-KERNELS = ("rerate", "catch_up", "choose", "take", "play")
+KERNELS = ("rerate", "catch_up", "choose", "boards_of", "take", "play")
 
 
 @cache
@@ -110,7 +127,29 @@ class Decider:
         self.memo = index.new_memo()
         self.kernels = kernels_of(policy, is_compiled)
         for node in range(len(at.cpu)):
-            self.kernels["note"](at, node, tables, self.memo, 1)
+            self.note(node, 1)
+
+    def choose(self, row: int) -> int:
+        """The node that the want of this row gets now, -1 when none has room."""
+        return int(self.kernels["choose"](self.at, self.index, self.wants, row, self.tables, self.memo))
+
+    def boards_of(self, row: int, node: int) -> int:
+        """The boards of the chosen node that the want gets, one bit each."""
+        return int(self.kernels["boards_of"](self.at, self.index, self.wants, row, node))
+
+    def note(self, node: int, sign: int) -> None:
+        """Say that a node is about to change (-1) or has changed (+1)."""
+        self.kernels["note"](self.at, node, self.tables, self.memo, sign)
+
+    def changed(self, node: int) -> None:
+        """Let the node be rated anew."""
+        index.changed(self.index, node)
+
+    def room_for(self, wants: int) -> None:
+        """Make room for so many rows of wants."""
+        if wants > len(self.wants):
+            self.wants = np.concatenate([self.wants, np.zeros_like(self.wants)])
+            self.index = index.grown(self.index)
 
     def play(self, rows: Ints, events: Ints) -> tuple[Ints, Ints]:
         """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""

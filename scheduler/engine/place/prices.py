@@ -5,7 +5,8 @@ Sizes are thousandths of one board; a request for several boards counts as that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,18 +15,20 @@ from scheduler.engine.columns import WHOLE, Floats
 MOST_ROUNDS = 200
 
 
-def piece_values(demand: Mapping[int, float]) -> Floats:
+@lru_cache(maxsize=64)
+def piece_values(demand: tuple[tuple[int, float], ...]) -> Floats:
     """Value of each free amount 0..1000 of one board, as a share of a whole board's value.
 
-    ``demand`` gives expected pieces of each size per board of demand. Solves by column generation:
+    ``demand`` pairs each size with the expected pieces of it per board of demand. Solves by column generation:
     minimise the boards opened over fillings of one board (multisets of sizes with sum at most 1000) so
     that every size is covered as demanded. The duals price the sizes; an amount is worth the most
     valuable multiset that fits in it (unbounded knapsack). Without demand the value is proportional.
     """
-    sizes = sorted(size for size, wanted in demand.items() if 0 < size <= WHOLE and wanted > 0)
+    pieces = {size: wanted for size, wanted in demand if 0 < size <= WHOLE and wanted > 0}
+    sizes = sorted(pieces)
     if not sizes:
         return np.arange(WHOLE + 1) / WHOLE
-    values = _best_fillings(sizes, _duals(sizes, [demand[size] for size in sizes]))[0]
+    values = _best_fillings(sizes, _duals(sizes, [pieces[size] for size in sizes]))[0]
     return np.array(values) / values[WHOLE]
 
 

@@ -83,7 +83,7 @@ def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights:
     levels, fits_one, fits_many = _fits(forms, models, most)
     of_size = [[(f, n) for f, n in gpu.items() if f.boards == size] for size in RESERVED]
     return Prices(
-        piece=(1 - EVEN) * piece_values(pieces) + EVEN * even,
+        piece=(1 - EVEN) * piece_values(tuple(sorted(pieces.items()))) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
         fits_one=fits_one,

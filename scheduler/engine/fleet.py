@@ -1,0 +1,168 @@
+"""The boards of a room as columns, with one placement policy deciding over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from scheduler.engine.board import Board, by_node
+from scheduler.engine.columns import (
+    BOARD_MEMORY,
+    COUNT,
+    IDLE,
+    KIND,
+    MILLI,
+    NO_BOARD,
+    PLENTY,
+    SHARE,
+    TEAM,
+    USE,
+    WANT_FIELDS,
+    WHOLE,
+    Columns,
+    columns,
+)  # fmt: skip
+from scheduler.engine.place.fill import Spot
+from scheduler.engine.place.index import NOWHERE
+from scheduler.engine.place.policy import Decider, PlacePolicy
+from scheduler.engine.place.statistics import Form
+from scheduler.engine.place.usual import USUAL
+from scheduler.engine.shape import Kind, Shape
+
+USES = {"": IDLE, "exclusive": 1, "mig": 2, "mps": 3, "memlimit": 4, "timeslice": 5}
+FIRST_ROWS = 16
+
+Demand = tuple[tuple[Form, int], ...]
+
+
+class Fleet:
+    """Whole boards and shares placed over columns; whoever changes a board says so by ``refresh``.
+
+    ``demand`` is what requests look like, as (form, number); empty means the usual mix.
+    """
+
+    def __init__(self, boards: Sequence[Board], policy: PlacePolicy, demand: Demand = ()) -> None:
+        self._nodes = by_node(boards)
+        self._cell = {
+            board: (row, at) for row, group in enumerate(self._nodes) for at, board in enumerate(group)
+        }
+        self._models = tuple(sorted({board.device.model for board in boards}))
+        self._wants: dict[Shape, int] = {}
+        self._kinds: dict[Kind, int] = {}
+        at = self._idle_columns()
+        for board in boards:
+            self._copy(at, board)
+        at.totals[0] = int((WHOLE - at.free[at.free >= 0]).sum())
+        tables = _tables(policy, demand or USUAL, self._models, at)
+        wants = np.zeros((FIRST_ROWS, WANT_FIELDS), np.int64)
+        self._decider = Decider(policy, at, wants, tables)
+
+    def _idle_columns(self) -> Columns:
+        nodes = len(self._nodes)
+        known = {model: number for number, model in enumerate(self._models)}
+        at = columns(
+            [PLENTY] * nodes,
+            [PLENTY] * nodes,
+            [known[group[0].device.model] for group in self._nodes],
+            [len(group) for group in self._nodes],
+            kinds=FIRST_ROWS,
+        )
+        at.serves[:] = False
+        for row, group in enumerate(self._nodes):
+            links = {
+                name: number for number, name in enumerate(dict.fromkeys(b.device.domain for b in group))
+            }
+            at.link[row, : len(group)] = [links[board.device.domain] for board in group]
+        return at
+
+    def spots(self, shape: Shape) -> list[Spot] | None:
+        """Where the policy puts all units of a shape of whole boards or shares; None when nowhere."""
+        row = self._row(shape)
+        one = self._decider
+        node = one.choose(row)
+        if node == NOWHERE:
+            return None
+        bits = one.boards_of(row, node)
+        return [(board, 0) for at, board in enumerate(self._nodes[node]) if (bits >> at) & 1]
+
+    def refresh(self, boards: Iterable[Board]) -> None:
+        """Look again at boards whose holders changed."""
+        for board in boards:
+            node, _ = self._cell[board]
+            self._decider.note(node, -1)
+            before = self._free(board)
+            self._copy(self._decider.at, board)
+            self._decider.at.totals[0] += before - self._free(board)
+            self._decider.note(node, 1)
+            self._decider.changed(node)
+
+    def _free(self, board: Board) -> int:
+        node, cell = self._cell[board]
+        return max(int(self._decider.at.free[node, cell]), 0)
+
+    def _copy(self, at: Columns, board: Board) -> None:
+        node, cell = self._cell[board]
+        share = WHOLE if not board.use else max(WHOLE - board.share_used, 0) if board.is_shared else 0
+        memory = max(board.device.memory_mib - board.memory_used, 0)
+        tighter = min(share, memory * WHOLE // max(board.device.memory_mib, 1))
+        at.free[node, cell] = NO_BOARD if board.blocked else tighter if share else 0
+        at.share[node, cell] = share
+        at.board_memory[node, cell] = memory
+        at.use[node, cell] = USES[board.use]
+        at.team[node, cell] = board.team_id
+        at.clients[node, cell] = board.device.max_clients - board.clients
+
+    def _row(self, shape: Shape) -> int:
+        row = self._wants.get(shape)
+        if row is None:
+            kind = self._kind(shape.kind)
+            row = self._wants[shape] = len(self._wants)
+            self._decider.room_for(len(self._wants))
+            want = self._decider.wants[row]
+            want[COUNT], want[KIND], want[USE] = shape.wanted, kind, USES[shape.kind.mode]
+            want[MILLI], want[SHARE] = WHOLE, WHOLE
+            if shape.is_shared:
+                want[TEAM], want[BOARD_MEMORY] = shape.team_id, shape.memory_mib
+                want[MILLI], want[SHARE] = self._worth(shape), shape.share_milli
+        return row
+
+    def _worth(self, shape: Shape) -> int:
+        """The larger of share and memory, on the smallest board that can serve the shape."""
+        memories = [b.device.memory_mib for group in self._nodes for b in group if b.serves(shape.kind)]
+        memory = -(-shape.memory_mib * WHOLE // max(min(memories, default=1), 1))
+        return min(max(shape.share_milli, memory), WHOLE)
+
+    def _kind(self, kind: Kind) -> int:
+        number = self._kinds.get(kind)
+        if number is None:
+            number = self._kinds[kind] = len(self._kinds)
+            at = self._decider.at
+            if number == len(at.serves):
+                at = at._replace(serves=np.concatenate([at.serves, np.zeros_like(at.serves)]))
+                self._decider.at = at
+            for board, (node, cell) in self._cell.items():
+                at.serves[number, node, cell] = not board.blocked and board.serves(kind)
+        return number
+
+
+@lru_cache(maxsize=32)
+def _cached_tables(
+    policy: PlacePolicy, demand: Demand, models: tuple[str, ...], most: int, scale: tuple[int, int]
+) -> Any:
+    forms: dict[Form, int] = {}
+    for form, number in demand:
+        forms[form] = forms.get(form, 0) + number
+    cpu, gpu = scale
+    biggest = columns([cpu], [PLENTY], [0], [most])
+    biggest.free[:] = gpu // most
+    return policy.tables(forms, models, biggest)
+
+
+def _tables(policy: PlacePolicy, demand: Demand, models: tuple[str, ...], at: Columns) -> Any:
+    """The policy's tables; equal fleets with equal demand share them, because solving takes a while."""
+    most = at.free.shape[1]
+    scale = int(at.cpu.max(initial=1)), WHOLE * most
+    return _cached_tables(policy, demand, models, most, scale)
