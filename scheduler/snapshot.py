@@ -6,51 +6,51 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
 
-from django.db.models import F
-
-from portal.fleet.models import Device as DeviceRow
+from portal.common.rows import Rows, fetch
 from portal.fleet.models import Layout
 from portal.fleet.models import Node as NodeRow
-from portal.fleet.models import Profile as ProfileRow
 from portal.fleet.selectors import blocked_why, health_blocked_why
-from portal.leases.models import Placement
-from portal.leases.selectors import queue
-from portal.quotas.models import Quota
-from portal.teams.models import Team
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 
 MAX_QUEUE = 20_000
-# Plain rows: a turn reads the whole fleet, and building objects of it cost more than deciding.
-PROFILE_FIELDS = (
-    "device_model_id",
-    "name",
-    "slices",
-    "starts",
-    "share_milli",
-    "memory_mib",
-    "max_instances",
+# Plain rows by SQL that is written once: a turn reads the whole fleet, and building queries and objects
+# cost more than deciding.
+PROFILES = (
+    "SELECT device_model_id, name, slices, starts, share_milli, memory_mib, max_instances FROM fleet_profile"
+    " ORDER BY slices, name"
 )
-DEVICE_FIELDS = (
-    "id",
-    "node_id",
-    "index",
-    "model_id",
-    "model__slug",
-    "model__grid",
-    "model__memory_mib",
-    "model__weight_milli",
-    "modes",
-    "max_clients",
-    "link_domain",
-    "health",
+DEVICES = (
+    "SELECT d.id, d.node_id, d.index, d.model_id, m.slug, m.grid, m.memory_mib, m.weight_milli, d.modes,"
+    " d.max_clients, d.link_domain, d.health"
+    " FROM fleet_device d JOIN fleet_devicemodel m ON m.id = d.model_id ORDER BY d.node_id, d.index"
 )
+HELD = (
+    "SELECT p.device_id, p.start, p.size, p.mode, p.team_id, p.lease_id, coalesce(l.not_after, upper(p.period)),"
+    " p.share_milli, p.memory_mib, p.profile"
+    " FROM leases_placement p LEFT JOIN leases_lease l ON l.id = p.lease_id"
+    " WHERE p.is_live ORDER BY p.device_id, p.start, p.id"
+)
+CLAIMS = (
+    "SELECT r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, m.slug, f.profile,"
+    " f.share_milli, f.memory_mib"
+    " FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
+    " JOIN fleet_devicemodel m ON m.id = f.device_model_id"
+    " WHERE r.state = 'queued' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
+)
+QUOTAS = (
+    "SELECT t.id, t.parent_id, q.ceiling_milli, coalesce(q.used_milli, 0), t.name"
+    " FROM teams_team t LEFT JOIN quotas_quota q ON q.team_id = t.id ORDER BY t.id"
+)
+_NODES, _LAYOUTS = Rows(NodeRow), Rows(Layout)
 
 
 def take(*, now: datetime) -> Snapshot:
     """Return everything one turn may look at, in one read-only transaction's worth of queries."""
     return Snapshot(
         taken_at=now,
-        nodes=tuple(Node(n.pk, n.name, blocked_why(n, now=now)) for n in NodeRow.objects.all()),
+        nodes=tuple(
+            Node(n.pk, n.name, blocked_why(n, now=now)) for n in _NODES.where("TRUE ORDER BY it.name", [])
+        ),
         devices=tuple(_devices()),
         held=tuple(_held()),
         queue=tuple(_claims()),
@@ -60,44 +60,33 @@ def take(*, now: datetime) -> Snapshot:
 
 def _devices() -> Iterable[Device]:
     profiles: dict[int, list[Profile]] = {}
-    for model, name, slices, starts, *sizes in ProfileRow.objects.values_list(*PROFILE_FIELDS):
+    for model, name, slices, starts, *sizes in fetch(PROFILES):
         profiles.setdefault(model, []).append(Profile(name, slices, tuple(starts), *sizes))
     layouts = {
-        row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in Layout.objects.all()
+        row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in _LAYOUTS.where("TRUE", [])
     }
-    for row in DeviceRow.objects.order_by("node_id", "index").values(*DEVICE_FIELDS):
+    for pk, node, index, model_id, model, grid, memory, weight, modes, clients, domain, health in fetch(
+        DEVICES
+    ):
         yield Device(
-            id=row["id"],
-            node_id=row["node_id"],
-            model=row["model__slug"],
-            grid=row["model__grid"],
-            memory_mib=row["model__memory_mib"],
-            weight_milli=row["model__weight_milli"],
-            modes=frozenset(row["modes"]),
-            profiles=tuple(profiles.get(row["model_id"], ())),
-            layout=layouts.get(row["id"]),
-            max_clients=row["max_clients"],
-            index=row["index"],
-            domain=row["link_domain"],
-            blocked=health_blocked_why(row["health"]),
+            id=pk,
+            node_id=node,
+            model=model,
+            grid=grid,
+            memory_mib=memory,
+            weight_milli=weight,
+            modes=frozenset(modes),
+            profiles=tuple(profiles.get(model_id, ())),
+            layout=layouts.get(pk),
+            max_clients=clients,
+            index=index,
+            domain=domain,
+            blocked=health_blocked_why(health),
         )
 
 
 def _held() -> Iterable[Held]:
-    rows = Placement.objects.filter(is_live=True).values_list(
-        "device_id",
-        "start",
-        "size",
-        "mode",
-        "team_id",
-        "lease_id",
-        "lease__not_after",
-        "period",
-        "share_milli",
-        "memory_mib",
-        "profile",
-    )
-    for device, start, size, mode, team, lease, not_after, period, share, memory, profile in rows:
+    for device, start, size, mode, team, lease, until, share, memory, profile in fetch(HELD):
         yield Held(
             device_id=device,
             start=start,
@@ -105,7 +94,7 @@ def _held() -> Iterable[Held]:
             mode=cast(Mode, mode),
             team_id=team,
             lease_id=lease,
-            until=not_after or period.upper,
+            until=until,
             share_milli=share,
             memory_mib=memory,
             is_host=lease is None,
@@ -114,21 +103,10 @@ def _held() -> Iterable[Held]:
 
 
 def _claims() -> Iterable[Claim]:
-    rows = queue().values_list(
-        "id",
-        "team_id",
-        "flavor__mode",
-        "count",
-        "remaining_s",
-        "priority",
-        "queued_at",
-        "flavor__device_model__slug",
-        "flavor__profile",
-        "flavor__share_milli",
-        "flavor__memory_mib",
-    )[:MAX_QUEUE]
     models: dict[str, frozenset[str]] = {}
-    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory in rows:
+    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory in fetch(
+        CLAIMS, [MAX_QUEUE]
+    ):
         yield Claim(
             id=pk,
             team_id=team,
@@ -136,7 +114,7 @@ def _claims() -> Iterable[Claim]:
             count=count,
             duration_s=remaining,
             priority=priority,
-            queued_at=cast(datetime, queued_at),  # a constraint: whoever waits has it
+            queued_at=queued_at,
             models=models.setdefault(model, frozenset({model})),
             profile=profile,
             share_milli=share,
@@ -145,13 +123,7 @@ def _claims() -> Iterable[Claim]:
 
 
 def _quotas() -> Iterable[TeamQuota]:
-    quotas = {row.team_id: row for row in Quota.objects.all()}
-    for team_id, parent_id, name in Team.objects.order_by("id").values_list("id", "parent_id", F("name")):
-        row = quotas.get(team_id)
+    for team_id, parent_id, ceiling, used, name in fetch(QUOTAS):
         yield TeamQuota(
-            team_id=team_id,
-            parent_id=parent_id,
-            ceiling_milli=row.ceiling_milli if row else None,
-            used_milli=row.used_milli if row else 0,
-            name=name,
+            team_id=team_id, parent_id=parent_id, ceiling_milli=ceiling, used_milli=used, name=name
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework.request import Request
@@ -85,10 +86,9 @@ class Release(Endpoint):
     def post(self, request: Request, uid: str) -> Response:
         """End a lease now: the money clock stops at once. Safe to repeat."""
         self.take(Empty)
-        lease = managed(self.rights, uid)
-        ended = lifecycle.release_lease(lease=lease, actor=self.person, now=db_now())
-        # What the answer shows beyond these cannot change with a release: not worth a second reading.
-        lease.state, lease.ended_at, lease.end_reason = ended.state, ended.ended_at, ended.end_reason
+        with transaction.atomic():
+            lease = managed(self.rights, uid, is_locked=True)
+            lifecycle.release_locked(lease, actor=self.person, now=db_now())
         return Response(detail(self.rights, lease))
 
 
@@ -182,9 +182,9 @@ class LeaseEvents(Endpoint):
         return Response(pages.answer([{"lease": e.lease.uid, **event_row(e)} for e in found]))
 
 
-def managed(rights: Rights, uid: str) -> Lease:
+def managed(rights: Rights, uid: str, *, is_locked: bool = False) -> Lease:
     """Return a lease this person may extend or release; raises NotFound or Forbidden."""
-    lease = visible_lease(rights, uid)
+    lease = visible_lease(rights, uid, is_locked=is_locked)
     if not may_manage_lease(rights, lease):
         raise Forbidden(_("Only its holder, a team admin or an operator may do that."))
     return lease

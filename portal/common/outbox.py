@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from portal.celery import app as celery
 from portal.common.live import redis_client
 from portal.common.models import OutboxItem
+from portal.common.rows import execute, fetch
 
 log = logging.getLogger(__name__)
 RUN_CYCLE = "scheduler.tasks.run_cycle"
@@ -23,13 +24,12 @@ COALESCE_MS = 2000
 MAX_ATTEMPTS = 100
 
 
+ITEM = "INSERT INTO common_outboxitem (topic, key, created_at, attempts) VALUES (%s, %s, %s, 0)"
+
+
 def add(topic: str, *, key: str, at: datetime) -> None:
     """Owe a nudge. Call inside the transaction that makes the work."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO common_outboxitem (topic, key, created_at, attempts) VALUES (%s, %s, %s, 0)",
-            [topic, key, at],
-        )
+    execute(ITEM, [topic, key, at])
 
 
 def nudge(topic: str) -> None:
@@ -55,14 +55,14 @@ def begin(topic: str) -> int:
         redis_client().delete(_pending(topic))
     except RedisError as error:
         log.warning("cannot clear the nudge mark of %s: %s", topic, error)
-    newest = OutboxItem.objects.filter(topic=topic).order_by("-id").values_list("id", flat=True).first()
-    return newest or 0
+    newest = fetch("SELECT id FROM common_outboxitem WHERE topic = %s ORDER BY id DESC LIMIT 1", [topic])
+    return int(newest[0][0]) if newest else 0
 
 
 def done(topic: str, upto: int) -> None:
     """Forget the items that the finished work covered. Safe to repeat."""
     if upto:
-        OutboxItem.objects.filter(topic=topic, id__lte=upto).delete()
+        execute("DELETE FROM common_outboxitem WHERE topic = %s AND id <= %s", [topic, upto])
 
 
 def sweep(*, at: datetime) -> list[str]:

@@ -50,6 +50,38 @@ def fetch(sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return cast(list[Row], cursor.fetchall())
 
 
+def execute(sql: str, values: Sequence[Any] = ()) -> int:
+    """Carry out one statement written by us; returns how many rows it changed."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return int(cursor.rowcount)
+
+
+class NewRow(Generic[M]):
+    """Stores new objects of a model: ``sql`` inserts one and returns its id, ``values`` are its columns.
+
+    What the database makes (the id) is left out; everything else stands in the object, defaults included.
+    """
+
+    def __init__(self, model: type[M]) -> None:
+        self._model = model
+
+    @cached_property
+    def _fields(self) -> list[Field[Any, Any]]:
+        return [field for field in self._model._meta.concrete_fields if not field.primary_key]
+
+    @cached_property
+    def sql(self) -> str:
+        """Return the INSERT with one placeholder per column."""
+        columns = ", ".join(f'"{field.column}"' for field in self._fields)
+        marks = ", ".join(["%s"] * len(self._fields))
+        return f'INSERT INTO "{self._model._meta.db_table}" ({columns}) VALUES ({marks}) RETURNING id'  # noqa: S608
+
+    def values(self, one: M) -> list[Any]:
+        """Return the object's values in the order of ``sql``."""
+        return [field.get_db_prep_save(getattr(one, field.attname), connection) for field in self._fields]
+
+
 class Rows(Generic[M]):
     """Reads objects of a model with relations at hand.
 

@@ -6,12 +6,13 @@ Lock order everywhere: quota rows, leases by id, nodes by id last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Model
 from django.utils.translation import gettext as _
 from psycopg.types.range import TimestamptzRange
 
@@ -20,7 +21,7 @@ from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid
 from portal.common.live import EVENTS, publish_on_commit
 from portal.common.outbox import RUN_CYCLE, nudge
-from portal.common.rows import Rows
+from portal.common.rows import Rows, execute
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
 from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
@@ -32,6 +33,20 @@ from portal.quotas import services as quotas
 HOLD_MARGIN = timedelta(hours=1)
 MAX_ATTEMPTS = 5
 _LEASES = Rows(Lease, "team", "request")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the states of a kind of rows stand, and where their steps are recorded."""
+
+    model: type[Model]
+    table: str
+    events: str
+    key: str
+
+
+_LEASE_STEP = Step(Lease, "leases_lease", "leases_leaseevent", "lease_id")
+_REQUEST_STEP = Step(LeaseRequest, "leases_leaserequest", "leases_requestevent", "request_id")
 
 
 def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
@@ -51,8 +66,7 @@ def move_all(
         return []
     for lease in leases:
         check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
-    Lease.objects.filter(pk__in=[lease.pk for lease in leases]).update(state=to, **fields)
-    note_events([(lease.pk, lease.state) for lease in leases], to, at=at, reason=reason)
+    _take_step(_LEASE_STEP, leases, to, at=at, reason=reason, fields=fields)
     for lease in leases:
         lease.state = to
         for name, value in fields.items():
@@ -61,14 +75,33 @@ def move_all(
     return list(leases)
 
 
+def _take_step(
+    kind: Step, rows: Sequence[Any], to: str, *, at: datetime, reason: str, fields: dict[str, Any]
+) -> None:
+    """Set the state of locked rows, with extra fields, and record the step: one statement."""
+    sets = [(kind.model._meta.get_field(name), getattr(value, "pk", value)) for name, value in fields.items()]
+    columns = "".join(f', "{field.column}" = %s' for field, _value in sets)  # type: ignore[union-attr]
+    ids = [row.pk for row in rows]
+    execute(
+        f"WITH moved AS (UPDATE {kind.table} SET state = %s{columns} WHERE id = ANY(%s))"  # noqa: S608 (ours)
+        f" INSERT INTO {kind.events} ({kind.key}, was, now, at, reason)"
+        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+        [
+            str(to),
+            *(field.get_db_prep_save(value, connection) for field, value in sets),  # type: ignore[union-attr]
+            ids,
+            *(str(to), at, str(reason)[:300], ids, [str(row.state) for row in rows]),
+        ],
+    )
+
+
 def note_events(steps: Sequence[tuple[int, str]], to: str, *, at: datetime, reason: str = "") -> None:
     """Record a step of leases: (id, state before) pairs. Call in the transaction that takes it."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason)"
-            " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
-            [str(to), at, str(reason), [pk for pk, _was in steps], [str(was) for _pk, was in steps]],
-        )
+    execute(
+        "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason)"
+        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+        [str(to), at, str(reason), [pk for pk, _was in steps], [str(was) for _pk, was in steps]],
+    )
 
 
 def announce(leases: Sequence[Lease], *, at: datetime) -> None:
@@ -98,13 +131,7 @@ def move_requests(
         return
     for request in requests:
         check_move(REQUEST_NEXT, request.state, to, f"request {request.uid}")
-    LeaseRequest.objects.filter(pk__in=[r.pk for r in requests]).update(state=to, **fields)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO leases_requestevent (request_id, was, now, at, reason)"
-            " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
-            [str(to), at, str(reason)[:300], [r.pk for r in requests], [str(r.state) for r in requests]],
-        )
+    _take_step(_REQUEST_STEP, requests, to, at=at, reason=reason, fields=fields)
     for request in requests:
         request.state = to
     publish_on_commit(
@@ -142,26 +169,30 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
 
 def _hold_until(lease_ids: Sequence[int], until: datetime) -> None:
     """Set the end of live placements; a host placement reaches at least as far as its shares."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "WITH held AS (UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
-            "   WHERE lease_id = ANY(%s) AND is_live RETURNING host_id)"
-            " UPDATE leases_placement h SET period = tstzrange(lower(h.period), %s)"
-            " FROM (SELECT DISTINCT host_id FROM held WHERE host_id IS NOT NULL) s"
-            " WHERE h.id = s.host_id AND h.is_live AND upper(h.period) < %s",
-            [until, list(lease_ids), until, until],
-        )
+    execute(
+        "WITH held AS (UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
+        "   WHERE lease_id = ANY(%s) AND is_live RETURNING host_id)"
+        " UPDATE leases_placement h SET period = tstzrange(lower(h.period), %s)"
+        " FROM (SELECT DISTINCT host_id FROM held WHERE host_id IS NOT NULL) s"
+        " WHERE h.id = s.host_id AND h.is_live AND upper(h.period) < %s",
+        [until, list(lease_ids), until, until],
+    )
 
 
 @transaction.atomic
 def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
     """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
     (locked,) = lock_leases([lease.pk])
-    if locked.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
-        return locked
-    end_leases([locked], reason=EndReason.RELEASED, at=now)
-    record(actor, "lease.released", locked.uid, at=now, team_id=locked.team_id)
+    release_locked(locked, actor=actor, now=now)
     return locked
+
+
+def release_locked(lease: Lease, *, actor: User | None, now: datetime) -> None:
+    """End a lease that this transaction has locked, with its request at hand. Safe to repeat."""
+    if lease.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
+        return
+    end_leases([lease], reason=EndReason.RELEASED, at=now)
+    record(actor, "lease.released", lease.uid, at=now, team_id=lease.team_id)
 
 
 def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
@@ -243,6 +274,12 @@ def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
             [at, list(lease_ids)],
         )
         shares = sorted(row for row in cursor.fetchall() if row[0] is not None)
+    if shares:
+        _empty_hosts(shares, at)
+
+
+def _empty_hosts(shares: Sequence[tuple[int, int, int]], at: datetime) -> None:
+    """Take (host, share, MiB) out of the hosts' sums and free those that hold nothing any more."""
     for host_id, share_milli, memory_mib in shares:
         SharedHost.objects.filter(pk=host_id).update(
             used_share_milli=F("used_share_milli") - share_milli,
@@ -283,7 +320,7 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             at=at,
             reason="the lease was lost",
             remaining_s=request.remaining_s,
-            attempts=F("attempts") + 1,
+            attempts=request.attempts + 1,  # changes only under the lock of the request's one live lease
         )
     move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")
 

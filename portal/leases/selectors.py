@@ -52,9 +52,9 @@ def visible_request(rights: Rights, uid: str) -> LeaseRequest:
     return found
 
 
-def visible_lease(rights: Rights, uid: str) -> Lease:
-    """Return a lease by its name, or raise NotFound also when it is out of sight."""
-    found = _LEASES.first("it.uid = %s", [uid])
+def visible_lease(rights: Rights, uid: str, *, is_locked: bool = False) -> Lease:
+    """Return a lease by its name, locked if wished, or raise NotFound also when it is out of sight."""
+    found = _LEASES.first("it.uid = %s FOR UPDATE OF it" if is_locked else "it.uid = %s", [uid])
     if found is None or not rights.has(found.team, *Role.values):
         raise NotFound
     return found

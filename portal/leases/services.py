@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,16 +12,16 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.audit.services import record
+from portal.audit.services import ENTRY, entry, record
 from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
-from portal.common.rows import Rows
+from portal.common.rows import NewRow, Rows, fetch
 from portal.fleet.selectors import largest_node
 from portal.leases.lifecycle import move_requests
-from portal.leases.models import LeaseRequest, RequestEvent
+from portal.leases.models import LeaseRequest
 from portal.leases.selectors import waiting_count
 from portal.leases.states import RequestState
 from portal.notifications.services import notify
@@ -30,6 +31,8 @@ from portal.teams.selectors import Rights
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
 _FLAVORS = Rows(Flavor, "device_model")
+_REQUEST = NewRow(LeaseRequest)
+_DRAFT, _SUBMITTED = str(RequestState.DRAFT), str(RequestState.SUBMITTED)
 LOAD_PATTERNS = ("", "steady", "bursty", "idle", "dummy_loop")
 
 
@@ -117,39 +120,52 @@ def submit_request(
     check_queue_room(team)
     price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
     is_large = needs_approval(team, flavor, count=spec.count, duration_s=spec.duration_s)
-    state = RequestState.AWAITING_APPROVAL if is_large else RequestState.QUEUED
-    with transaction.atomic():
-        request = LeaseRequest.objects.create(
-            team=team,
-            author=actor,
-            flavor=flavor,
-            count=spec.count,
-            duration_s=spec.duration_s,
-            remaining_s=spec.duration_s,
-            priority=PRIORITIES[spec.priority],
-            name=spec.name.strip(),
-            purpose=spec.purpose.strip(),
-            load_pattern=spec.load_pattern,
-            state=state,
-            cost_milli=cost_milli(flavor, spec.count),
-            quote_micro=price.amount_micro,
-            currency=price.currency,
-            submitted_at=now,
-            queued_at=None if is_large else now,
-        )
-        RequestEvent.objects.bulk_create(
-            [
-                RequestEvent(request=request, was=RequestState.DRAFT, now=RequestState.SUBMITTED, at=now),
-                RequestEvent(request=request, was=RequestState.SUBMITTED, now=state, at=now),
-            ]
-        )
-        record(actor, "request.submitted", request.uid, at=now, team_id=team.pk)
+    request = LeaseRequest(
+        team=team,
+        author=actor,
+        flavor=flavor,
+        count=spec.count,
+        duration_s=spec.duration_s,
+        remaining_s=spec.duration_s,
+        priority=PRIORITIES[spec.priority],
+        name=spec.name.strip(),
+        purpose=spec.purpose.strip(),
+        load_pattern=spec.load_pattern,
+        state=RequestState.AWAITING_APPROVAL if is_large else RequestState.QUEUED,
+        cost_milli=cost_milli(flavor, spec.count),
+        quote_micro=price.amount_micro,
+        currency=price.currency,
+        submitted_at=now,
+        queued_at=None if is_large else now,
+    )
+    with transaction.atomic() if is_large else nullcontext():  # one statement needs no transaction of its own
+        _store(request, actor)
         if is_large:
             notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
-        else:
-            outbox.add(outbox.RUN_CYCLE, key=request.uid, at=now)
-            outbox.nudge_on_commit(outbox.RUN_CYCLE)
+    if not is_large:
+        outbox.nudge_on_commit(outbox.RUN_CYCLE)
     return request
+
+
+def _store(request: LeaseRequest, actor: User) -> None:
+    """Write a new request, its first steps, its audit entry and the nudge it owes: one statement, all or nothing."""
+    at, owed = request.submitted_at, request.state == RequestState.QUEUED
+    parts = [
+        f"made AS ({_REQUEST.sql})",
+        "steps AS (INSERT INTO leases_requestevent (request_id, was, now, at, reason)"
+        " SELECT made.id, step.was, step.now, %s, ''"
+        " FROM made, unnest(%s::text[], %s::text[]) WITH ORDINALITY AS step(was, now, place) ORDER BY place)",
+        f"entry AS ({ENTRY})",
+        *([f"item AS ({outbox.ITEM})"] if owed else []),
+    ]
+    values = [
+        *_REQUEST.values(request),
+        *(at, [_DRAFT, _SUBMITTED], [_SUBMITTED, str(request.state)]),
+        *entry(actor, "request.submitted", request.uid, at=at, team_id=request.team_id),
+        *([outbox.RUN_CYCLE, request.uid, at] if owed else []),
+    ]
+    ((request.pk,),) = fetch(f"WITH {', '.join(parts)} SELECT id FROM made", values)  # noqa: S608 (our own parts)
+    request._state.adding = False
 
 
 def needs_approval(team: Team, flavor: Flavor, *, count: int, duration_s: int) -> bool:

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid, QuotaExceeded
-from portal.common.rows import fetch
+from portal.common.rows import execute, fetch
 from portal.quotas.models import Quota
 from portal.teams.models import Team
 
@@ -21,19 +21,7 @@ def reserve(costs: Iterable[tuple[Team, int]]) -> None:
     Call inside the granting transaction, before devices and leases are touched. Locks the quota
     rows in id order. ``costs`` in weighted thousandths.
     """
-    _change(costs, sign=1)
-
-
-def free(costs: Iterable[tuple[Team, int]]) -> None:
-    """Give back what was reserved. Call inside the transaction that ends the placements."""
-    _change(costs, sign=-1)
-
-
-def _change(costs: Iterable[tuple[Team, int]], *, sign: int) -> None:
-    total: Counter[int] = Counter()
-    for team, cost in costs:
-        for team_id in team.lineage:
-            total[team_id] += cost
+    total = _by_team(costs)
     if not total:
         return
     rows = fetch(
@@ -42,13 +30,34 @@ def _change(costs: Iterable[tuple[Team, int]], *, sign: int) -> None:
         [list(total)],
     )
     for _pk, team_id, ceiling, used in rows:
-        if sign > 0 and ceiling is not None and used + total[team_id] > ceiling:
+        if ceiling is not None and used + total[team_id] > ceiling:
             raise QuotaExceeded(team_id=team_id, wanted=total[team_id], headroom=max(0, ceiling - used))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE quotas_quota q SET used_milli = q.used_milli + c.cost"
-            " FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, cost) WHERE q.id = c.id",
-            [[row[0] for row in rows], [sign * total[row[1]] for row in rows]],
+    _count(total, sign=1)
+
+
+def free(costs: Iterable[tuple[Team, int]]) -> None:
+    """Give back what was reserved. Call inside the transaction that ends the placements."""
+    _count(_by_team(costs), sign=-1)
+
+
+def _by_team(costs: Iterable[tuple[Team, int]]) -> Counter[int]:
+    """Return what is to be counted by team id, for each team and everything above it."""
+    total: Counter[int] = Counter()
+    for team, cost in costs:
+        for team_id in team.lineage:
+            total[team_id] += cost
+    return total
+
+
+def _count(total: Counter[int], *, sign: int) -> None:
+    """Change the use of these teams' quotas, their rows locked in id order."""
+    if total:
+        execute(
+            "WITH held AS (SELECT id, team_id FROM quotas_quota WHERE team_id = ANY(%s) ORDER BY id FOR UPDATE)"
+            " UPDATE quotas_quota q SET used_milli = q.used_milli + c.cost"
+            " FROM held JOIN unnest(%s::bigint[], %s::bigint[]) AS c(team_id, cost) USING (team_id)"
+            " WHERE q.id = held.id",
+            [list(total), list(total), [sign * cost for cost in total.values()]],
         )
 
 
