@@ -12,6 +12,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from scheduler.engine.errors import UnknownPolicy
+from scheduler.replay.tables import BadTrace
+
 EXPERIMENTS = {
     "openb": "scheduler.replay.openb",
     "mig": "scheduler.replay.mig",
@@ -35,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own.add_argument("--json", action="store_true", help="print one line of JSON")
     module.add_arguments(own)
     options = own.parse_args(words[1:])
-    answer = module.run(options)
+    try:
+        answer = module.run(options)
+    except (BadTrace, UnknownPolicy) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     sys.stdout.write(json.dumps(answer, indent=None if options.json else 2) + "\n")
     return 0
 
