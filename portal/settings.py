@@ -233,6 +233,7 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["portal.common.throttle.PersonThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.api.parsers.StrictJSONParser"],
     "DEFAULT_PAGINATION_CLASS": "portal.api.pagination.Pages",
@@ -268,6 +269,10 @@ NODE_LOST_AFTER_S: int = env.int("BERTH_NODE_LOST_AFTER_S", default=300)
 LEASE_WARN_BEFORE_S: int = env.int("BERTH_LEASE_WARN_BEFORE_S", default=600)
 LEASE_GRACE_S: int = env.int("BERTH_LEASE_GRACE_S", default=30)
 MAX_WAITING_PER_TEAM: int = env.int("BERTH_MAX_WAITING_PER_TEAM", default=5000)
+API_READS_PER_MINUTE: int = env.int("BERTH_API_READS_PER_MINUTE", default=30_000)
+API_CHANGES_PER_MINUTE: int = env.int("BERTH_API_CHANGES_PER_MINUTE", default=30_000)
+if min(API_READS_PER_MINUTE, API_CHANGES_PER_MINUTE) < 0:
+    raise ImproperlyConfigured("Calls per minute cannot be below zero; 0 sets no limit.")
 
 LOGGING = {
     "version": 1,

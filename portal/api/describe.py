@@ -38,7 +38,7 @@ def call(
 ) -> Callable[[F], F]:
     """Describe one method of a view for the schema."""
     shown: dict[Any, Any] = {(status, media_type): _answer(answer, is_list=is_list, media_type=media_type)}
-    for code in sorted({401, 403, *refusals}):
+    for code in sorted({401, 403, 429, *refusals}):
         shown[(code, _PROBLEM)] = OpenApiResponse(Problem, description=_REFUSALS[code])
 
     def decorate(method: F) -> F:
@@ -82,7 +82,7 @@ _REFUSALS = {
     415: "The body is not JSON in UTF-8.",
     422: "Some values cannot be used; `errors` names them.",
     428: "Say which version you edit with If-Match.",
-    429: "Too many waiting requests.",
+    429: "Too many calls of one person, or too many waiting requests of the team; see Retry-After.",
     503: "A store is away for a moment; nothing was changed.",
 }
 

@@ -92,6 +92,22 @@ class TooManyWaiting(BerthError):
     next_step = _("Wait for some to start, or withdraw some.")
 
 
+class TooManyCalls(BerthError):
+    """One person called the API more often than the installation allows; ``wait`` is in seconds."""
+
+    code = "too_many_calls"
+    status = 429
+    title = _("Too many calls in a short time")
+    next_step = _(
+        "Wait as long as the Retry-After header says, then go on. "
+        "Whoever looks for changes is told sooner by the live socket than by asking again and again."
+    )
+
+    def __init__(self, detail: Any = "", *, wait_s: int, **facts: Any) -> None:
+        super().__init__(detail, **facts)
+        self.wait = wait_s
+
+
 class PeriodClosed(BerthError):
     """The month is closed; it never changes again."""
 
