@@ -98,8 +98,7 @@ class Board:
     def _mig_units(self, profile: str) -> int:
         room = self.geometry.units(profile, self.mask)
         if room:
-            most = self.geometry.profiles[profile].max_instances - self.counts.get(profile, 0)
-            return room if room <= most else max(most, 0)
+            return min(room, self.geometry.most(profile, self.counts))
         return 0
 
     def _share_units(self, shape: Shape) -> int:

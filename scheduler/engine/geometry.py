@@ -3,17 +3,23 @@
 A mask has bit ``i`` set when memory slice ``i`` is taken. A board has at most 2^grid masks and few
 profiles, so every answer is computed once per mask and then found in a dictionary. Rule of a legal
 partition (the vendors' listings, checked exhaustively in the tests): a start from the driver's list,
-no overlap in memory slices, and not more than ``max_instances`` of a profile.
+no overlap in memory slices, not more than ``max_instances`` of a profile, and one partition with media
+engines ("+me", "+me.all") per board whatever its size. A part of a legal layout is legal, so every legal
+layout can be reached from any part of it, one partition after the other, without touching a live one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from scheduler.engine.model import Device, Profile
 
 Layout = tuple[tuple[str, int], ...]
+
+# MIG user guide, profile attributes: at most one "+me" and one "+me.all" instance per board.
+ONCE_PER_BOARD = frozenset({"me", "me.all"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,11 @@ class Geometry:
         self.full = (1 << grid) - 1
         self.profiles = {p.name: p for p in profiles}
         self.spans = {p.name: _spans(p, grid, layout) for p in profiles}
+        self._once = {
+            name: tuple(other for other in self.profiles if _extra(other) == _extra(name))
+            for name in self.profiles
+            if _extra(name) in ONCE_PER_BOARD
+        }
         # 1g and 1g+me stand at the same places: counting both would weigh small slices double.
         families = {(p.slices, self.spans[p.name]) for p in profiles}
         self._future_bits = [span.bits for _, spans in families for span in spans]
@@ -52,6 +63,14 @@ class Geometry:
             known = max((1 + self.units(profile, mask | span.bits) for span in free), default=0)
             self._units[key] = known
         return known
+
+    def most(self, profile: str, counts: Mapping[str, int]) -> int:
+        """How many more partitions of the profile the vendor's maxima admit beside those counted."""
+        left = self.profiles[profile].max_instances - counts.get(profile, 0)
+        once = self._once.get(profile)
+        if once is not None and left > 0 and any(counts.get(name) for name in once):
+            return 0
+        return max(left, 0)
 
     def starts(self, profile: str, mask: int, count: int) -> tuple[int, ...]:
         """The best starts for ``count`` partitions; ``count`` must not exceed ``units``.
@@ -91,6 +110,10 @@ class Geometry:
                     covered |= bits
             known = self._usable[mask] = covered.bit_count()
         return known
+
+
+def _extra(profile: str) -> str:
+    return profile.partition("+")[2]
 
 
 def _spans(profile: Profile, grid: int, layout: Layout | None) -> tuple[Span, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from scheduler.engine.geometry import Geometry, Span, geometry_of
@@ -12,16 +12,32 @@ Placed = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
-    """What a layout leaves of its board: free memory slices, how many of them no slice can use, and share.
+class Multiprocessors:
+    """SM figures of a board as its driver gives them; None and a missing profile are unknown."""
 
-    ``share_milli`` is what the layout's slices do not cover of the board, in thousandths; it is lost
-    as long as the layout stands, even where the slices left over could still be cut.
+    total: int | None
+    of: Mapping[str, int | None]
+
+
+UNKNOWN = Multiprocessors(None, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """What a layout leaves of its board: memory slices, share and multiprocessors, also in thousandths.
+
+    ``unusable_slices`` are the free memory slices that no further partition could cover. The other
+    figures count whatever the layout's partitions do not cover: it is lost as long as the layout stands,
+    even where the slices left over could still be cut. ``sm_count`` and ``sm_milli`` are None where the
+    driver's figures do not say it.
     """
 
     free_slices: int
     unusable_slices: int
+    memory_milli: int
     share_milli: int
+    sm_count: int | None
+    sm_milli: int | None
 
 
 def legal_placements(device: Device, held: Placed = ()) -> Placed:
@@ -32,7 +48,7 @@ def legal_placements(device: Device, held: Placed = ()) -> Placed:
     return tuple(
         (name, span.start)
         for name, spans in geometry.spans.items()
-        if counts.get(name, 0) < geometry.profiles[name].max_instances
+        if geometry.most(name, counts)
         for span in spans
         if not span.bits & mask
     )
@@ -63,13 +79,39 @@ def maximal_layouts(device: Device) -> list[Placed]:
     return [layout for layout in layouts(device) if not legal_placements(device, layout)]
 
 
-def stranded(device: Device, layout: Placed) -> Stranded:
-    """What the layout leaves over. Unknown profiles count as nothing."""
+def stranded(device: Device, layout: Placed, sm: Multiprocessors = UNKNOWN) -> Stranded:
+    """What the layout leaves over. Partitions of unknown profiles count as nothing in slices and share."""
     geometry = geometry_of(device)
-    mask = mask_of(geometry, layout)
-    free = device.grid - mask.bit_count()
+    free = device.grid - mask_of(geometry, layout).bit_count()
     covered = sum(geometry.profiles[name].share_milli for name, _ in layout if name in geometry.profiles)
-    return Stranded(free, free - geometry.usable(mask), max(1000 - covered, 0))
+    idle_sm = _idle_multiprocessors(layout, sm)
+    return Stranded(
+        free_slices=free,
+        unusable_slices=free - _coverable(device, geometry, layout).bit_count(),
+        memory_milli=_milli(free, device.grid),
+        share_milli=max(1000 - covered, 0),
+        sm_count=idle_sm,
+        sm_milli=None if idle_sm is None or not sm.total else _milli(idle_sm, sm.total),
+    )
+
+
+def _coverable(device: Device, geometry: Geometry, layout: Placed) -> int:
+    covered = 0
+    for name, start in legal_placements(device, layout):
+        covered |= mask_of(geometry, ((name, start),))
+    return covered
+
+
+def _idle_multiprocessors(layout: Placed, sm: Multiprocessors) -> int | None:
+    used = [sm.of.get(name) for name, _ in layout]
+    known = [count for count in used if count is not None]
+    if sm.total is None or len(known) < len(used):
+        return None
+    return max(sm.total - sum(known), 0)
+
+
+def _milli(part: int, whole: int) -> int:
+    return round(part * 1000 / whole)
 
 
 def mask_of(geometry: Geometry, layout: Iterable[tuple[str, int]]) -> int:
@@ -82,8 +124,9 @@ def mask_of(geometry: Geometry, layout: Iterable[tuple[str, int]]) -> int:
 
 
 def _extend(geometry: Geometry, places: list[tuple[Span, str]], held: Placed, mask: int) -> Iterator[Placed]:
+    counts = _counts(held)
     for at, (span, name) in enumerate(places):
-        if span.bits & mask or _counts(held).get(name, 0) >= geometry.profiles[name].max_instances:
+        if span.bits & mask or not geometry.most(name, counts):
             continue
         longer = (*held, (name, span.start))
         yield longer

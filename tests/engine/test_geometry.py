@@ -1,4 +1,4 @@
-"""MIG positions against brute force: every mask of the boards with 8 and with 4 memory slices."""
+"""MIG positions against brute force: every mask of every kind of board in the table."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from itertools import combinations
 
 import pytest
 
+from nodeagent.protocol.boards import all_boards
 from scheduler.engine.geometry import Geometry, geometry_of
-from scheduler.engine.layouts import (
-    is_legal,
-    layouts,
-    legal_placements,
-    mask_of,
-    maximal_layouts,
-    stranded,
-)
+from scheduler.engine.layouts import is_legal, mask_of
 from scheduler.engine.model import Device, Profile
 from tests.engine.builder import device
 
 SEVEN = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
 WITH_DOUBLE = (*SEVEN, "1g.20gb")
 FOUR = ("1g.6gb", "2g.12gb", "4g.24gb")
-BOARDS = [("h100-80gb", WITH_DOUBLE), ("a100-80gb", SEVEN), ("a30-24gb", FOUR)]
+ALL = ()
+BOARDS = [
+    ("h100-80gb", WITH_DOUBLE),
+    ("a100-80gb", SEVEN),
+    ("a30-24gb", FOUR),
+    ("a30-24gb", ALL),
+    ("h200-141gb", ALL),
+    ("rtx-pro-6000-blackwell-96gb", ALL),
+]
 
 
 def brute_force_units(where: Device, profile: str, mask: int) -> int:
@@ -43,20 +45,17 @@ def _union(masks: tuple[int, ...]) -> int:
     return union
 
 
-def brute_force_layouts(where: Device) -> set[frozenset[tuple[str, int]]]:
-    """Every set of non-overlapping partitions within the profiles' maxima, by trying all subsets."""
-    spots = [(p, s, ((1 << p.slices) - 1) << s) for p in where.profiles for s in p.starts]
-    found = {frozenset[tuple[str, int]]()}
-    border = [(frozenset[tuple[str, int]](), 0)]
-    while border:
-        held, mask = border.pop()
-        for profile, start, bits in spots:
-            more = held | {(profile.name, start)}
-            same = sum(1 for name, _ in more if name == profile.name)
-            if not bits & mask and more not in found and same <= profile.max_instances:
-                found.add(more)
-                border.append((more, mask | bits))
-    return found
+def kind_of(where: Device) -> tuple[object, ...]:
+    """What positions depend on: the grid, and sizes, starts and maxima of the profiles in any order."""
+    return where.grid, tuple(sorted((p.slices, p.starts, p.max_instances) for p in where.profiles))
+
+
+def test_every_board_of_the_table_has_one_of_the_three_geometries_checked_here() -> None:
+    checked = {kind_of(device(model)) for model, names in BOARDS if names == ALL}
+
+    found = {kind_of(device(name)) for name, kind in all_boards().items() if kind.profiles}
+
+    assert found == checked
 
 
 @pytest.mark.parametrize(("model", "names"), BOARDS)
@@ -66,7 +65,7 @@ def test_units_agree_with_brute_force_on_every_mask(model: str, names: tuple[str
 
     wrong = [
         (name, mask)
-        for name in names
+        for name in geometry.spans
         for mask in range(1 << where.grid)
         if geometry.units(name, mask) != brute_force_units(where, name, mask)
     ]
@@ -81,7 +80,7 @@ def test_chosen_starts_are_legal_on_every_mask_and_for_every_count(
     where = device(model, names)
     geometry = geometry_of(where)
 
-    for name in names:
+    for name in geometry.spans:
         for mask in range(1 << where.grid):
             for count in range(1, geometry.units(name, mask) + 1):
                 assert_disjoint(geometry, name, mask, geometry.starts(name, mask, count), count)
@@ -96,28 +95,6 @@ def assert_disjoint(geometry: Geometry, name: str, mask: int, starts: tuple[int,
         assert start in profile.starts
         assert not bits & mask
         mask |= bits
-
-
-@pytest.mark.parametrize(
-    ("model", "names", "valid", "maximal"),
-    [
-        ("a100-80gb", SEVEN, 298, 19),
-        ("h100-80gb", SEVEN, 298, 19),
-        ("h100-80gb", WITH_DOUBLE, 723, 78),
-        ("a30-24gb", FOUR, 26, 5),
-    ],
-)
-def test_the_number_of_layouts_is_the_published_one(
-    model: str, names: tuple[str, ...], valid: int, maximal: int
-) -> None:
-    where = device(model, names)
-
-    found = list(layouts(where))
-
-    assert len(found) == len(set(map(frozenset, found)))
-    assert {frozenset(), *map(frozenset, found)} == brute_force_layouts(where)
-    assert len(found) + 1 == valid  # the published number counts the empty layout
-    assert len(maximal_layouts(where)) == maximal
 
 
 def test_the_best_start_leaves_the_most_positions() -> None:
@@ -141,13 +118,6 @@ def test_three_slices_and_a_four_pair_up() -> None:
     assert not is_legal(where, (("3g.40gb", 0), ("4g.40gb", 0)))
 
 
-def test_media_profile_stands_once_per_board() -> None:
-    where = device("h100-80gb")
-
-    assert not is_legal(where, (("1g.10gb+me", 0), ("1g.10gb+me", 1)))
-    assert ("1g.10gb+me", 1) not in legal_placements(where, (("1g.10gb+me", 0),))
-
-
 def test_starts_for_several_units_leave_room_for_the_last_one() -> None:
     """A greedy first choice in the middle of unaligned starts would leave no room for the second."""
     odd = (
@@ -160,16 +130,6 @@ def test_starts_for_several_units_leave_room_for_the_last_one() -> None:
 
     assert geometry.starts("pair", 0, 1) == (1,)
     assert sorted(geometry.starts("pair", 0, 2)) == [0, 2]
-
-
-def test_a_layout_shows_what_it_strands() -> None:
-    where = device("h100-80gb", SEVEN)
-
-    seven = stranded(where, tuple(("1g.10gb", s) for s in range(7)))
-    pair = stranded(where, (("3g.40gb", 4),))
-
-    assert (seven.free_slices, seven.unusable_slices, seven.share_milli) == (1, 1, 1000 - 7 * 125)
-    assert (pair.free_slices, pair.unusable_slices) == (4, 0)
 
 
 def test_a_layout_pins_what_geometry_offers() -> None:
