@@ -64,4 +64,6 @@ def visible(html: str) -> list[str]:
 
 def words(text: str) -> list[str]:
     """Return the Latin words of a text: two letters or more, no part of a number, an address or an id."""
+    # One name in some hundreds has no digit at all.
+    text = re.sub(r"\b(?:req|lse|inv)-[0-9a-z]{16}\b", "", text)
     return re.findall(r"(?<![\w.@/-])[A-Za-z][A-Za-z'’]+(?![\w@/]|-[\w-]*\d)", text)
