@@ -246,9 +246,15 @@ def play(trace: Trace, policy: PlacePolicy) -> Played:
 
 
 def _at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float | None:
-    """Allocated percent when arrived demand, rounded to a whole percent, was last ``percent``; None if never."""
-    found = np.flatnonzero(np.rint(100 * arrived / capacity) == percent)
-    return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else None
+    """Allocated percent when arrived demand, rounded to a whole percent, was last at most ``percent``.
+
+    None when so much demand never arrived.
+    """
+    whole = np.rint(100 * arrived / capacity)
+    if not len(whole) or whole[-1] < percent:
+        return None
+    found = np.flatnonzero(whole <= percent)
+    return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else 0.0
 
 
 def play_departures(trace: Trace, policy: PlacePolicy) -> Played:
