@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 CYCLE_LOCK = 0x42657274  # turns wait for each other for efficiency only: constraints make them safe
 WAITS_EVERY_MS = 1000
 WAITS_MS_EACH = 10  # a long queue is told less often: each telling writes every row of it
-LEAST_REST_S, MOST_REST_S = 0.03, 0.06
+LEAST_REST_S, MOST_REST_S = 0.02, 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
 HEARD_EVERY_S = 3.0
-REST_S = 0.03  # between two reports or two desired states of a node that follow on each other's heels
+REST_S = 0.01  # between two reports or two desired states of a node that follow on each other's heels
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}

@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db import connection, transaction
-from django.db.models import F, Value
-from django.db.models.functions import Least
+from django.db import transaction
 
 from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
-from portal.common.rows import fetch
+from portal.common.rows import Rows, execute, fetch
 from portal.fleet.models import Node
 from portal.fleet.services import see_health, see_partitions
 from portal.leases import lifecycle
@@ -23,6 +21,7 @@ from portal.quotas import services as quotas
 
 NEAR_END = timedelta(seconds=10)
 LEAVING = (LeaseState.ENDING, LeaseState.CLEANING)
+_NODES = Rows(Node)
 _LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
 
 
@@ -34,7 +33,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     nothing. Locks quota rows, leases, the node, in this order.
     """
     now = db_now()
-    node = Node.objects.get(pk=node_id)
+    (node,) = _NODES.where("it.id = %s", [node_id])
     if report.epoch != node.epoch:
         raise AgentRefused("stale_epoch", "This frame belongs to an earlier enrolment. Connect again.")
     if report.boot_id == node.boot_id and report.seq <= node.last_seq:
@@ -46,11 +45,10 @@ def accept_report(node_id: int, report: Report) -> bool:
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
     see_partitions(node, report.partitions, now=now)
     see_health(node, report.health, now=now)
-    Node.objects.filter(pk=node_id).update(
-        observed_revision=Least(Value(report.revision), F("desired_revision")),
-        last_seq=report.seq,
-        boot_id=report.boot_id,
-        last_seen_at=now,
+    execute(
+        "UPDATE fleet_node SET observed_revision = least(%s, desired_revision), last_seq = %s, boot_id = %s,"
+        " last_seen_at = %s WHERE id = %s",
+        [report.revision, report.seq, report.boot_id, now, node_id],
     )
     return True
 
@@ -108,12 +106,11 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
             ids.append(match[0])
             uuids.append(entry.partition[:80])
             access.append(json.dumps({"env": entry.env, "nodes": list(entry.nodes)}))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE leases_placement p SET partition_uuid = s.uuid, access = s.access::jsonb"
-            " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s(id, uuid, access) WHERE p.id = s.id",
-            [ids, uuids, access],
-        )
+    execute(
+        "UPDATE leases_placement p SET partition_uuid = s.uuid, access = s.access::jsonb"
+        " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s(id, uuid, access) WHERE p.id = s.id",
+        [ids, uuids, access],
+    )
 
 
 def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
@@ -142,12 +139,11 @@ def _store_clocks(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
     known = [(pk, active_ms) for pk, active_ms in entries if active_ms is not None]
     if not known:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE leases_lease l SET agent_active_ms = s.active_ms"
-            " FROM unnest(%s::bigint[], %s::bigint[]) AS s(id, active_ms) WHERE l.id = s.id",
-            [[pk for pk, _ms in known], [active_ms for _pk, active_ms in known]],
-        )
+    execute(
+        "UPDATE leases_lease l SET agent_active_ms = s.active_ms"
+        " FROM unnest(%s::bigint[], %s::bigint[]) AS s(id, active_ms) WHERE l.id = s.id",
+        [[pk for pk, _ms in known], [active_ms for _pk, active_ms in known]],
+    )
 
 
 def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:

@@ -33,16 +33,20 @@ from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden
-from portal.common.rows import Rows
+from portal.common.rows import fetch
 from portal.leases import lifecycle
-from portal.leases.models import Lease, LeaseEvent, Placement
+from portal.leases.models import Lease, LeaseEvent
 from portal.leases.selectors import may_manage_lease, may_see_access, visible_lease, visible_leases
 from portal.leases.states import LeaseState
 from portal.teams.selectors import Rights
 from portal.telemetry.selectors import latest_for_leases
 
 TAG = "leases"
-_SLOTS = Rows(Placement, "device")
+_SLOTS = (
+    "SELECT d.uuid, d.index, p.mode, p.profile, p.start, p.size, p.share_milli, p.memory_mib"
+    " FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
+    " WHERE p.lease_id = %s ORDER BY d.index, p.start, p.id"
+)
 MOST_EXTRA_S = 31 * 86_400
 HELD = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 
@@ -192,9 +196,9 @@ def managed(rights: Rights, uid: str, *, is_locked: bool = False) -> Lease:
 
 def detail(rights: Rights, lease: Lease) -> Row:
     """Return a lease as its page shows it; its relations must be at hand."""
-    now, unit = timezone.now(), currency()
-    slots = _SLOTS.where('it.lease_id = %s ORDER BY "device".index, it.start, it.id', [lease.pk])
-    cost, hourly = cost_and_price(lease, now=now)
+    now = timezone.now()
+    slots = fetch(_SLOTS, [lease.pk])
+    cost, hourly, unit = cost_and_price(lease, now=now)
     return {
         **lease_row(lease, cost_micro=cost, currency=unit, now=now),
         "price_per_hour": money(hourly, unit),

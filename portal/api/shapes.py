@@ -94,17 +94,18 @@ def lease_row(lease: Lease, *, cost_micro: int | None, currency: str, now: datet
     }
 
 
-def slot_row(placement: Placement) -> Row:
-    """Return a slice held by a lease."""
+def slot_row(slot: Sequence[Any]) -> Row:
+    """Return a slice held by a lease, from its row: device uuid and index, then the placement's own columns."""
+    device, index, mode, profile, start, size, share_milli, memory_mib = slot
     return {
-        "device": placement.device.uuid,
-        "device_index": placement.device.index,
-        "mode": placement.mode,
-        "profile": placement.profile,
-        "start": placement.start,
-        "size": placement.size,
-        "share_milli": placement.share_milli,
-        "memory_mib": placement.memory_mib,
+        "device": device,
+        "device_index": index,
+        "mode": mode,
+        "profile": profile,
+        "start": start,
+        "size": size,
+        "share_milli": share_milli,
+        "memory_mib": memory_mib,
     }
 
 

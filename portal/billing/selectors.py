@@ -116,12 +116,13 @@ def hourly_micro(lease: Lease, *, now: datetime) -> int | None:
     return _hourly(lease, rates_by_model([lease.flavor.device_model_id])[lease.flavor.device_model_id], now)
 
 
-def cost_and_price(lease: Lease, *, now: datetime) -> tuple[int | None, int | None]:
-    """Return what a lease cost up to now and what it costs an hour, in micro-units; None is unknown."""
+def cost_and_price(lease: Lease, *, now: datetime) -> tuple[int | None, int | None, str]:
+    """Return what a lease cost up to now and what it costs an hour, in micro-units of a currency; None is unknown."""
     rates = rates_by_model([lease.flavor.device_model_id])
     parts = _pieces_of([lease], now, rates)[lease.pk]
     cost = None if parts is None else int(_exact(lease, parts))
-    return cost, _hourly(lease, rates[lease.flavor.device_model_id], now)
+    own = rates[lease.flavor.device_model_id]
+    return cost, _hourly(lease, own, now), own[0].card.currency if own else currency()
 
 
 def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:

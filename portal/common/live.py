@@ -18,7 +18,7 @@ from typing import Any
 import redis
 import redis.asyncio
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,31 @@ def publish(channel: str, messages: Iterable[Any]) -> None:
 
 
 def publish_on_commit(channel: str, messages: Iterable[Any]) -> None:
-    """Send messages once the transaction is through."""
+    """Send messages once the transaction is through; those of one channel that follow each other go as one."""
     batch = list(messages)
-    if batch:
-        transaction.on_commit(lambda: publish(channel, batch))
+    if not batch:
+        return
+    waiting = connection.run_on_commit[-1] if connection.run_on_commit else None
+    if waiting is not None and isinstance(waiting[1], _News) and waiting[0] == set(connection.savepoint_ids):
+        waiting[1].add(channel, batch)
+    else:
+        transaction.on_commit(_News(channel, batch))
+
+
+class _News:
+    """What one transaction has to tell, by channel. A rolled back savepoint takes its own news with it."""
+
+    def __init__(self, channel: str, batch: list[Any]) -> None:
+        self._batches = {channel: batch}
+
+    def add(self, channel: str, batch: list[Any]) -> None:
+        """Tell more with it."""
+        self._batches.setdefault(channel, []).extend(batch)
+
+    def __call__(self) -> None:
+        """Send everything."""
+        for channel, batch in self._batches.items():
+            publish(channel, batch)
 
 
 class Hub:

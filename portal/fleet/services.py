@@ -13,8 +13,8 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
-from portal.common.rows import fetch
-from portal.fleet.models import Device, DeviceModel, Health, HealthEvent, Node, Partition, Profile
+from portal.common.rows import execute, fetch
+from portal.fleet.models import Device, DeviceModel, Health, HealthEvent, Node, Profile
 
 
 def slot_share(
@@ -116,7 +116,7 @@ def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime)
     wanted = {(f.device, f.start, f.uuid): f for f in facts}
     stale = [pk for key, (lease, pk) in known.items() if key not in wanted or wanted[key].lease != lease]
     if stale:
-        Partition.objects.filter(pk__in=stale).delete()
+        execute("DELETE FROM fleet_partition WHERE id = ANY(%s)", [stale])
     fresh = [f for key, f in wanted.items() if key not in known or known[key][0] != f.lease]
     if fresh:
         _store_partitions(node, fresh, now=now)
@@ -124,20 +124,22 @@ def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime)
 
 def _store_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:
     """Store partitions not seen before; what is said of another node's device is left out."""
-    devices: dict[str, int] = dict(fetch("SELECT uuid, id FROM fleet_device WHERE node_id = %s", [node.pk]))
-    Partition.objects.bulk_create(
-        Partition(
-            device_id=devices[f.device],
-            uuid=f.uuid,
-            profile=f.profile,
-            start=f.start,
-            size=f.size,
-            lease_uid=f.lease,
-            seen_at=now,
-        )
-        for f in facts
-        if f.device in devices
+    execute(
+        "INSERT INTO fleet_partition (device_id, uuid, profile, start, size, lease_uid, seen_at)"
+        " SELECT d.id, f.uuid, f.profile, f.start, f.size, f.lease, %s"
+        " FROM unnest(%s::text[], %s::text[], %s::text[], %s::int[], %s::int[], %s::text[])"
+        "  AS f(device, uuid, profile, start, size, lease)"
+        " JOIN fleet_device d ON d.uuid = f.device AND d.node_id = %s",
+        [
+            now,
+            *(list(column) for column in zip(*(_columns(fact) for fact in facts), strict=True)),
+            node.pk,
+        ],
     )
+
+
+def _columns(fact: PartitionFact) -> tuple[str, str, str, int, int, str]:
+    return fact.device, fact.uuid, fact.profile, fact.start, fact.size, fact.lease
 
 
 def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> None:
