@@ -24,6 +24,14 @@ def _gpus(milli: Any) -> str:
     return f"{int(milli or 0) / 1000:g}"
 
 
+def _cores(milli: Any) -> str:
+    return pgettext("amount", "unknown") if milli is None else f"{int(milli) / 1000:g}"
+
+
+def _gib(mib: Any) -> str:
+    return pgettext("amount", "unknown") if mib is None else f"{round(int(mib) / 1024, 1):g}"
+
+
 def _with_end(why: str, reason: Figures) -> str:
     """Return the sentence and when the first lease in the way ends; the sentence alone when unknown."""
     raw = reason.get("next_end")
@@ -77,6 +85,25 @@ def _gang_incomplete(r: Figures) -> str:
     return _with_end(why, r)
 
 
+def _node_resources_short(r: Figures) -> str:
+    parts = []
+    if r.get("cpu_milli"):
+        parts.append(
+            _("%(free)s of %(wanted)s CPU cores")
+            % {"free": _cores(r.get("free_cpu_milli")), "wanted": _cores(r["cpu_milli"])}
+        )
+    if r.get("host_memory_mib"):
+        parts.append(
+            _("%(free)s of %(wanted)s GiB of main memory")
+            % {"free": _gib(r.get("free_memory_mib")), "wanted": _gib(r["host_memory_mib"])}
+        )
+    why = _("%(node)s has the GPUs, but is short beside them: %(parts)s are free.") % {
+        "node": r.get("node") or "?",
+        "parts": pgettext("list", ", ").join(parts),
+    }
+    return _with_end(why, r)
+
+
 def _shared_with_other_team(r: Figures) -> str:
     why = _("Shared devices have room, but another team holds them and devices are not shared across teams.")
     return _with_end(why, r)
@@ -85,7 +112,7 @@ def _shared_with_other_team(r: Figures) -> str:
 def _nodes_blocked(r: Figures) -> str:
     nodes = r.get("nodes") or []
     names = pgettext("list", ", ").join(
-        str(n.get("name", n)) if isinstance(n, dict) else str(n) for n in nodes
+        str(n.get("node", "?")) if isinstance(n, dict) else str(n) for n in nodes
     )
     return ngettext(
         "The node that could serve this is not available now: %(names)s.",
@@ -100,9 +127,24 @@ def _no_such_device(_r: Figures) -> str:
 
 def _larger_than_any_node(r: Figures) -> str:
     return _("Even an idle node cannot hold %(wanted)s at once; the largest holds %(nearest)s.") % {
-        "wanted": r.get("wanted", "?"),
-        "nearest": r.get("nearest", "?"),
+        "wanted": _amounts(r.get("wanted")),
+        "nearest": _amounts(r.get("nearest")),
     }
+
+
+def _amounts(figures: Any) -> str:
+    """Return sizes by name ("3 units", "16 CPU cores, 64 GiB of main memory"), without those nobody bounded."""
+    if not isinstance(figures, dict) or not figures:
+        return str(figures or "?")
+    words = {
+        "count": lambda n: ngettext("%(n)s unit", "%(n)s units", int(n)) % {"n": n},
+        "nodes": lambda n: ngettext("%(n)s node", "%(n)s nodes", int(n)) % {"n": n},
+        "share_milli": lambda n: _("%(n)s of a GPU") % {"n": _gpus(n)},
+        "memory_mib": lambda n: _("%(n)s GiB of GPU memory") % {"n": _gib(n)},
+        "cpu_milli": lambda n: _("%(n)s CPU cores") % {"n": _cores(n)},
+        "host_memory_mib": lambda n: _("%(n)s GiB of main memory") % {"n": _gib(n)},
+    }
+    return pgettext("list", ", ").join(words[k](n) for k, n in figures.items() if k in words)
 
 
 def _above_quota(r: Figures) -> str:
@@ -122,6 +164,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "no_capacity": _no_capacity,
     "fragmented": _fragmented,
     "gang_incomplete": _gang_incomplete,
+    "node_resources_short": _node_resources_short,
     "shared_with_other_team": _shared_with_other_team,
     "nodes_blocked": _nodes_blocked,
     "no_such_device": _no_such_device,

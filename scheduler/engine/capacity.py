@@ -20,7 +20,10 @@ def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -
     shape = shape_of(claim, room.policy)
     if not shape.wanted:
         return 0
-    return sum(_claims_on(boards, shape) for boards in room.groups(shape.kind))
+    return sum(
+        min(_claims_on(boards, shape), room.host_of(boards[0]).times(shape))
+        for boards in room.groups(shape.kind)
+    )
 
 
 def _claims_on(boards: Sequence[Board], shape: Shape) -> int:

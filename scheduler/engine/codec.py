@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 1, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 2, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 
-VERSION = 1
+VERSION = 2
 MODES = frozenset(get_args(Mode))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -33,7 +33,7 @@ def snapshot_to_json(snapshot: Snapshot) -> bytes:
         "v": VERSION,
         "taken_at": _us(snapshot.taken_at),
         "boards": [[_profile_row(p) for p in profiles] for profiles in boards],
-        "nodes": [[n.id, n.name, n.blocked] for n in snapshot.nodes],
+        "nodes": [_node_row(n) for n in snapshot.nodes],
         "devices": devices,
         "held": [_held_row(h) for h in snapshot.held],
         "queue": [_claim_row(c) for c in snapshot.queue],
@@ -98,9 +98,13 @@ def _profile(row: Row) -> Profile:
     )
 
 
+def _node_row(n: Node) -> Row:
+    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib]
+
+
 def _node(row: Row) -> Node:
-    node_id, name, blocked = row
-    return Node(_int(node_id), _text(name), _text(blocked))
+    node_id, name, blocked, cpu, memory = row
+    return Node(_int(node_id), _text(name), _text(blocked), _known(cpu), _known(memory))
 
 
 def _device_row(d: Device, board: int) -> Row:
@@ -132,18 +136,21 @@ def _layout(value: Any) -> tuple[tuple[str, int], ...] | None:
 def _held_row(h: Held) -> Row:
     return [
         h.device_id, h.start, h.size, h.mode, h.team_id, h.lease_id, _us(h.until),
-        h.share_milli, h.memory_mib, h.is_host, h.profile,
+        h.share_milli, h.memory_mib, h.is_host, h.profile, h.cpu_milli, h.host_memory_mib,
     ]  # fmt: skip
 
 
 def _held(row: Row) -> Held:
-    device_id, start, size, mode, team_id, lease_id, until, share, memory, is_host, profile = row
+    (
+        device_id, start, size, mode, team_id, lease_id, until,
+        share, memory, is_host, profile, cpu, host_memory,
+    ) = row  # fmt: skip
     if not isinstance(is_host, bool):
         raise ValueError("is_host is not true or false")
     return Held(
         _int(device_id), _int(start, 0, 64), _int(size, 0, 64), _mode(mode), _int(team_id),
         None if lease_id is None else _int(lease_id), _instant(until), _int(share, 0),
-        _int(memory, 0), is_host, _text(profile),
+        _int(memory, 0), is_host, _text(profile), _int(cpu, 0), _int(host_memory, 0),
     )  # fmt: skip
 
 
@@ -151,15 +158,19 @@ def _claim_row(c: Claim) -> Row:
     return [
         c.id, c.team_id, c.mode, c.count, c.duration_s, c.priority, _us(c.queued_at),
         sorted(c.models), c.profile, c.share_milli, c.memory_mib,
+        c.cpu_milli, c.host_memory_mib,
     ]  # fmt: skip
 
 
 def _claim(row: Row) -> Claim:
-    claim_id, team_id, mode, count, duration, priority, queued_at, models, profile, share, memory = row
+    (
+        claim_id, team_id, mode, count, duration, priority, queued_at,
+        models, profile, share, memory, cpu, host_memory,
+    ) = row  # fmt: skip
     return Claim(
         _int(claim_id), _int(team_id), _mode(mode), _int(count, 1), _int(duration, 1), _int(priority),
         _instant(queued_at), frozenset(_text(m) for m in _list(models)), _text(profile),
-        _int(share, 0), _int(memory, 0),
+        _int(share, 0), _int(memory, 0), _int(cpu, 0), _int(host_memory, 0),
     )  # fmt: skip
 
 
@@ -189,6 +200,10 @@ def _int(value: Any, low: int = -(2**63), high: int = 2**63 - 1) -> int:
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"not a whole number in range: {value!r:.40}")
     return value
+
+
+def _known(value: Any) -> int | None:
+    return None if value is None else _int(value, 0)
 
 
 def _ints(value: Any) -> tuple[int, ...]:

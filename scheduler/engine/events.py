@@ -42,7 +42,7 @@ def held_by(grant: Grant, at: datetime, lease_id: int | None = None) -> tuple[He
     return tuple(
         Held(
             slot.device_id, slot.start, slot.size, slot.mode, grant.team_id, lease_id, until,
-            slot.share_milli, slot.memory_mib, False, slot.profile,
+            slot.share_milli, slot.memory_mib, False, slot.profile, slot.cpu_milli, slot.host_memory_mib,
         )
         for slot in grant.slots
     )  # fmt: skip

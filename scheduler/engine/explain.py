@@ -68,7 +68,7 @@ class Explainer:
 
     def _quota_of_weight(self, claim: Claim, shape: Shape) -> tuple[Reason, ...]:
         # The lightest boards are taken: what is free costs more than the headroom.
-        spots = cheapest(shape, self._room.groups(shape.kind)) or []
+        spots = cheapest(shape, self._room.roomy_groups(shape)) or []
         return (self._short_of_quota(claim, spots_cost(spots, shape)),)
 
     def _short_of_quota(self, claim: Claim, wanted: int) -> Reason:

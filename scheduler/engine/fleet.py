@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +12,10 @@ from scheduler.engine.board import Board, by_node
 from scheduler.engine.columns import (
     BOARD_MEMORY,
     COUNT,
+    CPU,
     IDLE,
     KIND,
+    MEMORY,
     MILLI,
     NO_BOARD,
     PLENTY,
@@ -25,6 +27,7 @@ from scheduler.engine.columns import (
     Columns,
     columns,
 )  # fmt: skip
+from scheduler.engine.host import Host
 from scheduler.engine.place.fill import Spot
 from scheduler.engine.place.index import NOWHERE
 from scheduler.engine.place.policy import Decider, PlacePolicy
@@ -44,8 +47,11 @@ class Fleet:
     ``demand`` is what requests look like, as (form, number); empty means the usual mix.
     """
 
-    def __init__(self, boards: Sequence[Board], policy: PlacePolicy, demand: Demand = ()) -> None:
+    def __init__(
+        self, boards: Sequence[Board], hosts: Mapping[int, Host], policy: PlacePolicy, demand: Demand = ()
+    ) -> None:
         self._nodes = by_node(boards)
+        self._hosts = [hosts[group[0].node.id] for group in self._nodes]
         self._cell = {
             board: (row, at) for row, group in enumerate(self._nodes) for at, board in enumerate(group)
         }
@@ -53,19 +59,18 @@ class Fleet:
         self._wants: dict[Shape, int] = {}
         self._kinds: dict[Kind, int] = {}
         at = self._idle_columns()
+        tables = _tables(policy, demand or USUAL, self._models, at)
         for board in boards:
             self._copy(at, board)
         at.totals[0] = int((WHOLE - at.free[at.free >= 0]).sum())
-        tables = _tables(policy, demand or USUAL, self._models, at)
         wants = np.zeros((FIRST_ROWS, WANT_FIELDS), np.int64)
         self._decider = Decider(policy, at, wants, tables)
 
     def _idle_columns(self) -> Columns:
-        nodes = len(self._nodes)
         known = {model: number for number, model in enumerate(self._models)}
         at = columns(
-            [PLENTY] * nodes,
-            [PLENTY] * nodes,
+            [host.cpu_milli for host in self._hosts],
+            [host.memory_mib for host in self._hosts],
             [known[group[0].device.model] for group in self._nodes],
             [len(group) for group in self._nodes],
             kinds=FIRST_ROWS,
@@ -105,6 +110,7 @@ class Fleet:
 
     def _copy(self, at: Columns, board: Board) -> None:
         node, cell = self._cell[board]
+        at.cpu[node], at.memory[node] = self._hosts[node].cpu_free, self._hosts[node].memory_free
         share = WHOLE if not board.use else max(WHOLE - board.share_used, 0) if board.is_shared else 0
         memory = max(board.device.memory_mib - board.memory_used, 0)
         tighter = min(share, memory * WHOLE // max(board.device.memory_mib, 1))
@@ -123,6 +129,7 @@ class Fleet:
             self._decider.room_for(len(self._wants))
             want = self._decider.wants[row]
             want[COUNT], want[KIND], want[USE] = shape.wanted, kind, USES[shape.kind.mode]
+            want[CPU], want[MEMORY] = shape.cpu_milli, shape.host_memory_mib
             want[MILLI], want[SHARE] = WHOLE, WHOLE
             if shape.is_shared:
                 want[TEAM], want[BOARD_MEMORY] = shape.team_id, shape.memory_mib

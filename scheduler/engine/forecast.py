@@ -180,6 +180,9 @@ class _Timeline:
             for shape in self._shapes_on(board):
                 if board.room(shape) and shape not in helped and self._fits_beside(board, shape):
                     helped[shape] = None
+        if any(held.cpu_milli or held.host_memory_mib for held in ended):
+            # CPU that comes back helps beside any board of its node, not only the freed one.
+            helped |= {shape: None for shape in self.lines_of if shape.wants_host and self.lines_of[shape]}
         moved = [line for shape in helped for line in self.lines_of[shape] if not line.is_short_of_quota]
         return moved + self.short_of_quota
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scheduler.engine.board import WHOLE_MILLI, by_node
+from scheduler.engine.host import Host
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, bad_field
@@ -44,7 +47,10 @@ def _no_such_device(room: Room, shape: Shape) -> Reason | None:
 
 
 def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
-    nodes = by_node(room.matching(shape.kind))
+    all_nodes = by_node(room.matching(shape.kind))
+    nodes = [boards for boards in all_nodes if room.could_hold(boards, shape)]
+    if not nodes:
+        return _beyond_every_host(shape, [room.host_of(boards[0]) for boards in all_nodes])
     most = max(sum(board.idle_room(shape) for board in boards) for boards in nodes)
     if most >= shape.wanted:
         return None
@@ -54,6 +60,17 @@ def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
         boards = room.matching(shape.kind)
         wanted |= {"share_milli": shape.share_milli, "memory_mib": shape.memory_mib}
         nearest = {"share_milli": WHOLE_MILLI, "memory_mib": max(b.device.memory_mib for b in boards)}
+    return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
+
+
+def _beyond_every_host(shape: Shape, hosts: Sequence[Host]) -> Reason:
+    """More CPU or memory than any node has; ``nearest`` is the node that has most of what is wanted."""
+    host = max(hosts, key=lambda one: one.idle_part(shape))
+    wanted, nearest = {}, {}
+    if shape.cpu_milli > host.cpu_milli:
+        wanted["cpu_milli"], nearest["cpu_milli"] = shape.cpu_milli, host.cpu_milli
+    if shape.host_memory_mib > host.memory_mib:
+        wanted["host_memory_mib"], nearest["host_memory_mib"] = shape.host_memory_mib, host.memory_mib
     return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
 
 

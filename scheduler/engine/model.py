@@ -28,11 +28,16 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A host. ``blocked`` says why nothing may be placed on it now ("" when something may)."""
+    """A host. ``blocked`` says why nothing may be placed on it now ("" when something may).
+
+    ``cpu_milli`` and ``memory_mib`` are what leases may take of it; None is unknown and limits nothing.
+    """
 
     id: int
     name: str
     blocked: str = ""
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Held:
     shares name the same device and mode with ``size`` 0 and count against memory and share only.
     ``until`` is the last instant it may be held. ``profile`` names a MIG partition's size; "" is
     unknown (a partition that is not ours) and then counts for every profile of that span.
+    ``cpu_milli`` and ``host_memory_mib`` are what its lease takes of the node, said by one placement
+    of the lease per node.
     """
 
     device_id: int
@@ -79,6 +86,8 @@ class Held:
     memory_mib: int = 0
     is_host: bool = False
     profile: str = ""
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,8 @@ class Claim:
     """One waiting request: ``count`` equal units on one node, all or nothing.
 
     ``models`` empty means any model. ``profile`` is set for ``mig``; ``share_milli`` and
-    ``memory_mib`` for the shared modes. Higher ``priority`` goes first, then earlier
+    ``memory_mib`` for the shared modes. ``cpu_milli`` and ``host_memory_mib`` are wanted beside the
+    units on their node, for all of them together. Higher ``priority`` goes first, then earlier
     ``queued_at``, then smaller ``id``.
     """
 
@@ -101,6 +111,8 @@ class Claim:
     profile: str = ""
     share_milli: int = 1000
     memory_mib: int = 0
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,7 @@ class Slot:
 
     ``size`` 0 with a shared mode means a share inside a host placement; whoever commits the grant
     opens that host placement (the whole board, for the grant's team) when the board has none yet.
+    The first slot of a grant on a node says what the grant takes of that node's CPU and memory.
     """
 
     device_id: int
@@ -155,6 +168,8 @@ class Slot:
     share_milli: int
     memory_mib: int
     profile: str = ""
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

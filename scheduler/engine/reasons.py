@@ -41,6 +41,18 @@ REASONS: dict[str, ReasonKind] = {
         "Some of the units fit on one node, but not all; a gang starts with all of them or not at all.",
         ("wanted", "fits", "free", "total", "next_end", "blockers"),
     ),
+    "node_resources_short": ReasonKind(
+        "A node has the boards, but not the CPU or memory wanted beside them; null is unknown.",
+        (
+            "node",
+            "cpu_milli",
+            "free_cpu_milli",
+            "host_memory_mib",
+            "free_memory_mib",
+            "next_end",
+            "blockers",
+        ),
+    ),
     "shared_with_other_team": ReasonKind(
         "Boards of this mode have room, but belong to another team while it uses them.",
         ("boards", "next_end"),

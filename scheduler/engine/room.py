@@ -9,8 +9,9 @@ from typing import Self
 from scheduler.engine.board import Board, by_node
 from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
 from scheduler.engine.fleet import Demand, Fleet
+from scheduler.engine.host import Host
 from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
-from scheduler.engine.place.fill import Spot
+from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Kind, Shape
@@ -33,6 +34,7 @@ class Room:
         self.demand = demand
         self.boards = tuple(boards)
         self.board_of = {board.device.id: board for board in boards}
+        self.hosts = {board.node.id: Host(board.node) for board in boards}
         self._place = policy_named(policy.place)
         self._fleet: Fleet | None = None
         self._matching: dict[Kind, tuple[Board, ...]] = {}
@@ -48,6 +50,7 @@ class Room:
             board = state.board_of.get(held.device_id)
             if board is not None:
                 board.put(held)
+                state.host_of(board).take(held, 1)
         return state
 
     def apply(self, event: Event) -> None:
@@ -61,7 +64,9 @@ class Room:
         """Take a grant's slots and quota; the placements it now holds."""
         held = held_by(grant, at, lease_id)
         for one in held:
-            self.board_of[one.device_id].put(one)
+            board = self.board_of[one.device_id]
+            board.put(one)
+            self.host_of(board).take(one, 1)
         self._changed(held)
         self.budget.take(grant.team_id, grant.cost_milli)
         return held
@@ -71,6 +76,7 @@ class Room:
         for held in event.held:
             board = self.board_of.get(held.device_id)
             if board is not None and board.drop(held):
+                self.host_of(board).take(held, -1)
                 self.budget.take(held.team_id, -board.cost_of(held))
         self._changed(event.held)
 
@@ -82,9 +88,9 @@ class Room:
     def spots(self, shape: Shape) -> list[Spot] | None:
         """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
         if shape.kind.mode == "mig":
-            return self._place.slices(shape, self.groups(shape.kind))
+            return self._place.slices(shape, self.roomy_groups(shape))
         if self._fleet is None:
-            self._fleet = Fleet(self.boards, self._place, self.demand)
+            self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand)
         return self._fleet.spots(shape)
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:
@@ -95,7 +101,8 @@ class Room:
         """The cost of the shape on the node that would hold it most cheaply if all were idle and open."""
         known = self._least_cost.get(shape)
         if known is None:
-            costs = (_idle_cost(boards, shape) for boards in by_node(self.matching(shape.kind)))
+            nodes = by_node(self.matching(shape.kind))
+            costs = (_idle_cost(boards, shape) for boards in nodes if self.could_hold(boards, shape))
             known = min((cost for cost in costs if cost is not None), default=0)
             self._least_cost[shape] = known
         return known
@@ -113,6 +120,21 @@ class Room:
         if known is None:
             known = self._groups[kind] = by_node(b for b in self.matching(kind) if not b.blocked)
         return known
+
+    def host_of(self, board: Board) -> Host:
+        """The node that a board sits in, with what is taken of its CPU and memory."""
+        return self.hosts[board.node.id]
+
+    def roomy_groups(self, shape: Shape) -> Groups:
+        """The open boards that can serve the shape on nodes that have CPU and memory for it now."""
+        groups = self.groups(shape.kind)
+        if not shape.wants_host:
+            return groups
+        return [boards for boards in groups if self.host_of(boards[0]).has_room(shape)]
+
+    def could_hold(self, boards: Sequence[Board], shape: Shape) -> bool:
+        """Whether these boards' node has the CPU and memory when nothing is taken."""
+        return not shape.wants_host or self.host_of(boards[0]).could_hold(shape)
 
 
 def _idle_cost(boards: Iterable[Board], shape: Shape) -> int | None:

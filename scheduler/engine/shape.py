@@ -22,7 +22,8 @@ class Shape(NamedTuple):
     """The wants of one claim.
 
     ``wanted`` is the number of units; 0 marks a malformed claim, for which nothing is ever granted.
-    ``team_id`` matters only where boards are kept to one team, else 0.
+    ``team_id`` matters only where boards are kept to one team, else 0. ``cpu_milli`` and
+    ``host_memory_mib`` are wanted of the node, for all units together.
     """
 
     kind: Kind
@@ -31,17 +32,25 @@ class Shape(NamedTuple):
     memory_mib: int
     team_id: int
     is_shared: bool
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
+
+    @property
+    def wants_host(self) -> bool:
+        """Whether it wants CPU or memory of the node."""
+        return bool(self.cpu_milli or self.host_memory_mib)
 
 
 def shape_of(claim: Claim, policy: Policy) -> Shape:
     """The shape of a claim, with every field that its mode does not read set to its neutral value."""
     count = 0 if bad_field(claim) else claim.count
+    host = (claim.cpu_milli, claim.host_memory_mib)
     if claim.mode in SHARED_MODES:
         team_id = 0 if policy.share_across_teams else claim.team_id
         kind = Kind(claim.mode, claim.models, "")
-        return Shape(kind, count, claim.share_milli, claim.memory_mib, team_id, True)
+        return Shape(kind, count, claim.share_milli, claim.memory_mib, team_id, True, *host)
     profile = claim.profile if claim.mode == "mig" else ""
-    return Shape(Kind(claim.mode, claim.models, profile), count, 1000, 0, 0, False)
+    return Shape(Kind(claim.mode, claim.models, profile), count, 1000, 0, 0, False, *host)
 
 
 def bad_field(claim: Claim) -> str:
@@ -50,6 +59,7 @@ def bad_field(claim: Claim) -> str:
         return "count"
     if not 1 <= claim.duration_s <= LONGEST_S:
         return "duration_s"
-    if claim.share_milli < 0:
-        return "share_milli"
-    return "memory_mib" if claim.memory_mib < 0 else ""
+    for name in ("share_milli", "memory_mib", "cpu_milli", "host_memory_mib"):
+        if getattr(claim, name) < 0:
+            return name
+    return ""

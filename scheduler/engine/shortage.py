@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from scheduler.engine.board import WHOLE_MILLI, Board
+from scheduler.engine.host import Host
 from scheduler.engine.model import Held, Reason
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.room import Room
@@ -35,6 +36,9 @@ class Shortage:
         groups = self._room.groups(shape.kind)
         boards = [board for group in groups for board in group]
         rooms = [node_room(group, shape) for group in groups]
+        enough = [group[0] for group, room in zip(groups, rooms, strict=True) if room >= shape.wanted]
+        if enough:
+            return self._short_of_host(shape, [self._room.host_of(board) for board in enough])
         fits = max(rooms)
         ends = self._first_ends(shape.kind, boards)
         figures = {
@@ -47,6 +51,22 @@ class Shortage:
             return Reason("gang_incomplete", {"fits": fits, **figures})
         loose = _loose_slices(shape, boards) or _loose_shares(shape, boards)
         return Reason("fragmented", {**loose, **ends}) if loose else Reason("no_capacity", figures)
+
+    def _short_of_host(self, shape: Shape, hosts: Sequence[Host]) -> Reason:
+        """The node nearest to what is wanted, of those that have the boards, and who holds its CPU."""
+        host = max(hosts, key=lambda one: one.free_part(shape))
+        takers = [board for board in self._room.boards if board.node is host.node]
+        return Reason(
+            "node_resources_short",
+            {
+                "node": host.node.name,
+                "cpu_milli": shape.cpu_milli,
+                "free_cpu_milli": None if host.node.cpu_milli is None else host.cpu_free,
+                "host_memory_mib": shape.host_memory_mib,
+                "free_memory_mib": None if host.node.memory_mib is None else host.memory_free,
+                **_ends(takers, self._room.now),
+            },
+        )
 
     def _first_ends(self, kind: Kind, boards: Sequence[Board]) -> dict[str, object]:
         known = self._ends.get(kind)

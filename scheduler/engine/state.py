@@ -6,11 +6,13 @@ rebuild. A state belongs to one caller; it is never shared between threads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 
 from scheduler.engine.explain import Explainer
-from scheduler.engine.model import Claim, Grant, Reason
-from scheduler.engine.place.fill import cheapest, spots_cost
+from scheduler.engine.model import Claim, Grant, Reason, Slot
+from scheduler.engine.place.fill import Spot, cheapest, spots_cost
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, shape_of
 
@@ -40,10 +42,18 @@ class EngineState(Room):
             return Refusal.CAPACITY
         cost = spots_cost(spots, shape)
         if not self.budget.allows(claim.team_id, cost):
-            spots = cheapest(shape, self.groups(shape.kind)) or spots
+            spots = cheapest(shape, self.roomy_groups(shape)) or spots
             cost = spots_cost(spots, shape)
             if not self.budget.allows(claim.team_id, cost):
                 return Refusal.QUOTA
-        slots = tuple(board.slot(shape, start) for board, start in spots)
+        slots = _slots(spots, shape)
         node_id = spots[0][0].node.id
         return Grant(claim.id, claim.team_id, node_id, slots, cost, claim.duration_s)
+
+
+def _slots(spots: Sequence[Spot], shape: Shape) -> tuple[Slot, ...]:
+    """The spots as slots; the first one says what the grant takes of the node."""
+    first, *rest = (board.slot(shape, start) for board, start in spots)
+    if shape.wants_host:
+        first = replace(first, cpu_milli=shape.cpu_milli, host_memory_mib=shape.host_memory_mib)
+    return (first, *rest)

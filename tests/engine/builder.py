@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from nodeagent.protocol.boards import Board, board
 from scheduler.engine import counter_offers, forecast, free_units, plan
@@ -125,9 +126,11 @@ class NodeWords:
         team: str = "vision",
         hours: float = 1,
         lease: int | None = -1,
+        **more: int,
     ) -> NodeWords:
-        """Put a live placement on a device; shares open their host placement."""
+        """Put a live placement on a device; shares open their host placement. ``more``: CPU and memory."""
         self.cluster.hold(self.devices[index], flavor, start, team=team, hours=hours, lease=lease)
+        self.cluster.held[-1] = replace(self.cluster.held[-1], **more)
         return self
 
     def _change(self, **more: object) -> None:
@@ -155,11 +158,12 @@ class Cluster:
         *,
         blocked: str = "",
         profiles: tuple[str, ...] = (),
+        host: dict[str, Any] | None = None,
         **more: object,
     ) -> NodeWords:
-        """Add a node with equal devices."""
+        """Add a node with equal devices; ``host`` says more of the node, such as its CPU."""
         node_id = len(self.nodes) + 1
-        self.nodes.append(Node(node_id, name, blocked))
+        self.nodes.append(Node(node_id, name, blocked, **(host or {})))
         ids = []
         for index in range(devices):
             device_id = len(self.devices) + 1
@@ -303,9 +307,9 @@ class Cluster:
         """The ids of the counter-offers, the soonest first."""
         return [o.claim_id for o in counter_offers(self.snapshot(), self.policy, claim, others)]
 
-    def free(self, flavor: str, count: int = 1, team: str = "vision") -> int:
+    def free(self, flavor: str, count: int = 1, team: str = "vision", **more: object) -> int:
         """How many such claims could start together now."""
-        return free_units(self.snapshot(), self.claim(-1, flavor, count, team=team), self.policy)
+        return free_units(self.snapshot(), self.claim(-1, flavor, count, team=team, **more), self.policy)
 
 
 def wants(flavor: str) -> dict[str, object]:

@@ -13,6 +13,7 @@ from scheduler.engine.model import (
     Device,
     Grant,
     Held,
+    Node,
     Policy,
     Profile,
     Slot,
@@ -96,10 +97,27 @@ def can_place(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
         devices = [
             d for d in snapshot.devices if d.node_id == node.id and d.node_id not in blocked and not d.blocked
         ]
+        if not has_host_room(claim, node, snapshot):
+            continue
         places = [slot for device in devices for slot in slots_for(claim, device)]
         if any(is_possible(claim, choice, snapshot, policy) for choice in combinations(places, claim.count)):
             return True
     return False
+
+
+def has_host_room(claim: Claim, node: Node, snapshot: Snapshot) -> bool:
+    """Whether the node's CPU and memory are enough for one part of the claim now."""
+    cpu, memory = taken_of(node, snapshot)
+    return (node.cpu_milli is None or cpu + claim.cpu_milli <= node.cpu_milli) and (
+        node.memory_mib is None or memory + claim.host_memory_mib <= node.memory_mib
+    )
+
+
+def taken_of(node: Node, snapshot: Snapshot) -> tuple[int, int]:
+    """CPU and memory that leases take of a node."""
+    here = {d.id for d in snapshot.devices if d.node_id == node.id}
+    held = [h for h in snapshot.held if h.device_id in here]
+    return sum(h.cpu_milli for h in held), sum(h.host_memory_mib for h in held)
 
 
 def is_possible(claim: Claim, slots: Sequence[Slot], snapshot: Snapshot, policy: Policy) -> bool:
@@ -122,7 +140,11 @@ def after_grant(snapshot: Snapshot, grant: Grant) -> Snapshot:
     for one in held_by(grant, snapshot.taken_at):
         shared = one.mode in SHARED_MODES
         if shared and not any(h.is_host and h.device_id == one.device_id for h in held):
-            held.append(replace(one, size=8, share_milli=1000, is_host=True, lease_id=None))
+            held.append(
+                replace(
+                    one, size=8, share_milli=1000, is_host=True, lease_id=None, cpu_milli=0, host_memory_mib=0
+                )
+            )
         held.append(one)
     payers = {q.team_id for q in chain(grant.team_id, snapshot.quotas)}
     quotas = tuple(

@@ -47,7 +47,7 @@ def broken(full: Cluster, change: Callable[[dict[str, Any]], object]) -> bytes:
 @pytest.mark.parametrize(
     ("where", "change"),
     [
-        ("snapshot", lambda d: d.update(v=2)),
+        ("snapshot", lambda d: d.update(v=1)),
         ("snapshot", lambda d: d.update(extra=1)),
         ("snapshot", lambda d: d.pop("queue")),
         ("taken_at", lambda d: d.update(taken_at="noon")),

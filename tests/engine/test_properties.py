@@ -14,11 +14,12 @@ from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.place.policy import POLICIES
 from scheduler.engine.reasons import REASONS
 from tests.engine.builder import NOON, Cluster
-from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay
+from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay, taken_of
 
 MIG = ("1g.10gb", "1g.10gb+me", "2g.20gb", "3g.40gb", "4g.40gb")
 FLAVORS = ("whole", *MIG, "mps 300 20000", "mps 600 9000", "memlimit 0 30000", "1g.6gb", "2g.12gb")
 LAYOUTS = (None, None, (("2g.20gb", 0), ("1g.10gb", 2), ("3g.40gb", 4)))
+HOSTS = ({}, {}, {"cpu_milli": 5000, "memory_mib": 900}, {"cpu_milli": 2000})
 few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -37,7 +38,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         weight = draw(st.sampled_from([1000, 333]))
         words = cluster.node(
             name, kind, draw(st.integers(1, 2)), blocked=blocked, profiles=(*MIG, "1g.6gb", "2g.12gb"),
-            max_clients=2, weight_milli=weight,
+            max_clients=2, weight_milli=weight, host=draw(st.sampled_from(HOSTS)),
         )  # fmt: skip
         cluster.change(words.devices[0], layout=draw(st.sampled_from(LAYOUTS)) if "h100" in kind else None)
         cluster.change(words.devices[-1], weight_milli=draw(st.sampled_from([weight, 500])))
@@ -51,6 +52,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
             hours=draw(st.sampled_from([1, 2])),
             queued_s=draw(st.integers(0, 2)),
             models=draw(st.sampled_from([(), (), ("h100-80gb",)])),
+            cpu_milli=draw(st.sampled_from([0, 0, 1000, 3000])),
+            host_memory_mib=draw(st.sampled_from([0, 0, 400])),
         )
     return cluster
 
@@ -81,6 +84,7 @@ def test_nothing_is_ever_over_allocated(cluster: Cluster) -> None:
     for device in snapshot.devices:
         assert is_legal_on(device, [h for h in after.held if h.device_id == device.id], cluster.policy)
     assert all(within(was, now) for was, now in zip(snapshot.quotas, after.quotas, strict=True))
+    assert_hosts_hold(after)
     claims = {c.id: c for c in snapshot.queue}
     for grant in found.grants:
         assert_honest(grant, claims[grant.claim_id], snapshot)
@@ -91,6 +95,14 @@ def within(was: TeamQuota, now: TeamQuota) -> bool:
     return now.ceiling_milli is None or now.used_milli <= max(now.ceiling_milli, was.used_milli)
 
 
+def assert_hosts_hold(snapshot: Snapshot) -> None:
+    """Fail where leases take more CPU or memory than a node has."""
+    for node in snapshot.nodes:
+        cpu, memory = taken_of(node, snapshot)
+        assert node.cpu_milli is None or cpu <= node.cpu_milli
+        assert node.memory_mib is None or memory <= node.memory_mib
+
+
 def assert_honest(grant: Grant, claim: Claim, snapshot: Snapshot) -> None:
     """Fail unless the grant is what the claim asked for, on one open node, at legal places."""
     nodes = {n.id: n for n in snapshot.nodes}
@@ -99,6 +111,8 @@ def assert_honest(grant: Grant, claim: Claim, snapshot: Snapshot) -> None:
     assert not nodes[grant.node_id].blocked
     assert {devices[s.device_id].node_id for s in grant.slots} == {grant.node_id}
     assert len({(s.device_id, s.start) for s in grant.slots}) == claim.count
+    assert sum(s.cpu_milli for s in grant.slots) == claim.cpu_milli
+    assert sum(s.host_memory_mib for s in grant.slots) == claim.host_memory_mib
     for slot in grant.slots:
         device = devices[slot.device_id]
         assert slot.mode == claim.mode

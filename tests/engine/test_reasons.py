@@ -193,6 +193,10 @@ def test_every_reason_given_carries_the_figures_the_table_promises(cluster: Clus
     ).hold(1, "mps 700 1000")
     cluster.node("b", devices=2).hold(0).hold(1, "1g.10gb", 2).hold(1, "1g.10gb", 6)
     cluster.node("c", blocked="offline")
+    cluster.node("d", "a30-24gb", host={"cpu_milli": 8000})
+    cluster.request("cpu", models=("a30-24gb",), cpu_milli=8000)
+    cluster.request("more cpu", models=("a30-24gb",), cpu_milli=8000)
+    cluster.request("most cpu", models=("a30-24gb",), cpu_milli=9000)
     for number, (flavor, count) in enumerate(
         [("whole", 1), ("whole", 2), ("whole", 9), ("3g.40gb", 1), ("mps 300 1000", 1), ("mps 500 10", 1)]
     ):

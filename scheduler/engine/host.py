@@ -1,0 +1,74 @@
+"""A node's CPU and memory beside its boards: what it has, what leases took, what is left."""
+
+from __future__ import annotations
+
+from scheduler.engine.columns import PLENTY
+from scheduler.engine.model import Held, Node
+from scheduler.engine.shape import Shape
+
+
+class Host:
+    """What leases took of one node. Milli-CPU and MiB; a size nobody knows counts as ``PLENTY``."""
+
+    __slots__ = ("cpu_taken", "memory_taken", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.cpu_taken = 0
+        self.memory_taken = 0
+
+    @property
+    def cpu_milli(self) -> int:
+        """All of its CPU."""
+        return PLENTY if self.node.cpu_milli is None else self.node.cpu_milli
+
+    @property
+    def memory_mib(self) -> int:
+        """All of its memory."""
+        return PLENTY if self.node.memory_mib is None else self.node.memory_mib
+
+    @property
+    def cpu_free(self) -> int:
+        """The CPU left, 0 where more was taken than there is."""
+        return max(self.cpu_milli - self.cpu_taken, 0)
+
+    @property
+    def memory_free(self) -> int:
+        """The memory left, 0 where more was taken than there is."""
+        return max(self.memory_mib - self.memory_taken, 0)
+
+    def has_room(self, shape: Shape) -> bool:
+        """Whether CPU and memory suffice for the shape now."""
+        return self.cpu_free >= shape.cpu_milli and self.memory_free >= shape.host_memory_mib
+
+    def could_hold(self, shape: Shape) -> bool:
+        """Whether CPU and memory would suffice if nothing were taken."""
+        return self.cpu_milli >= shape.cpu_milli and self.memory_mib >= shape.host_memory_mib
+
+    def times(self, shape: Shape) -> int:
+        """How often the shape's CPU and memory are left now; ``PLENTY`` where it wants none."""
+        most = PLENTY
+        if shape.cpu_milli:
+            most = min(most, self.cpu_free // shape.cpu_milli)
+        if shape.host_memory_mib:
+            most = min(most, self.memory_free // shape.host_memory_mib)
+        return most
+
+    def free_part(self, shape: Shape) -> float:
+        """How much of the wanted CPU and memory is left, by the scarcer one; 1 or more is enough."""
+        return _part(self.cpu_free, self.memory_free, shape)
+
+    def idle_part(self, shape: Shape) -> float:
+        """The same if nothing were taken."""
+        return _part(self.cpu_milli, self.memory_mib, shape)
+
+    def take(self, held: Held, sign: int) -> None:
+        """Count what the placement's lease takes (+1) or gives back (-1)."""
+        self.cpu_taken += sign * held.cpu_milli
+        self.memory_taken += sign * held.host_memory_mib
+
+
+def _part(cpu_milli: int, memory_mib: int, shape: Shape) -> float:
+    cpu = cpu_milli / shape.cpu_milli if shape.cpu_milli else 1.0
+    memory = memory_mib / shape.host_memory_mib if shape.host_memory_mib else 1.0
+    return min(cpu, memory)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from django.utils import translation
+
+from portal.leases.reasons import sentence
+
+
+def test_nodes_that_are_away_are_named() -> None:
+    nodes = [{"node": "gpu-01", "blocked": "offline", "devices": 8}]
+
+    assert "gpu-01." in sentence({"code": "nodes_blocked", "nodes": nodes})
+
+
+def test_what_no_node_can_hold_is_said_in_units_not_in_field_names() -> None:
+    said = sentence(
+        {"code": "larger_than_any_node", "wanted": {"cpu_milli": 96500}, "nearest": {"cpu_milli": 64000}}
+    )
+
+    assert said == "Even an idle node cannot hold 96.5 CPU cores at once; the largest holds 64 CPU cores."
+
+
+def test_a_node_short_of_cpu_says_how_much_is_free_and_calls_the_unknown_unknown() -> None:
+    short = {
+        "code": "node_resources_short", "node": "gpu-02", "cpu_milli": 16000, "free_cpu_milli": 4000,
+        "host_memory_mib": 65536, "free_memory_mib": None,
+    }  # fmt: skip
+
+    assert sentence(short) == (
+        "gpu-02 has the GPUs, but is short beside them: 4 of 16 CPU cores, unknown of 64 GiB of main memory"
+        " are free."
+    )
+    with translation.override("zh-hans"):
+        assert "CPU 空闲 4 核" in sentence(short)
