@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from portal.common.rows import Rows
+from portal.common.rows import NewRow, Rows, fetch
 from portal.leases.models import Lease, LeaseRequest, Placement
 from tests.portal.builders import World
 
@@ -73,3 +73,16 @@ def test_nothing_found_is_none_and_values_are_never_sql(world: World) -> None:
     world.active("bob", "h100")
 
     assert LEASES.first("it.uid = %s", ["' OR true --"]) is None
+
+
+def test_a_new_row_keeps_every_value_and_default_of_its_object(world: World) -> None:
+    old = world.submit()
+    made = LeaseRequest(
+        **{name: value for name, value in fields_of(old).items() if name not in ("id", "uid")}
+        | {"reasons": [{"code": "behind"}], "name": "a 'name'"}
+    )
+    insert = NewRow(LeaseRequest)
+
+    ((made.pk,),) = fetch(insert.sql, insert.values(made))
+
+    assert fields_of(LeaseRequest.objects.get(pk=made.pk)) == fields_of(made)
