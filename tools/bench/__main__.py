@@ -1,4 +1,4 @@
-"""``python -m tools.bench [latency] [throughput] [stages] [startup] [live] [--repeat N] [--json]``: all by default."""
+"""``python -m tools.bench [NAME …] [--repeat N] [--json]``: all by default, names in ``BENCHES``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tools.bench import latency, live, machine, stages, startup, throughput
+from tools.bench import latency, live, machine, placement, stages, startup, throughput
 
 BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
     "throughput": ("1,000 single-GPU requests at once on 16 GPUs, released when active", throughput.measure),
     "stages": ("one lease's way through the portal in one process: CPU and queries", stages.measure),
     "startup": ("first and second start to the first page, memory 10 s after it", startup.measure),
+    "placement": ("openb trace (folder in TRACES), published rule and ours", placement.measure),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 
