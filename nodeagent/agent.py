@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI, WebSocketException
 
 from nodeagent.drivers.base import Driver
+from nodeagent.host import HostFacts
 from nodeagent.link import Address, Enrolment, RefusedError
 from nodeagent.protocol.messages import MAX_FRAME_BYTES
 from nodeagent.session import Session
@@ -36,6 +37,7 @@ class Agent:
         *,
         clock: Callable[[], int] | None = None,
         dice: random.Random | None = None,
+        host: HostFacts | None = None,
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -43,6 +45,7 @@ class Agent:
         self._worker = worker
         self._clock = clock or boot_clock
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
+        self._host = host or HostFacts()
         self._failures = 0
 
     async def run(self) -> None:
@@ -77,7 +80,9 @@ class Agent:
                 compression=None,
                 proxy=None if self._address.is_local else True,
             ) as socket:
-                session = Session(socket, self._enrolment, self._driver, self._worker, self._clock)
+                session = Session(
+                    socket, self._enrolment, self._driver, self._worker, self._clock, self._host
+                )
                 await session.greet()
                 self._failures = 0
                 log.info("connected to %s", self._address.url)

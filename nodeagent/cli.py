@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent import __version__
+from nodeagent import __version__, host
 from nodeagent.agent import Agent, boot_clock
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import SpecError, build, demo_spec, read_spec
+from nodeagent.host import HostFacts
 from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal, JournalError
 from nodeagent.link import AddressError, Enrolment, RefusedError, address_of, token_source
@@ -34,6 +35,8 @@ USAGE: Final = 2
 NO_DRIVER: Final = 3
 REFUSED: Final = 4
 STATE: Final = 5
+MOST_HOST: Final = 1_000_000
+MOST_PLACE: Final = 60
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 EPILOG = """\
 Environment: BERTH_PORTAL_URL, BERTH_NODE, BERTH_STATE_DIR, BERTH_ENROL_TOKEN, BERTH_ENROL_TOKEN_FILE.
@@ -74,8 +77,8 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known.add_argument("--portal", default=environ.get("BERTH_PORTAL_URL", ""), help="ws://host:port")
-    host = socket.gethostname().partition(".")[0]
-    known.add_argument("--node", default=environ.get("BERTH_NODE", host), help="name of this node")
+    name = socket.gethostname().partition(".")[0]
+    known.add_argument("--node", default=environ.get("BERTH_NODE", name), help="name of this node")
     known.add_argument(
         "--state", default=environ.get("BERTH_STATE_DIR", ""), help="folder for key and journal"
     )
@@ -84,10 +87,38 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--enrol-token-file", default=environ.get("BERTH_ENROL_TOKEN_FILE", ""), help="file with the token"
     )
     known.add_argument("--driver", choices=registry.NAMES, default="auto")
+    _add_host(known, environ)
     known.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     known.add_argument("--version", action="version", version=__version__)
     _add_simulation(known)
     return known
+
+
+def _add_host(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    group = known.add_argument_group("the host beside its devices")
+    group.add_argument("--cpu-cores", type=float, help="CPU that leases may take (all of a real host)")
+    group.add_argument("--memory-gib", type=float, help="memory that leases may take (all of a real host)")
+    group.add_argument("--site", default=environ.get("BERTH_SITE", ""), help="room or zone it stands in")
+    group.add_argument("--rack", default=environ.get("BERTH_RACK", ""), help="rack it stands in")
+
+
+def host_facts(options: argparse.Namespace) -> HostFacts:
+    """Return what the host offers: as measured, unless an option says less; unknown for simulated devices."""
+    for name in ("cpu_cores", "memory_gib"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value <= MOST_HOST:
+            raise UsageError(f"--{name.replace('_', '-')} is a number from 0 to {MOST_HOST}")
+    for name in ("site", "rack"):
+        if len(getattr(options, name)) > MOST_PLACE:
+            raise UsageError(f"--{name} has at most {MOST_PLACE} characters")
+    is_real = options.driver != "simulated"
+    cpu, memory = (host.cpu_milli(), host.memory_mib()) if is_real else (None, None)
+    return HostFacts(
+        cpu_milli=cpu if options.cpu_cores is None else int(options.cpu_cores * 1000),
+        memory_mib=memory if options.memory_gib is None else int(options.memory_gib * 1024),
+        site=options.site,
+        rack=options.rack,
+    )
 
 
 def _add_simulation(known: argparse.ArgumentParser) -> None:
@@ -113,6 +144,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("give a folder for key and journal with --state or BERTH_STATE_DIR")
     if not NODE_NAME.fullmatch(options.node):
         raise UsageError(f"{options.node!r} is not a node name; use letters, digits and dashes with --node")
+    facts = host_facts(options)
     address, state = address_of(options.portal), Path(options.state)
     lock = lock_state(state)
     try:
@@ -121,7 +153,7 @@ def _run(options: argparse.Namespace) -> int:
         reconciler = Reconciler(options.node, driver, Journal(state / "journal.jsonl"), boot_clock())
         worker = Worker(reconciler, driver, boot_clock)
         log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
-        asyncio.run(_until_stopped(Agent(address, enrolment, driver, worker)))
+        asyncio.run(_until_stopped(Agent(address, enrolment, driver, worker, host=facts)))
         worker.close()
     except OSError as no:
         raise StateError(f"cannot use the state folder {state}: {no}") from no

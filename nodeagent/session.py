@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
 from nodeagent.goals import FenceError
+from nodeagent.host import HostFacts
 from nodeagent.link import Enrolment, RefusedError
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
@@ -56,6 +57,7 @@ class Session:
         driver: Driver,
         worker: Worker,
         clock: Callable[[], int],
+        host: HostFacts,
     ) -> None:
         self._socket = socket
         self._enrolment = enrolment
@@ -63,6 +65,7 @@ class Session:
         self._worker = worker
         self._reconciler = worker.reconciler
         self._clock = clock
+        self._host = host
         self._boot_id = driver.boot_id()
         self._seq = 0
         self._grumbled: set[str] = set()
@@ -117,6 +120,10 @@ class Session:
             devices=tuple(self._driver.inventory()),
             last_epoch=ledger.epoch,
             last_revision=ledger.revision,
+            cpu_milli=self._host.cpu_milli,
+            memory_mib=self._host.memory_mib,
+            site=self._host.site,
+            rack=self._host.rack,
             **self._enrolment.credentials(nonce, is_known=ledger.epoch > 0),
         )
 

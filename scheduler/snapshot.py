@@ -26,13 +26,15 @@ DEVICES = (
 )
 HELD = (
     "SELECT p.device_id, p.start, p.size, p.mode, p.team_id, p.lease_id, coalesce(l.not_after, upper(p.period)),"
-    " p.share_milli, p.memory_mib, p.profile"
+    " p.share_milli, p.memory_mib, p.profile,"
+    " coalesce(f.cpu_milli * l.count, 0), coalesce(f.host_memory_mib * l.count, 0)"
     " FROM leases_placement p LEFT JOIN leases_lease l ON l.id = p.lease_id"
+    " LEFT JOIN catalog_flavor f ON f.id = l.flavor_id"
     " WHERE p.is_live ORDER BY p.device_id, p.start, p.id"
 )
 CLAIMS = (
     "SELECT r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, m.slug, f.profile,"
-    " f.share_milli, f.memory_mib"
+    " f.share_milli, f.memory_mib, f.cpu_milli * r.count, f.host_memory_mib * r.count"
     " FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id"
     " WHERE r.state = 'queued' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
@@ -49,7 +51,8 @@ def take(*, now: datetime) -> Snapshot:
     return Snapshot(
         taken_at=now,
         nodes=tuple(
-            Node(n.pk, n.name, blocked_why(n, now=now)) for n in _NODES.where("TRUE ORDER BY it.name", [])
+            Node(n.pk, n.name, blocked_why(n, now=now), n.cpu_milli, n.memory_mib)
+            for n in _NODES.where("TRUE ORDER BY it.name", [])
         ),
         devices=tuple(_devices()),
         held=tuple(_held()),
@@ -86,7 +89,13 @@ def _devices() -> Iterable[Device]:
 
 
 def _held() -> Iterable[Held]:
-    for device, start, size, mode, team, lease, until, share, memory, profile in fetch(HELD):
+    told: set[int] = set()  # a lease takes CPU and memory of its node once, not per placement
+    for device, start, size, mode, team, lease, until, share, memory, profile, cpu, host_memory in fetch(
+        HELD
+    ):
+        is_first = lease is not None and lease not in told
+        if is_first and (cpu or host_memory):
+            told.add(lease)
         yield Held(
             device_id=device,
             start=start,
@@ -99,12 +108,14 @@ def _held() -> Iterable[Held]:
             memory_mib=memory,
             is_host=lease is None,
             profile=profile,
+            cpu_milli=cpu if is_first else 0,
+            host_memory_mib=host_memory if is_first else 0,
         )
 
 
 def _claims() -> Iterable[Claim]:
     models: dict[str, frozenset[str]] = {}
-    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory in fetch(
+    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory, *host in fetch(
         CLAIMS, [MAX_QUEUE]
     ):
         yield Claim(
@@ -119,6 +130,8 @@ def _claims() -> Iterable[Claim]:
             profile=profile,
             share_milli=share,
             memory_mib=memory,
+            cpu_milli=host[0],
+            host_memory_mib=host[1],
         )
 
 

@@ -11,7 +11,13 @@ PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
 SEVERITIES: Final = ("info", "warning", "critical")
 
 TEXT_DEFAULT: Final = 200
-TEXT: Final[dict[str, int]] = {"detail": 2000, "Hello.signature": 128, "Challenge.nonce": 64}
+TEXT: Final[dict[str, int]] = {
+    "detail": 2000,
+    "Hello.site": 60,
+    "Hello.rack": 60,
+    "Hello.signature": 128,
+    "Challenge.nonce": 64,
+}
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "DesiredSlot.mode": MODES,
     "LeaseReport.phase": PHASES,
@@ -30,6 +36,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "share_milli": (0, 1000),
     "memory_mib": (0, 2**31 - 1),
     "memory_used_mib": (0, 2**31 - 1),
+    "cpu_milli": (0, 2**31 - 1),
     "sm_count": (0, 100_000),
     "profile_id": (0, 100_000),
     "max_instances": (0, 64),

@@ -33,7 +33,11 @@ class ProfileFact:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFact:
-    """One accelerator as its driver sees it. ``grid`` counts memory slices (1 without slices)."""
+    """One accelerator as its driver sees it. ``grid`` counts memory slices (1 without slices).
+
+    Devices of a node with the same ``link_domain`` reach each other over fast links, those with the
+    same ``pcie_switch`` under one switch; "" is unknown.
+    """
 
     uuid: str
     index: int
@@ -50,6 +54,7 @@ class DeviceFact:
     mig_enabled: bool | None = None
     max_clients: int = 48
     profiles: tuple[ProfileFact, ...] = ()
+    pcie_switch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,9 @@ class Hello:
     """Who the agent is and what it has.
 
     Either ``signature`` (hex Ed25519, by the key made at enrolment) or ``enrol_token`` with
-    ``public_key`` (hex, 32 bytes) and a signature by that key is given.
+    ``public_key`` (hex, 32 bytes) and a signature by that key is given. ``cpu_milli`` and
+    ``memory_mib`` are what leases may take of the host, ``site`` and ``rack`` where it stands. A portal
+    older than these fields refuses an agent that sends them: bring the portal up to date first.
     """
 
     node: str
@@ -78,6 +85,10 @@ class Hello:
     enrol_token: str = ""
     last_epoch: int = 0
     last_revision: int = 0
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    site: str = ""
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ def admit(hello: Hello, *, nonce: str, now: datetime) -> Admitted:
         node.boot_id, node.last_seq = hello.boot_id, -1
     node.agent_version, node.driver = hello.agent_version[:40], hello.driver[:40]
     node.driver_version = hello.driver_version[:40]
+    node.cpu_milli, node.memory_mib = hello.cpu_milli, hello.memory_mib
+    node.site, node.rack = hello.site or node.site, hello.rack or node.rack
     node.last_seen_at = now
     node.save()
     learn_devices(node, hello.devices, now=now)

@@ -135,6 +135,8 @@ class FlavorAnswer(Shape):
     profile = s.CharField(allow_blank=True)
     share_milli = s.IntegerField()
     memory_mib = s.IntegerField()
+    cpu_milli = s.IntegerField(help_text="Thousandths of a core set aside per unit; 0 is none.")
+    host_memory_mib = s.IntegerField(help_text="Main memory set aside per unit; 0 is none.")
     max_count = s.IntegerField()
     min_duration_s = s.IntegerField()
     max_duration_s = s.IntegerField()
@@ -327,6 +329,14 @@ class NodeAnswer(Shape):
     is_cordoned = s.BooleanField()
     device_count = s.IntegerField()
     device_models = s.ListField(child=s.CharField())
+    site = s.CharField(allow_blank=True)
+    rack = s.CharField(allow_blank=True)
+    cpu_milli = s.IntegerField(
+        allow_null=True, help_text="CPU that leases may take; null is unknown, no limit."
+    )
+    memory_mib = s.IntegerField(
+        allow_null=True, help_text="Memory that leases may take; null is unknown, no limit."
+    )
     last_seen_at = s.DateTimeField(allow_null=True)
     cordon_reason = s.CharField(required=False, allow_blank=True)
     epoch = s.IntegerField(required=False)

@@ -156,6 +156,8 @@ def flavor_row(flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | N
         "profile": flavor.profile,
         "share_milli": flavor.share_milli,
         "memory_mib": flavor.memory_mib,
+        "cpu_milli": flavor.cpu_milli,
+        "host_memory_mib": flavor.host_memory_mib,
         "max_count": flavor.max_count,
         "min_duration_s": flavor.min_duration_s,
         "max_duration_s": flavor.max_duration_s,

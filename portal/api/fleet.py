@@ -192,6 +192,10 @@ def node_row(node: Node, *, is_operator: bool, now: datetime) -> Row:
         "is_cordoned": node.is_cordoned,
         "device_count": len(devices),
         "device_models": sorted({d.model.slug for d in devices}),
+        "site": node.site,
+        "rack": node.rack,
+        "cpu_milli": node.cpu_milli,
+        "memory_mib": node.memory_mib,
         "last_seen_at": instant(node.last_seen_at),
     }
     if is_operator:

@@ -12,7 +12,8 @@ from portal.fleet.models import DeviceModel, Mode
 class Flavor(models.Model):
     """What can be asked for: one unit of a device model in one sharing mode.
 
-    ``share_milli`` is what the unit takes of a device, computed when the flavor is made.
+    ``share_milli`` is what the unit takes of a device, computed when the flavor is made; ``cpu_milli``
+    and ``host_memory_mib`` what each unit takes of its node beside it, 0 when nothing is set aside.
     """
 
     slug = models.SlugField(max_length=50, unique=True)
@@ -25,6 +26,8 @@ class Flavor(models.Model):
     profile = models.CharField(max_length=30, blank=True)
     share_milli = models.PositiveSmallIntegerField()
     memory_mib = models.PositiveIntegerField()
+    cpu_milli = models.PositiveIntegerField(default=0)
+    host_memory_mib = models.PositiveIntegerField(default=0)
     max_count = models.PositiveSmallIntegerField(default=1)
     min_duration_s = models.PositiveIntegerField(default=1)
     max_duration_s = models.PositiveIntegerField(default=7 * 86_400)

@@ -17,7 +17,10 @@ class Mode(models.TextChoices):
 
 
 class DeviceModel(models.Model):
-    """A kind of accelerator: what the price and the quota weight hang on."""
+    """A kind of accelerator: what the price and the quota weight hang on.
+
+    ``bandwidth_gbps`` is memory bandwidth in GB/s, ``compute_class`` a step of speed (docs/topology.md).
+    """
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=80)
@@ -26,6 +29,8 @@ class DeviceModel(models.Model):
     sm_count = models.PositiveIntegerField(null=True, blank=True)
     grid = models.PositiveSmallIntegerField(default=1)
     weight_milli = models.PositiveIntegerField(default=1000)
+    bandwidth_gbps = models.PositiveIntegerField(null=True, blank=True)
+    compute_class = models.PositiveSmallIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ["name"]
@@ -64,10 +69,16 @@ class Profile(models.Model):
 
 
 class Node(models.Model):
-    """A host with an agent. ``epoch`` fences frames, ``desired_revision`` rises with its desired state."""
+    """A host with an agent. ``epoch`` fences frames, ``desired_revision`` rises with its desired state.
+
+    ``cpu_milli`` and ``memory_mib`` are what leases may take of the host; None is unknown, no limit.
+    """
 
     name = models.SlugField(max_length=60, unique=True)
     site = models.CharField(max_length=60, blank=True)
+    rack = models.CharField(max_length=60, blank=True)
+    cpu_milli = models.PositiveIntegerField(null=True, blank=True)
+    memory_mib = models.PositiveIntegerField(null=True, blank=True)
     public_key = models.BinaryField(max_length=32, null=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
     epoch = models.PositiveBigIntegerField(default=0)
@@ -115,6 +126,7 @@ class Device(models.Model):
     modes = ArrayField(models.CharField(max_length=12, choices=Mode.choices))
     pci_bus_id = models.CharField(max_length=32, blank=True)
     link_domain = models.CharField(max_length=40, blank=True)
+    pcie_switch = models.CharField(max_length=40, blank=True)
     numa_node = models.SmallIntegerField(null=True, blank=True)
     max_clients = models.PositiveSmallIntegerField(default=48)
     health = models.CharField(max_length=12, choices=Health.choices, default=Health.OK)

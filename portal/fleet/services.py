@@ -88,6 +88,7 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
                 "modes": [m for m in fact.modes if m in {"exclusive", "mig", "mps", "memlimit", "timeslice"}],
                 "pci_bus_id": fact.pci_bus_id[:32],
                 "link_domain": fact.link_domain[:40],
+                "pcie_switch": fact.pcie_switch[:40],
                 "numa_node": fact.numa_node,
                 "max_clients": fact.max_clients,
                 "last_seen_at": now,
@@ -95,9 +96,15 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
         )
         if not created:
             device.index, device.last_seen_at = fact.index, now
+            device.link_domain, device.pcie_switch = fact.link_domain[:40], fact.pcie_switch[:40]
+            device.numa_node = fact.numa_node
             if device.health == Health.MISSING:
                 device.health, device.health_reason = Health.OK, ""
-            device.save(update_fields=["index", "last_seen_at", "health", "health_reason"])
+            device.save(
+                update_fields=[
+                    "index", "last_seen_at", "link_domain", "pcie_switch", "numa_node", "health", "health_reason",
+                ]
+            )  # fmt: skip
     seen = [fact.uuid for fact in facts]
     node.devices.exclude(uuid__in=seen).exclude(health=Health.MISSING).update(
         health=Health.MISSING, health_reason="not reported by the node any more"

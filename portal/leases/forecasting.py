@@ -135,6 +135,8 @@ def _claim(
         profile=flavor.profile,
         share_milli=flavor.share_milli,
         memory_mib=flavor.memory_mib,
+        cpu_milli=flavor.cpu_milli * count,
+        host_memory_mib=flavor.host_memory_mib * count,
     )
 
 

@@ -136,3 +136,33 @@ def test_only_a_digest_of_the_token_is_stored(world: World) -> None:
 def test_a_node_name_that_cannot_be_used_is_refused(world: World, name: str) -> None:
     with pytest.raises(Invalid):
         create_enrol_token(node_name=name, actor=world.user("operator"), now=world.now)
+
+
+def test_what_the_host_has_beside_its_devices_is_kept_and_an_older_agent_leaves_it_unknown(
+    world: World,
+) -> None:
+    key, secret = Key(), token(world)
+    told = replace(key.hello(token=secret), cpu_milli=64_000, memory_mib=524_288, site="Hall B", rack="B-07")
+
+    admit(told, nonce=NONCE, now=world.now)
+
+    node = Node.objects.get(name="gpu-09")
+    assert (node.cpu_milli, node.memory_mib, node.site, node.rack) == (64_000, 524_288, "Hall B", "B-07")
+
+    admit(key.hello(), nonce=NONCE, now=world.now)
+
+    node.refresh_from_db()
+    assert (node.cpu_milli, node.memory_mib) == (None, None)
+    assert (node.site, node.rack) == ("Hall B", "B-07")
+
+
+def test_where_a_device_sits_follows_what_its_node_says_last(world: World) -> None:
+    key, secret = Key(), token(world)
+    hello = key.hello(token=secret)
+    admit(hello, nonce=NONCE, now=world.now)
+    moved = tuple(replace(fact, pcie_switch="sw-3", numa_node=1) for fact in hello.devices)
+
+    admit(replace(key.hello(), devices=moved), nonce=NONCE, now=world.now)
+
+    rows = Device.objects.filter(node__name="gpu-09").values_list("pcie_switch", "numa_node")
+    assert set(rows) == {("sw-3", 1)}

@@ -1,0 +1,47 @@
+"""CPU and memory beside the devices, from the flavor to the turn that takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog.models import Flavor
+from portal.common.clock import db_now
+from portal.fleet.models import Node
+from portal.leases.models import LeaseRequest
+from portal.leases.states import RequestState
+from scheduler import cycle, snapshot
+from tests.portal.builders import World
+
+
+@pytest.fixture
+def hungry(world: World) -> World:
+    """Whole H100s set 12 cores and 100 GiB aside; their node has 36 cores and unknown memory."""
+    Flavor.objects.filter(slug="h100").update(cpu_milli=12_000, host_memory_mib=102_400)
+    Node.objects.filter(pk=world.active("bob", "h100").node_id).update(cpu_milli=36_000)
+    return world
+
+
+def test_a_lease_takes_its_cpu_of_the_node_once_however_many_devices_it_has(hungry: World) -> None:
+    hungry.active("bob", "h100", count=2)
+
+    taken = [(h.lease_id, h.cpu_milli, h.host_memory_mib) for h in snapshot.take(now=db_now()).held]
+
+    assert [row[1:] for row in taken] == [(12_000, 102_400), (24_000, 204_800), (0, 0)]
+    assert taken[1][0] == taken[2][0]
+
+
+def test_what_the_node_has_no_cpu_for_waits_and_is_told(hungry: World) -> None:
+    first = hungry.submit("bob", "h100")
+    second = hungry.submit("bob", "h100", count=2)
+
+    cycle.run()
+
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert first.state == RequestState.GRANTED
+    assert second.state == RequestState.QUEUED
+    assert told(second)["free_cpu_milli"] == 12_000
+
+
+def told(request: LeaseRequest) -> dict[str, int]:
+    return next(r for r in request.reasons if r["code"] == "node_resources_short")
