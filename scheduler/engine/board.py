@@ -20,7 +20,7 @@ class Board:
     """
 
     __slots__ = (
-        "blocked", "clients", "counts", "device", "full", "geometry", "held", "mask",
+        "_ends", "blocked", "clients", "counts", "device", "full", "geometry", "held", "mask",
         "memory_used", "node", "rank", "share_used", "team_id", "use",
     )  # fmt: skip
 
@@ -33,6 +33,7 @@ class Board:
         self.full = self.geometry.full
         self.held: list[Held] = []
         self.clients = 0
+        self._ends: list[tuple[float, int]] | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -123,6 +124,14 @@ class Board:
             return max(self.share_used, memory)
         return self.mask.bit_count() * WHOLE_MILLI // self.device.grid
 
+    @property
+    def ends(self) -> list[tuple[float, int]]:
+        """When its memory slices come free at the latest: (seconds since 1970, slices as bits), in order."""
+        if self._ends is None:
+            spans = ((h.until.timestamp(), ((1 << h.size) - 1) << h.start) for h in self.held)
+            self._ends = sorted(spans)
+        return self._ends
+
     def unit_cost(self, shape: Shape) -> int:
         """What one unit costs its quota here: share x weight of the device, rounded up."""
         share = shape.share_milli
@@ -145,6 +154,7 @@ class Board:
     def put(self, held: Held) -> None:
         """Take what is held. A share on a board without a host placement opens one for its team."""
         self.held.append(held)
+        self._ends = None
         if held.mode in SHARED_MODES:
             self._host(held)
             return
@@ -168,6 +178,7 @@ class Board:
         if held not in self.held:
             return False
         self.held.remove(held)
+        self._ends = None
         if held.mode in SHARED_MODES:
             self._unhost(held)
             return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from scheduler.engine.model import Device, Profile
 
@@ -100,6 +100,19 @@ class Geometry:
         """How many legal positions of any profile are left beside ``mask``."""
         return sum(1 for bits in self._future_bits if not bits & mask)
 
+    @cached_property
+    def worth(self) -> list[int]:
+        """How many whole blocks are left beside each mask: per size of partition, as many as fit apart.
+
+        On a board of eight slices that is singles + pairs + halves + the whole board. A size stands
+        wherever some profile of that size may.
+        """
+        sizes: dict[int, set[int]] = {}
+        for name, spans in self.spans.items():
+            sizes.setdefault(self.profiles[name].slices, set()).update(span.bits for span in spans)
+        ordered = [sorted(blocks) for blocks in sizes.values()]
+        return [sum(_apart(blocks, mask) for blocks in ordered) for mask in range(self.full + 1)]
+
     def usable(self, mask: int) -> int:
         """How many free memory slices some legal partition could still cover."""
         known = self._usable.get(mask)
@@ -110,6 +123,16 @@ class Geometry:
                     covered |= bits
             known = self._usable[mask] = covered.bit_count()
         return known
+
+
+def _apart(blocks: list[int], mask: int) -> int:
+    """How many equal blocks, given in order of their start, fit beside the mask without overlap."""
+    count = 0
+    for bits in blocks:
+        if not bits & mask:
+            mask |= bits
+            count += 1
+    return count
 
 
 def _extra(profile: str) -> str:

@@ -1,0 +1,214 @@
+"""MIG slices where they break up the least room: whole blocks left over, for as long as it lasts.
+
+A board is worth its free blocks: how many singles, pairs, halves and whole boards still fit, one point
+each (``Geometry.worth``). A slice costs the points its board loses. Knowing from when until when the
+slice stays, and when its neighbours end at the latest, the cost is the loss added up over that time:
+blocks that a neighbour would have kept broken anyway cost nothing. Of equal boards the fullest is taken,
+then the first. ``docs/mig.md`` has what was measured, and what else was tried.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from scheduler.engine.board import Board
+from scheduler.engine.geometry import Geometry
+from scheduler.engine.place.fill import Groups, Spot
+from scheduler.engine.shape import Shape
+
+# With durations every board with room is looked at up to this number; of more, the cheapest by masks alone.
+LOOKED_AT = 64
+OPEN = ("", "mig")
+
+Rule = Callable[[Geometry, int, int], int]
+Ends = Sequence[tuple[float, int]]
+
+
+class Term(NamedTuple):
+    """From when until when a slice is held at the latest, in seconds since 1970."""
+
+    begins: float
+    ends: float
+
+
+class Move(NamedTuple):
+    """The best start of a profile beside one mask, its bits and what it costs."""
+
+    cost: int
+    start: int
+    bits: int
+
+
+class Moves(dict[int, Move | None]):
+    """The best start of one profile for every mask that was asked; None where it does not fit."""
+
+    def __init__(self, geometry: Geometry, profile: str, rule: Rule) -> None:
+        super().__init__()
+        self._geometry = geometry
+        self._profile = profile
+        self._rule = rule
+
+    def __missing__(self, mask: int) -> Move | None:
+        geometry, profile = self._geometry, self._profile
+        units = geometry.units(profile, mask)
+        choices = [
+            (self._rule(geometry, mask, span.bits), -geometry.future(mask | span.bits), span)
+            for span in geometry.spans[profile]
+            # One unit fewer, not two: several units of one claim must all find their place.
+            if not span.bits & mask and geometry.units(profile, mask | span.bits) == units - 1
+        ]
+        move = None
+        if choices:
+            cost, _, span = min(choices, key=lambda one: (one[0], one[1], one[2].start))
+            move = Move(cost, span.start, span.bits)
+        self[mask] = move
+        return move
+
+
+@lru_cache(maxsize=2048)
+def moves_of(geometry: Geometry, profile: str, rule: Rule) -> Moves:
+    """The shared table of best starts for a profile on one kind of board under a rule."""
+    return Moves(geometry, profile, rule)
+
+
+def blocks_lost(geometry: Geometry, mask: int, bits: int) -> int:
+    """The blocks a slice costs its board, the fullest board first among equals."""
+    lost = geometry.worth[mask] - geometry.worth[mask | bits]
+    return lost * (geometry.grid + 1) - mask.bit_count()
+
+
+def positions_lost(geometry: Geometry, mask: int, bits: int) -> int:
+    """The legal positions of all profiles that a slice takes away: the published "least loss" rule."""
+    return geometry.future(mask) - geometry.future(mask | bits)
+
+
+def slices_taken(geometry: Geometry, mask: int, bits: int) -> int:
+    """How full the board is: the emptiest board first."""
+    return mask.bit_count()
+
+
+def place_mig(shape: Shape, groups: Groups, term: Term | None = None) -> list[Spot] | None:
+    """The placement of all units on one node that breaks up the least, or None when no node has room.
+
+    ``term`` says how long the units stay; without it only what is taken now counts.
+    """
+    if term is None or shape.wanted != 1:
+        return _place(shape, groups, blocks_lost)
+    return _place_for(shape.kind.profile, groups, term)
+
+
+def least_loss(shape: Shape, groups: Groups) -> list[Spot] | None:
+    """The placement that leaves the most legal positions, for comparison."""
+    return _place(shape, groups, positions_lost)
+
+
+def spread(shape: Shape, groups: Groups) -> list[Spot] | None:
+    """The placement on the emptiest boards, for comparison."""
+    return _place(shape, groups, slices_taken)
+
+
+def _place(shape: Shape, groups: Groups, rule: Rule) -> list[Spot] | None:
+    if shape.wanted == 1:
+        best = min(_rated(shape.kind.profile, groups, rule), key=_cost, default=None)
+        return None if best is None else [(best[1], best[0].start)]
+    found: list[Spot] | None = None
+    least = 0
+    for boards in groups:
+        tried = _on_node(boards, shape, rule)
+        if tried is not None and (found is None or tried[0] < least):
+            least, found = tried
+    return found
+
+
+def _cost(rated: tuple[Move, Board]) -> int:
+    return rated[0].cost
+
+
+def _rated(profile: str, groups: Groups, rule: Rule) -> Iterator[tuple[Move, Board]]:
+    """Every board with room for one unit, with its best start, in the order of the boards."""
+    geometry: Geometry | None = None
+    for boards in groups:
+        for board in boards:
+            if board.geometry is not geometry:
+                geometry = board.geometry
+                moves = moves_of(geometry, profile, rule)
+            move = moves[board.mask]
+            if move is not None and board.use in OPEN and geometry.most(profile, board.counts):
+                yield move, board
+
+
+def _on_node(boards: Sequence[Board], shape: Shape, rule: Rule) -> tuple[int, list[Spot]] | None:
+    """Unit after unit where it costs least on one node, and the sum of the costs; None without room."""
+    profile = shape.kind.profile
+    masks = [board.mask for board in boards]
+    left = [board.geometry.most(profile, board.counts) if board.use in OPEN else 0 for board in boards]
+    tables = [moves_of(board.geometry, profile, rule) for board in boards]
+    spots: list[Spot] = []
+    total = 0
+    for _ in range(shape.wanted):
+        best: tuple[int, int, Move] | None = None
+        for at, mask in enumerate(masks):
+            move = tables[at][mask] if left[at] else None
+            if move is not None and (best is None or move.cost < best[0]):
+                best = (move.cost, at, move)
+        if best is None:
+            return None
+        cost, at, move = best
+        total += cost
+        masks[at] |= move.bits
+        left[at] -= 1
+        spots.append((boards[at], move.start))
+    return total, spots
+
+
+def _place_for(profile: str, groups: Groups, term: Term) -> list[Spot] | None:
+    """One unit where it breaks up the least room over its term."""
+    rated = list(_rated(profile, groups, blocks_lost))
+    if len(rated) > LOOKED_AT:
+        rated = heapq.nsmallest(LOOKED_AT, rated, key=_cost)
+    best: Spot | None = None
+    least = 0.0
+    for move, board in rated:
+        start, cost = _least_over_time(board, profile, move, term)
+        if best is None or cost < least:
+            best, least = (board, start), cost
+    return None if best is None else [best]
+
+
+def _least_over_time(board: Board, profile: str, move: Move, term: Term) -> tuple[int, float]:
+    """The start on one board that breaks up the least over the term, and the cost in block-seconds.
+
+    The best start by masks alone goes first: it wins where time makes no difference.
+    """
+    worth = board.geometry.worth
+    periods = _periods(board.mask, board.ends, term)
+    start = move.start
+    least = sum([seconds * (worth[mask] - worth[mask | move.bits]) for seconds, mask in periods])
+    for span in board.geometry.spans[profile]:
+        bits = span.bits
+        if not bits & board.mask and bits != move.bits:
+            cost = sum([seconds * (worth[mask] - worth[mask | bits]) for seconds, mask in periods])
+            if cost < least:
+                start, least = span.start, cost
+    return start, least
+
+
+def _periods(mask: int, ends: Ends, term: Term) -> list[tuple[float, int]]:
+    """What is taken during a term when nothing new comes: (seconds, mask) one after the other.
+
+    A slice that should have ended already counts as gone.
+    """
+    periods = []
+    now, until = term
+    for end, bits in ends:
+        if end > now:
+            if end >= until:
+                break
+            periods.append((end - now, mask))
+            now = end
+        mask &= ~bits
+    periods.append((until - now, mask))
+    return periods
