@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 
 from scheduler.engine.board import Board
-from scheduler.engine.events import Ended
+from scheduler.engine.events import Ended, held_by
 from scheduler.engine.explain import Explainer
+from scheduler.engine.joint import place_together
 from scheduler.engine.model import Claim, Forecast, Grant, Held, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.place.fill import node_room
@@ -82,7 +83,7 @@ class _Timeline:
         self.starts: dict[int, datetime] = {}
         self.positions: dict[int, int] = {}
         self.reasons: dict[int, tuple[Reason, ...]] = {}
-        self.granted: set[int] = set()
+        self.granted: dict[int, Grant] = {}
         queued = {claim.id for claim in snapshot.queue}
         what_ifs = (claim for claim in asked.values() if claim.id not in queued)
         self.queued = queued
@@ -117,6 +118,7 @@ class _Timeline:
     def run(self, until: datetime) -> None:
         """Serve the lines now and after every end, until all asked claims have an answer."""
         self._serve(self.lines, self.snapshot.taken_at)
+        self._place_together()
         self._note_positions()
         self._note_reasons()
         for _ in range(MOST_EVENTS):
@@ -162,16 +164,49 @@ class _Timeline:
             else:
                 self.short_of_quota.append(line)
             return False
+        if claim.id in self.queued:
+            self.granted[claim.id] = answer
+            self._push_end(self.state.grant(answer, now))
+        self._start(line, now)
+        return True
+
+    def _start(self, line: _Line, now: datetime) -> None:
+        """Let the head of the line start."""
+        _, claim = line.claims[line.head]
         line.head += 1
         if claim.id in self.unknown:
             self.unknown.discard(claim.id)
             self.starts[claim.id] = now
-        if claim.id in self.queued:
-            held = self.state.grant(answer, now)
-            heappush(self.ends, (held[0].until, self.made, held))
-            self.made += 1
-            self.granted.add(claim.id)
-        return True
+
+    def _push_end(self, held: tuple[Held, ...]) -> None:
+        heappush(self.ends, (held[0].until, self.made, held))
+        self.made += 1
+
+    def _place_together(self) -> None:
+        """Start now what the turn places beyond one after another, with the equal what-ifs ahead of it."""
+        if not self.unknown or not self.granted:
+            return
+        now = self.snapshot.taken_at
+        waits = [(rank, claim, line) for line in self.lines for rank, claim in line.claims[line.head :]]
+        waiting = [
+            (claim, (line.team_id, line.shape))
+            for _, claim, line in sorted(waits, key=lambda one: one[0])
+            if claim.id in self.queued
+        ]
+        queue = [claim for claim in self.order if claim.id in self.queued]
+        better = place_together(self.state, queue, list(self.granted.values()), waiting)
+        if better is None:
+            return
+        self.granted = {grant.claim_id: grant for grant in better}
+        self.ends = self._known_ends(self.snapshot.held)
+        for grant in better:
+            self._push_end(held_by(grant, now))
+        for line in self.lines:
+            while any(claim.id in self.granted for _, claim in line.claims[line.head :]):
+                self._start(line, now)
+            if line.is_empty and line in self.lines_of[line.shape]:
+                self.lines_of[line.shape].remove(line)
+        self._serve([line for line in self.lines if not line.is_empty], now)
 
     def _helped_by(self, ended: Sequence[Held]) -> list[_Line]:
         """The lines that may move after these ends: room on a freed board, or quota given back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.engine.explain import Explainer
+from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.order import order_named
 from scheduler.engine.reasons import are_impossible
@@ -19,12 +20,13 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
     """Decide one turn.
 
     Same snapshot and policy give the same plan. Every claim that gets nothing leaves with ordered
-    wait reasons. A claim that cannot start blocks nobody behind it. Raises UnknownPolicy when the
+    wait reasons. A claim that cannot start blocks nobody behind it, and claims are placed together where
+    that serves all that one after another would serve, and more. Raises UnknownPolicy when the
     policy names a rule that does not exist.
     """
     state = EngineState.from_snapshot(snapshot, policy)
     queue = order_named(policy.order)(snapshot.queue)
-    grants, waiting = _serve(state, queue)
+    grants, waiting = serve_together(state, queue, _serve)
     return Plan(grants=tuple(grants), waits=_waits(snapshot, state, waiting, len(grants)))
 
 

@@ -1,0 +1,175 @@
+"""Placing a turn's claims together, where one after another leaves some out that would fit.
+
+Served one after another, a claim that may go anywhere can take the only board that the next one needs.
+So when claims are left over that had room as the turn began, the turn's claims are tried again in other
+sequences. Equal claims (same team, same shape) form one line, always served from its front. A sequence is
+taken only when every line gets at least what it got in queue order and some line gets more: nobody loses,
+and nothing that already runs is touched.
+
+The first sequence puts the most constrained claims first; each next one puts first what went wrong in the
+last (squeaky wheel optimisation, Joslin and Clements, JAIR 10, 1999). Work is bounded by counts, never by
+time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from scheduler.engine.events import Ended, held_by
+from scheduler.engine.model import SHARED_MODES, Claim, Grant
+from scheduler.engine.refused import Refused
+from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.state import EngineState, Refusal
+
+MOST_PASSES = 8
+MOST_GRANTS = 200
+MOST_CANDIDATES = 32
+# Boards looked at to tell how constrained a shape is.
+MOST_LOOKS = 64
+
+Want = tuple[int, Shape]
+Served = tuple[list[Grant], list[tuple[Claim, Want]]]
+Serve = Callable[[EngineState, Sequence[Claim]], Served]
+
+
+def serve_together(state: EngineState, queue: Sequence[Claim], serve: Serve) -> Served:
+    """What ``serve`` grants of the queue, and more where placing together serves more.
+
+    ``serve`` grants in order what can be granted and leaves the grants applied, as this does. Grants
+    come in queue order. No line of equal claims gets less than by ``serve`` alone.
+    """
+    grants, waiting = serve(state, queue)
+    better = place_together(state, queue, grants, waiting)
+    if better is None:
+        return grants, waiting
+    served = {grant.claim_id: grant for grant in better}
+    more, waiting = serve(state, [claim for claim in queue if claim.id not in served])
+    served.update((grant.claim_id, grant) for grant in more)
+    return [served[claim.id] for claim in queue if claim.id in served], waiting
+
+
+def place_together(
+    state: EngineState, queue: Sequence[Claim], grants: Sequence[Grant], waiting: Sequence[tuple[Claim, Want]]
+) -> list[Grant] | None:
+    """Grants that serve all that ``grants`` serve and more, applied instead of them; None when none is found.
+
+    ``state`` has ``grants`` applied at ``state.now``; ``waiting`` are the claims left, in queue order.
+    """
+    if not 0 < len(grants) <= MOST_GRANTS:
+        return None
+    hopeful = _payable(state, waiting)
+    if not hopeful or _is_on_lone_host(state, grants):
+        return None
+    _take_back(state, grants)
+    lines = _line_up(state, queue, grants, hopeful)
+    best = _search(state, lines)
+    for grant in best or grants:
+        state.grant(grant, state.now)
+    return best
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """Equal claims in queue order; the first ``due`` of them are served anyway, the others may gain."""
+
+    want: Want
+    scarcity: tuple[int, int]
+    claims: list[Claim] = field(default_factory=list)
+    due: int = 0
+
+
+def _payable(state: EngineState, waiting: Sequence[tuple[Claim, Want]]) -> list[tuple[Claim, Want]]:
+    """The waiting claims that room alone keeps out: their teams could pay after all the grants."""
+    can_pay = {want: bool(want[1].wanted) and state.can_pay(*want) for want in {want for _, want in waiting}}
+    return [(claim, want) for claim, want in waiting if can_pay[want]]
+
+
+def _line_up(
+    state: EngineState, queue: Sequence[Claim], grants: Sequence[Grant], hopeful: Sequence[tuple[Claim, Want]]
+) -> list[_Line]:
+    """Lines of what was granted and of what had room before it, the most constrained line first."""
+    granted = {grant.claim_id for grant in grants}
+    served = [
+        (claim, (claim.team_id, shape_of(claim, state.policy))) for claim in queue if claim.id in granted
+    ]
+    had_room = {shape: state.spots(shape) is not None for shape in dict.fromkeys(w[1] for _, w in hopeful)}
+    gaining = islice((one for one in hopeful if had_room[one[1][1]]), MOST_CANDIDATES)
+    lines: dict[Want, _Line] = {}
+    for claim, want in (*served, *gaining):
+        line = lines.get(want) or lines.setdefault(want, _Line(want, _scarcity(state, want[1])))
+        line.claims.append(claim)
+        line.due += claim.id in granted
+    return sorted(lines.values(), key=lambda line: line.scarcity)
+
+
+def _scarcity(state: EngineState, shape: Shape) -> tuple[int, int]:
+    """How few boards have room for the shape (counted up to a bound), then how big it is: smaller goes first."""
+    able = (1 for board in state.matching(shape.kind) if not board.blocked and board.room(shape))
+    return sum(islice(able, MOST_LOOKS)) // shape.wanted, -state.least_cost(shape)
+
+
+def _search(state: EngineState, lines: Sequence[_Line]) -> list[Grant] | None:
+    """The best of a bounded number of sequences; ``state`` is left as it was. None when none serves more."""
+    most = sum(line.due for line in lines)
+    sequence = [line for line in lines for _ in line.claims]
+    if len(sequence) == most or len({line.want[1] for line in lines}) == 1:
+        return None
+    best: list[Grant] | None = None
+    for _ in range(MOST_PASSES):
+        grants, got = _try(state, sequence)
+        _take_back(state, grants)
+        owed = Counter({line: line.due - got[line] for line in lines if got[line] < line.due})
+        if not owed and len(grants) > most:
+            best, most = grants, len(grants)
+        if len(grants) == len(sequence):
+            break
+        missed = Counter({line: len(line.claims) - got[line] for line in lines})
+        sequence = _to_front(sequence, owed or missed)
+    return best
+
+
+def _try(state: EngineState, sequence: Iterable[_Line]) -> tuple[list[Grant], Counter[_Line]]:
+    """Serve the lines' claims in this sequence; the grants, which stay applied, and how many each line got."""
+    grants: list[Grant] = []
+    got: Counter[_Line] = Counter()
+    refused = Refused()
+    stuck: set[_Line] = set()
+    for line in sequence:
+        if line in stuck or refused.covers(line.want[1]):
+            continue
+        answer = state.try_grant(line.claims[got[line]], line.want[1])
+        if isinstance(answer, Grant):
+            state.grant(answer, state.now)
+            grants.append(answer)
+            got[line] += 1
+            continue
+        stuck.add(line)
+        if answer is Refusal.CAPACITY:
+            refused.add(line.want[1])
+    return grants, got
+
+
+def _to_front(sequence: Sequence[_Line], blamed: Counter[_Line]) -> list[_Line]:
+    """The sequence with so many entries of each blamed line moved to its front, in the order they had."""
+    left = Counter(blamed)
+    front: list[_Line] = []
+    rest: list[_Line] = []
+    for line in reversed(sequence):
+        (front if left[line] > 0 else rest).append(line)
+        left[line] -= 1
+    return front[::-1] + rest[::-1]
+
+
+def _take_back(state: EngineState, grants: Sequence[Grant]) -> None:
+    for grant in reversed(grants):
+        state.end(Ended(held_by(grant, state.now)))
+
+
+def _is_on_lone_host(state: EngineState, grants: Sequence[Grant]) -> bool:
+    """Whether a grant's share is alone in a host placement that was there before: its end would close that."""
+    taken = Counter(s.device_id for grant in grants for s in grant.slots if s.mode in SHARED_MODES)
+    boards = ((state.board_of[device_id], shares) for device_id, shares in taken.items())
+    return any(board.clients == shares and any(h.is_host for h in board.held) for board, shares in boards)
