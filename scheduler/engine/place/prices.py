@@ -5,18 +5,23 @@ Sizes are thousandths of one board; a request for several boards counts as that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from scheduler.engine.columns import WHOLE, Floats
+from scheduler.engine.place.statistics import Form
 
 MOST_ROUNDS = 200
+MOST_REMEMBERED = 64
+
+Pieces = tuple[tuple[int, float], ...]
+_SOLVED: dict[Pieces, dict[int, float]] = {}
 
 
 @lru_cache(maxsize=64)
-def piece_values(demand: tuple[tuple[int, float], ...]) -> Floats:
+def piece_values(demand: Pieces) -> Floats:
     """Value of each free amount 0..1000 of one board, as a share of a whole board's value.
 
     ``demand`` pairs each size with the expected pieces of it per board of demand. Solves by column generation:
@@ -28,8 +33,37 @@ def piece_values(demand: tuple[tuple[int, float], ...]) -> Floats:
     sizes = sorted(pieces)
     if not sizes:
         return np.arange(WHOLE + 1) / WHOLE
-    values = _best_fillings(sizes, _duals(sizes, [pieces[size] for size in sizes]))[0]
+    known = _SOLVED.get(demand)
+    prices = [known[size] for size in sizes] if known else _duals(sizes, [pieces[size] for size in sizes])
+    values = _best_fillings(sizes, prices)[0]
     return np.array(values) / values[WHOLE]
+
+
+def pieces_of(forms: Mapping[Form, int]) -> Pieces:
+    """Expected pieces of each size per board of demand: what ``piece_values`` takes."""
+    gpu = {form: number for form, number in forms.items() if form.gpu}
+    demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
+    pieces: dict[int, float] = {}
+    for form, number in gpu.items():
+        size = form.milli if form.boards == 1 else WHOLE
+        pieces[size] = pieces.get(size, 0.0) + number * form.boards / demand
+    return tuple(sorted(pieces.items()))
+
+
+def solve(pieces: Pieces) -> tuple[tuple[int, float], ...]:
+    """The price of each size, for ``remember`` elsewhere: solving needs a library that takes a second to load."""
+    wanted = [(size, amount) for size, amount in pieces if 0 < size <= WHOLE and amount > 0]
+    sizes = [size for size, _ in wanted]
+    return tuple(zip(sizes, _duals(sizes, [amount for _, amount in wanted]), strict=True)) if wanted else ()
+
+
+def remember(pieces: Pieces, solved: Iterable[tuple[int, float]]) -> None:
+    """Take the prices of these pieces as solved before, instead of solving them here."""
+    found = dict(solved)
+    if len(_SOLVED) > MOST_REMEMBERED:
+        _SOLVED.clear()
+    if all(found.get(size, -1.0) >= 0 for size, amount in pieces if 0 < size <= WHOLE and amount > 0):
+        _SOLVED[pieces] = found
 
 
 def _duals(sizes: Sequence[int], wanted: Sequence[float]) -> list[float]:

@@ -29,7 +29,7 @@ from scheduler.engine.columns import (
     idle_boards,
 )  # fmt: skip
 from scheduler.engine.place.index import Memo
-from scheduler.engine.place.prices import piece_values
+from scheduler.engine.place.prices import piece_values, pieces_of
 from scheduler.engine.place.statistics import Form, allowed, quantile, typical
 
 EVEN = 0.1  # part of a piece's price that is proportional to its size
@@ -74,16 +74,12 @@ def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights:
     """
     gpu = {form: number for form, number in forms.items() if form.gpu}
     demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
-    pieces: dict[int, float] = {}
-    for form, number in gpu.items():
-        size = form.milli if form.boards == 1 else WHOLE
-        pieces[size] = pieces.get(size, 0.0) + number * form.boards / demand
     even = np.arange(WHOLE + 1) / WHOLE
     per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
     levels, fits_one, fits_many = _fits(forms, models, most)
     of_size = [[(f, n) for f, n in gpu.items() if f.boards == size] for size in RESERVED]
     return Prices(
-        piece=(1 - EVEN) * piece_values(tuple(sorted(pieces.items()))) + EVEN * even,
+        piece=(1 - EVEN) * piece_values(pieces_of(forms)) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
         fits_one=fits_one,
