@@ -49,7 +49,7 @@ class Board:
         device = self.device
         return (
             kind.mode in device.modes
-            and (not kind.models or device.model in kind.models)
+            and kind.suits(device, self.node)
             and (kind.mode != "mig" or self.geometry.offers(kind.profile))
         )
 

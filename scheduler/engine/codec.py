@@ -99,12 +99,14 @@ def _profile(row: Row) -> Profile:
 
 
 def _node_row(n: Node) -> Row:
-    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib]
+    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib, n.zone, n.rack]
 
 
 def _node(row: Row) -> Node:
-    node_id, name, blocked, cpu, memory = row
-    return Node(_int(node_id), _text(name), _text(blocked), _known(cpu), _known(memory))
+    node_id, name, blocked, cpu, memory, zone, rack = row
+    return Node(
+        _int(node_id), _text(name), _text(blocked), _known(cpu), _known(memory), _text(zone), _text(rack)
+    )
 
 
 def _device_row(d: Device, board: int) -> Row:
@@ -112,6 +114,7 @@ def _device_row(d: Device, board: int) -> Row:
     return [
         d.id, d.node_id, d.model, d.grid, d.memory_mib, d.weight_milli, sorted(d.modes), board,
         layout, d.max_clients, d.index, d.domain, d.blocked,
+        d.bandwidth_gbps, d.compute_class, d.switch, d.numa,
     ]  # fmt: skip
 
 
@@ -119,11 +122,13 @@ def _device(row: Row, boards: tuple[tuple[Profile, ...], ...]) -> Device:
     (
         device_id, node_id, model, grid, memory, weight, modes, board,
         layout, clients, index, domain, blocked,
+        bandwidth, compute_class, switch, numa,
     ) = row  # fmt: skip
     return Device(
         _int(device_id), _int(node_id), _text(model), _int(grid, 1, 64), _int(memory, 0), _int(weight, 0),
         frozenset(_mode(m) for m in _list(modes)), boards[_int(board, 0)], _layout(layout),
         _int(clients, 0), _int(index), _text(domain), _text(blocked),
+        _known(bandwidth), _known(compute_class), _text(switch), _known(numa),
     )  # fmt: skip
 
 
@@ -158,7 +163,8 @@ def _claim_row(c: Claim) -> Row:
     return [
         c.id, c.team_id, c.mode, c.count, c.duration_s, c.priority, _us(c.queued_at),
         sorted(c.models), c.profile, c.share_milli, c.memory_mib,
-        c.cpu_milli, c.host_memory_mib,
+        c.cpu_milli, c.host_memory_mib, c.least_memory_mib, c.least_bandwidth_gbps, c.least_class,
+        c.zone, c.near_zone,
     ]  # fmt: skip
 
 
@@ -166,11 +172,13 @@ def _claim(row: Row) -> Claim:
     (
         claim_id, team_id, mode, count, duration, priority, queued_at,
         models, profile, share, memory, cpu, host_memory,
+        least_memory, least_bandwidth, least_class, zone, near_zone,
     ) = row  # fmt: skip
     return Claim(
         _int(claim_id), _int(team_id), _mode(mode), _int(count, 1), _int(duration, 1), _int(priority),
         _instant(queued_at), frozenset(_text(m) for m in _list(models)), _text(profile),
         _int(share, 0), _int(memory, 0), _int(cpu, 0), _int(host_memory, 0),
+        _int(least_memory, 0), _int(least_bandwidth, 0), _int(least_class, 0), _text(zone), _text(near_zone),
     )  # fmt: skip
 
 

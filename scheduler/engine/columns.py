@@ -31,7 +31,8 @@ class Columns(NamedTuple):
 
     ``free`` is what is left of a board by its tighter side, -1 where there is no such board; ``share`` is
     the compute share left. ``use`` is 0 for idle, else the number of the mode that lives there; ``link``
-    numbers the link domains of a node; ``serves`` says which boards can serve a kind.
+    numbers the link domains of a node; ``serves`` says which boards can serve a kind, ``better`` what it
+    costs that a board is better than the kind needs or stands elsewhere (the last cell: any of the node).
     ``totals`` holds the demand that arrived so far and the fleet's capacity, in thousandths of boards.
     """
 
@@ -46,6 +47,7 @@ class Columns(NamedTuple):
     board_memory: Ints
     clients: Ints
     serves: Flags
+    better: Floats
     totals: Ints
 
 
@@ -68,6 +70,7 @@ def columns(
         board_memory=np.full((nodes, most), board_memory, np.int64),
         clients=np.full((nodes, most), PLENTY, np.int64),
         serves=np.broadcast_to(present, (kinds, nodes, most)).copy(),
+        better=np.zeros((kinds, nodes, most + 1)),
         totals=np.array([0, WHOLE * int(boards.sum())], np.int64),
     )
 

@@ -34,6 +34,7 @@ from scheduler.engine.place.policy import Decider, PlacePolicy
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.place.usual import USUAL
 from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.suit import penalties
 
 USES = {"": IDLE, "exclusive": 1, "mig": 2, "mps": 3, "memlimit": 4, "timeslice": 5}
 FIRST_ROWS = 16
@@ -48,7 +49,12 @@ class Fleet:
     """
 
     def __init__(
-        self, boards: Sequence[Board], hosts: Mapping[int, Host], policy: PlacePolicy, demand: Demand = ()
+        self,
+        boards: Sequence[Board],
+        hosts: Mapping[int, Host],
+        policy: PlacePolicy,
+        demand: Demand = (),
+        keep_better: float = 0.0,
     ) -> None:
         self._nodes = by_node(boards)
         self._hosts = [hosts[group[0].node.id] for group in self._nodes]
@@ -56,6 +62,8 @@ class Fleet:
             board: (row, at) for row, group in enumerate(self._nodes) for at, board in enumerate(group)
         }
         self._models = tuple(sorted({board.device.model for board in boards}))
+        self._board_worth = policy.board_worth
+        self._keep_better = keep_better
         self._wants: dict[Shape, int] = {}
         self._kinds: dict[Kind, int] = {}
         at = self._idle_columns()
@@ -148,11 +156,24 @@ class Fleet:
             number = self._kinds[kind] = len(self._kinds)
             at = self._decider.at
             if number == len(at.serves):
-                at = at._replace(serves=np.concatenate([at.serves, np.zeros_like(at.serves)]))
-                self._decider.at = at
-            for board, (node, cell) in self._cell.items():
-                at.serves[number, node, cell] = not board.blocked and board.serves(kind)
+                at = self._decider.at = at._replace(
+                    serves=np.concatenate([at.serves, np.zeros_like(at.serves)]),
+                    better=np.concatenate([at.better, np.zeros_like(at.better)]),
+                )
+            serving = [board for board in self._cell if not board.blocked and board.serves(kind)]
+            for board in serving:
+                at.serves[(number, *self._cell[board])] = True
+            if self._keep_better or kind.near_zone:
+                self._suit(at, number, kind, serving)
         return number
+
+    def _suit(self, at: Columns, number: int, kind: Kind, serving: Sequence[Board]) -> None:
+        """Write down how well each board suits the kind, and in the last cell the best of each node."""
+        at.better[number] = np.inf
+        for board, cost in zip(serving, penalties(kind, serving, self._keep_better), strict=True):
+            at.better[(number, *self._cell[board])] = cost * self._board_worth
+        at.better[number, :, -1] = at.better[number, :, :-1].min(axis=1)
+        at.better[number][np.isinf(at.better[number])] = 0.0
 
 
 @lru_cache(maxsize=32)

@@ -8,7 +8,7 @@ from scheduler.engine.board import WHOLE_MILLI, by_node
 from scheduler.engine.host import Host
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.room import Room
-from scheduler.engine.shape import Shape, bad_field
+from scheduler.engine.shape import Kind, Shape, bad_field
 
 
 def malformed(claim: Claim) -> Reason | None:
@@ -41,9 +41,21 @@ def _no_such_device(room: Room, shape: Shape) -> Reason | None:
             "mode": kind.mode,
             "models": sorted(kind.models),
             "profile": kind.profile,
+            "least": _least(kind),
+            "zone": kind.zone,
             "nearest": nearest,
         },
     )
+
+
+def _least(kind: Kind) -> dict[str, int]:
+    """The figures that a board must have at least, as far as they were asked for."""
+    asked = {
+        "memory_mib": kind.least_memory_mib,
+        "bandwidth_gbps": kind.least_bandwidth_gbps,
+        "class": kind.least_class,
+    }
+    return {name: figure for name, figure in asked.items() if figure}
 
 
 def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:

@@ -31,6 +31,7 @@ class Node:
     """A host. ``blocked`` says why nothing may be placed on it now ("" when something may).
 
     ``cpu_milli`` and ``memory_mib`` are what leases may take of it; None is unknown and limits nothing.
+    ``zone`` and ``rack`` say where it stands; "" is unknown, and then it stands alone.
     """
 
     id: int
@@ -38,6 +39,8 @@ class Node:
     blocked: str = ""
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    zone: str = ""
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,9 @@ class Device:
     """An accelerator. ``grid`` is its number of memory slices (1 for boards without slices).
 
     ``layout`` pins the MIG positions that may be used, as (profile name, start); None means
-    any legal position. ``max_clients`` bounds the shares of a shared mode.
+    any legal position. ``max_clients`` bounds the shares of a shared mode. ``bandwidth_gbps`` is memory
+    bandwidth in GB/s, ``compute_class`` a step of speed (docs/topology.md); None is unknown. Devices of
+    a node with the same ``domain`` share fast links, with the same ``switch`` a PCIe switch.
     """
 
     id: int
@@ -61,6 +66,10 @@ class Device:
     index: int = 0
     domain: str = ""
     blocked: str = ""
+    bandwidth_gbps: int | None = None
+    compute_class: int | None = None
+    switch: str = ""
+    numa: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,9 @@ class Claim:
 
     ``models`` empty means any model. ``profile`` is set for ``mig``; ``share_milli`` and
     ``memory_mib`` for the shared modes. ``cpu_milli`` and ``host_memory_mib`` are wanted beside the
-    units on their node, for all of them together. Higher ``priority`` goes first, then earlier
+    units on their node, for all of them together. ``least_*`` ask for any board that is known to have as
+    much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room.
+    Higher ``priority`` goes first, then earlier
     ``queued_at``, then smaller ``id``.
     """
 
@@ -113,6 +124,11 @@ class Claim:
     memory_mib: int = 0
     cpu_milli: int = 0
     host_memory_mib: int = 0
+    least_memory_mib: int = 0
+    least_bandwidth_gbps: int = 0
+    least_class: int = 0
+    zone: str = ""
+    near_zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +159,18 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which rules decide: names of the order and placement policies, and the version they come from."""
+    """Which rules decide: names of the order and placement policies, and the version they come from.
+
+    ``keep_better`` (0 to 1) is what it costs to use a board that is better than needed, as a part of an
+    idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
+    """
 
     name: str = "default"
     version: int = 0
     order: str = "priority_fifo"
     place: str = "default"
     share_across_teams: bool = False
+    keep_better: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,8 @@ REASONS: dict[str, ReasonKind] = {
         ("nodes",),
     ),
     "no_such_device": ReasonKind(
-        "No device of the fleet offers this mode, model or profile.",
-        ("mode", "models", "profile", "nearest"),
+        "No device of the fleet offers this mode, model, profile, size or zone.",
+        ("mode", "models", "profile", "least", "zone", "nearest"),
         is_impossible=True,
     ),
     "larger_than_any_node": ReasonKind(

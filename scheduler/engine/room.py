@@ -15,6 +15,7 @@ from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.suit import tiers
 
 
 class Room:
@@ -88,9 +89,11 @@ class Room:
     def spots(self, shape: Shape) -> list[Spot] | None:
         """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
         if shape.kind.mode == "mig":
-            return self._place.slices(shape, self.roomy_groups(shape))
+            suited = tiers(shape.kind, self.roomy_groups(shape), self.policy.keep_better)
+            found = (self._place.slices(shape, groups) for groups in suited)
+            return next((spots for spots in found if spots is not None), None)
         if self._fleet is None:
-            self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand)
+            self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand, self.policy.keep_better)
         return self._fleet.spots(shape)
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler.engine.model import SHARED_MODES, Claim, Mode, Policy
+from scheduler.engine.model import SHARED_MODES, Claim, Device, Mode, Node, Policy
 
+NOT_NEGATIVE = (
+    "share_milli", "memory_mib", "cpu_milli", "host_memory_mib",
+    "least_memory_mib", "least_bandwidth_gbps", "least_class",
+)  # fmt: skip
 # Ten years: anything longer is a mistake, and would run past the end of the calendar.
 LONGEST_S = 10 * 366 * 86_400
 
@@ -16,6 +20,21 @@ class Kind(NamedTuple):
     mode: Mode
     models: frozenset[str]
     profile: str
+    least_memory_mib: int = 0
+    least_bandwidth_gbps: int = 0
+    least_class: int = 0
+    zone: str = ""
+    near_zone: str = ""
+
+    def suits(self, device: Device, node: Node) -> bool:
+        """Whether model, figures and zone are as asked for; a figure nobody knows is never enough."""
+        return (
+            (not self.models or device.model in self.models)
+            and device.memory_mib >= self.least_memory_mib
+            and (device.bandwidth_gbps or 0) >= self.least_bandwidth_gbps
+            and (device.compute_class or 0) >= self.least_class
+            and (not self.zone or node.zone == self.zone)
+        )
 
 
 class Shape(NamedTuple):
@@ -47,10 +66,22 @@ def shape_of(claim: Claim, policy: Policy) -> Shape:
     host = (claim.cpu_milli, claim.host_memory_mib)
     if claim.mode in SHARED_MODES:
         team_id = 0 if policy.share_across_teams else claim.team_id
-        kind = Kind(claim.mode, claim.models, "")
-        return Shape(kind, count, claim.share_milli, claim.memory_mib, team_id, True, *host)
+        return Shape(_kind(claim), count, claim.share_milli, claim.memory_mib, team_id, True, *host)
+    return Shape(_kind(claim), count, 1000, 0, 0, False, *host)
+
+
+def _kind(claim: Claim) -> Kind:
     profile = claim.profile if claim.mode == "mig" else ""
-    return Shape(Kind(claim.mode, claim.models, profile), count, 1000, 0, 0, False, *host)
+    return Kind(
+        claim.mode,
+        claim.models,
+        profile,
+        claim.least_memory_mib,
+        claim.least_bandwidth_gbps,
+        claim.least_class,
+        claim.zone,
+        claim.near_zone,
+    )
 
 
 def bad_field(claim: Claim) -> str:
@@ -59,7 +90,7 @@ def bad_field(claim: Claim) -> str:
         return "count"
     if not 1 <= claim.duration_s <= LONGEST_S:
         return "duration_s"
-    for name in ("share_milli", "memory_mib", "cpu_milli", "host_memory_mib"):
+    for name in NOT_NEGATIVE:
         if getattr(claim, name) < 0:
             return name
     return ""

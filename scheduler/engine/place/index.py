@@ -18,6 +18,7 @@ from scheduler.engine.columns import (
     CPU,
     EXCLUSIVE,
     IDLE,
+    KIND,
     MEMORY,
     MILLI,
     SHARE,
@@ -107,6 +108,7 @@ def note(at: Columns, node: int, tables: Any, memo: Memo, sign: int) -> None:
 def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: Any) -> None:
     """Rate the node anew for the want (kernel)."""
     cost, board, marks = rate(at, want, node, tables)
+    cost += want[COUNT] * at.better[want[KIND], node, board]  # board -1: the last cell, any of the node
     old = index.cost[row, node]
     index.cost[row, node] = cost
     index.pick[row, node] = (board + 1) | (marks << 8)

@@ -34,7 +34,10 @@ COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has
 
 @dataclass(frozen=True, slots=True)
 class PlacePolicy:
-    """A placement rule: kernels, how its tables are made from what requests look like, and its rule for MIG."""
+    """A placement rule: kernels, how its tables are made from what requests look like, and its rule for MIG.
+
+    ``board_worth`` is what an idle board is worth in its costs: the unit of wishes that come on top.
+    """
 
     name: str
     rate: Callable[..., Any]
@@ -42,6 +45,7 @@ class PlacePolicy:
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
     slices: Callable[[Shape, Groups], list[Spot] | None] = slices.pack
+    board_worth: float = 100.0
 
 
 def _scale(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> Scale:
@@ -64,10 +68,10 @@ def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> pr
     return prr.prices(forms, models, at.free.shape[1], prr.Weights())
 
 
-_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note)
+_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, board_worth=1.0)
 POLICIES: dict[str, PlacePolicy] = {
     "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
-    "binpack": PlacePolicy("binpack", binpack.rate, _scale),
+    "binpack": PlacePolicy("binpack", binpack.rate, _scale, board_worth=binpack.OPENED),
     "default": _PRR,
     "dot_product": PlacePolicy("dot_product", dot_product.rate, _scale),
     "fgd": PlacePolicy("fgd", fgd.rate, _typical),

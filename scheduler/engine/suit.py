@@ -1,0 +1,51 @@
+"""How well boards suit a kind of want beyond having room: better than needed, or in another zone.
+
+A board's figures are its memory, its bandwidth and its class; a figure nobody knows says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.engine.board import Board
+from scheduler.engine.model import Device
+from scheduler.engine.shape import Kind
+
+ELSEWHERE = 0.5  # of an idle board's worth: what it costs to stand outside the zone one would like
+
+
+def penalties(kind: Kind, boards: Sequence[Board], keep_better: float) -> list[float]:
+    """What it costs to use each of the boards that serve a kind, in parts of an idle board's worth.
+
+    ``keep_better`` times the mean over the figures of 1 - least / own, where ``least`` is the smallest
+    of the boards that serve the kind; and ``ELSEWHERE`` outside the zone that was wished for.
+    """
+    figures = [_figures(board.device) for board in boards]
+    least = [min((f for f in column if f), default=0) for column in zip(*figures, strict=True)]
+    return [
+        keep_better * _surplus(own, least)
+        + ELSEWHERE * (bool(kind.near_zone) and board.node.zone != kind.near_zone)
+        for board, own in zip(boards, figures, strict=True)
+    ]
+
+
+def tiers(kind: Kind, groups: Iterable[Sequence[Board]], keep_better: float) -> list[list[Sequence[Board]]]:
+    """Groups of boards, one per node, sorted into those that suit the kind equally well, the best first."""
+    nodes = list(groups)
+    if not keep_better and not kind.near_zone:
+        return [nodes]
+    flat = [board for boards in nodes for board in boards]
+    cost = dict(zip(flat, penalties(kind, flat, keep_better), strict=True))
+    found: dict[float, list[Sequence[Board]]] = {}
+    for boards in nodes:
+        found.setdefault(min(cost[board] for board in boards), []).append(boards)
+    return [found[worth] for worth in sorted(found)]
+
+
+def _figures(device: Device) -> tuple[int, int, int]:
+    return device.memory_mib, device.bandwidth_gbps or 0, device.compute_class or 0
+
+
+def _surplus(own: Sequence[int], least: Sequence[int]) -> float:
+    parts = [1 - low / figure for figure, low in zip(own, least, strict=True) if figure]
+    return sum(parts) / len(parts) if parts else 0.0
