@@ -165,6 +165,7 @@ CELERY_BEAT_SCHEDULE = {
     "tick": {"task": "scheduler.tasks.tick", "schedule": 1.0, "options": {"expires": 5}},
     "sweep": {"task": "scheduler.tasks.sweep_outbox", "schedule": 5.0, "options": {"expires": 10}},
     "meter": {"task": "scheduler.tasks.meter", "schedule": 10.0, "options": {"expires": 20}},
+    "learn_demand": {"task": "scheduler.tasks.learn_demand", "schedule": 300.0, "options": {"expires": 300}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 

@@ -10,7 +10,7 @@ from portal.common.retry import with_retries
 from portal.leases import lifecycle
 from portal.leases.selectors import queue
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import cycle, dispatch
+from scheduler import cycle, dispatch, learning
 
 
 @app.task
@@ -47,3 +47,9 @@ def meter() -> None:
 def roll_up() -> None:
     """Store the last minutes of telemetry."""
     roll_up_minutes(now=db_now())
+
+
+@app.task
+def learn_demand() -> None:
+    """Look whether requests have come to look different."""
+    learning.learn(now=db_now())

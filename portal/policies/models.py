@@ -24,3 +24,23 @@ class Policy(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
+
+
+class DemandTable(models.Model):
+    """What requests looked like at ``made_at``: forms with their number, and the solved price of each size.
+
+    Placement goes by the newest version; leases name the one that placed them, so rows are kept.
+    """
+
+    version = models.PositiveIntegerField(unique=True)
+    forms = models.JSONField()
+    prices = models.JSONField()
+    requests = models.PositiveIntegerField()
+    made_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-version"]
+        constraints = [models.CheckConstraint(condition=Q(version__gte=1), name="demand_version_positive")]
+
+    def __str__(self) -> str:
+        return f"v{self.version} of {self.requests} requests"

@@ -1,0 +1,55 @@
+"""Learn from the requests that came what requests look like, for the placement policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from django.db import IntegrityError
+
+from portal.leases.models import LeaseRequest
+from portal.policies import demand as tables
+from portal.policies.models import DemandTable
+from scheduler.engine.demand import MOST, learned
+from scheduler.engine.model import SHARED_MODES
+from scheduler.engine.place.statistics import Form
+
+NEW_FROM = 0.05  # of all requests would have to be others before a new version is worth it
+FIELDS = (
+    "flavor__mode", "count", "flavor__share_milli", "flavor__memory_mib", "flavor__cpu_milli",
+    "flavor__host_memory_mib", "flavor__device_model__slug", "flavor__device_model__memory_mib",
+)  # fmt: skip
+
+
+def learn(*, now: datetime) -> DemandTable | None:
+    """Store a new table when the last requests look different from the present one; None otherwise.
+
+    Safe to repeat and to run in parallel: the version is unique, and who comes second has nothing to add.
+    """
+    forms = list(_forms())
+    found = learned(tables.next_version(), forms)
+    if found is None or _distance(dict(found.forms), tables.current_demand().counts()) < NEW_FROM:
+        return None
+    try:
+        return tables.store(found, requests=len(forms), now=now)
+    except IntegrityError:
+        return None
+
+
+def _forms() -> Iterator[Form]:
+    """What the last requests asked of a node. MIG slices take places of their own and are left out."""
+    rows = LeaseRequest.objects.order_by("-id").exclude(flavor__mode="mig").values_list(*FIELDS)[:MOST]
+    for mode, count, share, memory, cpu, host_memory, model, board_memory in rows:
+        if mode not in SHARED_MODES:
+            yield Form(cpu * count, host_memory * count, 1000, count, model or "")
+            continue
+        part = min(max(share, -(-memory * 1000 // max(board_memory or memory, 1))), 1000)
+        for _ in range(count):
+            yield Form(cpu, host_memory, part, 1, model or "")
+
+
+def _distance(one: Mapping[Form, int], other: Mapping[Form, int]) -> float:
+    """Half the sum of differences of the shares: 0 for equal mixes, 1 for mixes with nothing in common."""
+    sums = sum(one.values()) or 1, sum(other.values()) or 1
+    forms = {*one, *other}
+    return sum(abs(one.get(f, 0) / sums[0] - other.get(f, 0) / sums[1]) for f in forms) / 2

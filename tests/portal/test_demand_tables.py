@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from portal.leases.models import LeaseRequest, request_uid
+from portal.policies.demand import current_demand, demand_of
+from portal.policies.models import DemandTable
+from scheduler import learning
+from scheduler.engine.demand import ENOUGH, Demand
+from scheduler.engine.place.statistics import Form
+from tests.portal.builders import World
+
+WHOLE = Form(0, 0, 1000, 1, "h100-80gb")
+
+
+def asked(world: World, flavor: str, times: int) -> None:
+    """Let the same thing have been asked for so many times."""
+    first = world.submit(flavor=flavor)
+    copies = []
+    for _ in range(times - 1):
+        copy = LeaseRequest.objects.get(pk=first.pk)
+        copy.pk, copy.uid = None, request_uid()
+        copies.append(copy)
+    LeaseRequest.objects.bulk_create(copies)
+
+
+def test_a_public_mix_is_used_until_enough_requests_have_come(world: World) -> None:
+    asked(world, "h100", ENOUGH - 1)
+
+    assert learning.learn(now=world.now) is None
+    assert current_demand() == Demand()
+
+
+def test_the_mix_of_the_last_requests_becomes_the_next_version(world: World) -> None:
+    asked(world, "h100", ENOUGH)
+
+    made = learning.learn(now=world.now)
+
+    assert made is not None
+    assert (made.version, made.requests, made.made_at) == (1, ENOUGH, world.now)
+    assert current_demand() == demand_of(made)
+    assert dict(current_demand().forms) == {WHOLE: 1000}
+    assert dict(current_demand().prices) == {1000: 1.0}
+
+
+def test_slices_say_nothing_about_whole_boards_and_shares(world: World) -> None:
+    asked(world, "h100-1g-10gb", ENOUGH)
+
+    assert learning.learn(now=world.now) is None
+
+
+def test_an_equal_mix_makes_no_new_version(world: World) -> None:
+    asked(world, "h100", ENOUGH)
+    learning.learn(now=world.now)
+    asked(world, "h100", 7)
+
+    assert learning.learn(now=world.now) is None
+    assert DemandTable.objects.count() == 1
+
+
+def test_a_mix_that_changed_makes_the_next_version_and_keeps_the_old(world: World) -> None:
+    asked(world, "h100", ENOUGH)
+    learning.learn(now=world.now)
+    asked(world, "", ENOUGH)
+
+    made = learning.learn(now=world.now)
+
+    assert made is not None
+    assert made.version == 2
+    assert DemandTable.objects.count() == 2
+    assert sum(number for form, number in current_demand().forms if form.milli < 1000) == 500
