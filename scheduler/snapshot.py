@@ -10,6 +10,7 @@ from portal.common.rows import Rows, fetch
 from portal.fleet.models import Layout
 from portal.fleet.models import Node as NodeRow
 from portal.fleet.selectors import blocked_why, health_blocked_why
+from portal.policies.demand import current_demand
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 
 MAX_QUEUE = 20_000
@@ -21,7 +22,7 @@ PROFILES = (
 )
 DEVICES = (
     "SELECT d.id, d.node_id, d.index, d.model_id, m.slug, m.grid, m.memory_mib, m.weight_milli, d.modes,"
-    " d.max_clients, d.link_domain, d.health"
+    " d.max_clients, d.link_domain, d.health, m.bandwidth_gbps, m.compute_class, d.pcie_switch, d.numa_node"
     " FROM fleet_device d JOIN fleet_devicemodel m ON m.id = d.model_id ORDER BY d.node_id, d.index"
 )
 HELD = (
@@ -51,13 +52,14 @@ def take(*, now: datetime) -> Snapshot:
     return Snapshot(
         taken_at=now,
         nodes=tuple(
-            Node(n.pk, n.name, blocked_why(n, now=now), n.cpu_milli, n.memory_mib)
+            Node(n.pk, n.name, blocked_why(n, now=now), n.cpu_milli, n.memory_mib, n.site, n.rack)
             for n in _NODES.where("TRUE ORDER BY it.name", [])
         ),
         devices=tuple(_devices()),
         held=tuple(_held()),
         queue=tuple(_claims()),
         quotas=tuple(_quotas()),
+        demand=current_demand(),
     )
 
 
@@ -68,9 +70,22 @@ def _devices() -> Iterable[Device]:
     layouts = {
         row.device_id: tuple((str(n), int(s)) for n, s in row.positions) for row in _LAYOUTS.where("TRUE", [])
     }
-    for pk, node, index, model_id, model, grid, memory, weight, modes, clients, domain, health in fetch(
-        DEVICES
-    ):
+    for (
+        pk,
+        node,
+        index,
+        model_id,
+        model,
+        grid,
+        memory,
+        weight,
+        modes,
+        clients,
+        domain,
+        health,
+        *more,
+    ) in fetch(DEVICES):
+        bandwidth, compute_class, switch, numa = more
         yield Device(
             id=pk,
             node_id=node,
@@ -85,6 +100,10 @@ def _devices() -> Iterable[Device]:
             index=index,
             domain=domain,
             blocked=health_blocked_why(health),
+            bandwidth_gbps=bandwidth,
+            compute_class=compute_class,
+            switch=switch,
+            numa=numa,
         )
 
 

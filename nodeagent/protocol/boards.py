@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nodeagent.protocol.messages import DeviceFact, ProfileFact
 from nodeagent.protocol.uuids import simulated_uuid
+
+# Lower bounds, in TFLOPS, of classes 1 to 6 (docs/topology.md).
+CLASSES: Final = (0, 100, 250, 500, 1000, 2000)
 
 
 class UnknownBoardError(LookupError):
@@ -43,12 +47,14 @@ class Board:
     architecture: str
     memory_slices: int
     memory_mib: int | None
+    bandwidth_gbps: int | None
+    fp16_tflops: int | None
     sm_total: int | None
     modes: tuple[str, ...]
     max_clients: int
     link: str
-    idle_w: float
-    limit_w: float
+    idle_w: float | None
+    limit_w: float | None
     resets_for_mig: bool
     mig_survives_reboot: bool
     has_slice_metrics: bool
@@ -58,6 +64,11 @@ class Board:
     def name(self) -> str:
         """The vendor's product name, for people."""
         return self.product_names[0]
+
+    @property
+    def compute_class(self) -> int | None:
+        """The step of its dense 16-bit matrix rate (see ``CLASSES``); None where no figure was found."""
+        return None if self.fp16_tflops is None else bisect_right(CLASSES, self.fp16_tflops)
 
     def profile(self, name: str) -> BoardProfile | None:
         """Return the profile with this name, or None when the board has none."""
@@ -110,6 +121,7 @@ def _fact(node: str, kind: Board, index: int, modes: tuple[str, ...]) -> DeviceF
         pci_bus_id=f"00000000:{0x10 + index:02X}:00.0",
         serial=uuid[-12:].upper(),
         numa_node=index // 4,
+        pcie_switch=f"pcie-{index // 2}",
         link_domain=f"{kind.link}-0" if kind.link else "",
         mig_enabled=(modes == ("mig",)) if kind.profiles else None,
         max_clients=kind.max_clients,
@@ -158,6 +170,8 @@ def _board(row: dict[str, Any]) -> Board:
         architecture=row["architecture"],
         memory_slices=row["memory_slices"],
         memory_mib=row["memory_mib"],
+        bandwidth_gbps=row["bandwidth_gbps"],
+        fp16_tflops=row["fp16_tflops"],
         sm_total=row["sm_total"],
         modes=tuple(row["modes"]),
         max_clients=row["max_clients"],

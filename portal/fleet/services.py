@@ -8,6 +8,7 @@ from datetime import datetime
 from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
+from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 from portal.accounts.models import User
 from portal.audit.services import record
@@ -33,7 +34,11 @@ def model_slug(name: str) -> str:
 
 
 def learn_model(fact: DeviceFact) -> DeviceModel:
-    """Return the model of a reported device, made on first sight with its profiles. Safe to repeat."""
+    """Return the model of a reported device, made on first sight with its profiles. Safe to repeat.
+
+    Bandwidth and class come from the table of boards, once; a model that is not in it stays unknown.
+    """
+    bandwidth_gbps, compute_class = _speed(fact.model)
     model, _created = DeviceModel.objects.get_or_create(
         slug=model_slug(fact.model),
         defaults={
@@ -44,6 +49,9 @@ def learn_model(fact: DeviceFact) -> DeviceModel:
             "grid": fact.grid,
         },
     )
+    if (model.bandwidth_gbps, model.compute_class) == (None, None) != (bandwidth_gbps, compute_class):
+        model.bandwidth_gbps, model.compute_class = bandwidth_gbps, compute_class
+        model.save(update_fields=["bandwidth_gbps", "compute_class"])
     known = set(model.profiles.values_list("name", flat=True))
     Profile.objects.bulk_create(
         [
@@ -65,6 +73,15 @@ def learn_model(fact: DeviceFact) -> DeviceModel:
         ignore_conflicts=True,
     )
     return model
+
+
+def _speed(name: str) -> tuple[int | None, int | None]:
+    """Return memory bandwidth in GB/s and class of a board by name; None is unknown."""
+    try:
+        known = board(name)
+    except UnknownBoardError:
+        return None, None
+    return known.bandwidth_gbps, known.compute_class
 
 
 def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> list[str]:

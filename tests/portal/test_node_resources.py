@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from nodeagent.protocol.boards import device_facts
 from portal.catalog.models import Flavor
 from portal.common.clock import db_now
-from portal.fleet.models import Node
+from portal.fleet.models import DeviceModel, Node
+from portal.fleet.services import learn_devices
 from portal.leases.models import LeaseRequest
 from portal.leases.states import RequestState
 from scheduler import cycle, snapshot
@@ -45,3 +47,23 @@ def test_what_the_node_has_no_cpu_for_waits_and_is_told(hungry: World) -> None:
 
 def told(request: LeaseRequest) -> dict[str, int]:
     return next(r for r in request.reasons if r["code"] == "node_resources_short")
+
+
+def test_the_picture_says_what_boards_can_do_and_where_they_sit(world: World) -> None:
+    Node.objects.filter(name="gpu-01").update(site="Hall A", rack="A-03")
+
+    seen = snapshot.take(now=db_now())
+
+    node = next(n for n in seen.nodes if n.name == "gpu-01")
+    devices = [d for d in seen.devices if d.node_id == node.id]
+    assert (node.zone, node.rack) == ("Hall A", "A-03")
+    assert {(d.bandwidth_gbps, d.compute_class) for d in devices} == {(2000, 4)}
+    assert [(d.switch, d.numa) for d in devices[:5:2]] == [("pcie-0", 0), ("pcie-1", 0), ("pcie-2", 1)]
+
+
+def test_a_model_known_before_its_figures_gets_them_when_it_is_seen_again(world: World) -> None:
+    DeviceModel.objects.filter(slug="h100-80gb").update(bandwidth_gbps=None, compute_class=None)
+
+    learn_devices(Node.objects.get(name="gpu-01"), device_facts("gpu-01", "h100-80gb", 1), now=world.now)
+
+    assert DeviceModel.objects.get(slug="h100-80gb").compute_class == 4

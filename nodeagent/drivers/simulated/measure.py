@@ -72,12 +72,15 @@ def _sample(card: Card, uuid: str, start: int, shape: Shape, load: Load) -> Part
 def _device(card: Card, busy: float, used_mib: int, seed: int, at_s: float) -> DeviceSample:
     board, origin = card.board, source(card)
     drift = load_at("idle", f"{seed}/{card.fact.uuid}", at_s).util_percent
-    power_w = board.idle_w + drift + (board.limit_w - board.idle_w) * 0.93 * busy / 100
+    power_w = temperature_c = None
+    if board.idle_w is not None and board.limit_w is not None:
+        power_w = board.idle_w + drift + (board.limit_w - board.idle_w) * 0.93 * busy / 100
+        temperature_c = round(29 + 41 * power_w / board.limit_w, 1)
     return DeviceSample(
         device=card.fact.uuid,
         util_percent=None if origin == "unavailable" else round(busy, 1),
         memory_used_mib=used_mib,
-        power_w=round(power_w, 1),
-        temperature_c=round(29 + 41 * power_w / board.limit_w, 1),
+        power_w=None if power_w is None else round(power_w, 1),
+        temperature_c=temperature_c,
         source=origin,
     )

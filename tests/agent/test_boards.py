@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.drivers.simulated.driver import SimulatedDriver
+from nodeagent.protocol.boards import _table, all_boards, board, device_facts
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("mlu370-x8", 1), ("a30-24gb", 2), ("a100-80gb", 3), ("h100-80gb", 4), ("mi300x", 5), ("b200-180gb", 6)],
+)
+def test_a_class_is_a_step_of_the_16_bit_rate(name: str, step: int) -> None:
+    assert board(name).compute_class == step
+
+
+def test_a_board_without_a_figure_has_no_class_rather_than_the_lowest() -> None:
+    assert board("hygon-dcu-64gb").compute_class is None
+    assert board("ascend-910b").bandwidth_gbps is None
+
+
+def test_every_board_names_sources_that_the_table_lists() -> None:
+    listed = set(_table()["sources"])
+
+    for row in _table()["boards"]:
+        assert row["sources"]
+        assert set(row["sources"]) <= listed
+
+
+def test_the_table_knows_every_vendor_of_the_fleet() -> None:
+    assert {kind.vendor for kind in all_boards().values()} == {
+        "nvidia",
+        "amd",
+        "hygon",
+        "cambricon",
+        "huawei",
+    }
+
+
+def test_a_board_whose_power_is_unknown_is_measured_without_power(tmp_path) -> None:
+    driver = SimulatedDriver(device_facts("n", "mi300x", 1), tmp_path, "b")
+
+    (sample,) = driver.metrics().devices
+
+    assert (sample.power_w, sample.temperature_c, sample.energy_mj) == (None, None, None)
+    assert sample.memory_used_mib is not None
