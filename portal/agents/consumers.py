@@ -41,7 +41,8 @@ HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
 HEARD_EVERY_S = 3.0
-REST_S = 0.01  # between two reports or two desired states of a node that follow on each other's heels
+# A single lease makes two reports on each other's heels and must not wait; more than that in a row is a crowd.
+ROW, REST_S = 3, 0.01
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}
@@ -132,14 +133,16 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _keep_reports(self, who: Admitted) -> None:
         """Take reports one at a time. Each holds everything, so one that was overtaken while another was
-        stored is left out: the busier the portal, the more changes share a transaction. When another came
-        in meanwhile, more are likely to follow, and a short rest lets them share the next one.
+        stored is left out: the busier the portal, the more changes share a transaction. When several came
+        in a row, more are likely to follow, and a short rest lets them share the next one.
         """
+        in_a_row = 0
         while await self.reported.wait():
             self.reported.clear()
             if not await self._answering(lambda: self._report(who)):
                 return
-            if self.reported.is_set():
+            in_a_row = in_a_row + 1 if self.reported.is_set() else 0
+            if in_a_row >= ROW:
                 await asyncio.sleep(REST_S)
 
     async def _report(self, who: Admitted) -> None:
@@ -150,6 +153,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _keep_desired(self, who: Admitted) -> None:
         """Send the desired state whenever it rose; look again every few seconds in case a nudge was lost."""
+        in_a_row = 0
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.look.wait(), timeout=HEARTBEAT_S)
@@ -162,7 +166,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
             if desired.revision > self.sent_revision:
                 self.sent_revision = desired.revision
                 await self._send(desired)
-            if self.look.is_set():
+            in_a_row = in_a_row + 1 if self.look.is_set() else 0
+            if in_a_row >= ROW:
                 await asyncio.sleep(REST_S)
 
     async def _heard(self, who: Admitted) -> None:

@@ -22,8 +22,6 @@ SETTINGS = {
     "max_wal_size": "256MB",
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
-    # Plans are kept per connection: those made for empty tables must not outlive the first minute's growth.
-    "autovacuum_naptime": "5s",
     "random_page_cost": "1.1",
     "autovacuum_max_workers": "2",
     "max_logical_replication_workers": "0",
