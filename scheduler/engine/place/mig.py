@@ -10,8 +10,9 @@ then the first. ``docs/mig.md`` has what was measured, and what else was tried.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from scheduler.engine.board import Board
@@ -67,6 +68,12 @@ class Moves(dict[int, Move | None]):
         self[mask] = move
         return move
 
+    @cached_property
+    def least(self) -> float:
+        """The least cost beside any mask."""
+        moves = [self[mask] for mask in range(self._geometry.full + 1)]
+        return min((move.cost for move in moves if move is not None), default=math.inf)
+
 
 @lru_cache(maxsize=2048)
 def moves_of(geometry: Geometry, profile: str, rule: Rule) -> Moves:
@@ -112,7 +119,7 @@ def spread(shape: Shape, groups: Groups) -> list[Spot] | None:
 
 def _place(shape: Shape, groups: Groups, rule: Rule) -> list[Spot] | None:
     if shape.wanted == 1:
-        best = min(_rated(shape.kind.profile, groups, rule), key=_cost, default=None)
+        best = min(_rated(shape.kind.profile, groups, rule, enough=1), key=_cost, default=None)
         return None if best is None else [(best[1], best[0].start)]
     found: list[Spot] | None = None
     least = 0
@@ -127,17 +134,26 @@ def _cost(rated: tuple[Move, Board]) -> int:
     return rated[0].cost
 
 
-def _rated(profile: str, groups: Groups, rule: Rule) -> Iterator[tuple[Move, Board]]:
-    """Every board with room for one unit, with its best start, in the order of the boards."""
+def _rated(profile: str, groups: Groups, rule: Rule, enough: int) -> Iterator[tuple[Move, Board]]:
+    """The boards with room for one unit, each with its best start, in the order of the boards.
+
+    Of many boards no more are looked at once ``enough`` were found that no board could better.
+    """
     geometry: Geometry | None = None
+    is_many = sum([len(boards) for boards in groups]) > LOOKED_AT
     for boards in groups:
         for board in boards:
             if board.geometry is not geometry:
                 geometry = board.geometry
                 moves = moves_of(geometry, profile, rule)
+                perfect = moves.least if is_many else -math.inf
             move = moves[board.mask]
             if move is not None and board.use in OPEN and geometry.most(profile, board.counts):
                 yield move, board
+                if move.cost <= perfect:
+                    enough -= 1
+                    if not enough:
+                        return
 
 
 def _on_node(boards: Sequence[Board], shape: Shape, rule: Rule) -> tuple[int, list[Spot]] | None:
@@ -164,36 +180,65 @@ def _on_node(boards: Sequence[Board], shape: Shape, rule: Rule) -> tuple[int, li
     return total, spots
 
 
+class Choices(dict[int, tuple[tuple[int, list[int]], ...]]):
+    """The free starts of a profile for every mask that was asked, each with the blocks it costs.
+
+    A start comes with a list: at each mask, the blocks lost there. The start that blocks the least on an
+    empty board comes first, so that it wins where all cost the same.
+    """
+
+    def __init__(self, geometry: Geometry, profile: str) -> None:
+        super().__init__()
+        worth = geometry.worth
+        spans = sorted(geometry.spans[profile], key=lambda span: (-geometry.future(span.bits), span.start))
+        self._all = [
+            (span, [worth[mask] - worth[mask | span.bits] for mask in range(len(worth))]) for span in spans
+        ]
+
+    def __missing__(self, mask: int) -> tuple[tuple[int, list[int]], ...]:
+        free = tuple((span.start, lost) for span, lost in self._all if not span.bits & mask)
+        self[mask] = free
+        return free
+
+
+@lru_cache(maxsize=512)
+def choices_of(geometry: Geometry, profile: str) -> Choices:
+    """The shared table of free starts for a profile on one kind of board."""
+    return Choices(geometry, profile)
+
+
 def _place_for(profile: str, groups: Groups, term: Term) -> list[Spot] | None:
     """One unit where it breaks up the least room over its term."""
-    rated = list(_rated(profile, groups, blocks_lost))
-    if len(rated) > LOOKED_AT:
-        rated = heapq.nsmallest(LOOKED_AT, rated, key=_cost)
     best: Spot | None = None
-    least = 0.0
-    for move, board in rated:
-        start, cost = _least_over_time(board, profile, move, term)
-        if best is None or cost < least:
-            best, least = (board, start), cost
+    least = math.inf
+    geometry: Geometry | None = None
+    for boards in _short_list(profile, groups):
+        for board in boards:
+            if board.geometry is not geometry:
+                geometry = board.geometry
+                choices = choices_of(geometry, profile)
+            free = choices[board.mask]
+            if not free or board.use not in OPEN:
+                continue
+            periods = _periods(board.mask, board.ends, term)
+            for start, lost in free:
+                cost = 0.0
+                for seconds, mask in periods:
+                    cost += seconds * lost[mask]
+                    if cost >= least:
+                        break
+                else:
+                    if geometry.most(profile, board.counts):
+                        best, least = (board, start), cost
     return None if best is None else [best]
 
 
-def _least_over_time(board: Board, profile: str, move: Move, term: Term) -> tuple[int, float]:
-    """The start on one board that breaks up the least over the term, and the cost in block-seconds.
-
-    The best start by masks alone goes first: it wins where time makes no difference.
-    """
-    worth = board.geometry.worth
-    periods = _periods(board.mask, board.ends, term)
-    start = move.start
-    least = sum([seconds * (worth[mask] - worth[mask | move.bits]) for seconds, mask in periods])
-    for span in board.geometry.spans[profile]:
-        bits = span.bits
-        if not bits & board.mask and bits != move.bits:
-            cost = sum([seconds * (worth[mask] - worth[mask | bits]) for seconds, mask in periods])
-            if cost < least:
-                start, least = span.start, cost
-    return start, least
+def _short_list(profile: str, groups: Groups) -> Groups:
+    """All boards where they are few; of many, those that cost the least by masks alone."""
+    if sum([len(boards) for boards in groups]) <= LOOKED_AT:
+        return groups
+    nearest = heapq.nsmallest(LOOKED_AT, _rated(profile, groups, blocks_lost, LOOKED_AT), key=_cost)
+    return [[board for _, board in nearest]]
 
 
 def _periods(mask: int, ends: Ends, term: Term) -> list[tuple[float, int]]:
