@@ -97,6 +97,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
                 share_milli=sum(slot.share_milli for slot in grant.slots),
                 cost_milli=grant.cost_milli,
                 policy_version=version,
+                demand_version=snapshot.demand.version,
                 load_pattern=request.load_pattern,
                 starts_at=now,
                 not_after=until[request.pk],

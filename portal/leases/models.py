@@ -124,6 +124,7 @@ class Lease(models.Model):
     share_milli = models.PositiveIntegerField()
     cost_milli = models.PositiveBigIntegerField()
     policy_version = models.PositiveIntegerField(default=0)
+    demand_version = models.PositiveIntegerField(default=0)
     load_pattern = models.CharField(max_length=20, blank=True)
     starts_at = models.DateTimeField()
     not_after = models.DateTimeField()

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, get_args
 
+from scheduler.engine.demand import Demand
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
+from scheduler.engine.place.statistics import Form
 
 VERSION = 2
 MODES = frozenset(get_args(Mode))
@@ -37,6 +39,7 @@ def snapshot_to_json(snapshot: Snapshot) -> bytes:
         "devices": devices,
         "held": [_held_row(h) for h in snapshot.held],
         "queue": [_claim_row(c) for c in snapshot.queue],
+        "demand": _demand_row(snapshot.demand),
         "quotas": [[q.team_id, q.parent_id, q.ceiling_milli, q.used_milli, q.name] for q in snapshot.quotas],
     }
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
@@ -53,6 +56,7 @@ def snapshot_from_json(data: bytes) -> Snapshot:
         held=_rows(document, "held", _held),
         queue=_rows(document, "queue", _claim),
         quotas=_rows(document, "quotas", _quota),
+        demand=_demand(document),
     )
 
 
@@ -63,7 +67,7 @@ def _document(data: bytes) -> dict[str, Any]:
         raise BadSnapshot("snapshot", f"not JSON ({error})") from None
     if not isinstance(document, dict) or document.get("v") != VERSION:
         raise BadSnapshot("snapshot", f"not version {VERSION}")
-    if document.keys() != {"v", "taken_at", *TABLES}:
+    if document.keys() != {"v", "taken_at", "demand", *TABLES}:
         raise BadSnapshot("snapshot", "fields are missing or unknown")
     return document
 
@@ -85,6 +89,34 @@ def _rows(document: dict[str, Any], table: str, read: Callable[[Row], T]) -> tup
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             raise BadSnapshot(f"{table}[{at}]", str(error)) from None
     return tuple(rows)
+
+
+def _demand_row(demand: Demand) -> Row | None:
+    if not demand.version:
+        return None
+    return [demand.version, [[*form, number] for form, number in demand.forms], demand.prices]
+
+
+def _demand(document: dict[str, Any]) -> Demand:
+    if document["demand"] is None:
+        return Demand()
+    try:
+        version, forms, prices = _list(document["demand"])
+        return Demand(
+            _int(version, 1),
+            tuple(_form(_list(row)) for row in _list(forms)),
+            tuple((_int(size, 1), float(price)) for size, price in _list(prices)),
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadSnapshot("demand", str(error)) from None
+
+
+def _form(row: Row) -> tuple[Form, int]:
+    cpu, memory, milli, boards, models, number = row
+    if _int(milli, 0) > 1000:
+        raise ValueError(f"{milli} thousandths of a board")
+    form = Form(_int(cpu, 0), _int(memory, 0), milli, _int(boards, 0), _text(models))
+    return form, _int(number, 1)
 
 
 def _profile_row(p: Profile) -> Row:

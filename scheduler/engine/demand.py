@@ -34,6 +34,9 @@ class Demand(NamedTuple):
         return forms
 
 
+USUAL_DEMAND = Demand()
+
+
 def learned(version: int, forms: Iterable[Form]) -> Demand | None:
     """What these requests look like; None when they are fewer than ENOUGH. Solves a small linear program."""
     numbers = counted(forms)

@@ -27,25 +27,23 @@ from scheduler.engine.columns import (
     Columns,
     columns,
 )  # fmt: skip
+from scheduler.engine.demand import Demand
 from scheduler.engine.host import Host
 from scheduler.engine.place.fill import Spot
 from scheduler.engine.place.index import NOWHERE
 from scheduler.engine.place.policy import Decider, PlacePolicy
-from scheduler.engine.place.statistics import Form
-from scheduler.engine.place.usual import USUAL
 from scheduler.engine.shape import Kind, Shape
 from scheduler.engine.suit import penalties
 
 USES = {"": IDLE, "exclusive": 1, "mig": 2, "mps": 3, "memlimit": 4, "timeslice": 5}
 FIRST_ROWS = 16
-
-Demand = tuple[tuple[Form, int], ...]
+APART = 0.1  # of an idle board: what spanning one link domain more costs
 
 
 class Fleet:
     """Whole boards and shares placed over columns; whoever changes a board says so by ``refresh``.
 
-    ``demand`` is what requests look like, as (form, number); empty means the usual mix.
+    ``demand`` is what requests look like.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class Fleet:
         boards: Sequence[Board],
         hosts: Mapping[int, Host],
         policy: PlacePolicy,
-        demand: Demand = (),
+        demand: Demand,
         keep_better: float = 0.0,
     ) -> None:
         self._nodes = by_node(boards)
@@ -67,7 +65,7 @@ class Fleet:
         self._wants: dict[Shape, int] = {}
         self._kinds: dict[Kind, int] = {}
         at = self._idle_columns()
-        tables = _tables(policy, demand or USUAL, self._models, at)
+        tables = _tables(policy, demand, self._models, at)
         for board in boards:
             self._copy(at, board)
         at.totals[0] = int((WHOLE - at.free[at.free >= 0]).sum())
@@ -85,10 +83,11 @@ class Fleet:
         )
         at.serves[:] = False
         for row, group in enumerate(self._nodes):
-            links = {
-                name: number for number, name in enumerate(dict.fromkeys(b.device.domain for b in group))
-            }
-            at.link[row, : len(group)] = [links[board.device.domain] for board in group]
+            devices = [board.device for board in group]
+            at.link[row, : len(group)] = _numbered([device.domain for device in devices])
+            at.numa[row, : len(group)] = _numbered([device.numa for device in devices])
+            at.switch[row, : len(group)] = _numbered([device.switch for device in devices])
+            at.apart[row] = APART * self._board_worth * (at.link[row].max() > 0)
         return at
 
     def spots(self, shape: Shape) -> list[Spot] | None:
@@ -176,17 +175,20 @@ class Fleet:
         at.better[number][np.isinf(at.better[number])] = 0.0
 
 
+def _numbered(names: Sequence[str | int | None]) -> list[int]:
+    """Equal names get equal numbers, from 0 in order of appearance."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
 @lru_cache(maxsize=32)
 def _cached_tables(
     policy: PlacePolicy, demand: Demand, models: tuple[str, ...], most: int, scale: tuple[int, int]
 ) -> Any:
-    forms: dict[Form, int] = {}
-    for form, number in demand:
-        forms[form] = forms.get(form, 0) + number
     cpu, gpu = scale
     biggest = columns([cpu], [PLENTY], [0], [most])
     biggest.free[:] = gpu // most
-    return policy.tables(forms, models, biggest)
+    return policy.tables(demand.counts(), models, biggest)
 
 
 def _tables(policy: PlacePolicy, demand: Demand, models: tuple[str, ...], at: Columns) -> Any:

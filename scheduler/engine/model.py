@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from scheduler.engine.demand import USUAL_DEMAND, Demand
+
 Mode = Literal["exclusive", "mig", "mps", "memlimit", "timeslice"]
 SHARED_MODES: frozenset[str] = frozenset({"mps", "memlimit", "timeslice"})
 
@@ -155,6 +157,7 @@ class Snapshot:
     held: tuple[Held, ...]
     queue: tuple[Claim, ...]
     quotas: tuple[TeamQuota, ...]
+    demand: Demand = USUAL_DEMAND
 
 
 @dataclass(frozen=True, slots=True)

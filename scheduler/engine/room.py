@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Self
 
 from scheduler.engine.board import Board, by_node
+from scheduler.engine.demand import USUAL_DEMAND, Demand
 from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
-from scheduler.engine.fleet import Demand, Fleet
+from scheduler.engine.fleet import Fleet
 from scheduler.engine.host import Host
 from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
 from scheduler.engine.place.fill import Groups, Spot
@@ -27,7 +28,7 @@ class Room:
         boards: Sequence[Board],
         budget: Budget,
         policy: Policy,
-        demand: Demand = (),
+        demand: Demand = USUAL_DEMAND,
     ) -> None:
         self.now = now
         self.policy = policy
@@ -46,7 +47,7 @@ class Room:
     def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Self:
         """The state a snapshot describes. Raises UnknownPolicy for a placement rule that does not exist."""
         boards = _boards(snapshot.nodes, snapshot.devices)
-        state = cls(snapshot.taken_at, boards, Budget(snapshot.quotas), policy)
+        state = cls(snapshot.taken_at, boards, Budget(snapshot.quotas), policy, snapshot.demand)
         for held in in_order(snapshot.held):
             board = state.board_of.get(held.device_id)
             if board is not None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scheduler.engine import snapshot_from_json, snapshot_to_json
+from scheduler.engine.demand import learned
 from scheduler.engine.errors import BadSnapshot
+from scheduler.engine.place.statistics import Form
 from tests.engine.builder import Cluster
 
 
@@ -30,6 +33,22 @@ def test_a_snapshot_comes_back_equal_from_its_bytes(full: Cluster) -> None:
 
     assert snapshot_from_json(data) == snapshot
     assert snapshot_to_json(snapshot_from_json(data)) == data
+
+
+def test_learned_demand_travels_with_the_snapshot(full: Cluster) -> None:
+    demand = learned(3, [Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), Form(0, 0, 1000, 2, "")] * 100)
+    assert demand is not None
+    snapshot = replace(full.snapshot(), demand=demand)
+
+    assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize("demand", [[], [1, [], {}], [0, [], []], [1, [[0, 0, 1001, 1, "", 1]], []], "usual"])
+def test_demand_that_makes_no_sense_is_refused(full: Cluster, demand: Any) -> None:
+    document = json.loads(snapshot_to_json(full.snapshot())) | {"demand": demand}
+
+    with pytest.raises(BadSnapshot, match="demand"):
+        snapshot_from_json(json.dumps(document).encode())
 
 
 def test_boards_of_one_kind_are_written_once(full: Cluster) -> None:

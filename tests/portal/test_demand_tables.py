@@ -59,7 +59,7 @@ def test_an_equal_mix_makes_no_new_version(world: World) -> None:
 def test_a_mix_that_changed_makes_the_next_version_and_keeps_the_old(world: World) -> None:
     asked(world, "h100", ENOUGH)
     learning.learn(now=world.now)
-    asked(world, "", ENOUGH)
+    asked(world, "l40s-quarter", ENOUGH)
 
     made = learning.learn(now=world.now)
 
