@@ -7,11 +7,10 @@ from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
+from a2wsgi import WSGIMiddleware
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
-
-from portal.common.wsgi import ThreadedWsgi
 
 HTTP_THREADS = 4
 
@@ -36,7 +35,7 @@ async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
 
 application = ProtocolTypeRouter(
     {
-        "http": ThreadedWsgi(cast(Any, _wsgi), workers=HTTP_THREADS),
+        "http": WSGIMiddleware(cast(Any, _wsgi), workers=HTTP_THREADS),
         "websocket": URLRouter(sockets.routes),
         "lifespan": _lifespan,
     }
