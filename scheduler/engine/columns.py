@@ -30,9 +30,11 @@ class Columns(NamedTuple):
     """What is free, per node (N) and per board (N x G).
 
     ``free`` is what is left of a board by its tighter side, -1 where there is no such board; ``share`` is
-    the compute share left. ``use`` is 0 for idle, else the number of the mode that lives there; ``link``
-    numbers the link domains of a node; ``serves`` says which boards can serve a kind, ``better`` what it
-    costs that a board is better than the kind needs or stands elsewhere (the last cell: any of the node).
+    the compute share left. ``use`` is 0 for idle, else the number of the mode that lives there. ``link``
+    numbers the link domains of a node, ``numa`` and ``switch`` its NUMA nodes and PCIe switches; ``apart``
+    is what a link domain more costs a request for several boards, 0 where a node has only one. ``serves``
+    says which boards can serve a kind, ``better`` what it costs that a board is better than the kind needs
+    or stands elsewhere (the last cell: any of the node).
     ``totals`` holds the demand that arrived so far and the fleet's capacity, in thousandths of boards.
     """
 
@@ -43,6 +45,9 @@ class Columns(NamedTuple):
     share: Ints
     use: Ints
     link: Ints
+    numa: Ints
+    switch: Ints
+    apart: Floats
     team: Ints
     board_memory: Ints
     clients: Ints
@@ -66,6 +71,9 @@ def columns(
         share=np.where(present, WHOLE, 0).astype(np.int64),
         use=np.zeros((nodes, most), np.int64),
         link=np.zeros((nodes, most), np.int64),
+        numa=np.zeros((nodes, most), np.int64),
+        switch=np.zeros((nodes, most), np.int64),
+        apart=np.zeros(nodes),
         team=np.zeros((nodes, most), np.int64),
         board_memory=np.full((nodes, most), board_memory, np.int64),
         clients=np.full((nodes, most), PLENTY, np.int64),

@@ -36,6 +36,7 @@ NOWHERE = -1
 SAME = 1e-9  # costs closer than this are a tie, and a tie goes to the first node
 NEVER = np.inf
 MARKS = 8
+FARTHEST = 1 << 60
 
 
 class Index(NamedTuple):
@@ -109,6 +110,8 @@ def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: A
     """Rate the node anew for the want (kernel)."""
     cost, board, marks = rate(at, want, node, tables)
     cost += want[COUNT] * at.better[want[KIND], node, board]  # board -1: the last cell, any of the node
+    if at.apart[node] > 0 and want[COUNT] > 1 and want[USE] == EXCLUSIVE and cost < NEVER:
+        cost += at.apart[node] * links_apart(at, want, node)
     old = index.cost[row, node]
     index.cost[row, node] = cost
     index.pick[row, node] = (board + 1) | (marks << 8)
@@ -184,28 +187,86 @@ def boards_of(at: Columns, index: Index, wants: Ints, row: int, node: int) -> in
 def whole_boards(at: Columns, want: Ints, node: int) -> int:
     """Idle boards for the want, one bit each (kernel).
 
-    From the smallest link domain that has enough, else the biggest one first; inside it the first ones.
+    As few link domains as possible, then NUMA nodes, then PCIe switches; of equally tight places the one
+    that leaves the least behind, so that bigger domains stay whole; then the first.
     """
-    chosen, need, most = 0, want[COUNT], at.free.shape[1]
+    most, open_boards, count = at.free.shape[1], 0, 0
+    for board in range(most):
+        if fits_board(at, want, node, board):
+            open_boards |= 1 << board
+            count += 1
+    chosen, need = 0, want[COUNT]
+    if count <= need:
+        return open_boards
     while need > 0:
-        found, size = NOWHERE, 0
-        for first in range(most):
-            if (chosen >> first) & 1 or not fits_board(at, want, node, first):
-                continue
-            link, here = at.link[node, first], 0
-            for board in range(most):
-                if at.link[node, board] == link and not (chosen >> board) & 1:
-                    here += fits_board(at, want, node, board)
-            if found == NOWHERE or (here < size if min(here, size) >= need else here > size):
-                found, size = first, here
-        if found == NOWHERE:
-            return chosen
-        link = at.link[node, found]
-        for board in range(found, most):
-            if need and at.link[node, board] == link and fits_board(at, want, node, board):
-                chosen |= 1 << board
-                need -= 1
+        best, found, seen = FARTHEST, 0, 0
+        for seed in range(most):
+            if ((open_boards & ~seen) >> seed) & 1:
+                key, got, mates = around(at, node, open_boards, chosen, seed, need)
+                seen |= mates
+                if key < best:
+                    best, found = key, got
+        open_boards &= ~found
+        chosen |= found
+        for board in range(most):
+            need -= (found >> board) & 1
     return chosen
+
+
+def around(
+    at: Columns, node: int, open_boards: int, chosen: int, seed: int, need: int
+) -> tuple[int, int, int]:
+    """Up to ``need`` open boards of the seed's NUMA node, those of its switch first (kernel).
+
+    Answers how far they are from ideal (digits of 64: a new link domain, boards missing in the domain and
+    in the NUMA node, a new NUMA node, switches, boards left behind in domain, NUMA node and switch), the
+    boards, and all open boards of the seed's switch.
+    """
+    link, numa, switch = at.link[node, seed], at.numa[node, seed], at.switch[node, seed]
+    new_link, new_numa, in_link, in_numa, mates, others = 1, 1, 0, 0, 0, 0
+    got, size, in_switch = 0, 0, 0
+    for board in range(at.free.shape[1]):
+        if at.link[node, board] != link:
+            continue
+        is_near = at.numa[node, board] == numa
+        if (chosen >> board) & 1:
+            new_link = 0
+            new_numa = 0 if is_near else new_numa
+        elif (open_boards >> board) & 1:
+            in_link += 1
+            in_numa += is_near
+            if is_near and at.switch[node, board] == switch:
+                in_switch += 1
+                mates |= 1 << board
+                if size < need:
+                    got |= 1 << board
+                    size += 1
+            elif is_near:
+                others |= 1 << board
+    left_in_switch, switches, last = in_switch - size, 1, -1
+    for board in range(at.free.shape[1]):
+        if size < need and (others >> board) & 1:
+            got |= 1 << board
+            size += 1
+            if at.switch[node, board] != last:
+                switches += 1
+                last = at.switch[node, board]
+    key = new_link * 64 + max(need - in_link, 0)
+    key = ((key * 64 + need - size) * 64 + new_numa) * 64 + switches
+    key = ((key * 64 + in_link - size) * 64 + in_numa - size) * 64 + left_in_switch
+    return key, got, mates
+
+
+def links_apart(at: Columns, want: Ints, node: int) -> int:
+    """How many link domains more than one the want's boards span on the node (kernel)."""
+    boards, apart = whole_boards(at, want, node), -1
+    for board in range(at.free.shape[1]):
+        is_new = (boards >> board) & 1
+        for earlier in range(board):
+            if (boards >> earlier) & 1 and at.link[node, earlier] == at.link[node, board]:
+                is_new = 0
+        apart += is_new
+    return apart
 
 
 def changed(index: Index, node: int) -> None:
