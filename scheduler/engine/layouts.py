@@ -1,12 +1,12 @@
-"""Layouts of one kind of board: which sets of slices are legal, and what each strands."""
+"""Layouts of one kind of board: which sets of slices are legal, what each strands, which to change to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from scheduler.engine.geometry import Geometry, Span, geometry_of
-from scheduler.engine.model import Device
+from scheduler.engine.model import Claim, Device
 
 Placed = tuple[tuple[str, int], ...]
 
@@ -112,6 +112,110 @@ def _idle_multiprocessors(layout: Placed, sm: Multiprocessors) -> int | None:
 
 def _milli(part: int, whole: int) -> int:
     return round(part * 1000 / whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """An idle board and the layout it should be pinned to, sorted by start."""
+
+    device_id: int
+    layout: Placed
+
+
+def repartition(idle: Sequence[Device], waiting: Sequence[Claim]) -> tuple[Repartition, ...]:
+    """Which idle boards should change their pinned layout so that waiting MIG claims could start.
+
+    ``idle`` are open boards on which nothing lives, ``waiting`` the claims that lack room, in queue
+    order; claims of other modes and boards without a pinned layout are passed over. Each claim gets its
+    units on one node: in positions that are pinned already where they suffice, else by cutting the
+    fewest boards anew. A new layout keeps the old positions that still fit and is filled up, so that
+    nothing more could be added. The same input gives the same answer; nothing is changed here.
+    """
+    nodes: dict[int, list[_Cut]] = {}
+    for device in idle:
+        if device.layout is not None and not device.blocked:
+            nodes.setdefault(device.node_id, []).append(_Cut(device))
+    for claim in waiting:
+        if claim.mode == "mig" and claim.count > 0:
+            _cut_for(claim, list(nodes.values()))
+    cuts = [cut for node in nodes.values() for cut in node if cut.is_new]
+    return tuple(Repartition(cut.device.id, cut.layout()) for cut in cuts)
+
+
+class _Cut:
+    """An idle board on paper: its pinned positions and those given to waiting claims."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.bare = replace(device, layout=None)
+        self.pinned = geometry_of(device)
+        self.free = geometry_of(self.bare)
+        self.taken: Placed = ()
+        self.mask = 0
+        self.is_new = False
+
+    def places(self, profile: str, wanted: int, is_pinned: bool) -> list[tuple[str, int]]:
+        """Where up to so many units would stand, in pinned positions or anywhere."""
+        geometry = self.pinned if is_pinned and not self.is_new else self.free
+        if not geometry.offers(profile):
+            return []
+        most = geometry.most(profile, _counts(self.taken))
+        count = min(wanted, most, geometry.units(profile, self.mask))
+        return [(profile, start) for start in geometry.starts(profile, self.mask, count)]
+
+    def take(self, places: Sequence[tuple[str, int]]) -> None:
+        """Give positions to a claim; one that is not pinned makes the layout a new one."""
+        self.taken = (*self.taken, *places)
+        self.mask = mask_of(self.free, self.taken)
+        self.is_new = self.is_new or any(place not in (self.device.layout or ()) for place in places)
+
+    def layout(self) -> Placed:
+        """The positions given away, the old ones that still fit, and the largest that fill the rest."""
+        held = self.taken
+        for place in self.device.layout or ():
+            if place in legal_placements(self.bare, held):
+                held = (*held, place)
+        while left := legal_placements(self.bare, held):
+            sizes = self.free.profiles
+            held = (*held, max(left, key=lambda one: (sizes[one[0]].slices, "+" not in one[0], -one[1])))
+        return tuple(sorted(held, key=lambda place: place[1]))
+
+
+def _cut_for(claim: Claim, nodes: Sequence[list[_Cut]]) -> None:
+    best: list[tuple[_Cut, list[tuple[str, int]]]] | None = None
+    fewest = 0
+    for cuts in nodes:
+        able = [cut for cut in cuts if not claim.models or cut.device.model in claim.models]
+        found = _on_node(claim, able)
+        news = sum(1 for cut, places in found or () if not cut.is_new and _is_new(cut, places))
+        if found is not None and (best is None or news < fewest):
+            best, fewest = found, news
+    for cut, places in best or ():
+        cut.take(places)
+
+
+def _on_node(claim: Claim, cuts: Sequence[_Cut]) -> list[tuple[_Cut, list[tuple[str, int]]]] | None:
+    """Places for all units of a claim on one node: pinned ones first, or anywhere where those hinder."""
+    return _fill(claim, cuts, (True, False)) or _fill(claim, cuts, (False,))
+
+
+def _fill(
+    claim: Claim, cuts: Sequence[_Cut], passes: tuple[bool, ...]
+) -> list[tuple[_Cut, list[tuple[str, int]]]] | None:
+    need = claim.count
+    found: dict[int, tuple[_Cut, list[tuple[str, int]]]] = {}
+    for is_pinned in passes:
+        for cut in sorted(cuts, key=lambda one: not one.is_new):
+            if not need or cut.device.id in found:
+                continue
+            if places := cut.places(claim.profile, need, is_pinned):
+                found[cut.device.id] = (cut, places)
+                need -= len(places)
+    return None if need else list(found.values())
+
+
+def _is_new(cut: _Cut, places: Sequence[tuple[str, int]]) -> bool:
+    return any(place not in (cut.device.layout or ()) for place in places)
 
 
 def mask_of(geometry: Geometry, layout: Iterable[tuple[str, int]]) -> int:

@@ -7,14 +7,16 @@ import pytest
 from nodeagent.protocol.boards import all_boards, board
 from scheduler.engine.layouts import (
     Multiprocessors,
+    Repartition,
     is_legal,
     layouts,
     legal_placements,
     maximal_layouts,
+    repartition,
     stranded,
 )
 from scheduler.engine.model import Device
-from tests.engine.builder import device
+from tests.engine.builder import Cluster, device
 
 SEVEN = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
 WITH_DOUBLE = (*SEVEN, "1g.20gb")
@@ -146,3 +148,73 @@ def test_a_slice_that_only_a_used_up_profile_could_cover_is_unusable() -> None:
     left = stranded(where, (("1g.6gb+me", 0),))
 
     assert (left.free_slices, left.unusable_slices) == (3, 3)
+
+
+ONES = tuple(("1g.10gb", start) for start in range(7))
+HALVES = (("4g.40gb", 0), ("3g.40gb", 4))
+
+
+def test_an_idle_board_is_cut_anew_for_a_slice_that_its_layout_lacks(cluster: Cluster) -> None:
+    idle = [device("h100-80gb", SEVEN, id=1, layout=ONES)]
+    waiting = [cluster.request("half", "3g.40gb")]
+
+    (change,) = repartition(idle, waiting)
+
+    assert change.device_id == 1
+    assert ("3g.40gb", 4) in change.layout
+    assert set(ONES[:4]) <= set(change.layout)
+
+
+def test_a_new_layout_is_legal_and_full(cluster: Cluster) -> None:
+    bare = device("h100-80gb")
+    idle = [device("h100-80gb", id=1, layout=HALVES)]
+    waiting = [cluster.request("a", "1g.10gb"), cluster.request("b", "2g.20gb")]
+
+    (change,) = repartition(idle, waiting)
+
+    assert is_legal(bare, change.layout)
+    assert legal_placements(bare, change.layout) == ()
+
+
+def test_no_board_is_cut_when_pinned_positions_suffice(cluster: Cluster) -> None:
+    idle = [device("h100-80gb", SEVEN, id=1, layout=ONES), device("h100-80gb", SEVEN, id=2, layout=HALVES)]
+    waiting = [cluster.request("half", "3g.40gb"), cluster.request("one", "1g.10gb")]
+
+    assert repartition(idle, waiting) == ()
+
+
+def test_one_new_layout_serves_several_claims_before_another_board_is_cut(cluster: Cluster) -> None:
+    idle = [device("h100-80gb", SEVEN, id=number, layout=ONES) for number in (1, 2)]
+    waiting = [cluster.request("a", "3g.40gb"), cluster.request("b", "4g.40gb")]
+
+    assert repartition(idle, waiting) == (Repartition(1, HALVES),)
+
+
+def test_units_of_a_gang_are_cut_on_one_node_or_not_at_all(cluster: Cluster) -> None:
+    idle = [
+        device("h100-80gb", SEVEN, id=1, node_id=1, layout=ONES),
+        device("h100-80gb", SEVEN, id=2, node_id=2, layout=ONES),
+        device("h100-80gb", SEVEN, id=3, node_id=2, layout=ONES),
+    ]
+
+    pair = repartition(idle, [cluster.request("pair", "7g.80gb", count=2)])
+    trio = repartition(idle, [cluster.request("trio", "7g.80gb", count=3)])
+
+    assert [change.device_id for change in pair] == [2, 3]
+    assert trio == ()
+
+
+def test_a_board_with_too_few_pinned_positions_is_cut_for_all_units(cluster: Cluster) -> None:
+    layout = (("1g.10gb", 0), ("2g.20gb", 2), ("3g.40gb", 4))
+    idle = [device("h100-80gb", SEVEN, id=1, layout=layout)]
+
+    (change,) = repartition(idle, [cluster.request("five", "1g.10gb", count=5)])
+
+    assert sum(1 for name, _ in change.layout if name == "1g.10gb") >= 5
+
+
+def test_boards_without_a_pinned_layout_and_other_modes_are_left_alone(cluster: Cluster) -> None:
+    idle = [device("h100-80gb", SEVEN, id=1), device("h100-80gb", SEVEN, id=2, layout=ONES)]
+
+    assert repartition(idle, [cluster.request("whole"), cluster.request("nine", "9g.90gb")]) == ()
+    assert repartition(idle[:1], [cluster.request("half", "3g.40gb")]) == ()
