@@ -160,6 +160,7 @@ class OfferAnswer(Shape):
     count = s.IntegerField()
     duration_s = s.IntegerField()
     starts_at = s.DateTimeField()
+    is_now = s.BooleanField()
     price = Money()
 
 

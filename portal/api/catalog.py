@@ -174,6 +174,7 @@ def offer_row(offer: Offer) -> Row:
         "count": offer.count,
         "duration_s": offer.duration_s,
         "starts_at": instant(offer.starts_at),
+        "is_now": offer.is_now,
         "price": money(offer.quote.amount_micro, offer.quote.currency),
     }
 

@@ -127,7 +127,7 @@ def quote(
                 (
                     "or",
                     f"{offer['count']} × {offer['flavor']} for {words.span(offer['duration_s'])}:"
-                    f" {words.when(offer['starts_at'])}, {words.money(offer['price'])}",
+                    f" {'now' if offer['is_now'] else words.when(offer['starts_at'])}, {words.money(offer['price'])}",
                 )
                 for offer in found["offers"]
             ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from itertools import islice
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -18,25 +19,27 @@ from portal.leases.reasons import sentence
 from portal.leases.services import PRIORITIES
 from portal.policies.selectors import active_policy
 from portal.teams.models import Team
-from scheduler.engine import forecast, snapshot_from_json
+from scheduler.engine import counter_offers, forecast, snapshot_from_json
 from scheduler.engine import free_units as engine_free_units
-from scheduler.engine.model import Claim, Forecast, Snapshot
+from scheduler.engine.model import Claim, Snapshot
+from scheduler.engine.nearest import Change, ChangeKind
 
 SNAPSHOT_KEY = "berth:snapshot"
 HORIZON_S = 14 * 86_400
+MOST_OFFERS = 5
 __all__ = ["Offer", "Preview", "estimates", "free_units", "preview", "published_snapshot", "sentence"]
-OfferKind = Literal["smaller", "other", "fewer", "shorter", "later"]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Another request that could be made instead, with its start and price."""
 
-    kind: OfferKind
+    kind: ChangeKind
     flavor: Flavor
     count: int
     duration_s: int
     starts_at: datetime
+    is_now: bool
     quote: pricing.Quote
 
 
@@ -76,35 +79,42 @@ def free_units() -> dict[int, int | None]:
 
 
 def preview(
-    *, team: Team, flavor: Flavor, count: int, duration_s: int, priority: str = "normal", now: datetime
+    *,
+    team: Team,
+    flavor: Flavor,
+    count: int,
+    duration_s: int,
+    priority: str = "normal",
+    now: datetime,
+    instead_of: LeaseRequest | None = None,
 ) -> Preview:
-    """Return earliest start, reasons and up to five counter-offers. Changes nothing."""
+    """Return earliest start, reasons and up to five counter-offers. Changes nothing.
+
+    ``instead_of`` is a waiting request that this one would replace: it is thought away from the queue.
+    """
     snapshot = published_snapshot()
     if snapshot is None:
         return Preview(None, None, None, [], [])
+    if instead_of is not None:
+        snapshot = replace(snapshot, queue=tuple(c for c in snapshot.queue if c.id != instead_of.pk))
     rank = PRIORITIES.get(priority, 0)
     wanted = _claim(-1, team, flavor, count, duration_s, rank, snapshot)
-    others = _alternatives(flavor, count, duration_s)
-    claims = [wanted] + [
-        _claim(-2 - i, team, f, n, s, rank, snapshot) for i, (_kind, f, n, s) in enumerate(others)
-    ]
-    answers = forecast(snapshot, active_policy(), claims, horizon_s=HORIZON_S)
-    found = answers[wanted.id]
+    others = {
+        -2 - at: (f, n, s, _claim(-2 - at, team, f, n, s, rank, snapshot))
+        for at, (f, n, s) in enumerate(_alternatives(flavor, count, duration_s))
+    }
+    found, changes = counter_offers(
+        snapshot, active_policy(), wanted, [claim for *_, claim in others.values()], horizon_s=HORIZON_S
+    )
     is_now = found.starts_at is not None and found.starts_at <= snapshot.taken_at
-    offers: list[Offer] = []
-    if not is_now:
-        for (kind, f, n, s), claim in zip(others, claims[1:], strict=True):
-            offer = _offer(kind, f, n, s, answers[claim.id], found, now)
-            if offer is not None:
-                offers.append(offer)
-    offers.sort(key=lambda o: (o.starts_at, -o.quote.amount_micro))
     starts_at = None if found.starts_at is None else max(found.starts_at, now)
+    offers = () if is_now else _offers(changes, others, snapshot, now)
     return Preview(
         starts_at=now if is_now else starts_at,
         is_now=is_now,
         position=found.position,
         reasons=[{"code": r.code, **r.detail} for r in found.reasons],
-        offers=offers[:5],
+        offers=list(islice(offers, MOST_OFFERS)),
         is_impossible=found.is_impossible,
     )
 
@@ -140,43 +150,39 @@ def _claim(
     )
 
 
-Alternative = tuple[OfferKind, Flavor, int, int]
+Alternative = tuple[Flavor, int, int]
 
 
 def _alternatives(flavor: Flavor, count: int, duration_s: int) -> list[Alternative]:
-    """Return what else could be asked for: fewer, shorter, smaller on the same model, another model."""
-    found: list[Alternative] = []
-    if count > 1:
-        found.append(("fewer", flavor, count // 2, duration_s))
-    if duration_s > 2 * 3600:
-        found.append(("shorter", flavor, count, duration_s // 2))
-    rest: Iterable[Flavor] = (
-        Flavor.objects.filter(is_active=True).exclude(pk=flavor.pk).select_related("device_model")
-    )
-    for other in rest:
-        if not other.min_duration_s <= duration_s <= other.max_duration_s or count > other.max_count:
-            continue
-        if other.device_model_id == flavor.device_model_id and other.memory_mib < flavor.memory_mib:
-            found.append(("smaller", other, count, duration_s))
-        elif other.memory_mib >= flavor.memory_mib and other.memory_mib <= 3 * flavor.memory_mib:
-            found.append(("other", other, count, duration_s))
-    return found[:12]
+    """Return all that could be asked for instead: fewer, shorter, and every other flavor in this amount.
+
+    Which of them are near enough to be offered the engine says (``scheduler.engine.nearest``).
+    """
+    found: list[Alternative] = [(flavor, fewer, duration_s) for fewer in range(count - 1, 0, -1)]
+    if duration_s >= 2 * max(flavor.min_duration_s, 3600):
+        found.append((flavor, count, duration_s // 2))
+    rest = Flavor.objects.filter(is_active=True, max_count__gte=count).exclude(pk=flavor.pk)
+    found += [
+        (other, count, duration_s)
+        for other in rest.select_related("device_model")
+        if other.min_duration_s <= duration_s <= other.max_duration_s
+    ]
+    return found
 
 
-def _offer(
-    kind: OfferKind,
-    flavor: Flavor,
-    count: int,
-    duration_s: int,
-    other: Forecast,
-    wanted: Forecast,
+def _offers(
+    changes: Iterable[Change],
+    others: Mapping[int, tuple[Flavor, int, int, Claim]],
+    snapshot: Snapshot,
     now: datetime,
-) -> Offer | None:
-    """Return the alternative as an offer when it starts earlier than what was asked for."""
-    if other.starts_at is None or (wanted.starts_at is not None and other.starts_at >= wanted.starts_at):
-        return None
-    try:
-        price = pricing.quote(flavor, count=count, duration_s=duration_s, starts_at=now)
-    except BerthError:
-        return None
-    return Offer(kind, flavor, count, duration_s, max(other.starts_at, now), price)
+) -> Iterator[Offer]:
+    """Return the changes with their prices, as they come; what has no price is no offer."""
+    for change in changes:
+        flavor, count, duration_s, _ = others[change.claim.id]
+        try:
+            price = pricing.quote(flavor, count=count, duration_s=duration_s, starts_at=now)
+        except BerthError:
+            continue
+        is_now = change.starts_at <= snapshot.taken_at
+        starts_at = now if is_now else max(change.starts_at, now)
+        yield Offer(change.kind, flavor, count, duration_s, starts_at, is_now, price)

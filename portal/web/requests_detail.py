@@ -40,16 +40,18 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     if live is not None and request.GET.get("show") != "request":
         return _follow(request, live)
     (row,) = request_rows([found])
+    offers = _offers(found, row.starts_at, now)
     context: dict[str, Any] = {
         "request_row": row,
         "asked": found,
         "leases": lease_rows(leases, now=now),
         "steps": request_steps(found, leases, starts_at=row.starts_at),
         "reasons": [forecasting.sentence(reason) for reason in found.reasons],
-        "offers": _offers(found, row.starts_at, now),
+        "offers_now": [offer for offer in offers if offer.is_now],
+        "offers_sooner": [offer for offer in offers if not offer.is_now],
         "may_withdraw": may_withdraw(rights, found),
         "decision": _decision(rights, found),
-        "priority": next((name for name, rank in PRIORITIES.items() if rank == found.priority), "normal"),
+        "priority": _priority(found),
     }
     return render(request, "web/request_detail.html", context)
 
@@ -84,11 +86,22 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
     if found.state != RequestState.QUEUED:
         return []
     seen = forecasting.preview(
-        team=found.team, flavor=found.flavor, count=found.count, duration_s=found.remaining_s, now=now
+        team=found.team,
+        flavor=found.flavor,
+        count=found.count,
+        duration_s=found.remaining_s,
+        priority=_priority(found),
+        now=now,
+        instead_of=found,
     )
     sooner = [offer for offer in seen.offers if starts_at is None or offer.starts_at < starts_at]
     spec = RequestSpec(flavor=found.flavor.slug, duration_s=found.remaining_s, count=found.count)
-    return offer_views(found.team, sooner, spec=spec, now=now, instead_of=found.uid)
+    return offer_views(found.team, sooner, spec=spec, instead_of=found.uid)
+
+
+def _priority(found: LeaseRequest) -> str:
+    """Return the name of the request's rank."""
+    return next((name for name, rank in PRIORITIES.items() if rank == found.priority), "normal")
 
 
 def _decision(rights: Rights, found: LeaseRequest) -> Decision | None:

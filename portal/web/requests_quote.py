@@ -96,16 +96,16 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
         room=_room(team, cost_milli(flavor, spec.count)),
         offers=[
             *_nearest(team, flavor, spec, nearest, now),
-            *offer_views(team, seen.offers, spec=spec, now=now),
+            *offer_views(team, seen.offers, spec=spec),
         ],
     )
 
 
 def offer_views(
-    team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, now: datetime, instead_of: str = ""
+    team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, instead_of: str = ""
 ) -> list[OfferView]:
     """Return counter-offers as buttons: what differs, when it starts, what it costs."""
-    return [_offer(team, o, title=_difference(o, spec), now=now, instead_of=instead_of) for o in offers]
+    return [_offer(team, o, title=_difference(o, spec), instead_of=instead_of) for o in offers]
 
 
 def _impossible(team: Team, flavor: Flavor, spec: RequestSpec) -> tuple[str, int]:
@@ -122,9 +122,9 @@ def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: dat
     if not 1 <= count < spec.count:
         return []
     price = pricing.quote(flavor, count=count, duration_s=spec.duration_s, starts_at=now)
-    offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, price)
-    shown = _offer(team, offer, title=_difference(offer, spec), now=now)
-    return [replace(shown, starts_at=None, is_now=False)]
+    offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, False, price)
+    shown = _offer(team, offer, title=_difference(offer, spec))
+    return [replace(shown, starts_at=None)]
 
 
 def _room(team: Team, cost: int) -> Room:
@@ -152,9 +152,7 @@ def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
     return what_text(offer.flavor.shown_name, offer.count)
 
 
-def _offer(
-    team: Team, offer: forecasting.Offer, *, title: str, now: datetime, instead_of: str = ""
-) -> OfferView:
+def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str = "") -> OfferView:
     duration = duration_text(offer.duration_s)
     fields = {"team": team.slug, "flavor": offer.flavor.slug, "count": offer.count, "duration": duration}
     if instead_of:
@@ -165,7 +163,7 @@ def _offer(
         text=(_("for %(time)s") if what == title else _("%(what)s for %(time)s"))
         % {"what": what, "time": span(offer.duration_s)},
         starts_at=offer.starts_at,
-        is_now=offer.starts_at <= now,
+        is_now=offer.is_now,
         price=money(offer.quote.amount_micro),
         currency=offer.quote.currency,
         url=f"{reverse('web:request_new')}?{urlencode(fields)}",

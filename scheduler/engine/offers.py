@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
-from scheduler.engine.forecast import forecast
+from scheduler.engine.forecast import HORIZON_S, forecast
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
+from scheduler.engine.nearest import Change, nearest, ranked, varied
+from scheduler.engine.state import EngineState
+
+# Alternatives that a forecast looks at; each one may keep it busy up to its horizon.
+MOST_NOW = 8
+MOST_SOONER = 4
 
 
 def counter_offers(
-    snapshot: Snapshot, policy: Policy, claim: Claim, alternatives: Iterable[Claim]
-) -> list[Forecast]:
-    """The alternatives that would start sooner than ``claim``, the soonest first.
+    snapshot: Snapshot,
+    policy: Policy,
+    claim: Claim,
+    candidates: Iterable[Claim],
+    horizon_s: int = HORIZON_S,
+) -> tuple[Forecast, tuple[Change, ...]]:
+    """The claim's own forecast, and which candidates would start sooner.
 
-    Alternatives are what-ifs with negative ids of their own; equal starts keep the order given. An
-    alternative that never starts, or no sooner than the claim itself, is no offer and left out.
+    Candidates are what-ifs with negative ids of their own. Those that have room now are looked at first,
+    then the nearest of the others; at most MOST_NOW and MOST_SOONER of them. Changes that start now come
+    first, the nearest to what was asked first, then those that start later, the soonest first. A claim that
+    starts now needs no offer; a candidate that never starts, or no sooner than the claim, is none.
     """
-    others = list(alternatives)
-    known = forecast(snapshot, policy, [claim, *others])
-    own = known[claim.id].starts_at
-    starts: list[tuple[datetime, int, Forecast]] = []
-    for at, other in enumerate(others):
-        answer = known[other.id]
-        if answer.starts_at is not None and (own is None or answer.starts_at < own):
-            starts.append((answer.starts_at, at, answer))
-    return [answer for _, _, answer in sorted(starts, key=lambda s: s[:2])]
+    state = EngineState.from_snapshot(snapshot, policy)
+    others = {change.claim.id: change for change in ranked(state, claim, candidates)}
+    now = nearest(state, claim, [change.claim for change in others.values()], most=MOST_NOW)
+    has_room = {change.claim.id for change in now}
+    rest = varied((change for id_, change in others.items() if id_ not in has_room), MOST_SOONER)
+    asked = [change.claim for change in (*now, *rest)]
+    known = forecast(snapshot, policy, [claim, *asked], horizon_s)
+    own = known[claim.id]
+    found = []
+    for other in asked:
+        start = known[other.id].starts_at
+        if start is not None and (own.starts_at is None or start < own.starts_at):
+            change = others[other.id]
+            found.append(Change(change.kind, change.claim, start, change.far))
+    return own, tuple(sorted(found, key=lambda change: (change.starts_at, change.far)))

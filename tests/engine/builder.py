@@ -305,7 +305,8 @@ class Cluster:
 
     def offers(self, claim: Claim, *others: Claim) -> list[int]:
         """The ids of the counter-offers, the soonest first."""
-        return [o.claim_id for o in counter_offers(self.snapshot(), self.policy, claim, others)]
+        _, changes = counter_offers(self.snapshot(), self.policy, claim, others)
+        return [change.claim.id for change in changes]
 
     def free(self, flavor: str, count: int = 1, team: str = "vision", **more: object) -> int:
         """How many such claims could start together now."""

@@ -214,6 +214,8 @@ def test_a_waiting_request_says_why_and_offers_what_starts_sooner(
 
     assert "Why it waits" in text
     assert f'data-refresh-on="request:{request.uid}"' in text
+    assert "What would start now" in text
+    assert f"flavor=l40s-quarter&amp;count=1&amp;duration=1+h&amp;instead_of={request.uid}" in text
     assert "Withdraw" in text
 
 

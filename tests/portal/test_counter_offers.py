@@ -1,0 +1,90 @@
+"""What a form, the API and a waiting request are offered instead: near things with start and price."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from portal.common.live import redis_client
+from portal.leases import forecasting
+from portal.leases.forecasting import SNAPSHOT_KEY, Preview
+from scheduler import snapshot
+from scheduler.engine import snapshot_to_json
+from tests.portal.builders import World, make_flavor, make_node
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def no_picture() -> None:
+    redis_client().delete(SNAPSHOT_KEY)
+
+
+def preview(world: World, flavor: str, **more: object) -> Preview:
+    redis_client().set(SNAPSHOT_KEY, snapshot_to_json(snapshot.take(now=world.now)))
+    wanted = {"team": world.team("perception"), "count": 1, "duration_s": 3600, "now": world.now, **more}
+    return forecasting.preview(flavor=world.flavors[flavor], **wanted)  # type: ignore[arg-type]
+
+
+def test_what_starts_now_is_offered_however_much_memory_it_has(world: World) -> None:
+    world.active("charlie", "h100", count=8, duration_s=7200)
+    world.flavors["l40s"] = make_flavor("l40s", "L40S whole", "l40s-48gb", "exclusive", "", 0, 0, 4)
+
+    found = preview(world, "h100-1g-10gb")
+
+    assert not found.is_now
+    assert found.starts_at == world.now + timedelta(hours=2)
+    assert [(o.kind, o.flavor.slug, o.is_now) for o in found.offers] == [
+        ("other", "l40s-quarter", True),
+        ("other", "l40s", True),
+    ]
+    assert all(offer.starts_at == world.now and offer.quote.amount_micro > 0 for offer in found.offers)
+
+
+def test_the_largest_number_that_fits_is_offered_before_a_smaller_size(world: World) -> None:
+    world.active("charlie", "h100", count=3, duration_s=7200)
+
+    found = preview(world, "h100", count=8)
+
+    assert (found.offers[0].kind, found.offers[0].count, found.offers[0].is_now) == ("fewer", 5, True)
+    assert len(found.offers) <= forecasting.MOST_OFFERS
+
+
+def test_nothing_above_the_teams_quota_is_offered(world: World) -> None:
+    world.active("bob", "h100", count=7, duration_s=7200)
+    world.active("charlie", "h100", count=1, duration_s=7200)
+    world.active("bob", "l40s-quarter", count=3, duration_s=7200)
+
+    found = preview(world, "h100", count=2)
+
+    assert all(offer.count * offer.flavor.share_milli <= 1000 for offer in found.offers if offer.is_now)
+    assert not any(offer.flavor.slug == "h100" and offer.is_now for offer in found.offers)
+
+
+def test_what_has_no_price_is_no_offer(world: World) -> None:
+    world.active("charlie", "h100", count=8, duration_s=7200)
+    make_node("gpu-05", "a30-24gb", 1, ("exclusive",), now=world.now)
+    make_flavor("a30", "A30 whole", "a30-24gb", "exclusive", "", 0, 0, 1)
+
+    assert [offer.flavor.slug for offer in preview(world, "h100-1g-10gb").offers] == ["l40s-quarter"]
+
+
+def test_what_starts_now_needs_no_offer(world: World) -> None:
+    found = preview(world, "h100")
+
+    assert found.is_now
+    assert found.offers == []
+
+
+def test_a_waiting_request_is_thought_away_when_something_would_replace_it(world: World) -> None:
+    world.active("charlie", "h100", count=7, duration_s=7200)
+    waiting = world.submit("bob", "h100", count=2)
+    other = world.submit("charlie", "h100", count=1)
+    world.turn()
+
+    beside = preview(world, "h100", count=2)
+    instead = preview(world, "h100", count=2, instead_of=waiting)
+
+    assert other.pk
+    assert (beside.position, instead.position) == (2, 1)
