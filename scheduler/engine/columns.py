@@ -35,7 +35,8 @@ class Columns(NamedTuple):
     is what a link domain more costs a request for several boards, 0 where a node has only one. ``serves``
     says which boards can serve a kind, ``better`` what it costs that a board is better than the kind needs
     or stands elsewhere (the last cell: any of the node).
-    ``totals`` holds the demand that arrived so far and the fleet's capacity, in thousandths of boards.
+    ``totals`` holds, in thousandths of boards, the demand that arrived and is not over, the fleet's capacity,
+    and the demand that is over.
     """
 
     cpu: Ints
@@ -79,7 +80,7 @@ def columns(
         clients=np.full((nodes, most), PLENTY, np.int64),
         serves=np.broadcast_to(present, (kinds, nodes, most)).copy(),
         better=np.zeros((kinds, nodes, most + 1)),
-        totals=np.array([0, WHOLE * int(boards.sum())], np.int64),
+        totals=np.array([0, WHOLE * int(boards.sum()), 0], np.int64),
     )
 
 

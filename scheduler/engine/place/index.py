@@ -315,6 +315,7 @@ def play(
             request = -request - 1
             row = rows[request]
             at.totals[0] -= wants[row, MILLI] * wants[row, COUNT]
+            at.totals[2] += wants[row, MILLI] * wants[row, COUNT]
             if nodes[request] != NOWHERE:
                 take(at, index, wants[row], nodes[request], boards[request], tables, memo, -1)
             continue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.engine import kernel
-from scheduler.engine.columns import Columns, Ints
+from scheduler.engine.columns import COUNT, MILLI, Columns, Ints
 from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.place import (
     best_fit,
@@ -29,6 +29,7 @@ from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.statistics import Form, allowed, typical
 from scheduler.engine.shape import Shape
 
+RENEW_EVERY = 0.2  # of the fleet's capacity in demand
 COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has started
 
 
@@ -44,6 +45,7 @@ class PlacePolicy:
     tables: Callable[[Mapping[Form, int], Sequence[str], Columns], Any]
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
+    renew: Callable[[Any, Columns], Any] | None = None
     slices: Callable[[Shape, Groups], list[Spot] | None] = slices.pack
     board_worth: float = 100.0
 
@@ -68,7 +70,7 @@ def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> pr
     return prr.prices(forms, models, at.free.shape[1], prr.Weights())
 
 
-_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, board_worth=1.0)
+_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, prr.renewed, board_worth=1.0)
 POLICIES: dict[str, PlacePolicy] = {
     "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
     "binpack": PlacePolicy("binpack", binpack.rate, _scale, board_worth=binpack.OPENED),
@@ -124,6 +126,7 @@ class Decider:
     ) -> None:
         if is_compiled is None:
             is_compiled = len(at.cpu) >= COMPILE_FROM and kernel.can_compile()
+        self.policy = policy
         self.at = at
         self.wants = wants
         self.tables = tables
@@ -159,7 +162,33 @@ class Decider:
         """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""
         nodes = np.full(len(rows), index.NOWHERE, np.int64)
         boards = np.zeros(len(rows), np.int64)
-        self.kernels["play"](
-            self.at, self.index, self.wants, self.tables, self.memo, rows, events, nodes, boards
-        )
+        for part in np.split(events, self._renewals(rows, events)):
+            if part is not events and len(part) < len(events):
+                self.renew()
+            self.kernels["play"](
+                self.at, self.index, self.wants, self.tables, self.memo, rows, part, nodes, boards
+            )
         return nodes, boards
+
+    def renew(self) -> None:
+        """Let the policy's tables follow what is left and what is still to come."""
+        if self.policy.renew is not None:
+            self.tables = self.policy.renew(self.tables, self.at)
+            self.index.seen[:] = -1
+
+    def _renewals(self, rows: Ints, events: Ints) -> Ints:
+        """Before which events the tables are renewed.
+
+        When demand is higher than ever by another fifth of the capacity, and when twice as much has come.
+        """
+        if self.policy.renew is None or not len(events):
+            return np.zeros(0, np.int64)
+        wants = self.wants[rows[np.where(events < 0, -events - 1, events)]]
+        asked, capacity = wants[:, MILLI] * wants[:, COUNT], max(int(self.at.totals[1]), 1)
+        now, _, gone = (int(total) for total in self.at.totals)
+        there = now + np.cumsum(np.where(events < 0, -asked, asked))
+        most = np.floor(np.maximum.accumulate(there) / (RENEW_EVERY * capacity))
+        came = now + gone + np.cumsum(np.where(events < 0, 0, asked))
+        doubled = np.floor(np.log2(np.maximum(came / capacity, 1.0)))
+        changes = (np.diff(most) > 0) | (np.diff(doubled) > 0)
+        return np.flatnonzero(changes) + 1

@@ -29,6 +29,7 @@ from scheduler.engine.columns import (
     idle_boards,
 )  # fmt: skip
 from scheduler.engine.place.index import Memo
+from scheduler.engine.place.outlook import outlook
 from scheduler.engine.place.prices import piece_values, pieces_of
 from scheduler.engine.place.statistics import Form, allowed, quantile, typical
 
@@ -37,17 +38,21 @@ PART = 1.2  # how much a started board counts in the need for CPU
 KNOTS = (0.10, 0.30, 0.50, 0.70, 0.85, 0.95)
 RESERVED = (8, 4, 2)
 RESERVE_CPU_SHARE = 0.90
+LOAD = 1.3  # demand to be expected in all, per board of the fleet
+LEAST_COMING = 0.02
 
 
 class Weights(NamedTuple):
     """How the terms weigh against each other; one unit is the value of an idle board."""
 
-    cpu: float = 0.02
+    cpu: float = 0.015
     idle: float = 0.013
-    fragment: float = 0.05
-    reserve: float = 0.05
+    fragment: float = 0.03
+    reserve: float = 0.2
     horizon: float = 1.15
     ramp: float = 0.25
+    window: float = 0.3
+    gather: float = 0.003
 
 
 class Prices(NamedTuple):
@@ -61,6 +66,9 @@ class Prices(NamedTuple):
     rates: Floats
     reserve_cpu: Ints
     weights: Floats
+    sizes: Ints
+    wanted: Floats
+    churn: Floats
 
 
 def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights: Weights) -> Prices:
@@ -74,12 +82,12 @@ def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights:
     """
     gpu = {form: number for form, number in forms.items() if form.gpu}
     demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
-    even = np.arange(WHOLE + 1) / WHOLE
+    even, pieces = np.arange(WHOLE + 1) / WHOLE, pieces_of(forms)
     per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
     levels, fits_one, fits_many = _fits(forms, models, most)
     of_size = [[(f, n) for f, n in gpu.items() if f.boards == size] for size in RESERVED]
     return Prices(
-        piece=(1 - EVEN) * piece_values(pieces_of(forms)) + EVEN * even,
+        piece=(1 - EVEN) * piece_values(pieces) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
         fits_one=fits_one,
@@ -90,7 +98,27 @@ def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights:
             np.int64,
         ),
         weights=np.array(weights),
+        sizes=np.array([size for size, _ in pieces], np.int64),
+        wanted=np.array([number for _, number in pieces]),
+        churn=np.zeros(1),
     )
+
+
+def renewed(p: Prices, at: Columns) -> Prices:
+    """The tables as they should be now: prices of pieces by what is left and still to come, and the churn.
+
+    Churn is the share of the demand that came and is over. The more of it, the less the present cut of a
+    board says about the next one, and the more room that is in one piece is worth.
+    """
+    there, capacity, gone = (int(total) for total in at.totals)
+    churn = gone / max(there + gone, 1)
+    coming = max(LOAD * capacity - there, LEAST_COMING * capacity) / WHOLE
+    amounts, numbers = np.unique(at.free[at.free > 0], return_counts=True)
+    free = dict(zip(amounts.tolist(), numbers.tolist(), strict=True))
+    values = outlook(p.sizes.tolist(), (p.wanted * coming).tolist(), free)
+    even = np.arange(WHOLE + 1) / WHOLE
+    settled = p.piece if values is None else (1 - EVEN) * values + EVEN * even
+    return p._replace(piece=(1 - churn) * settled + churn * even**2, churn=np.array([churn]))
 
 
 def _fits(forms: Mapping[Form, int], models: Sequence[str], most: int) -> tuple[Ints, Floats, Floats]:
@@ -153,7 +181,7 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
     if want[COUNT] > 1 and want[USE] != EXCLUSIVE:
         return several_shares(at, want, node, p), -1, 0
     most, model = at.free.shape[1], at.model[node]
-    w_cpu, w_idle, w_fragment = p.weights[0], p.weights[1], p.weights[2] / WHOLE
+    w_cpu, w_idle, w_fragment = p.weights[0], p.weights[1] * (1.0 - p.churn[0]), p.weights[2] / WHOLE
     cpu = at.cpu[node]
     cpu_after = cpu - want[CPU]
     level, level_after = level_of(cpu, p.levels), level_of(cpu_after, p.levels)
@@ -168,6 +196,7 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
             rough += free * (1.0 - p.fits_one[model, level, free])
             rough_after += free * (1.0 - p.fits_one[model, level_after, free])
     rough -= WHOLE * idle * p.fits_many[model, level, idle]
+    lump = p.weights[7] * p.churn[0] * lumped(at, want, node)
     before = w_cpu * starved(cpu, idle + parts, p.knots) - w_idle * (idle > 0) + w_fragment * rough
     if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         best, found, left = np.inf, -1, idle
@@ -182,7 +211,7 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
             here = rough_after - free * (1.0 - p.fits_one[model, level_after, free])
             here += rest * (1.0 - p.fits_one[model, level_after, rest])
             here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
-            cost += w_fragment * here - before
+            cost += w_fragment * here - before + lump
             if cost < best - 1e-12:
                 best, found, left = cost, board, idle_after
         return best, found, marks_of(idle, cpu, left, cpu_after, p)
@@ -192,7 +221,16 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
     here = rough_after - want[COUNT] * WHOLE * (1.0 - p.fits_one[model, level_after, WHOLE])
     here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
     marks = marks_of(idle, cpu, idle_after, cpu_after, p) if want[COUNT] <= 1 else 0
-    return cost + w_fragment * here - before, -1, marks
+    return cost + w_fragment * here - before + lump, -1, marks
+
+
+def lumped(at: Columns, want: Ints, node: int) -> float:
+    """By how much the square of the node's free boards falls (kernel)."""
+    free = 0
+    for board in range(at.free.shape[1]):
+        free += max(at.free[node, board], 0)
+    asked = want[COUNT] * want[MILLI]
+    return float((2.0 * free - asked) * asked / (WHOLE * WHOLE))
 
 
 def several_shares(at: Columns, want: Ints, node: int, p: Prices) -> float:
@@ -214,7 +252,9 @@ def weigh(at: Columns, want: Ints, p: Prices, memo: Memo) -> None:
     if want[COUNT] > 1:
         memo.price[:] = 0.0
         return
+    seen = max(at.totals[0] + at.totals[2], 1)
     rest = max(0.0, p.weights[4] * at.totals[1] - at.totals[0]) / WHOLE
+    rest += p.weights[6] * at.totals[1] / WHOLE * at.totals[2] / seen
     for marks in range(8):
         memo.price[marks] = 0.0
     for kind in range(3):
