@@ -107,13 +107,13 @@ def place_mig(shape: Shape, groups: Groups, term: Term | None = None) -> list[Sp
     return _place_for(shape.kind.profile, groups, term)
 
 
-def least_loss(shape: Shape, groups: Groups) -> list[Spot] | None:
-    """The placement that leaves the most legal positions, for comparison."""
+def least_loss(shape: Shape, groups: Groups, term: Term | None = None) -> list[Spot] | None:
+    """The placement that leaves the most legal positions, for comparison; the term is not used."""
     return _place(shape, groups, positions_lost)
 
 
-def spread(shape: Shape, groups: Groups) -> list[Spot] | None:
-    """The placement on the emptiest boards, for comparison."""
+def spread(shape: Shape, groups: Groups, term: Term | None = None) -> list[Spot] | None:
+    """The placement on the emptiest boards, for comparison; the term is not used."""
     return _place(shape, groups, slices_taken)
 
 
