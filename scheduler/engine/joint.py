@@ -26,7 +26,7 @@ from scheduler.engine.state import EngineState, Refusal
 
 MOST_PASSES = 8
 MOST_GRANTS = 200
-MOST_CANDIDATES = 32
+MOST_CANDIDATES = 16
 # Boards looked at to tell how constrained a shape is.
 MOST_LOOKS = 64
 
@@ -76,9 +76,21 @@ class _Line:
     """Equal claims in queue order; the first ``due`` of them are served anyway, the others may gain."""
 
     want: Want
-    scarcity: tuple[int, int]
+    places: int
+    cost: int
     claims: list[Claim] = field(default_factory=list)
     due: int = 0
+
+    @property
+    def scarcity(self) -> tuple[int, int]:
+        """How few units have a place, then how big they are: smaller goes first."""
+        return self.places // self.want[1].wanted, -self.cost
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether what is due could stand elsewhere; slices have a choice of positions too."""
+        shape = self.want[1]
+        return bool(self.due) and (shape.kind.mode == "mig" or self.places > self.due * shape.wanted)
 
 
 def _payable(state: EngineState, waiting: Sequence[tuple[Claim, Want]]) -> list[tuple[Claim, Want]]:
@@ -99,23 +111,26 @@ def _line_up(
     gaining = islice((one for one in hopeful if had_room[one[1][1]]), MOST_CANDIDATES)
     lines: dict[Want, _Line] = {}
     for claim, want in (*served, *gaining):
-        line = lines.get(want) or lines.setdefault(want, _Line(want, _scarcity(state, want[1])))
+        line = lines.get(want)
+        if line is None:
+            line = lines[want] = _Line(want, _places(state, want[1]), state.least_cost(want[1]))
         line.claims.append(claim)
         line.due += claim.id in granted
     return sorted(lines.values(), key=lambda line: line.scarcity)
 
 
-def _scarcity(state: EngineState, shape: Shape) -> tuple[int, int]:
-    """How few boards have room for the shape (counted up to a bound), then how big it is: smaller goes first."""
+def _places(state: EngineState, shape: Shape) -> int:
+    """How many boards have room for the shape, counted up to a bound."""
     able = (1 for board in state.matching(shape.kind) if not board.blocked and board.room(shape))
-    return sum(islice(able, MOST_LOOKS)) // shape.wanted, -state.least_cost(shape)
+    return sum(islice(able, MOST_LOOKS))
 
 
 def _search(state: EngineState, lines: Sequence[_Line]) -> list[Grant] | None:
     """The best of a bounded number of sequences; ``state`` is left as it was. None when none serves more."""
     most = sum(line.due for line in lines)
     sequence = [line for line in lines for _ in line.claims]
-    if len(sequence) == most or len({line.want[1] for line in lines}) == 1:
+    has_choice = any(line.has_choice for line in lines) and len({line.want[1] for line in lines}) > 1
+    if len(sequence) == most or not has_choice:
         return None
     best: list[Grant] | None = None
     for _ in range(MOST_PASSES):

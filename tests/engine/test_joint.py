@@ -94,6 +94,21 @@ def test_nothing_is_tried_again_where_all_ask_for_the_same(
     assert tries == []
 
 
+def test_nothing_is_tried_again_where_what_was_granted_could_stand_nowhere_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = counted(monkeypatch)
+    cluster.node("a", "h100-80gb")
+    cluster.node("b", "a100-80gb").hold(0)
+    cluster.request("any", models=EITHER)
+    cluster.request("hopper", models=("h100-80gb",))
+
+    turn = cluster.plan()
+
+    assert (set(turn.grants), turn.codes("hopper")[0]) == ({"any"}, "behind")
+    assert tries == []
+
+
 def test_the_number_of_sequences_tried_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = counted(monkeypatch)
     cluster.node("a", "h100-80gb", 2)

@@ -23,6 +23,7 @@ from scheduler.engine.events import held_by
 from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Profile, Snapshot
 from scheduler.engine.order import order_named
+from scheduler.engine.place.statistics import Form
 from scheduler.engine.plan import _serve as serve
 from scheduler.engine.state import EngineState
 from scheduler.replay import openb
@@ -30,6 +31,7 @@ from scheduler.replay import openb
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 BATCH = 50
 TURNS = 300
+WORKLOADS = ("default", "gpuspec20")
 FLEET = (
     ("h100-80gb", ("exclusive", "mig", "mps")),
     ("a100-80gb", ("exclusive", "mig")),
@@ -44,7 +46,8 @@ SAMPLE = {name: Path(f"tests/data/openb/{name}.csv") for name in ("nodes", "pods
 def measure() -> dict[str, Any]:
     """Served with and without, and the time of a turn's decision, per kind of turn."""
     turns = {f"demo fleet, {size} waiting": _demo_turns(size) for size in (5, 10, 20, 50, 200)}
-    turns["openb, batches of 50"] = _openb_turns()
+    for workload in WORKLOADS if "TRACES" in os.environ else ("sample",):
+        turns[f"openb {workload}, batches of {BATCH}"] = _openb_turns(workload)
     return {name: _compare(found) for name, found in turns.items()}
 
 
@@ -56,7 +59,7 @@ def _compare(turns: Iterator[Snapshot]) -> dict[str, Any]:
         both, took_more = _timed(snapshot, queue, is_joint=True)
         alone, together, gained = alone + one, together + both, gained + (both > one)
         before.append(took)
-        after.append(took + took_more if False else took_more)
+        after.append(took_more)
     return {
         "turns": len(before),
         "served_alone": alone,
@@ -150,9 +153,9 @@ def _held(grants: Sequence[Grant], snapshot: Snapshot) -> tuple[Held, ...]:
     return (*opened, *held)
 
 
-def _openb_turns() -> Iterator[Snapshot]:
+def _openb_turns(workload: str) -> Iterator[Snapshot]:
     """The cluster filled batch by batch, up to 130 % of its GPUs; what a turn refuses is dropped."""
-    trace = _trace()
+    trace = _trace(workload)
     hosts = [host for host in trace.hosts if host.boards]
     nodes = tuple(Node(n, h.name, "", h.cpu, h.memory) for n, h in enumerate(hosts, 1))
     devices = [
@@ -174,7 +177,7 @@ def _openb_turns() -> Iterator[Snapshot]:
         now = _served(replace(now, queue=queue))
 
 
-def _pod(number: int, form: openb.Form) -> Claim:
+def _pod(number: int, form: Form) -> Claim:
     models = frozenset(filter(None, form.models.split("|")))
     one = Claim(number, 1, "exclusive", form.boards, 3600, 0, NOON, models)
     if form.milli < 1000:
@@ -182,14 +185,13 @@ def _pod(number: int, form: openb.Form) -> Claim:
     return replace(one, cpu_milli=form.cpu, host_memory_mib=form.memory)
 
 
-def _trace() -> openb.Trace:
-    folder = os.environ.get("TRACES")
-    if folder is None:
+def _trace(workload: str) -> openb.Trace:
+    if workload == "sample":
         return openb.read(**SAMPLE, order=Path("tests/data/openb/order.txt"))
-    at = Path(folder)
+    at = Path(os.environ["TRACES"])
     return openb.read(
-        at / "openb_nodes_gpu.csv", at / "openb_pods_default.csv.gz",
-        at / "openb_order/default_seed42.txt.gz", at / "openb_node_rank/default_seed42.csv.gz",
+        at / "openb_nodes_gpu.csv", at / f"openb_pods_{workload}.csv.gz",
+        at / f"openb_order/{workload}_seed42.txt.gz", at / f"openb_node_rank/{workload}_seed42.csv.gz",
     )  # fmt: skip
 
 
