@@ -275,6 +275,8 @@ class LeaseDetail(LeaseAnswer):
     price_per_hour = Money(allow_null=True)
     fault = s.CharField(allow_blank=True)
     agent_active_ms = s.IntegerField(allow_null=True)
+    policy_version = s.IntegerField()
+    demand_version = s.IntegerField()
     can_manage = s.BooleanField()
     can_see_access = s.BooleanField()
     slots = Slot(many=True)

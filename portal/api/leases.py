@@ -204,6 +204,8 @@ def detail(rights: Rights, lease: Lease) -> Row:
         "price_per_hour": money(hourly, unit),
         "fault": lease.fault,
         "agent_active_ms": lease.agent_active_ms,
+        "policy_version": lease.policy_version,
+        "demand_version": lease.demand_version,
         "can_manage": may_manage_lease(rights, lease),
         "can_see_access": may_see_access(rights, lease),
         "slots": [slot_row(slot) for slot in slots],
