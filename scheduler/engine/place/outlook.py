@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,22 +20,37 @@ SAME = 0.1  # thousandths of a board: a filling that is worth so little more cha
 Filling = tuple[int, tuple[int, ...]]  # a free amount, and how many pieces of each size go into it
 
 
-def outlook(sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, int]) -> Floats | None:
-    """Value of each free amount 0..1000 of one board, as a share of a whole board's; None when nothing fits.
+class Outlook(NamedTuple):
+    """Value of each free amount 0..1000 of one board as a share of a whole board's, and price of each size.
+
+    A price is what the room for one piece could earn otherwise, in thousandths of a board.
+    """
+
+    values: Floats
+    prices: list[float]
+
+
+def outlook(
+    sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, int], *, may_refuse: bool = False
+) -> Outlook | None:
+    """What room is worth now; None when nothing fits.
 
     ``sizes`` rise; ``coming`` is how many pieces of each are still expected, ``free`` how many boards have
     each free amount. Maximises the amount placed over fillings of what is free (column generation; duals
-    by HiGHS). Nobody may be refused while there is room, so of two sizes the smaller is accepted at least
-    as long: accepted shares fall with size. An amount is worth the most valuable multiset that fits in it.
+    by HiGHS). Unless we ``may_refuse``, nobody is refused while there is room, so of two sizes the smaller
+    is accepted at least as long: accepted shares fall with size. An amount is worth the most valuable
+    multiset that fits in it.
     """
     amounts = sorted(amount for amount in free if amount >= sizes[0]) if sizes else []
     if not amounts:
         return None
     fillings = _likely(sizes, amounts)
     known = set(fillings)
-    values = np.zeros(WHOLE + 1)
+    values, prices = np.zeros(WHOLE + 1), [0.0] * len(sizes)
     for _ in range(MOST_ROUNDS):
-        prices, rents = _duals(sizes, coming, [(amount, free[amount]) for amount in amounts], fillings)
+        prices, rents = _duals(
+            sizes, coming, [(amount, free[amount]) for amount in amounts], fillings, may_refuse
+        )
         values, chosen = _best_fillings(sizes, prices)
         more = [
             filling
@@ -46,7 +62,7 @@ def outlook(sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, in
             break
         known.update(more)
         fillings += more
-    return values / values[WHOLE] if values[WHOLE] > 0 else None
+    return Outlook(values / values[WHOLE], prices) if values[WHOLE] > 0 else None
 
 
 def _likely(sizes: Sequence[int], amounts: Sequence[int]) -> list[Filling]:
@@ -70,6 +86,7 @@ def _duals(
     coming: Sequence[float],
     free: Sequence[tuple[int, int]],
     fillings: Sequence[Filling],
+    may_refuse: bool,
 ) -> tuple[list[float], list[float]]:
     """Price of each size, and of one board with each free amount."""
     from scipy.optimize import linprog
@@ -80,11 +97,12 @@ def _duals(
     for column, (amount, pieces) in enumerate(fillings, count):
         cells += [(at, column, -float(number)) for at, number in enumerate(pieces) if number]
         cells.append((rows[amount], column, 1.0))
-    for at in range(count - 1):
+    falling = 0 if may_refuse else count - 1
+    for at in range(falling):
         row = count + len(free) + at
         cells += [(row, at, -1.0), (row, at + 1, 1.0)]
     at_row, at_column, value = zip(*cells, strict=True)
-    limits = [0.0] * count + [float(number) for _, number in free] + [0.0] * (count - 1)
+    limits = [0.0] * count + [float(number) for _, number in free] + [0.0] * falling
     gain = [-number * size for number, size in zip(coming, sizes, strict=True)] + [0.0] * len(fillings)
     answer = linprog(
         gain,

@@ -132,6 +132,7 @@ class Decider:
         self.tables = tables
         self.index = index.new_index(len(wants), len(at.cpu))
         self.memo = index.new_memo()
+        self.is_compiled = is_compiled
         self.kernels = kernels_of(policy, is_compiled)
         for node in range(len(at.cpu)):
             self.note(node, 1)
@@ -165,16 +166,24 @@ class Decider:
         for part in np.split(events, self._renewals(rows, events)):
             if part is not events and len(part) < len(events):
                 self.renew()
-            self.kernels["play"](
-                self.at, self.index, self.wants, self.tables, self.memo, rows, part, nodes, boards
-            )
+            self.replay(rows, part, nodes, boards)
         return nodes, boards
+
+    def replay(self, rows: Ints, events: Ints, nodes: Ints, boards: Ints) -> None:
+        """Decide events with the tables as they are, and write down the node and boards of each request."""
+        self.kernels["play"](
+            self.at, self.index, self.wants, self.tables, self.memo, rows, events, nodes, boards
+        )
 
     def renew(self) -> None:
         """Let the policy's tables follow what is left and what is still to come."""
         if self.policy.renew is not None:
-            self.tables = self.policy.renew(self.tables, self.at)
-            self.index.seen[:] = -1
+            self.take_tables(self.policy.renew(self.tables, self.at))
+
+    def take_tables(self, tables: Any) -> None:
+        """Go by other tables from now on: everything is rated anew."""
+        self.tables = tables
+        self.index.seen[:] = -1
 
     def _renewals(self, rows: Ints, events: Ints) -> Ints:
         """Before which events the tables are renewed.

@@ -29,7 +29,7 @@ from scheduler.engine.columns import (
     idle_boards,
 )  # fmt: skip
 from scheduler.engine.place.index import Memo
-from scheduler.engine.place.outlook import outlook
+from scheduler.engine.place.outlook import Outlook, outlook
 from scheduler.engine.place.prices import piece_values, pieces_of
 from scheduler.engine.place.statistics import Form, allowed, quantile, typical
 
@@ -110,14 +110,24 @@ def renewed(p: Prices, at: Columns) -> Prices:
     Churn is the share of the demand that came and is over. The more of it, the less the present cut of a
     board says about the next one, and the more room that is in one piece is worth.
     """
-    there, capacity, gone = (int(total) for total in at.totals)
-    churn = gone / max(there + gone, 1)
+    return repriced(p, at, prospect(p, at))
+
+
+def prospect(p: Prices, at: Columns, *, may_refuse: bool = False) -> Outlook | None:
+    """What is left of the boards is worth, to the demand that is still expected."""
+    there, capacity, _ = (int(total) for total in at.totals)
     coming = max(LOAD * capacity - there, LEAST_COMING * capacity) / WHOLE
     amounts, numbers = np.unique(at.free[at.free > 0], return_counts=True)
     free = dict(zip(amounts.tolist(), numbers.tolist(), strict=True))
-    values = outlook(p.sizes.tolist(), (p.wanted * coming).tolist(), free)
+    return outlook(p.sizes.tolist(), (p.wanted * coming).tolist(), free, may_refuse=may_refuse)
+
+
+def repriced(p: Prices, at: Columns, found: Outlook | None) -> Prices:
+    """The tables with what was found; the prices of before when nothing was."""
+    there, _, gone = (int(total) for total in at.totals)
+    churn = gone / max(there + gone, 1)
     even = np.arange(WHOLE + 1) / WHOLE
-    settled = p.piece if values is None else (1 - EVEN) * values + EVEN * even
+    settled = p.piece if found is None else (1 - EVEN) * found.values + EVEN * even
     return p._replace(piece=(1 - churn) * settled + churn * even**2, churn=np.array([churn]))
 
 
