@@ -78,6 +78,19 @@ def _fragmented(r: Figures) -> str:
 
 
 def _gang_incomplete(r: Figures) -> str:
+    if int(r.get("nodes") or 0) > 1:
+        why = _(
+            "Only %(fit)s of %(nodes)s nodes have %(wanted)s free each now, and they start together or not at all."
+        ) % {"fit": r.get("nodes_fit", "?"), "nodes": r["nodes"], "wanted": r.get("wanted", "?")}
+        return _with_end(why, r)
+    if r.get("nodes") == 0:
+        why = _(
+            "Only %(fits)s of %(wanted)s are free on all nodes now, and they start together or not at all."
+        ) % {
+            "fits": r.get("fits", "?"),
+            "wanted": r.get("wanted", "?"),
+        }
+        return _with_end(why, r)
     why = _("Only %(fits)s of %(wanted)s fit on one node now, and they start together or not at all.") % {
         "fits": r.get("fits", "?"),
         "wanted": r.get("wanted", "?"),
@@ -132,6 +145,15 @@ def _larger_than_any_node(r: Figures) -> str:
     }
 
 
+def _larger_than_fleet(r: Figures) -> str:
+    return _(
+        "Even when nothing runs, all nodes together cannot hold %(wanted)s at once, only %(nearest)s."
+    ) % {
+        "wanted": _amounts(r.get("wanted")),
+        "nearest": _amounts(r.get("nearest")),
+    }
+
+
 def _amounts(figures: Any) -> str:
     """Return sizes by name ("3 units", "16 CPU cores, 64 GiB of main memory"), without those nobody bounded."""
     if not isinstance(figures, dict) or not figures:
@@ -169,6 +191,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "nodes_blocked": _nodes_blocked,
     "no_such_device": _no_such_device,
     "larger_than_any_node": _larger_than_any_node,
+    "larger_than_fleet": _larger_than_fleet,
     "above_quota": _above_quota,
     "malformed": _malformed,
 }

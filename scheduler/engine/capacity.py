@@ -8,6 +8,7 @@ from scheduler.engine.board import Board
 from scheduler.engine.model import Claim, Policy, Snapshot
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.spread import parts_now
 
 
 def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -> int:
@@ -20,10 +21,28 @@ def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -
     shape = shape_of(claim, room.policy)
     if not shape.wanted:
         return 0
+    if shape.is_spread:
+        return _gangs(room, shape)
     return sum(
         min(_claims_on(boards, shape), room.host_of(boards[0]).times(shape))
         for boards in room.groups(shape.kind)
     )
+
+
+def _gangs(room: Room, shape: Shape) -> int:
+    """Gangs that could start together; a gang of equal parts takes each node at most once."""
+    parts = parts_now(shape, room.groups(shape.kind), room.host_of)
+    if not shape.nodes:
+        return sum(part.units for part in parts) // shape.wanted
+    times = [
+        min(len(part.boards) // shape.wanted, room.host_of(part.boards[0]).times(shape))
+        for part in parts
+        if part.boards
+    ]
+    gangs = sum(times) // shape.nodes
+    while gangs and sum(min(n, gangs) for n in times) < gangs * shape.nodes:
+        gangs -= 1
+    return gangs
 
 
 def _claims_on(boards: Sequence[Board], shape: Shape) -> int:

@@ -196,7 +196,7 @@ def _claim_row(c: Claim) -> Row:
         c.id, c.team_id, c.mode, c.count, c.duration_s, c.priority, _us(c.queued_at),
         sorted(c.models), c.profile, c.share_milli, c.memory_mib,
         c.cpu_milli, c.host_memory_mib, c.least_memory_mib, c.least_bandwidth_gbps, c.least_class,
-        c.zone, c.near_zone,
+        c.zone, c.near_zone, c.nodes,
     ]  # fmt: skip
 
 
@@ -204,13 +204,14 @@ def _claim(row: Row) -> Claim:
     (
         claim_id, team_id, mode, count, duration, priority, queued_at,
         models, profile, share, memory, cpu, host_memory,
-        least_memory, least_bandwidth, least_class, zone, near_zone,
+        least_memory, least_bandwidth, least_class, zone, near_zone, nodes,
     ) = row  # fmt: skip
     return Claim(
         _int(claim_id), _int(team_id), _mode(mode), _int(count, 1), _int(duration, 1), _int(priority),
         _instant(queued_at), frozenset(_text(m) for m in _list(models)), _text(profile),
         _int(share, 0), _int(memory, 0), _int(cpu, 0), _int(host_memory, 0),
         _int(least_memory, 0), _int(least_bandwidth, 0), _int(least_class, 0), _text(zone), _text(near_zone),
+        _int(nodes, 0),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.engine.impossible import above_quota, beyond_fleet, malformed
 from scheduler.engine.model import Claim, Reason
-from scheduler.engine.place.fill import cheapest, spots_cost
+from scheduler.engine.place.fill import spots_cost
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape
 from scheduler.engine.shortage import Shortage
@@ -68,7 +68,7 @@ class Explainer:
 
     def _quota_of_weight(self, claim: Claim, shape: Shape) -> tuple[Reason, ...]:
         # The lightest boards are taken: what is free costs more than the headroom.
-        spots = cheapest(shape, self._room.roomy_groups(shape)) or []
+        spots = self._room.cheapest(shape) or []
         return (self._short_of_quota(claim, spots_cost(spots, shape)),)
 
     def _short_of_quota(self, claim: Claim, wanted: int) -> Reason:

@@ -29,6 +29,7 @@ from scheduler.engine.columns import (
 )  # fmt: skip
 from scheduler.engine.demand import Demand
 from scheduler.engine.host import Host
+from scheduler.engine.place import gang
 from scheduler.engine.place.fill import Spot
 from scheduler.engine.place.index import NOWHERE
 from scheduler.engine.place.policy import Decider, PlacePolicy
@@ -60,7 +61,8 @@ class Fleet:
             board: (row, at) for row, group in enumerate(self._nodes) for at, board in enumerate(group)
         }
         self._models = tuple(sorted({board.device.model for board in boards}))
-        self._board_worth = policy.board_worth
+        self._policy = policy
+        self._gangs: gang.GangDecider | None = None
         self._keep_better = keep_better
         self._wants: dict[Shape, int] = {}
         self._kinds: dict[Kind, int] = {}
@@ -87,11 +89,13 @@ class Fleet:
             at.link[row, : len(group)] = _numbered([device.domain for device in devices])
             at.numa[row, : len(group)] = _numbered([device.numa for device in devices])
             at.switch[row, : len(group)] = _numbered([device.switch for device in devices])
-            at.apart[row] = APART * self._board_worth * (at.link[row].max() > 0)
+            at.apart[row] = APART * self._policy.board_worth * (at.link[row].max() > 0)
         return at
 
     def spots(self, shape: Shape) -> list[Spot] | None:
         """Where the policy puts all units of a shape of whole boards or shares; None when nowhere."""
+        if shape.is_spread:
+            return self._spread(shape)
         row = self._row(shape)
         one = self._decider
         node = one.choose(row)
@@ -99,6 +103,25 @@ class Fleet:
             return None
         bits = one.boards_of(row, node)
         return [(board, 0) for at, board in enumerate(self._nodes[node]) if (bits >> at) & 1]
+
+    def _spread(self, shape: Shape) -> list[Spot] | None:
+        """Where the units of a gang over several nodes go, node by node."""
+        if not shape.nodes:
+            together = self.spots(shape._replace(nodes=1))
+            if together is not None:
+                return together
+        if self._gangs is None:
+            nodes = [host.node for host in self._hosts]
+            where = gang.places([node.rack for node in nodes], [node.zone for node in nodes])
+            self._gangs = gang.GangDecider(self._decider, self._policy, where)
+        row = self._row(shape)
+        parts = self._gangs.equal(row, shape.nodes) if shape.nodes else self._gangs.free(row)
+        return [
+            (board, 0)
+            for node, bits in parts
+            for at, board in enumerate(self._nodes[node])
+            if (bits >> at) & 1
+        ] or None
 
     def refresh(self, boards: Iterable[Board]) -> None:
         """Look again at boards whose holders changed."""
@@ -170,7 +193,7 @@ class Fleet:
         """Write down how well each board suits the kind, and in the last cell the best of each node."""
         at.better[number] = np.inf
         for board, cost in zip(serving, penalties(kind, serving, self._keep_better), strict=True):
-            at.better[(number, *self._cell[board])] = cost * self._board_worth
+            at.better[(number, *self._cell[board])] = cost * self._policy.board_worth
         at.better[number, :, -1] = at.better[number, :, :-1].min(axis=1)
         at.better[number][np.isinf(at.better[number])] = 0.0
 

@@ -233,7 +233,7 @@ class _Timeline:
 
     def _fits_beside(self, board: Board, shape: Shape) -> bool:
         """Whether all units fit on the board's node. Without room on the freed board nothing changed."""
-        if board.blocked or shape.wanted == 1:
+        if board.blocked or shape.wanted == 1 or shape.is_spread:
             return not board.blocked
         groups = self.state.groups(shape.kind)
         return any(

@@ -54,6 +54,14 @@ class Host:
             most = min(most, self.memory_free // shape.host_memory_mib)
         return most
 
+    def units(self, shape: Shape) -> int:
+        """How many units of a gang its CPU and memory allow now, its boards aside."""
+        return _units(self.cpu_free, self.memory_free, shape)
+
+    def idle_units(self, shape: Shape) -> int:
+        """The same if nothing were taken."""
+        return _units(self.cpu_milli, self.memory_mib, shape)
+
     def free_part(self, shape: Shape) -> float:
         """How much of the wanted CPU and memory is left, by the scarcer one; 1 or more is enough."""
         return _part(self.cpu_free, self.memory_free, shape)
@@ -71,4 +79,12 @@ class Host:
 def _part(cpu_milli: int, memory_mib: int, shape: Shape) -> float:
     cpu = cpu_milli / shape.cpu_milli if shape.cpu_milli else 1.0
     memory = memory_mib / shape.host_memory_mib if shape.host_memory_mib else 1.0
+    return min(cpu, memory)
+
+
+def _units(cpu_milli: int, memory_mib: int, shape: Shape) -> int:
+    if shape.nodes:
+        return shape.wanted if cpu_milli >= shape.cpu_milli and memory_mib >= shape.host_memory_mib else 0
+    cpu = cpu_milli * shape.wanted // shape.cpu_milli if shape.cpu_milli else PLENTY
+    memory = memory_mib * shape.wanted // shape.host_memory_mib if shape.host_memory_mib else PLENTY
     return min(cpu, memory)

@@ -9,6 +9,7 @@ from scheduler.engine.host import Host
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Kind, Shape, bad_field
+from scheduler.engine.spread import nodes_able, parts_idle
 
 
 def malformed(claim: Claim) -> Reason | None:
@@ -22,7 +23,12 @@ def beyond_fleet(room: Room, shape: Shape) -> Reason | None:
 
     Blocked nodes count as idle ones here: they may come back.
     """
-    return _no_such_device(room, shape) or _larger_than_any_node(room, shape)
+    never = _no_such_device(room, shape)
+    if never is None and shape.nodes:
+        never = _larger_than_any_node(room, shape)
+    if never is None and shape.is_spread:
+        never = _larger_than_fleet(room, shape)
+    return never
 
 
 def _no_such_device(room: Room, shape: Shape) -> Reason | None:
@@ -75,6 +81,21 @@ def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
     return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
 
 
+def _larger_than_fleet(room: Room, shape: Shape) -> Reason | None:
+    """A gang that has too few nodes, or boards, in the whole idle fleet."""
+    parts = parts_idle(shape, by_node(room.matching(shape.kind)), room.host_of)
+    if shape.nodes:
+        able = nodes_able(shape, parts)
+        wanted, nearest = {"nodes": shape.nodes, "count": shape.wanted}, {"nodes": able}
+        return None if able >= shape.nodes else _beyond_fleet(wanted, nearest)
+    units = sum(part.units for part in parts)
+    return None if units >= shape.wanted else _beyond_fleet({"count": shape.wanted}, {"count": units})
+
+
+def _beyond_fleet(wanted: dict[str, int], nearest: dict[str, int]) -> Reason:
+    return Reason("larger_than_fleet", {"wanted": wanted, "nearest": nearest})
+
+
 def _beyond_every_host(shape: Shape, hosts: Sequence[Host]) -> Reason:
     """More CPU or memory than any node has; ``nearest`` is the node that has most of what is wanted."""
     host = max(hosts, key=lambda one: one.idle_part(shape))
@@ -92,7 +113,7 @@ def above_quota(room: Room, team_id: int, shape: Shape) -> Reason | None:
     cost = room.least_cost(shape)
     if account is None or account.ceiling is None or cost <= account.ceiling:
         return None
-    unit = max(cost // shape.wanted, 1)
+    unit = max(cost // shape.units, 1)
     return Reason(
         "above_quota",
         {

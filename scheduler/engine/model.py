@@ -105,9 +105,13 @@ class Held:
 class Claim:
     """One waiting request: ``count`` equal units on one node, all or nothing.
 
+    A gang of whole boards may span nodes: with ``nodes`` n it wants n nodes with ``count`` boards each,
+    with ``nodes`` 0 ``count`` boards in all on as few nodes as possible.
+
     ``models`` empty means any model. ``profile`` is set for ``mig``; ``share_milli`` and
     ``memory_mib`` for the shared modes. ``cpu_milli`` and ``host_memory_mib`` are wanted beside the
-    units on their node, for all of them together. ``least_*`` ask for any board that is known to have as
+    units on their node, for all of them together (per node of a gang; with ``nodes`` 0 shared out by
+    boards, rounded up). ``least_*`` ask for any board that is known to have as
     much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room.
     Higher ``priority`` goes first, then earlier
     ``queued_at``, then smaller ``id``.
@@ -131,6 +135,7 @@ class Claim:
     least_class: int = 0
     zone: str = ""
     near_zone: str = ""
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A claim that gets its units now, all on ``node_id``; ``cost_milli`` is what its quota pays."""
+    """A claim that gets its units now; ``cost_milli`` is what its quota pays.
+
+    All are on ``node_id``, but those of a gang over several nodes: there it is the first slot's node, and
+    slots of one node stand together.
+    """
 
     claim_id: int
     team_id: int

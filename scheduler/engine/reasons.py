@@ -38,8 +38,8 @@ REASONS: dict[str, ReasonKind] = {
         ("wanted", "free", "unit", "next_end", "blockers"),
     ),
     "gang_incomplete": ReasonKind(
-        "Some of the units fit on one node, but not all; a gang starts with all of them or not at all.",
-        ("wanted", "fits", "free", "total", "next_end", "blockers"),
+        "Some of the units, or of the nodes, fit, but not all; a gang starts with all of them or not at all.",
+        ("wanted", "fits", "free", "total", "nodes", "nodes_fit", "next_end", "blockers"),
     ),
     "node_resources_short": ReasonKind(
         "A node has the boards, but not the CPU or memory wanted beside them; null is unknown.",
@@ -68,6 +68,11 @@ REASONS: dict[str, ReasonKind] = {
     ),
     "larger_than_any_node": ReasonKind(
         "Even an idle node could not hold this; nearest says what the biggest one could.",
+        ("wanted", "nearest"),
+        is_impossible=True,
+    ),
+    "larger_than_fleet": ReasonKind(
+        "Even the idle fleet has too few nodes, or boards, for this gang; nearest says how many.",
         ("wanted", "nearest"),
         is_impossible=True,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.engine.shape import Shape
 
 Unit = tuple[object, ...]
-Amount = tuple[int, int, int]
+Amount = tuple[int, ...]
 
 
 class Refused:
@@ -29,12 +29,12 @@ class Refused:
 
 
 def _unit(shape: Shape) -> Unit:
-    return shape.kind, shape.share_milli, shape.memory_mib, shape.team_id
+    return shape.kind, shape.share_milli, shape.memory_mib, shape.team_id, shape.nodes == 0
 
 
 def _amount(shape: Shape) -> Amount:
-    return shape.wanted, shape.cpu_milli, shape.host_memory_mib
+    return shape.wanted, shape.cpu_milli, shape.host_memory_mib, shape.nodes
 
 
 def _is_within(small: Amount, big: Amount) -> bool:
-    return small[0] <= big[0] and small[1] <= big[1] and small[2] <= big[2]
+    return all(less <= more for less, more in zip(small, big, strict=True))

@@ -12,10 +12,11 @@ from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
 from scheduler.engine.fleet import Fleet
 from scheduler.engine.host import Host
 from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
-from scheduler.engine.place.fill import Groups, Spot
+from scheduler.engine.place.fill import Groups, Spot, cheapest, spots_cost
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.spread import lightest, parts_idle, parts_now
 from scheduler.engine.suit import tiers
 
 
@@ -102,14 +103,23 @@ class Room:
         return self.budget.allows(team_id, self.least_cost(shape))
 
     def least_cost(self, shape: Shape) -> int:
-        """The cost of the shape on the node that would hold it most cheaply if all were idle and open."""
+        """The cost of the shape where it would be held most cheaply if all were idle and open."""
         known = self._least_cost.get(shape)
+        if known is None and shape.is_spread:
+            parts = parts_idle(shape, by_node(self.matching(shape.kind)), self.host_of)
+            known = self._least_cost[shape] = spots_cost(lightest(shape, parts) or [], shape)
         if known is None:
             nodes = by_node(self.matching(shape.kind))
             costs = (_idle_cost(boards, shape) for boards in nodes if self.could_hold(boards, shape))
             known = min((cost for cost in costs if cost is not None), default=0)
             self._least_cost[shape] = known
         return known
+
+    def cheapest(self, shape: Shape) -> list[Spot] | None:
+        """The placement that costs the quota least now, whatever the policy says; None when nothing fits."""
+        if shape.is_spread:
+            return lightest(shape, parts_now(shape, self.groups(shape.kind), self.host_of))
+        return cheapest(shape, self.roomy_groups(shape))
 
     def matching(self, kind: Kind) -> tuple[Board, ...]:
         """All boards that can serve the kind, blocked ones too, in node and device order."""

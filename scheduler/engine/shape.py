@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from scheduler.engine.model import SHARED_MODES, Claim, Device, Mode, Node, Policy
 
+MOST_NODES = 10_000
 NOT_NEGATIVE = (
     "share_milli", "memory_mib", "cpu_milli", "host_memory_mib",
     "least_memory_mib", "least_bandwidth_gbps", "least_class",
@@ -40,7 +41,8 @@ class Kind(NamedTuple):
 class Shape(NamedTuple):
     """The wants of one claim.
 
-    ``wanted`` is the number of units; 0 marks a malformed claim, for which nothing is ever granted.
+    ``wanted`` is the number of units on each of ``nodes`` nodes (with ``nodes`` 0: in all); 0 marks a
+    malformed claim, for which nothing is ever granted.
     ``team_id`` matters only where boards are kept to one team, else 0. ``cpu_milli`` and
     ``host_memory_mib`` are wanted of the node, for all units together.
     """
@@ -53,6 +55,23 @@ class Shape(NamedTuple):
     is_shared: bool
     cpu_milli: int = 0
     host_memory_mib: int = 0
+    nodes: int = 1
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it may span several nodes."""
+        return self.nodes != 1
+
+    @property
+    def units(self) -> int:
+        """How many units it has in all."""
+        return self.wanted * max(self.nodes, 1)
+
+    def host_part(self, units: int) -> tuple[int, int]:
+        """Milli-CPU and MiB that a node with so many of the units gives."""
+        if self.nodes:
+            return self.cpu_milli, self.host_memory_mib
+        return -(-self.cpu_milli * units // self.wanted), -(-self.host_memory_mib * units // self.wanted)
 
     @property
     def wants_host(self) -> bool:
@@ -63,7 +82,7 @@ class Shape(NamedTuple):
 def shape_of(claim: Claim, policy: Policy) -> Shape:
     """The shape of a claim, with every field that its mode does not read set to its neutral value."""
     count = 0 if bad_field(claim) else claim.count
-    host = (claim.cpu_milli, claim.host_memory_mib)
+    host = (claim.cpu_milli, claim.host_memory_mib, claim.nodes)
     if claim.mode in SHARED_MODES:
         team_id = 0 if policy.share_across_teams else claim.team_id
         return Shape(_kind(claim), count, claim.share_milli, claim.memory_mib, team_id, True, *host)
@@ -88,6 +107,8 @@ def bad_field(claim: Claim) -> str:
     """The first field whose figure makes no sense, or ""."""
     if claim.count < 1:
         return "count"
+    if claim.nodes != 1 and (claim.mode != "exclusive" or not 0 <= claim.nodes <= MOST_NODES):
+        return "nodes"
     if not 1 <= claim.duration_s <= LONGEST_S:
         return "duration_s"
     for name in NOT_NEGATIVE:

@@ -36,9 +36,9 @@ class Shortage:
         groups = self._room.groups(shape.kind)
         boards = [board for group in groups for board in group]
         rooms = [node_room(group, shape) for group in groups]
-        enough = [group[0] for group, room in zip(groups, rooms, strict=True) if room >= shape.wanted]
-        if enough:
-            return self._short_of_host(shape, [self._room.host_of(board) for board in enough])
+        short = self._hosts_in_the_way(shape, groups, rooms)
+        if short:
+            return self._short_of_host(shape, short)
         fits = max(rooms)
         ends = self._first_ends(shape.kind, boards)
         figures = {
@@ -47,10 +47,25 @@ class Shortage:
             "total": sum(board.idle_units(shape) for board in boards),
             **ends,
         }
-        if shape.wanted > 1 and fits:
-            return Reason("gang_incomplete", {"fits": fits, **figures})
+        if shape.units > 1 and fits:
+            able = sum(room >= shape.wanted for room in rooms)
+            nodes = {"nodes": shape.nodes, "nodes_fit": able if shape.nodes else 0}
+            return Reason(
+                "gang_incomplete", {"fits": fits if shape.nodes else sum(rooms), **nodes, **figures}
+            )
         loose = _loose_slices(shape, boards) or _loose_shares(shape, boards)
         return Reason("fragmented", {**loose, **ends}) if loose else Reason("no_capacity", figures)
+
+    def _hosts_in_the_way(
+        self, shape: Shape, groups: Sequence[Sequence[Board]], rooms: Sequence[int]
+    ) -> list[Host]:
+        """Nodes with the boards but without the CPU or memory, where boards alone would be enough."""
+        hosts = [self._room.host_of(group[0]) for group in groups]
+        if shape.nodes == 0:
+            scarce = [h for h, room in zip(hosts, rooms, strict=True) if h.units(shape) < room]
+            return scarce if sum(rooms) >= shape.wanted else []
+        enough = [h for h, room in zip(hosts, rooms, strict=True) if room >= shape.wanted]
+        return [h for h in enough if not h.has_room(shape)] if len(enough) >= shape.nodes else []
 
     def _short_of_host(self, shape: Shape, hosts: Sequence[Host]) -> Reason:
         """The node nearest to what is wanted, of those that have the boards, and who holds its CPU."""

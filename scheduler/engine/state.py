@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import groupby
 
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Reason, Slot
-from scheduler.engine.place.fill import Spot, cheapest, spots_cost
+from scheduler.engine.place.fill import Spot, spots_cost
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, shape_of
 
@@ -42,7 +43,7 @@ class EngineState(Room):
             return Refusal.CAPACITY
         cost = spots_cost(spots, shape)
         if not self.budget.allows(claim.team_id, cost):
-            spots = cheapest(shape, self.roomy_groups(shape)) or spots
+            spots = self.cheapest(shape) or spots
             cost = spots_cost(spots, shape)
             if not self.budget.allows(claim.team_id, cost):
                 return Refusal.QUOTA
@@ -52,8 +53,13 @@ class EngineState(Room):
 
 
 def _slots(spots: Sequence[Spot], shape: Shape) -> tuple[Slot, ...]:
-    """The spots as slots; the first one says what the grant takes of the node."""
-    first, *rest = (board.slot(shape, start) for board, start in spots)
+    """The spots as slots; the first one on each node says what the grant takes of that node."""
+    slots = [board.slot(shape, start) for board, start in spots]
     if shape.wants_host:
-        first = replace(first, cpu_milli=shape.cpu_milli, host_memory_mib=shape.host_memory_mib)
-    return (first, *rest)
+        first = 0
+        for _, part in groupby(spots, key=lambda spot: spot[0].node.id):
+            units = len(list(part))
+            cpu, memory = shape.host_part(units)
+            slots[first] = replace(slots[first], cpu_milli=cpu, host_memory_mib=memory)
+            first += units
+    return tuple(slots)

@@ -92,6 +92,8 @@ def may_pay(team_id: int, cost: int, quotas: Sequence[TeamQuota]) -> bool:
 
 def can_place(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether any legal placement of the claim exists, by trying all of them."""
+    if claim.nodes != 1:
+        return can_gather(claim, snapshot, policy)
     blocked = {node.id for node in snapshot.nodes if node.blocked}
     for node in snapshot.nodes:
         devices = [
@@ -103,6 +105,39 @@ def can_place(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
         if any(is_possible(claim, choice, snapshot, policy) for choice in combinations(places, claim.count)):
             return True
     return False
+
+
+def can_gather(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether a gang of whole boards over several nodes fits: the lightest boards that there are."""
+    held = {h.device_id for h in snapshot.held}
+    parts: list[list[int]] = []
+    for node in snapshot.nodes:
+        costs = sorted(
+            cost_of([slot], {d.id: d})
+            for d in snapshot.devices
+            if d.node_id == node.id and not node.blocked and not d.blocked and d.id not in held
+            for slot in slots_for(claim, d)
+        )
+        if claim.nodes:
+            room = has_host_room(claim, node, snapshot) and len(costs) >= claim.count
+            parts.append(costs[: claim.count] if room else [])
+        else:
+            units = [n for n in range(len(costs) + 1) if has_host_room(part_of(claim, n), node, snapshot)]
+            parts.append(costs[: max(units, default=0)])
+    if claim.nodes:
+        whole = sorted(sum(part) for part in parts if part)[: claim.nodes]
+        return len(whole) == claim.nodes and may_pay(claim.team_id, sum(whole), snapshot.quotas)
+    lightest = sorted(cost for part in parts for cost in part)[: claim.count]
+    return len(lightest) == claim.count and may_pay(claim.team_id, sum(lightest), snapshot.quotas)
+
+
+def part_of(claim: Claim, units: int) -> Claim:
+    """What a node with so many of a free gang's boards gives beside them."""
+    return replace(
+        claim,
+        cpu_milli=-(-claim.cpu_milli * units // claim.count),
+        host_memory_mib=-(-claim.host_memory_mib * units // claim.count),
+    )
 
 
 def has_host_room(claim: Claim, node: Node, snapshot: Snapshot) -> bool:

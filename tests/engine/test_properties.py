@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.place.policy import POLICIES
 from scheduler.engine.reasons import REASONS
 from tests.engine.builder import NOON, Cluster
-from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay, taken_of
+from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay, part_of, taken_of
 
 MIG = ("1g.10gb", "1g.10gb+me", "2g.20gb", "3g.40gb", "4g.40gb")
 FLAVORS = ("whole", *MIG, "mps 300 20000", "mps 600 9000", "memlimit 0 30000", "1g.6gb", "2g.12gb")
@@ -43,9 +44,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
         cluster.change(words.devices[0], layout=draw(st.sampled_from(LAYOUTS)) if "h100" in kind else None)
         cluster.change(words.devices[-1], weight_milli=draw(st.sampled_from([weight, 500])))
     for number in range(draw(st.integers(1, 10))):
+        flavor = draw(st.sampled_from(FLAVORS))
         cluster.request(
             f"r{number}",
-            draw(st.sampled_from(FLAVORS)),
+            flavor,
             draw(st.integers(1, 3)),
             team=draw(st.sampled_from(["vision", "language"])),
             priority=draw(st.integers(0, 1)),
@@ -54,6 +56,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             models=draw(st.sampled_from([(), (), ("h100-80gb",)])),
             cpu_milli=draw(st.sampled_from([0, 0, 1000, 3000])),
             host_memory_mib=draw(st.sampled_from([0, 0, 400])),
+            nodes=draw(st.sampled_from([1, 1, 0, 2])) if flavor == "whole" else 1,
         )
     return cluster
 
@@ -104,15 +107,21 @@ def assert_hosts_hold(snapshot: Snapshot) -> None:
 
 
 def assert_honest(grant: Grant, claim: Claim, snapshot: Snapshot) -> None:
-    """Fail unless the grant is what the claim asked for, on one open node, at legal places."""
+    """Fail unless the grant is what the claim asked for, on as many open nodes, at legal places."""
     nodes = {n.id: n for n in snapshot.nodes}
     devices = {d.id: d for d in snapshot.devices}
-    assert len(grant.slots) == claim.count
-    assert not nodes[grant.node_id].blocked
-    assert {devices[s.device_id].node_id for s in grant.slots} == {grant.node_id}
-    assert len({(s.device_id, s.start) for s in grant.slots}) == claim.count
-    assert sum(s.cpu_milli for s in grant.slots) == claim.cpu_milli
-    assert sum(s.host_memory_mib for s in grant.slots) == claim.host_memory_mib
+    units = claim.count * max(claim.nodes, 1)
+    parts = Counter(devices[s.device_id].node_id for s in grant.slots)
+    assert len(grant.slots) == units
+    assert devices[grant.slots[0].device_id].node_id == grant.node_id
+    assert not any(nodes[node_id].blocked for node_id in parts)
+    assert not claim.nodes or sorted(parts.values()) == [claim.count] * claim.nodes
+    assert len({(s.device_id, s.start) for s in grant.slots}) == units
+    for node_id, size in parts.items():
+        part = claim if claim.nodes else part_of(claim, size)
+        here = [s for s in grant.slots if devices[s.device_id].node_id == node_id]
+        assert sum(s.cpu_milli for s in here) == here[0].cpu_milli == part.cpu_milli
+        assert sum(s.host_memory_mib for s in here) == part.host_memory_mib
     for slot in grant.slots:
         device = devices[slot.device_id]
         assert slot.mode == claim.mode

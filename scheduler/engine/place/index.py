@@ -106,12 +106,18 @@ def note(at: Columns, node: int, tables: Any, memo: Memo, sign: int) -> None:
     raise NotImplementedError
 
 
-def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: Any) -> None:
-    """Rate the node anew for the want (kernel)."""
-    cost, board, marks = rate(at, want, node, tables)
+def with_wishes(at: Columns, want: Ints, node: int, cost: float, board: int) -> float:
+    """The policy's cost and what wishes add: boards no better than needed, in the zone, close together (kernel)."""
     cost += want[COUNT] * at.better[want[KIND], node, board]  # board -1: the last cell, any of the node
     if at.apart[node] > 0 and want[COUNT] > 1 and want[USE] == EXCLUSIVE and cost < NEVER:
         cost += at.apart[node] * links_apart(at, want, node)
+    return cost
+
+
+def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: Any) -> None:
+    """Rate the node anew for the want (kernel)."""
+    cost, board, marks = rate(at, want, node, tables)
+    cost = with_wishes(at, want, node, cost, board)
     old = index.cost[row, node]
     index.cost[row, node] = cost
     index.pick[row, node] = (board + 1) | (marks << 8)
