@@ -25,6 +25,8 @@ from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState, Refusal
 
 MOST_PASSES = 8
+# Passes in a row that bring nothing better before the search gives up.
+PATIENCE = 4
 MOST_GRANTS = 200
 MOST_CANDIDATES = 16
 # Boards looked at to tell how constrained a shape is.
@@ -133,13 +135,16 @@ def _search(state: EngineState, lines: Sequence[_Line]) -> list[Grant] | None:
     if len(sequence) == most or not has_choice:
         return None
     best: list[Grant] | None = None
+    in_vain = 0
     for _ in range(MOST_PASSES):
         grants, got = _try(state, sequence)
         _take_back(state, grants)
         owed = Counter({line: line.due - got[line] for line in lines if got[line] < line.due})
         if not owed and len(grants) > most:
-            best, most = grants, len(grants)
-        if len(grants) == len(sequence):
+            best, most, in_vain = grants, len(grants), 0
+        else:
+            in_vain += 1
+        if len(grants) == len(sequence) or in_vain == PATIENCE:
             break
         missed = Counter({line: len(line.claims) - got[line] for line in lines})
         sequence = _to_front(sequence, owed or missed)

@@ -46,6 +46,7 @@ SAMPLE = {name: Path(f"tests/data/openb/{name}.csv") for name in ("nodes", "pods
 def measure() -> dict[str, Any]:
     """Served with and without, and the time of a turn's decision, per kind of turn."""
     turns = {f"demo fleet, {size} waiting": _demo_turns(size) for size in (5, 10, 20, 50, 200)}
+    turns["openb sample in 100 orders, one batch of 50"] = _openb_shuffled()
     for workload in WORKLOADS if "TRACES" in os.environ else ("sample",):
         turns[f"openb {workload}, batches of {BATCH}"] = _openb_turns(workload)
     return {name: _compare(found) for name, found in turns.items()}
@@ -156,25 +157,49 @@ def _held(grants: Sequence[Grant], snapshot: Snapshot) -> tuple[Held, ...]:
 def _openb_turns(workload: str) -> Iterator[Snapshot]:
     """The cluster filled batch by batch, up to 130 % of its GPUs; what a turn refuses is dropped."""
     trace = _trace(workload)
-    hosts = [host for host in trace.hosts if host.boards]
-    nodes = tuple(Node(n, h.name, "", h.cpu, h.memory) for n, h in enumerate(hosts, 1))
-    devices = [
-        Device(100 * n + at, n, host.model, 1, 16_000, 1000, frozenset(("exclusive", "memlimit")), (), None, 99, at)
-        for n, host in enumerate(hosts, 1)
-        for at in range(host.boards)
-    ]  # fmt: skip
-    now = Snapshot(NOON, nodes, tuple(devices), (), (), ())
+    now = _openb_cluster(trace)
     arrivals = [form for form in trace.arrivals if form.boards]
-    most = 1.3 * 1000 * len(devices)
     asked = 0
     for first in range(0, len(arrivals), BATCH):
         batch = arrivals[first : first + BATCH]
-        queue = tuple(_pod(first + at, form) for at, form in enumerate(batch, 1))
+        now = replace(now, queue=_pods(batch, first + 1))
         asked += sum(form.gpu for form in batch)
-        yield replace(now, queue=queue)
-        if asked > most:
+        yield now
+        if asked > 1.3 * 1000 * len(now.devices):
             return
-        now = _served(replace(now, queue=queue))
+        now = _served(now)
+
+
+def _openb_shuffled() -> Iterator[Snapshot]:
+    """The small part in another order each time: filled to between half and all of its GPUs, then a batch."""
+    trace = _trace("sample")
+    idle = _openb_cluster(trace)
+    for seed in range(TURNS // 3):
+        chance = random.Random(seed)
+        arrivals = [form for form in trace.arrivals if form.boards]
+        chance.shuffle(arrivals)
+        most, first = chance.uniform(0.5, 1.0) * 1000 * len(idle.devices), 0
+        while most > 0 and first < len(arrivals) - BATCH:
+            most -= arrivals[first].gpu
+            first += 1
+        filled = _served(replace(idle, queue=_pods(arrivals[:first], 1)))
+        yield replace(filled, queue=_pods(arrivals[first : first + BATCH], first + 1))
+
+
+def _openb_cluster(trace: openb.Trace) -> Snapshot:
+    hosts = [host for host in trace.hosts if host.boards]
+    nodes = tuple(Node(n, h.name, "", h.cpu, h.memory) for n, h in enumerate(hosts, 1))
+    modes = frozenset(("exclusive", "memlimit"))
+    devices = tuple(
+        Device(100 * n + at, n, host.model, 1, 16_000, 1000, modes, (), None, 99, at)
+        for n, host in enumerate(hosts, 1)
+        for at in range(host.boards)
+    )
+    return Snapshot(NOON, nodes, devices, (), (), ())
+
+
+def _pods(forms: Sequence[Form], first: int) -> tuple[Claim, ...]:
+    return tuple(_pod(number, form) for number, form in enumerate(forms, first))
 
 
 def _pod(number: int, form: Form) -> Claim:
