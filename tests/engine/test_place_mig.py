@@ -70,6 +70,13 @@ def test_a_long_slice_starts_a_board_that_will_be_free_no_sooner_elsewhere(clust
     assert place(cluster, "1g.10gb", hours=20)[0][0] == 2
 
 
+def test_the_fullest_of_equal_boards_is_taken_with_and_without_durations(cluster: Cluster) -> None:
+    cluster.node("a", devices=2).hold(0, "1g.10gb", 0).hold(1, "4g.40gb", 0)
+
+    assert place(cluster, "3g.40gb") == [(2, 4)]
+    assert place(cluster, "3g.40gb", hours=1) == [(2, 4)]
+
+
 def test_a_slice_that_should_be_gone_counts_as_gone_soon_but_is_never_overlapped(cluster: Cluster) -> None:
     cluster.node("a").hold(0, "4g.40gb", 0, hours=-1)
 

@@ -23,6 +23,8 @@ from scheduler.engine.shape import Shape
 # With durations every board with room is looked at up to this number; of more, the cheapest by masks alone.
 LOOKED_AT = 64
 OPEN = ("", "mig")
+# Over time each slice that is free beside the new one costs such a part of a block: fuller boards win ties.
+FULLER = 1000
 
 Rule = Callable[[Geometry, int, int], int]
 Ends = Sequence[tuple[float, int]]
@@ -180,7 +182,7 @@ def _on_node(boards: Sequence[Board], shape: Shape, rule: Rule) -> tuple[int, li
     return total, spots
 
 
-class Choices(dict[int, tuple[tuple[int, list[int]], ...]]):
+class Choices(dict[int, tuple[tuple[int, list[float]], ...]]):
     """The free starts of a profile for every mask that was asked, each with the blocks it costs.
 
     A start comes with a list: at each mask, the blocks lost there. The start that blocks the least on an
@@ -189,16 +191,21 @@ class Choices(dict[int, tuple[tuple[int, list[int]], ...]]):
 
     def __init__(self, geometry: Geometry, profile: str) -> None:
         super().__init__()
-        worth = geometry.worth
         spans = sorted(geometry.spans[profile], key=lambda span: (-geometry.future(span.bits), span.start))
         self._all = [
-            (span, [worth[mask] - worth[mask | span.bits] for mask in range(len(worth))]) for span in spans
+            (span, [_lost(geometry, mask, span.bits) for mask in range(geometry.full + 1)]) for span in spans
         ]
 
-    def __missing__(self, mask: int) -> tuple[tuple[int, list[int]], ...]:
+    def __missing__(self, mask: int) -> tuple[tuple[int, list[float]], ...]:
         free = tuple((span.start, lost) for span, lost in self._all if not span.bits & mask)
         self[mask] = free
         return free
+
+
+def _lost(geometry: Geometry, mask: int, bits: int) -> float:
+    """Never below zero, so that adding up may stop at the least cost found before."""
+    lost = geometry.worth[mask] - geometry.worth[mask | bits]
+    return lost + (geometry.grid - mask.bit_count()) / FULLER
 
 
 @lru_cache(maxsize=512)
