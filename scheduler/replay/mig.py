@@ -90,8 +90,8 @@ class RuledState(EngineState):
     rule: Place
     term: Term
 
-    def spots(self, shape: Shape) -> list[Spot] | None:
-        """Where the rule puts the shape now."""
+    def spots(self, shape: Shape, duration_s: int | None = None) -> list[Spot] | None:
+        """Where the rule puts the shape now; the term says from when and for how long."""
         return self.rule(shape, self.groups(shape.kind), self.term)
 
 
