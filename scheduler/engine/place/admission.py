@@ -13,6 +13,7 @@ from scheduler.engine.place import prr
 from scheduler.engine.place.index import NOWHERE
 from scheduler.engine.place.policy import Decider
 
+EXPECTED = 1.4  # demand in all, per board of the fleet: who expects too little refuses too little
 LOOK_EVERY = 0.05  # of the fleet's capacity in demand
 
 
@@ -36,7 +37,7 @@ def play_admitting(decider: Decider, rows: Ints, events: Ints) -> tuple[Ints, In
 
 def unwelcome(decider: Decider) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which wants are refused now, after renewing the decider's tables. Several boards count as whole ones."""
-    found = prr.prospect(decider.tables, decider.at, may_refuse=True)
+    found = prr.prospect(decider.tables, decider.at, EXPECTED, may_refuse=True)
     decider.take_tables(prr.repriced(decider.tables, decider.at, found))
     size = np.where(decider.wants[:, COUNT] > 1, WHOLE, decider.wants[:, MILLI])
     if found is None:

@@ -38,7 +38,7 @@ PART = 1.2  # how much a started board counts in the need for CPU
 KNOTS = (0.10, 0.30, 0.50, 0.70, 0.85, 0.95)
 RESERVED = (8, 4, 2)
 RESERVE_CPU_SHARE = 0.90
-LOAD = 1.3  # demand to be expected in all, per board of the fleet
+LOAD = 1.5  # demand to be expected in all, per board of the fleet
 LEAST_COMING = 0.02
 
 
@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 
     cpu: float = 0.015
     idle: float = 0.013
-    fragment: float = 0.03
+    fragment: float = 0.025
     reserve: float = 0.2
     horizon: float = 1.15
     ramp: float = 0.25
@@ -113,10 +113,10 @@ def renewed(p: Prices, at: Columns) -> Prices:
     return repriced(p, at, prospect(p, at))
 
 
-def prospect(p: Prices, at: Columns, *, may_refuse: bool = False) -> Outlook | None:
-    """What is left of the boards is worth, to the demand that is still expected."""
+def prospect(p: Prices, at: Columns, load: float = LOAD, *, may_refuse: bool = False) -> Outlook | None:
+    """What room on the boards is worth, when ``load`` times the capacity is expected to be asked for."""
     there, capacity, _ = (int(total) for total in at.totals)
-    coming = max(LOAD * capacity - there, LEAST_COMING * capacity) / WHOLE
+    coming = max(load * capacity - there, LEAST_COMING * capacity) / WHOLE
     amounts, numbers = np.unique(at.free[at.free > 0], return_counts=True)
     free = dict(zip(amounts.tolist(), numbers.tolist(), strict=True))
     return outlook(p.sizes.tolist(), (p.wanted * coming).tolist(), free, may_refuse=may_refuse)
