@@ -140,7 +140,9 @@ class Fleet:
 
     def _copy(self, at: Columns, board: Board) -> None:
         node, cell = self._cell[board]
-        at.cpu[node], at.memory[node] = self._hosts[node].cpu_free, self._hosts[node].memory_free
+        host = self._hosts[node]
+        if host.is_limited:
+            at.cpu[node], at.memory[node] = host.cpu_free, host.memory_free
         share = WHOLE if not board.use else max(WHOLE - board.share_used, 0) if board.is_shared else 0
         memory = max(board.device.memory_mib - board.memory_used, 0)
         tighter = min(share, memory * WHOLE // max(board.device.memory_mib, 1))

@@ -8,34 +8,24 @@ from scheduler.engine.shape import Shape
 
 
 class Host:
-    """What leases took of one node. Milli-CPU and MiB; a size nobody knows counts as ``PLENTY``."""
+    """What leases took of one node. Milli-CPU and MiB; a size nobody knows counts as ``PLENTY``.
 
-    __slots__ = ("cpu_taken", "memory_taken", "node")
+    ``cpu_milli`` and ``memory_mib`` are all of it, ``cpu_free`` and ``memory_free`` what is left, 0 where
+    more was taken than there is.
+    """
+
+    __slots__ = ("_cpu_taken", "_memory_taken", "cpu_free", "cpu_milli", "memory_free", "memory_mib", "node")
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.cpu_taken = 0
-        self.memory_taken = 0
+        self._cpu_taken = self._memory_taken = 0
+        self.cpu_free = self.cpu_milli = PLENTY if node.cpu_milli is None else node.cpu_milli
+        self.memory_free = self.memory_mib = PLENTY if node.memory_mib is None else node.memory_mib
 
     @property
-    def cpu_milli(self) -> int:
-        """All of its CPU."""
-        return PLENTY if self.node.cpu_milli is None else self.node.cpu_milli
-
-    @property
-    def memory_mib(self) -> int:
-        """All of its memory."""
-        return PLENTY if self.node.memory_mib is None else self.node.memory_mib
-
-    @property
-    def cpu_free(self) -> int:
-        """The CPU left, 0 where more was taken than there is."""
-        return max(self.cpu_milli - self.cpu_taken, 0)
-
-    @property
-    def memory_free(self) -> int:
-        """The memory left, 0 where more was taken than there is."""
-        return max(self.memory_mib - self.memory_taken, 0)
+    def is_limited(self) -> bool:
+        """Whether its CPU or its memory is known."""
+        return self.node.cpu_milli is not None or self.node.memory_mib is not None
 
     def has_room(self, shape: Shape) -> bool:
         """Whether CPU and memory suffice for the shape now."""
@@ -72,8 +62,11 @@ class Host:
 
     def take(self, held: Held, sign: int) -> None:
         """Count what the placement's lease takes (+1) or gives back (-1)."""
-        self.cpu_taken += sign * held.cpu_milli
-        self.memory_taken += sign * held.host_memory_mib
+        if held.cpu_milli or held.host_memory_mib:
+            self._cpu_taken += sign * held.cpu_milli
+            self._memory_taken += sign * held.host_memory_mib
+            self.cpu_free = max(self.cpu_milli - self._cpu_taken, 0)
+            self.memory_free = max(self.memory_mib - self._memory_taken, 0)
 
 
 def _part(cpu_milli: int, memory_mib: int, shape: Shape) -> float:

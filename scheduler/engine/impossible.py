@@ -8,7 +8,7 @@ from scheduler.engine.board import WHOLE_MILLI, by_node
 from scheduler.engine.host import Host
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.room import Room
-from scheduler.engine.shape import Kind, Shape, bad_field
+from scheduler.engine.shape import NO_WISHES, Shape, Wishes, bad_field
 from scheduler.engine.spread import nodes_able, parts_idle
 
 
@@ -35,6 +35,7 @@ def _no_such_device(room: Room, shape: Shape) -> Reason | None:
     kind = shape.kind
     if room.matching(kind):
         return None
+    wishes = kind.wishes or NO_WISHES
     able = [b for b in room.boards if kind.mode in b.device.modes]
     wanted = [b for b in able if not kind.models or b.device.model in kind.models]
     nearest = {
@@ -47,19 +48,19 @@ def _no_such_device(room: Room, shape: Shape) -> Reason | None:
             "mode": kind.mode,
             "models": sorted(kind.models),
             "profile": kind.profile,
-            "least": _least(kind),
-            "zone": kind.zone,
+            "least": _least(wishes),
+            "zone": wishes.zone,
             "nearest": nearest,
         },
     )
 
 
-def _least(kind: Kind) -> dict[str, int]:
+def _least(wishes: Wishes) -> dict[str, int]:
     """The figures that a board must have at least, as far as they were asked for."""
     asked = {
-        "memory_mib": kind.least_memory_mib,
-        "bandwidth_gbps": kind.least_bandwidth_gbps,
-        "class": kind.least_class,
+        "memory_mib": wishes.least_memory_mib,
+        "bandwidth_gbps": wishes.least_bandwidth_gbps,
+        "class": wishes.least_class,
     }
     return {name: figure for name, figure in asked.items() if figure}
 

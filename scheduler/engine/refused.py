@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.engine.shape import Shape
 
 Unit = tuple[object, ...]
-Amount = tuple[int, ...]
+Amount = tuple[int, int, int, int]
 
 
 class Refused:
@@ -18,14 +18,14 @@ class Refused:
         """Remember that there is no room for the shape (a malformed one says nothing about room)."""
         if not shape.wanted:
             return
-        amount = _amount(shape)
-        others = self._least.get(_unit(shape), [])
-        self._least[_unit(shape)] = [amount, *(one for one in others if not _is_within(amount, one))]
+        self._least.setdefault(_unit(shape), []).append(_amount(shape))
 
     def covers(self, shape: Shape) -> bool:
         """Whether the shape cannot fit because as much or less of it did not."""
         least = self._least.get(_unit(shape))
-        return least is not None and any(_is_within(one, _amount(shape)) for one in least)
+        if least is None:
+            return False
+        return any(_is_within(one, shape) for one in least)
 
 
 def _unit(shape: Shape) -> Unit:
@@ -36,5 +36,11 @@ def _amount(shape: Shape) -> Amount:
     return shape.wanted, shape.cpu_milli, shape.host_memory_mib, shape.nodes
 
 
-def _is_within(small: Amount, big: Amount) -> bool:
-    return all(less <= more for less, more in zip(small, big, strict=True))
+def _is_within(small: Amount, shape: Shape) -> bool:
+    count, cpu_milli, memory_mib, nodes = small
+    return (
+        count <= shape.wanted
+        and cpu_milli <= shape.cpu_milli
+        and memory_mib <= shape.host_memory_mib
+        and nodes <= shape.nodes
+    )

@@ -15,26 +15,45 @@ NOT_NEGATIVE = (
 LONGEST_S = 10 * 366 * 86_400
 
 
+class Wishes(NamedTuple):
+    """What a claim asks of boards and nodes beyond model and profile; see ``Claim``."""
+
+    least_memory_mib: int
+    least_bandwidth_gbps: int
+    least_class: int
+    zone: str
+    near_zone: str
+
+    def hold_for(self, device: Device, node: Node) -> bool:
+        """Whether figures and zone are as asked for; a figure nobody knows is never enough."""
+        return (
+            device.memory_mib >= self.least_memory_mib
+            and (device.bandwidth_gbps or 0) >= self.least_bandwidth_gbps
+            and (device.compute_class or 0) >= self.least_class
+            and (not self.zone or node.zone == self.zone)
+        )
+
+
+NO_WISHES = Wishes(0, 0, 0, "", "")
+
+
 class Kind(NamedTuple):
-    """Which boards can serve a shape at all, whatever they hold now."""
+    """Which boards can serve a shape at all, whatever they hold now. ``wishes`` None: none, as most have."""
 
     mode: Mode
     models: frozenset[str]
     profile: str
-    least_memory_mib: int = 0
-    least_bandwidth_gbps: int = 0
-    least_class: int = 0
-    zone: str = ""
-    near_zone: str = ""
+    wishes: Wishes | None = None
+
+    @property
+    def near_zone(self) -> str:
+        """The zone one would like, "" for none."""
+        return self.wishes.near_zone if self.wishes else ""
 
     def suits(self, device: Device, node: Node) -> bool:
-        """Whether model, figures and zone are as asked for; a figure nobody knows is never enough."""
-        return (
-            (not self.models or device.model in self.models)
-            and device.memory_mib >= self.least_memory_mib
-            and (device.bandwidth_gbps or 0) >= self.least_bandwidth_gbps
-            and (device.compute_class or 0) >= self.least_class
-            and (not self.zone or node.zone == self.zone)
+        """Whether model, figures and zone are as asked for."""
+        return (not self.models or device.model in self.models) and (
+            self.wishes is None or self.wishes.hold_for(device, node)
         )
 
 
@@ -91,16 +110,10 @@ def shape_of(claim: Claim, policy: Policy) -> Shape:
 
 def _kind(claim: Claim) -> Kind:
     profile = claim.profile if claim.mode == "mig" else ""
-    return Kind(
-        claim.mode,
-        claim.models,
-        profile,
-        claim.least_memory_mib,
-        claim.least_bandwidth_gbps,
-        claim.least_class,
-        claim.zone,
-        claim.near_zone,
+    wishes = Wishes(
+        claim.least_memory_mib, claim.least_bandwidth_gbps, claim.least_class, claim.zone, claim.near_zone
     )
+    return Kind(claim.mode, claim.models, profile, None if wishes == NO_WISHES else wishes)
 
 
 def bad_field(claim: Claim) -> str:
