@@ -24,7 +24,7 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )
-from scheduler.engine.place import admission, prices
+from scheduler.engine.place import admission, moving, prices
 from scheduler.engine.place.outlook import outlook
 from scheduler.engine.place.policy import Decider, policy_named
 from scheduler.engine.place.statistics import Form
@@ -245,6 +245,47 @@ def test_churn_is_the_share_of_demand_that_is_over() -> None:
 
     assert fleet.at.totals.tolist() == [1000, 4000, 3000]
     assert fleet.decider.tables.churn[0] == pytest.approx(0.75)
+
+
+def test_one_running_request_is_moved_where_that_makes_room() -> None:
+    fleet = Fleet([(96000, 1, 0), (96000, 1, 1)], "prr")
+    rows = np.array([2, 5])  # 320 thousandths anywhere, a whole board of model B
+    play = moving.Moving(fleet.decider, rows)
+    play.put(0, 1, 1)
+
+    assert not play.place(1)
+    assert play.make_room(1)
+    assert play.nodes.tolist() == [0, 1]
+    assert play.moved == 1
+    assert fleet.at.free.tolist() == [[680], [0]]
+
+
+def test_where_a_move_does_not_help_everything_stays() -> None:
+    fleet = Fleet([(96000, 1, 1)], "prr")
+    rows = np.array([2, 5])
+    play = moving.Moving(fleet.decider, rows)
+    play.put(0, 0, 1)
+
+    assert not play.make_room(1)
+    assert play.nodes.tolist() == [0, -1]
+    assert play.moved == 0
+    assert fleet.at.free.tolist() == [[680]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(nodes=some_nodes, rows=some_rows, percent=st.sampled_from([0.0, 5.0, 100.0]))
+def test_moves_stay_within_their_percentage_and_nothing_is_given_twice(
+    nodes: list[tuple[int, int, int]], rows: list[int], percent: float
+) -> None:
+    fleet, other = Fleet(nodes, "prr"), Fleet(nodes, "prr")
+    events = in_and_out(rows)
+
+    placed, _, moved = moving.play_moving(fleet.decider, np.array(rows), events, percent)
+
+    assert fleet.is_sound()
+    assert moved <= percent * len(rows) / 100
+    if not moved:
+        assert placed.tolist() == other.decider.play(np.array(rows), events)[0].tolist()
 
 
 FULL = {

@@ -163,7 +163,7 @@ class Decider:
         """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""
         nodes = np.full(len(rows), index.NOWHERE, np.int64)
         boards = np.zeros(len(rows), np.int64)
-        for part in np.split(events, self._renewals(rows, events)):
+        for part in np.split(events, self.renewals(rows, events)):
             if part is not events and len(part) < len(events):
                 self.renew()
             self.replay(rows, part, nodes, boards)
@@ -185,7 +185,7 @@ class Decider:
         self.tables = tables
         self.index.seen[:] = -1
 
-    def _renewals(self, rows: Ints, events: Ints) -> Ints:
+    def renewals(self, rows: Ints, events: Ints) -> Ints:
         """Before which events the tables are renewed.
 
         When demand is higher than ever by another fifth of the capacity, and when twice as much has come.
