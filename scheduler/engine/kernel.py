@@ -62,9 +62,10 @@ def _cache_dir() -> Path:
     for source in sorted(here.rglob("*.py")):
         digest.update(source.read_bytes())
     name = f"berth-kernels-{digest.hexdigest()[:16]}"
-    for base in (os.environ.get("XDG_CACHE_HOME"), Path.home() / ".cache"):
+    named = os.environ.get("XDG_CACHE_HOME")
+    for base in ([Path(named)] if named else []) + [Path.home() / ".cache"]:
         try:
-            folder = Path(base or "/nonexistent") / name
+            folder = base / name
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return folder
         except OSError:

@@ -13,6 +13,7 @@ from scheduler.engine.fleet import Fleet
 from scheduler.engine.host import Host
 from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
 from scheduler.engine.place.fill import Groups, Spot, cheapest, spots_cost
+from scheduler.engine.place.mig import Term
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Kind, Shape
@@ -88,11 +89,13 @@ class Room:
             boards = {one.device_id: self.board_of.get(one.device_id) for one in held}
             self._fleet.refresh(board for board in boards.values() if board is not None)
 
-    def spots(self, shape: Shape) -> list[Spot] | None:
+    def spots(self, shape: Shape, duration_s: int | None = None) -> list[Spot] | None:
         """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
         if shape.kind.mode == "mig":
+            now = self.now.timestamp()
+            term = None if duration_s is None else Term(now, now + duration_s)
             suited = tiers(shape.kind, self.roomy_groups(shape), self.policy.keep_better)
-            found = (self._place.slices(shape, groups) for groups in suited)
+            found = (self._place.slices(shape, groups, term) for groups in suited)
             return next((spots for spots in found if spots is not None), None)
         if self._fleet is None:
             self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand, self.policy.keep_better)

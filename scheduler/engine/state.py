@@ -38,7 +38,7 @@ class EngineState(Room):
         """A grant for the claim, or what refuses it. Changes nothing."""
         if not self.can_pay(claim.team_id, shape):
             return Refusal.QUOTA
-        spots = self.spots(shape) if shape.wanted else None
+        spots = self.spots(shape, claim.duration_s) if shape.wanted else None
         if spots is None:
             return Refusal.CAPACITY
         cost = spots_cost(spots, shape)

@@ -19,6 +19,7 @@ from scheduler.engine.place import (
     fgd,
     gpu_packing,
     index,
+    mig,
     prr,
     random,
     slices,
@@ -46,7 +47,7 @@ class PlacePolicy:
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
     renew: Callable[[Any, Columns], Any] | None = None
-    slices: Callable[[Shape, Groups], list[Spot] | None] = slices.pack
+    slices: Callable[[Shape, Groups, mig.Term | None], list[Spot] | None] = mig.place_mig
     board_worth: float = 100.0
 
 
@@ -73,14 +74,14 @@ def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> pr
 _PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, prr.renewed, board_worth=1.0)
 POLICIES: dict[str, PlacePolicy] = {
     "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
-    "binpack": PlacePolicy("binpack", binpack.rate, _scale, board_worth=binpack.OPENED),
+    "binpack": PlacePolicy("binpack", binpack.rate, _scale, slices=slices.pack, board_worth=binpack.OPENED),
     "default": _PRR,
     "dot_product": PlacePolicy("dot_product", dot_product.rate, _scale),
     "fgd": PlacePolicy("fgd", fgd.rate, _typical),
     "gpu_packing": PlacePolicy("gpu_packing", gpu_packing.rate, _scale),
     "prr": _PRR,
     "random": PlacePolicy("random", random.rate, _scale),
-    "spread": PlacePolicy("spread", spread.rate, _scale),
+    "spread": PlacePolicy("spread", spread.rate, _scale, slices=mig.spread),
 }
 
 

@@ -17,7 +17,7 @@ Score = tuple[int, int, int]
 BoardRoom = tuple[Board, int]
 
 
-def pack(shape: Shape, groups: Groups) -> list[Spot] | None:
+def pack(shape: Shape, groups: Groups, term: object = None) -> list[Spot] | None:
     """The tightest placement of all units on one node, or None when no node has room."""
     best: list[Spot] | None = None
     best_score: Score = (0, 0, 0)
