@@ -217,6 +217,6 @@ def make_catalogue(now: datetime) -> None:
             "name": "default",
             "is_active": True,
             "created_at": now,
-            "body": {"order": "priority_fifo", "place": "binpack"},
+            "body": {"order": "priority_fifo", "place": "default"},
         },
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from types import FunctionType
 from typing import Any
 
 Function = Callable[..., Any]
+KEPT = 4
 
 
 def can_compile() -> bool:
@@ -67,7 +69,15 @@ def _cache_dir() -> Path:
         try:
             folder = base / name
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _drop_old(base, keep=folder)
             return folder
         except OSError:
             continue
     return Path(tempfile.mkdtemp(prefix=name))
+
+
+def _drop_old(base: Path, keep: Path) -> None:
+    """Remove what was compiled from sources that are no more, but for the newest few that may be in use."""
+    others = sorted(base.glob("berth-kernels-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in [one for one in others if one != keep][KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
