@@ -31,6 +31,8 @@ def slots_for(claim: Claim, device: Device) -> Iterator[Slot]:
     """Every place one unit of the claim could have on the device if it were idle."""
     if claim.mode not in device.modes or (claim.models and device.model not in claim.models):
         return
+    if device.memory_mib < claim.least_memory_mib:
+        return
     if claim.mode == "exclusive":
         yield Slot(device.id, "exclusive", 0, device.grid, 1000, device.memory_mib)
     elif claim.mode == "mig":

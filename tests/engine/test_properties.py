@@ -20,20 +20,20 @@ from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, ma
 MIG = ("1g.10gb", "1g.10gb+me", "2g.20gb", "3g.40gb", "4g.40gb")
 FLAVORS = ("whole", *MIG, "mps 300 20000", "mps 600 9000", "memlimit 0 30000", "1g.6gb", "2g.12gb")
 LAYOUTS = (None, None, (("2g.20gb", 0), ("1g.10gb", 2), ("3g.40gb", 4)))
-HOSTS = ({}, {}, {"cpu_milli": 5000, "memory_mib": 900}, {"cpu_milli": 2000})
+HOSTS = ({}, {"rack": "x"}, {"cpu_milli": 5000, "memory_mib": 900}, {"cpu_milli": 2000, "rack": "x"})
 few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """One or two small nodes, three teams of which two hang under the first, up to ten claims."""
+    """One to three small nodes, three teams of which two hang under the first, up to ten claims."""
     rule = draw(st.sampled_from(sorted(POLICIES)))
     cluster = Cluster(Policy(place=rule, share_across_teams=draw(st.booleans())))
     ceilings = st.sampled_from([None, None, 400, 1000, 2500])
     cluster.team("lab", ceiling=draw(ceilings))
     cluster.team("vision", ceiling=draw(ceilings), parent="lab")
     cluster.team("language", ceiling=draw(ceilings), parent="lab")
-    for name in ("a", "b")[: draw(st.integers(1, 2))]:
+    for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
         kind = draw(st.sampled_from(["h100-80gb", "l40s-48gb", "a30-24gb"]))
         blocked = draw(st.sampled_from(["", "", "", "offline"]))
         weight = draw(st.sampled_from([1000, 333]))
@@ -56,6 +56,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             models=draw(st.sampled_from([(), (), ("h100-80gb",)])),
             cpu_milli=draw(st.sampled_from([0, 0, 1000, 3000])),
             host_memory_mib=draw(st.sampled_from([0, 0, 400])),
+            least_memory_mib=draw(st.sampled_from([0, 0, 0, 40000, 60000])),
             nodes=draw(st.sampled_from([1, 1, 0, 2])) if flavor == "whole" else 1,
         )
     return cluster
@@ -126,6 +127,7 @@ def assert_honest(grant: Grant, claim: Claim, snapshot: Snapshot) -> None:
         device = devices[slot.device_id]
         assert slot.mode == claim.mode
         assert not claim.models or device.model in claim.models
+        assert device.memory_mib >= claim.least_memory_mib
         assert slot.start + slot.size <= device.grid
         if claim.mode == "mig":
             assert device.layout is None or (claim.profile, slot.start) in device.layout
