@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pynvml
@@ -17,6 +18,7 @@ from nodeagent.drivers.base import (
 )
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
 from nodeagent.drivers.nvml.facts import ask, device_fact, health_of, instance_facts, text
+from nodeagent.drivers.nvml.topology import seats
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact
 
 MIB = 1024 * 1024
@@ -44,6 +46,8 @@ class NvmlDriver:
         self._facts: dict[str, DeviceFact] = {}
         for index in range(count):
             self._learn(index)
+        for uuid, seat in seats(library, self._handles).items():
+            self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
 
     def boot_id(self) -> str:
         """Return the boot of the host."""
