@@ -25,11 +25,11 @@ def _gpus(milli: Any) -> str:
 
 
 def _cores(milli: Any) -> str:
-    return pgettext("amount", "unknown") if milli is None else f"{int(milli) / 1000:g}"
+    return f"{int(milli or 0) / 1000:g}"
 
 
 def _gib(mib: Any) -> str:
-    return pgettext("amount", "unknown") if mib is None else f"{round(int(mib) / 1024, 1):g}"
+    return f"{round(int(mib or 0) / 1024, 1):g}"
 
 
 def _with_end(why: str, reason: Figures) -> str:
@@ -100,12 +100,12 @@ def _gang_incomplete(r: Figures) -> str:
 
 def _node_resources_short(r: Figures) -> str:
     parts = []
-    if r.get("cpu_milli"):
+    if r.get("cpu_milli") and r.get("free_cpu_milli") is not None:
         parts.append(
             _("%(free)s of %(wanted)s CPU cores")
             % {"free": _cores(r.get("free_cpu_milli")), "wanted": _cores(r["cpu_milli"])}
         )
-    if r.get("host_memory_mib"):
+    if r.get("host_memory_mib") and r.get("free_memory_mib") is not None:
         parts.append(
             _("%(free)s of %(wanted)s GiB of main memory")
             % {"free": _gib(r.get("free_memory_mib")), "wanted": _gib(r["host_memory_mib"])}

@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from django.utils import translation
 
 from portal.leases.reasons import sentence
+
+
+@pytest.fixture(autouse=True)
+def in_english() -> Iterator[None]:
+    with translation.override("en"):
+        yield
 
 
 def test_nodes_that_are_away_are_named() -> None:
@@ -19,15 +28,12 @@ def test_what_no_node_can_hold_is_said_in_units_not_in_field_names() -> None:
     assert said == "Even an idle node cannot hold 96.5 CPU cores at once; the largest holds 64 CPU cores."
 
 
-def test_a_node_short_of_cpu_says_how_much_is_free_and_calls_the_unknown_unknown() -> None:
+def test_a_node_short_of_cpu_says_how_much_is_free_and_nothing_of_what_nobody_knows() -> None:
     short = {
         "code": "node_resources_short", "node": "gpu-02", "cpu_milli": 16000, "free_cpu_milli": 4000,
         "host_memory_mib": 65536, "free_memory_mib": None,
     }  # fmt: skip
 
-    assert sentence(short) == (
-        "gpu-02 has the GPUs, but is short beside them: 4 of 16 CPU cores, unknown of 64 GiB of main memory"
-        " are free."
-    )
+    assert sentence(short) == "gpu-02 has the GPUs, but is short beside them: 4 of 16 CPU cores are free."
     with translation.override("zh-hans"):
-        assert "CPU 空闲 4 核" in sentence(short)
+        assert sentence(short) == "gpu-02 有可用的 GPU，但其他资源不足：CPU 空闲 4 核（需要 16 核）。"
