@@ -28,14 +28,14 @@ DEVICES = (
 HELD = (
     "SELECT p.device_id, p.start, p.size, p.mode, p.team_id, p.lease_id, coalesce(l.not_after, upper(p.period)),"
     " p.share_milli, p.memory_mib, p.profile,"
-    " coalesce(f.cpu_milli * l.count, 0), coalesce(f.host_memory_mib * l.count, 0)"
+    " coalesce(f.cpu_milli::bigint * l.count, 0), coalesce(f.host_memory_mib::bigint * l.count, 0)"
     " FROM leases_placement p LEFT JOIN leases_lease l ON l.id = p.lease_id"
     " LEFT JOIN catalog_flavor f ON f.id = l.flavor_id"
     " WHERE p.is_live ORDER BY p.device_id, p.start, p.id"
 )
 CLAIMS = (
     "SELECT r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, m.slug, f.profile,"
-    " f.share_milli, f.memory_mib, f.cpu_milli * r.count, f.host_memory_mib * r.count"
+    " f.share_milli, f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count"
     " FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id"
     " WHERE r.state = 'queued' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"

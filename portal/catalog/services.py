@@ -11,6 +11,8 @@ from portal.catalog.models import Flavor, Rate, RateCard
 from portal.common.errors import Conflict, Invalid
 from portal.fleet.models import DeviceModel, Mode
 
+MOST_CORES, MOST_GIB = 1024, 16_384
+
 
 def share_of(
     model: DeviceModel, *, mode: str, profile: str = "", share_milli: int = 0, memory_mib: int = 0
@@ -33,6 +35,31 @@ def share_of(
 def cost_milli(flavor: Flavor, count: int) -> int:
     """Return what a request takes of a quota: weighted thousandths, rounded up per unit."""
     return count * -(-flavor.share_milli * flavor.device_model.weight_milli // 1000)
+
+
+@transaction.atomic
+def set_aside(
+    *, flavor: Flavor, cpu_cores: float, memory_gib: float, actor: User | None, now: datetime
+) -> Flavor:
+    """Say what each unit takes of its node's CPU and memory; 0 is nothing. Raises Invalid.
+
+    Running leases of the flavor count with the new amounts from the next turn on; none is ended for it.
+    """
+    amounts = {"cpu_cores": (cpu_cores, MOST_CORES), "memory_gib": (memory_gib, MOST_GIB)}
+    wrong = {
+        name: _("This lies between 0 and %(most)d per unit.") % {"most": most}
+        for name, (amount, most) in amounts.items()
+        if not 0 <= amount <= most
+    }
+    if wrong:
+        raise Invalid(fields=wrong)
+    flavor.cpu_milli, flavor.host_memory_mib = round(cpu_cores * 1000), round(memory_gib * 1024)
+    flavor.save(update_fields=["cpu_milli", "host_memory_mib"])
+    record(
+        actor, "flavor.set_aside", flavor.slug, at=now,
+        cpu_milli=flavor.cpu_milli, host_memory_mib=flavor.host_memory_mib,
+    )  # fmt: skip
+    return flavor
 
 
 @transaction.atomic

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from django.core.management import CommandError, call_command
 
 from nodeagent.protocol.boards import device_facts
+from portal.audit.models import AuditEntry
 from portal.catalog.models import Flavor
 from portal.common.clock import db_now
 from portal.fleet.models import DeviceModel, Node
@@ -67,3 +71,26 @@ def test_a_model_known_before_its_figures_gets_them_when_it_is_seen_again(world:
     learn_devices(Node.objects.get(name="gpu-01"), device_facts("gpu-01", "h100-80gb", 1), now=world.now)
 
     assert DeviceModel.objects.get(slug="h100-80gb").compute_class == 4
+
+
+def test_an_operator_sets_cpu_and_memory_aside_for_a_flavor(world: World) -> None:
+    call_command("set_aside", "h100", "--cpu-cores", "12.5", "--memory-gib", "96", stdout=StringIO())
+
+    flavor = Flavor.objects.get(slug="h100")
+    assert (flavor.cpu_milli, flavor.host_memory_mib) == (12_500, 98_304)
+    assert AuditEntry.objects.get(action="flavor.set_aside").detail["cpu_milli"] == 12_500
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nothing"], "Known: h100"),
+        (["h100", "--cpu-cores", "-1"], "between 0"),
+        (["h100", "--memory-gib", "nan"], "between 0"),
+    ],
+)
+def test_amounts_that_make_no_sense_change_nothing(world: World, words: list[str], sentence: str) -> None:
+    with pytest.raises(CommandError, match=sentence):
+        call_command("set_aside", *words)
+
+    assert not Flavor.objects.exclude(cpu_milli=0, host_memory_mib=0).exists()
