@@ -9,5 +9,5 @@ def active_policy() -> Policy:
     row = PolicyRow.objects.filter(is_active=True).first()
     if row is None:
         return Policy()
-    known = {"order", "place", "share_across_teams", "keep_better"}
+    known = {"order", "place", "share_across_teams", "keep_better", "keep_empty"}
     return Policy(name=row.name, version=row.version, **{k: v for k, v in row.body.items() if k in known})

@@ -32,7 +32,8 @@ class Columns(NamedTuple):
     ``free`` is what is left of a board by its tighter side, -1 where there is no such board; ``share`` is
     the compute share left. ``use`` is 0 for idle, else the number of the mode that lives there. ``link``
     numbers the link domains of a node, ``numa`` and ``switch`` its NUMA nodes and PCIe switches; ``apart``
-    is what a link domain more costs a request for several boards, 0 where a node has only one. ``serves``
+    is what a link domain more costs a request for several boards, 0 where a node has only one, ``wake`` what
+    the first request on a wholly idle node costs, so that others may stay asleep. ``serves``
     says which boards can serve a kind, ``better`` what it costs that a board is better than the kind needs
     or stands elsewhere (the last cell: any of the node).
     ``totals`` holds, in thousandths of boards, the demand that arrived and is not over, the fleet's capacity,
@@ -49,6 +50,7 @@ class Columns(NamedTuple):
     numa: Ints
     switch: Ints
     apart: Floats
+    wake: Floats
     team: Ints
     board_memory: Ints
     clients: Ints
@@ -75,6 +77,7 @@ def columns(
         numa=np.zeros((nodes, most), np.int64),
         switch=np.zeros((nodes, most), np.int64),
         apart=np.zeros(nodes),
+        wake=np.zeros(nodes),
         team=np.zeros((nodes, most), np.int64),
         board_memory=np.full((nodes, most), board_memory, np.int64),
         clients=np.full((nodes, most), PLENTY, np.int64),
@@ -122,3 +125,14 @@ def idle_boards(at: Columns, node: int) -> int:
         if at.free[node, board] == WHOLE:
             idle += 1
     return idle
+
+
+def is_asleep(at: Columns, node: int) -> bool:
+    """Whether the node has boards and nothing is on any of them (kernel)."""
+    boards = 0
+    for board in range(at.free.shape[1]):
+        if at.free[node, board] >= 0:
+            boards += 1
+            if at.use[node, board] != IDLE:
+                return False
+    return boards > 0

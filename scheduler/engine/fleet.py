@@ -54,6 +54,7 @@ class Fleet:
         policy: PlacePolicy,
         demand: Demand,
         keep_better: float = 0.0,
+        keep_empty: float = 0.0,
     ) -> None:
         self._nodes = by_node(boards)
         self._hosts = [hosts[group[0].node.id] for group in self._nodes]
@@ -67,6 +68,7 @@ class Fleet:
         self._wants: dict[Shape, int] = {}
         self._kinds: dict[Kind, int] = {}
         at = self._idle_columns()
+        at.wake[:] = keep_empty * policy.board_worth
         tables = _tables(policy, demand, self._models, at)
         for board in boards:
             self._copy(at, board)

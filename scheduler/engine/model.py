@@ -171,6 +171,8 @@ class Policy:
 
     ``keep_better`` (0 to 1) is what it costs to use a board that is better than needed, as a part of an
     idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
+    ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle node: more leaves
+    whole nodes idle, which can then save energy.
     """
 
     name: str = "default"
@@ -179,6 +181,7 @@ class Policy:
     place: str = "default"
     share_across_teams: bool = False
     keep_better: float = 0.0
+    keep_empty: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

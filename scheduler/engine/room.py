@@ -94,11 +94,12 @@ class Room:
         if shape.kind.mode == "mig":
             now = self.now.timestamp()
             term = None if duration_s is None else Term(now, now + duration_s)
-            suited = tiers(shape.kind, self.roomy_groups(shape), self.policy.keep_better)
+            suited = tiers(shape.kind, self.roomy_groups(shape), self.policy)
             found = (self._place.slices(shape, groups, term) for groups in suited)
             return next((spots for spots in found if spots is not None), None)
         if self._fleet is None:
-            self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand, self.policy.keep_better)
+            wishes = self.policy.keep_better, self.policy.keep_empty
+            self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand, *wishes)
         return self._fleet.spots(shape)
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:

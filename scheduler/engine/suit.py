@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scheduler.engine.board import Board
-from scheduler.engine.model import Device
+from scheduler.engine.model import Device, Policy
 from scheduler.engine.shape import Kind
 
 ELSEWHERE = 0.5  # of an idle board's worth: what it costs to stand outside the zone one would like
@@ -29,16 +29,17 @@ def penalties(kind: Kind, boards: Sequence[Board], keep_better: float) -> list[f
     ]
 
 
-def tiers(kind: Kind, groups: Iterable[Sequence[Board]], keep_better: float) -> list[list[Sequence[Board]]]:
+def tiers(kind: Kind, groups: Iterable[Sequence[Board]], policy: Policy) -> list[list[Sequence[Board]]]:
     """Groups of boards, one per node, sorted into those that suit the kind equally well, the best first."""
     nodes = list(groups)
-    if not keep_better and not kind.near_zone:
+    if not policy.keep_better and not policy.keep_empty and not kind.near_zone:
         return [nodes]
     flat = [board for boards in nodes for board in boards]
-    cost = dict(zip(flat, penalties(kind, flat, keep_better), strict=True))
+    cost = dict(zip(flat, penalties(kind, flat, policy.keep_better), strict=True))
     found: dict[float, list[Sequence[Board]]] = {}
     for boards in nodes:
-        found.setdefault(min(cost[board] for board in boards), []).append(boards)
+        wake = 0.0 if any(board.use for board in boards) else policy.keep_empty
+        found.setdefault(wake + min(cost[board] for board in boards), []).append(boards)
     return [found[worth] for worth in sorted(found)]
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from scheduler.engine.model import Policy
+from scheduler.engine.place.policy import POLICIES
 from tests.engine.builder import Cluster
 
 
@@ -234,3 +237,20 @@ def test_free_units_count_claims_and_ignore_queue_and_quota(cluster: Cluster) ->
     assert cluster.free("mps 250 8000") == 2 + 4
     assert cluster.free("mps 250 8000", team="language") == 4
     assert cluster.free("mps 250 8000", count=2) == 2
+
+
+@pytest.mark.parametrize("place", sorted(POLICIES))
+@pytest.mark.parametrize("flavor", ["whole", "1g.10gb", "mps 250 8000"])
+def test_a_policy_may_keep_idle_nodes_asleep(cluster: Cluster, place: str, flavor: str) -> None:
+    cluster.policy = Policy(place=place, keep_empty=8)
+    for name in ("a", "b", "c", "d"):
+        node = cluster.node(name, devices=4)
+        if name == "c":
+            node.hold(1)
+    for number in range(3):
+        cluster.request(f"r{number}", flavor)
+
+    turn = cluster.plan()
+
+    assert {turn.node(name) for name in turn.grants} == {"c"}
+    assert len(turn.grants) == 3

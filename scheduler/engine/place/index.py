@@ -29,6 +29,7 @@ from scheduler.engine.columns import (
     Floats,
     Ints,
     fits_board,
+    is_asleep,
 )  # fmt: skip
 
 BLOCK = 64
@@ -107,10 +108,12 @@ def note(at: Columns, node: int, tables: Any, memo: Memo, sign: int) -> None:
 
 
 def with_wishes(at: Columns, want: Ints, node: int, cost: float, board: int) -> float:
-    """The policy's cost and what wishes add: boards no better than needed, in the zone, close together (kernel)."""
+    """The policy's cost and what wishes add: boards suited, in the zone, close, on an awake node (kernel)."""
     cost += want[COUNT] * at.better[want[KIND], node, board]  # board -1: the last cell, any of the node
     if at.apart[node] > 0 and want[COUNT] > 1 and want[USE] == EXCLUSIVE and cost < NEVER:
         cost += at.apart[node] * links_apart(at, want, node)
+    if at.wake[node] > 0 and want[COUNT] > 0 and cost < NEVER and is_asleep(at, node):
+        cost += at.wake[node]
     return cost
 
 
