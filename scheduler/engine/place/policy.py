@@ -164,8 +164,9 @@ class Decider:
         """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""
         nodes = np.full(len(rows), index.NOWHERE, np.int64)
         boards = np.zeros(len(rows), np.int64)
-        for part in np.split(events, self.renewals(rows, events)):
-            if part is not events and len(part) < len(events):
+        cuts = self.renewals(rows, events)
+        for number, part in enumerate(np.split(events, cuts)):
+            if number:
                 self.renew()
             self.replay(rows, part, nodes, boards)
         return nodes, boards
@@ -189,7 +190,8 @@ class Decider:
     def renewals(self, rows: Ints, events: Ints) -> Ints:
         """Before which events the tables are renewed.
 
-        When demand is higher than ever by another fifth of the capacity, and when twice as much has come.
+        At the first one of all, when demand is higher than ever by another fifth of the capacity, and when
+        twice as much has come.
         """
         if self.policy.renew is None or not len(events):
             return np.zeros(0, np.int64)
@@ -197,8 +199,14 @@ class Decider:
         asked, capacity = wants[:, MILLI] * wants[:, COUNT], max(int(self.at.totals[1]), 1)
         now, _, gone = (int(total) for total in self.at.totals)
         there = now + np.cumsum(np.where(events < 0, -asked, asked))
-        most = np.floor(np.maximum.accumulate(there) / (RENEW_EVERY * capacity))
+        most = np.floor(np.maximum.accumulate(np.maximum(there, now)) / (RENEW_EVERY * capacity))
         came = now + gone + np.cumsum(np.where(events < 0, 0, asked))
         doubled = np.floor(np.log2(np.maximum(came / capacity, 1.0)))
-        changes = (np.diff(most) > 0) | (np.diff(doubled) > 0)
-        return np.flatnonzero(changes) + 1
+        before = (
+            np.floor(now / (RENEW_EVERY * capacity)),
+            np.floor(np.log2(max((now + gone) / capacity, 1.0))),
+        )
+        if now + gone == 0:
+            before = -1.0, -1.0
+        changes = (np.diff(most, prepend=before[0]) > 0) | (np.diff(doubled, prepend=before[1]) > 0)
+        return np.flatnonzero(changes)
