@@ -197,7 +197,7 @@ def test_gangs_that_could_start_together_are_counted(cluster: Cluster) -> None:
 
 
 @pytest.mark.skipif(not kernel.can_compile(), reason="numba is not installed: kernels run as plain Python")
-@pytest.mark.parametrize("policy", ["default", "best_fit"])
+@pytest.mark.parametrize("policy", ["default"])
 def test_compiled_and_plain_give_gangs_the_same_boards(policy: str) -> None:
     plain, fast = (decider(policy, is_compiled=fast) for fast in (False, True))
 

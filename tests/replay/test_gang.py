@@ -14,7 +14,7 @@ from scheduler.engine.place.policy import policy_named
 from scheduler.replay import gang, openb
 from scheduler.replay.__main__ import main
 
-TRACES = Path(os.environ.get("TRACES", "/nonexistent"))
+TRACES = Path(os.environ.get("TRACES", "nowhere"))
 TIMES = {"p50_ms", "p99_ms", "max_ms", "p99_cpu_ms", "wall_s"}
 SMALL = ["--gpus", "250", "--gangs", "12", "--nodes", "3", "--boards", "4", "--live", "3", "--between", "4"]
 
