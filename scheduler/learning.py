@@ -8,6 +8,7 @@ from datetime import datetime
 from django.db import IntegrityError
 
 from portal.leases.models import LeaseRequest
+from portal.leases.states import RequestState
 from portal.policies import demand as tables
 from portal.policies.models import DemandTable
 from scheduler.engine.demand import MOST, learned
@@ -17,7 +18,7 @@ from scheduler.engine.place.statistics import Form
 NEW_FROM = 0.05  # of all requests would have to be others before a new version is worth it
 FIELDS = (
     "flavor__mode", "count", "flavor__share_milli", "flavor__memory_mib", "flavor__cpu_milli",
-    "flavor__host_memory_mib", "flavor__device_model__slug", "flavor__device_model__memory_mib",
+    "flavor__host_memory_mib", "flavor__device_model__slug", "flavor__device_model__memory_mib", "state",
 )  # fmt: skip
 
 
@@ -36,16 +37,20 @@ def learn(*, now: datetime) -> DemandTable | None:
         return None
 
 
-def _forms() -> Iterator[Form]:
-    """What the last requests asked of a node. MIG slices take places of their own and are left out."""
+def _forms() -> Iterator[tuple[Form, bool]]:
+    """What the last requests asked of a node, and whether it is over.
+
+    MIG slices take places of their own and are left out.
+    """
     rows = LeaseRequest.objects.order_by("-id").exclude(flavor__mode="mig").values_list(*FIELDS)[:MOST]
-    for mode, count, share, memory, cpu, host_memory, model, board_memory in rows:
+    for mode, count, share, memory, cpu, host_memory, model, board_memory, state in rows:
+        is_over = state == RequestState.FULFILLED
         if mode not in SHARED_MODES:
-            yield Form(cpu * count, host_memory * count, 1000, count, model or "")
+            yield Form(cpu * count, host_memory * count, 1000, count, model or ""), is_over
             continue
         part = min(max(share, -(-memory * 1000 // max(board_memory or memory, 1))), 1000)
         for _ in range(count):
-            yield Form(cpu, host_memory, part, 1, model or "")
+            yield Form(cpu, host_memory, part, 1, model or ""), is_over
 
 
 def _distance(one: Mapping[Form, int], other: Mapping[Form, int]) -> float:

@@ -24,6 +24,7 @@ def demand_of(row: DemandTable) -> Demand:
         row.version,
         tuple((Form(*fields), number) for fields, number in row.forms),
         tuple((size, price) for size, price in row.prices),
+        row.churn_milli,
     )
 
 
@@ -40,5 +41,6 @@ def store(demand: Demand, *, requests: int, now: datetime) -> DemandTable:
         forms=[[list(form), number] for form, number in demand.forms],
         prices=[list(pair) for pair in demand.prices],
         requests=requests,
+        churn_milli=demand.churn_milli,
         made_at=now,
     )

@@ -36,6 +36,7 @@ class DemandTable(models.Model):
     forms = models.JSONField()
     prices = models.JSONField()
     requests = models.PositiveIntegerField()
+    churn_milli = models.PositiveSmallIntegerField(default=0)
     made_at = models.DateTimeField()
 
     class Meta:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, get_args
 
-from scheduler.engine.demand import Demand
+from scheduler.engine.demand import MOST_CHURN_MILLI, Demand
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 from scheduler.engine.place.statistics import Form
@@ -94,18 +94,24 @@ def _rows(document: dict[str, Any], table: str, read: Callable[[Row], T]) -> tup
 def _demand_row(demand: Demand) -> Row | None:
     if not demand.version:
         return None
-    return [demand.version, [[*form, number] for form, number in demand.forms], demand.prices]
+    return [
+        demand.version,
+        [[*form, number] for form, number in demand.forms],
+        demand.prices,
+        demand.churn_milli,
+    ]
 
 
 def _demand(document: dict[str, Any]) -> Demand:
     if document["demand"] is None:
         return Demand()
     try:
-        version, forms, prices = _list(document["demand"])
+        version, forms, prices, churn = _list(document["demand"])
         return Demand(
             _int(version, 1),
             tuple(_form(_list(row)) for row in _list(forms)),
             tuple((_int(size, 1), float(price)) for size, price in _list(prices)),
+            _int(churn, 0, MOST_CHURN_MILLI),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise BadSnapshot("demand", str(error)) from None

@@ -15,15 +15,22 @@ from scheduler.engine.place.usual import USUAL, USUAL_PRICES
 
 ENOUGH = 200  # requests; on the public traces tables from the first 200 arrivals were as good as from all
 MOST = 2_000
+USUAL_CHURN_MILLI = 900
+MOST_CHURN_MILLI = 999
 UNITS = 1_000  # numbers are brought to this sum, so that equal mixes give equal tables
 
 
 class Demand(NamedTuple):
-    """Forms with their number, and the solved price of each size (see ``place.prices``)."""
+    """Forms with their number, the solved price of each size (see ``place.prices``), and the churn.
+
+    ``churn_milli`` is the part of the demand that came and is over, in thousandths: where much ends, the
+    present cut of a board says little about the next one.
+    """
 
     version: int = 0
     forms: tuple[tuple[Form, int], ...] = USUAL
     prices: tuple[tuple[int, float], ...] = USUAL_PRICES
+    churn_milli: int = USUAL_CHURN_MILLI
 
     def counts(self) -> dict[Form, int]:
         """Number by form; from here on its prices need not be solved again in this process."""
@@ -37,11 +44,17 @@ class Demand(NamedTuple):
 USUAL_DEMAND = Demand()
 
 
-def learned(version: int, forms: Iterable[Form]) -> Demand | None:
-    """What these requests look like; None when they are fewer than ENOUGH. Solves a small linear program."""
-    numbers = counted(forms)
+def learned(version: int, forms: Iterable[tuple[Form, bool]]) -> Demand | None:
+    """What requests look like, from each one's form and whether it is over; None when fewer than ENOUGH.
+
+    Solves a small linear program.
+    """
+    seen = list(forms)
+    numbers = counted(form for form, _ in seen)
     everything = numbers.total()
     if everything < ENOUGH:
         return None
     rounded = [(form, max(1, round(number * UNITS / everything))) for form, number in sorted(numbers.items())]
-    return Demand(version, tuple(rounded), solve(pieces_of(dict(rounded))))
+    asked = sum(form.gpu for form, _ in seen) or 1
+    churn = sum(form.gpu for form, is_over in seen if is_over) * 1000 // asked
+    return Demand(version, tuple(rounded), solve(pieces_of(dict(rounded))), min(churn, MOST_CHURN_MILLI))

@@ -73,6 +73,9 @@ class Fleet:
         for board in boards:
             self._copy(at, board)
         at.totals[0] = int((WHOLE - at.free[at.free >= 0]).sum())
+        at.totals[2] = max(at.totals[0], WHOLE) * demand.churn_milli // (1000 - demand.churn_milli)
+        if policy.settle is not None:
+            tables = policy.settle(tables, at)
         wants = np.zeros((FIRST_ROWS, WANT_FIELDS), np.int64)
         self._decider = Decider(policy, at, wants, tables)
 

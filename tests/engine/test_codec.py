@@ -36,14 +36,19 @@ def test_a_snapshot_comes_back_equal_from_its_bytes(full: Cluster) -> None:
 
 
 def test_learned_demand_travels_with_the_snapshot(full: Cluster) -> None:
-    demand = learned(3, [Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), Form(0, 0, 1000, 2, "")] * 100)
+    demand = learned(
+        3, [(Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), True), (Form(0, 0, 1000, 2, ""), False)] * 100
+    )
     assert demand is not None
     snapshot = replace(full.snapshot(), demand=demand)
 
     assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
 
 
-@pytest.mark.parametrize("demand", [[], [1, [], {}], [0, [], []], [1, [[0, 0, 1001, 1, "", 1]], []], "usual"])
+@pytest.mark.parametrize(
+    "demand",
+    [[], [1, [], {}, 0], [0, [], [], 0], [1, [[0, 0, 1001, 1, "", 1]], [], 0], [1, [], [], 1000], "usual"],
+)
 def test_demand_that_makes_no_sense_is_refused(full: Cluster, demand: Any) -> None:
     document = json.loads(snapshot_to_json(full.snapshot())) | {"demand": demand}
 

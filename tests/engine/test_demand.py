@@ -46,12 +46,25 @@ def test_without_requests_a_piece_is_worth_its_size() -> None:
     assert piece_values(())[250] == 0.25
 
 
+def going(forms: list[Form]) -> list[tuple[Form, bool]]:
+    return [(form, False) for form in forms]
+
+
+def test_the_churn_is_the_part_of_the_demand_that_is_over() -> None:
+    found = learned(1, [(WHOLE, True)] * 100 + [(HALF, False)] * 200)
+    settled = learned(1, [(WHOLE, True)] * ENOUGH)
+
+    assert found is not None
+    assert settled is not None
+    assert (found.churn_milli, settled.churn_milli) == (500, 999)
+
+
 def test_nothing_is_learned_from_a_few_requests() -> None:
-    assert learned(1, [WHOLE] * (ENOUGH - 1)) is None
+    assert learned(1, going([WHOLE] * (ENOUGH - 1))) is None
 
 
 def test_equal_mixes_are_learned_alike_whatever_their_number() -> None:
-    few, many = learned(1, [WHOLE, HALF] * ENOUGH), learned(1, [HALF, WHOLE] * ENOUGH * 3)
+    few, many = learned(1, going([WHOLE, HALF] * ENOUGH)), learned(1, going([HALF, WHOLE] * ENOUGH * 3))
 
     assert few == many
     assert few is not None
@@ -59,7 +72,7 @@ def test_equal_mixes_are_learned_alike_whatever_their_number() -> None:
 
 
 def test_solved_prices_travel_with_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = learned(7, [WHOLE] * 150 + [HALF] * 77 + [AWKWARD] * 3)
+    found = learned(7, going([WHOLE] * 150 + [HALF] * 77 + [AWKWARD] * 3))
     assert found is not None
     monkeypatch.setattr(prices, "_duals", lambda *_: pytest.fail("solved again"))
     piece_values.cache_clear()

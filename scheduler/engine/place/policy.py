@@ -47,6 +47,7 @@ class PlacePolicy:
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
     renew: Callable[[Any, Columns], Any] | None = None
+    settle: Callable[[Any, Columns], Any] | None = None
     slices: Callable[[Shape, Groups, mig.Term | None], list[Spot] | None] = mig.place_mig
     board_worth: float = 100.0
 
@@ -71,7 +72,9 @@ def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> pr
     return prr.prices(forms, models, at.free.shape[1], prr.Weights())
 
 
-_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, prr.renewed, board_worth=1.0)
+_PRR = PlacePolicy(
+    "prr", prr.rate, _prices, prr.weigh, prr.note, prr.renewed, prr.heeding_churn, board_worth=1.0
+)
 POLICIES: dict[str, PlacePolicy] = {
     "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
     "binpack": PlacePolicy("binpack", binpack.rate, _scale, slices=slices.pack, board_worth=binpack.OPENED),

@@ -113,6 +113,11 @@ def renewed(p: Prices, at: Columns) -> Prices:
     return repriced(p, at, prospect(p, at))
 
 
+def heeding_churn(p: Prices, at: Columns) -> Prices:
+    """The tables heeding the churn, without solving for what is left: what a turn of the product goes by."""
+    return repriced(p, at, None)
+
+
 def prospect(p: Prices, at: Columns, load: float = LOAD, *, may_refuse: bool = False) -> Outlook | None:
     """What room on the boards is worth, when ``load`` times the capacity is expected to be asked for."""
     there, capacity, _ = (int(total) for total in at.totals)
