@@ -11,7 +11,7 @@ from hypothesis import given
 
 from scheduler.engine import EngineState, forecast, plan
 from scheduler.engine import joint as joint_module
-from scheduler.engine.model import Grant, Held, Snapshot
+from scheduler.engine.model import Grant, Held, Policy, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.plan import _serve
 from scheduler.engine.shape import shape_of
@@ -59,6 +59,7 @@ def test_a_slice_leaves_the_idle_board_to_the_request_for_a_whole_one(cluster: C
 
 
 def test_shares_are_packed_by_memory_and_compute_when_that_serves_more(cluster: Cluster) -> None:
+    cluster.policy = Policy(place="spread")
     cluster.node("a", "l40s-48gb", 2)
     for number, flavor in enumerate(("mps 400 12000", "mps 500 20000", "mps 700 4000")):
         cluster.request(f"r{number}", flavor)
