@@ -31,6 +31,8 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )  # fmt: skip
+from scheduler.engine.place.admission import play_admitting
+from scheduler.engine.place.moving import play_moving
 from scheduler.engine.place.policy import Decider, PlacePolicy, policy_named
 from scheduler.engine.place.statistics import Form
 from scheduler.replay.tables import BadTrace, Row, rows, words
@@ -75,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=Path, required=True, help="CSV: sn,rank; lower rank wins ties")
     parser.add_argument("--policy", default="default", help="placement policy (default: default)")
     parser.add_argument("--scale", type=int, default=1, help="so many copies of nodes and arrivals")
+    parser.add_argument(
+        "--allow-refusal", action="store_true", help="a class of its own: refuse what earns less"
+    )
+    parser.add_argument(
+        "--max-moved-percent", type=float, default=0.0, help="a class of its own: move so many pods"
+    )
     parser.add_argument("--departures", action="store_true", help="pods end; GPU-time served is measured")
     parser.add_argument("--placements", type=Path, help="write the node of every pod to this CSV file")
 
@@ -86,12 +94,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.scale < 1:
         raise BadTrace(f"--scale {options.scale}: at least 1 copy is needed.")
     trace = scaled(read(options.nodes, options.pods, options.order, options.rank), options.scale)
-    played = play_departures(trace, policy) if options.departures else play(trace, policy)
+    rules = Rules(options.policy, options.allow_refusal, options.max_moved_percent)
+    if rules.may_refuse and rules.most_moved_percent:
+        raise BadTrace("--allow-refusal and --max-moved-percent are classes of their own: choose one.")
+    if not 0 <= rules.most_moved_percent <= 100:
+        raise BadTrace(f"--max-moved-percent {rules.most_moved_percent:g}: between 0 and 100.")
+    if rules.may_refuse and policy.name != "prr":
+        raise BadTrace(
+            "--allow-refusal works with the policy default (prr), whose prices say what to refuse."
+        )
+    played = (play_departures if options.departures else play)(trace, policy, rules)
     if options.placements:
         _write(options.placements, trace, played)
     return {
         "policy": options.policy,
-        "class": "departures" if options.departures else "no refusal, nothing moves",
+        "class": rules.named + (", with departures" if options.departures else ""),
         "scale": options.scale,
         **played.figures,
         "decisions_per_second": round(played.decisions / played.seconds),
@@ -171,6 +188,24 @@ def scaled(trace: Trace, copies: int) -> Trace:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a replay may do: only results under equal rules can be compared."""
+
+    policy: str = "default"
+    may_refuse: bool = False
+    most_moved_percent: float = 0.0
+
+    @property
+    def named(self) -> str:
+        """The class of results that these rules belong to."""
+        if self.may_refuse:
+            return "refusal allowed, nothing moves"
+        if self.most_moved_percent:
+            return f"no refusal, at most {self.most_moved_percent:g} % of the pods moved"
+        return "no refusal, nothing moves"
+
+
 @dataclass(slots=True)
 class Played:
     """What a replay did: the node of each arrival (-1 refused), its figures, and the time deciding took."""
@@ -214,18 +249,23 @@ class Cluster:
                 at.serves[kind] &= np.array([host.model in allowed for host in hosts])[:, None]
         return at
 
-    def play(self, events: Ints) -> tuple[Ints, float]:
-        """Nodes of the arrivals, and the seconds from first to last decision (kernels are loaded before)."""
+    def play(self, events: Ints, rules: Rules) -> tuple[Ints, int, float]:
+        """Nodes of the arrivals, moves, and seconds from first to last decision (kernels are loaded before)."""
         self.decider.play(self.rows[:0], events[:0])
-        began = time.perf_counter()
-        nodes, _ = self.decider.play(self.rows, events)
-        return nodes, max(time.perf_counter() - began, 1e-9)
+        began, moved = time.perf_counter(), 0
+        if rules.may_refuse:
+            nodes, _ = play_admitting(self.decider, self.rows, events)
+        elif rules.most_moved_percent:
+            nodes, _, moved = play_moving(self.decider, self.rows, events, rules.most_moved_percent)
+        else:
+            nodes, _ = self.decider.play(self.rows, events)
+        return nodes, moved, max(time.perf_counter() - began, 1e-9)
 
 
-def play(trace: Trace, policy: PlacePolicy) -> Played:
+def play(trace: Trace, policy: PlacePolicy, rules: Rules) -> Played:
     """Arrivals only: the published experiment."""
     cluster = Cluster(trace, policy)
-    nodes, seconds = cluster.play(np.arange(len(cluster.rows)))
+    nodes, moved, seconds = cluster.play(np.arange(len(cluster.rows)), rules)
     capacity = int(cluster.at.totals[1])
     placed = nodes >= 0
     arrived, used = np.cumsum(cluster.gpu), np.cumsum(np.where(placed, cluster.gpu, 0))
@@ -240,6 +280,7 @@ def play(trace: Trace, policy: PlacePolicy) -> Played:
         else None,
         "placed": int(placed.sum()),
         "refused": int((~placed).sum()),
+        "moved": moved,
         "gpus": capacity // WHOLE,
     }
     return Played(nodes, figures, len(nodes), seconds)
@@ -257,7 +298,7 @@ def _at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float | None:
     return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else 0.0
 
 
-def play_departures(trace: Trace, policy: PlacePolicy) -> Played:
+def play_departures(trace: Trace, policy: PlacePolicy, rules: Rules) -> Played:
     """Arrivals and ends: the order is repeated ten times, evenly spread over a span chosen so that the
     GPU-time offered inside the span is 130 % of the supply; served is what was placed, inside the span.
     """
@@ -270,7 +311,7 @@ def play_departures(trace: Trace, policy: PlacePolicy) -> Played:
     span = _span(lives, cluster.gpu, supply)
     starts = np.arange(len(lives)) * span / len(lives)
     ends = np.minimum(starts + lives, span)
-    nodes, seconds = cluster.play(_events(starts, starts + lives))
+    nodes, moved, seconds = cluster.play(_events(starts, starts + lives), rules)
     time_of = cluster.gpu * (ends - starts)
     placed = nodes >= 0
     figures = {
@@ -280,6 +321,7 @@ def play_departures(trace: Trace, policy: PlacePolicy) -> Played:
         "span_hours": round(span / 3600, 3),
         "placed": int(placed.sum()),
         "refused": int((~placed).sum()),
+        "moved": moved,
         "gpus": supply // WHOLE,
     }
     return Played(nodes, figures, len(nodes), seconds)

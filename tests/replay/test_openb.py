@@ -13,8 +13,10 @@ import pytest
 from scheduler.replay.__main__ import main
 
 SAMPLE = Path(__file__).parent.parent / "data" / "openb"
-TRACES = Path(os.environ.get("TRACES", "/nonexistent"))
-needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="TRACES names no folder with the full traces")
+TRACES = Path(os.environ.get("TRACES", "traces"))
+needs_traces = pytest.mark.skipif(
+    not (TRACES / "openb_nodes_gpu.csv").is_file(), reason="TRACES names no folder with the full traces"
+)
 
 
 def replay(capsys: pytest.CaptureFixture[str], folder: Path = SAMPLE, **options: Any) -> dict[str, Any]:
@@ -72,6 +74,38 @@ def test_with_departures_more_than_the_supply_is_offered(capsys: pytest.CaptureF
     assert found["offered_percent"] == pytest.approx(130, abs=0.1)
     assert 50 < found["served_percent"] <= 100
     assert found["placed"] + found["refused"] == 2430
+
+
+def test_moving_and_refusing_are_classes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = replay(capsys)
+    moving = replay(capsys, **{"max-moved-percent": 5})
+    refusing = replay(capsys, **{"allow-refusal": True})
+
+    assert plain["class"] == "no refusal, nothing moves"
+    assert moving["class"] == "no refusal, at most 5 % of the pods moved"
+    assert refusing["class"] == "refusal allowed, nothing moves"
+    assert plain["moved"] == refusing["moved"] == 0
+    assert moving["moved"] <= 0.05 * 243
+    assert moving["allocated_milli"] >= plain["allocated_milli"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"allow-refusal": True, "max-moved-percent": 1},
+        {"max-moved-percent": 101},
+        {"allow-refusal": True, "policy": "fgd"},
+        {"scale": 0},
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], options: dict[str, Any]
+) -> None:
+    files = {name: SAMPLE / f"{name}{'.txt' if name == 'order' else '.csv'}" for name in FILES}
+
+    assert main(arguments({**files, **options})) == 1
+
+    assert capsys.readouterr().err.startswith("--")
 
 
 def test_placements_can_be_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
