@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import heapq
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.engine.order.rules import POLICIES, policy_named
+from scheduler.replay.__main__ import main
+from scheduler.replay.queue import Jobs, play, read
+
+SAMPLE = Path(__file__).parent.parent / "data" / "philly" / "jobs.csv"
+TRACES = Path(os.environ.get("TRACES", "/nonexistent"))
+WEEK, OTHER = "philly_w1_20171001.csv.gz", "philly_20171108_1w.csv.gz"
+needs_traces = pytest.mark.skipif(
+    not (TRACES / WEEK).is_file(), reason="TRACES names no folder with the full traces"
+)
+NODES = 6
+
+
+def replay(
+    capsys: pytest.CaptureFixture[str], jobs: Path = SAMPLE, nodes: int = NODES, **options: Any
+) -> Any:
+    words = ["queue", "--json", "--jobs", str(jobs), "--nodes", str(nodes), "--gpus-per-node", "8"]
+    for name, value in options.items():
+        words += [f"--{name}", str(value)]
+    assert main(words) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], jobs: Path, *words: str) -> str:
+    assert main(["queue", "--json", "--jobs", str(jobs), "--nodes", str(NODES), *words]) == 1
+    return capsys.readouterr().err
+
+
+def head_of_line(jobs: Jobs, nodes: int, key: list[int]) -> list[int]:
+    """Waits of a blocking queue, by a second simulator that shares no code with the first."""
+    free, ends, waits = [8] * nodes, list[tuple[int, int]](), [-1] * len(jobs.submit)
+    held: dict[int, list[tuple[int, int]]] = {}
+    queue: list[tuple[int, int]] = []
+    moments = sorted(set(jobs.submit))
+    arrived = 0
+    while moments or ends:
+        now = min([*moments[:1], *(end for end, _ in ends[:1])])
+        while ends and ends[0][0] == now:
+            for node, count in held.pop(heapq.heappop(ends)[1]):
+                free[node] += count
+        if moments and moments[0] == now:
+            moments.pop(0)
+        while arrived < len(waits) and jobs.submit[arrived] <= now:
+            heapq.heappush(queue, (key[arrived], arrived))
+            arrived += 1
+        while queue:
+            job = queue[0][1]
+            whole, rest = divmod(jobs.gpus[job], 8) if jobs.gpus[job] > 8 else (0, jobs.gpus[job])
+            spots = [(node, 8) for node in range(nodes) if free[node] == 8][:whole]
+            fitting = [(free[n], n) for n in range(nodes) if free[n] >= rest and (n, 8) not in spots]
+            if len(spots) < whole or (rest and not fitting):
+                break
+            held[job] = spots + ([(min(fitting)[1], rest)] if rest else [])
+            for node, count in held[job]:
+                free[node] -= count
+            heapq.heappop(queue)
+            waits[job] = now - jobs.submit[job]
+            heapq.heappush(ends, (now + jobs.duration[job], job))
+    return waits
+
+
+@pytest.mark.parametrize("name", ["fifo", "sjf"])
+def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
+    jobs = read(SAMPLE, 8 * NODES)
+    key = jobs.submit if name == "fifo" else jobs.duration
+
+    played = play(jobs, policy_named(name), [8] * NODES, [float(d) for d in jobs.duration])
+
+    assert played.queue.line.waited.tolist() == head_of_line(jobs, NODES, key)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_serves_every_job_and_reports_the_same_twice(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    found, again = (replay(capsys, policy=name) for _ in range(2))
+
+    assert found["jobs"] == 197
+    assert found["mean_jct_s"] >= found["mean_wait_s"] + 8592.7
+    assert 0 < found["utilisation"] <= 1
+    assert found["max_wait_s"] >= found["p999_wait_s"] >= found["p99_wait_s"] >= found["p50_wait_s"]
+    for figure in ("mean_wait_s", "mean_jct_s", "preemptions", "worst_team_slowdown", "max_wait_s"):
+        assert found[figure] == again[figure]
+
+
+def test_preemption_halves_the_wait_of_the_best_queue_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, perfect = replay(capsys), replay(capsys, policy="sjf")
+
+    assert ours["mean_wait_s"] < perfect["mean_wait_s"] / 2
+    assert 0 < ours["max_preemptions_of_one_job"] <= 20
+
+
+def test_a_policy_without_preemption_preempts_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    found = replay(capsys, policy="default_no_preemption")
+
+    assert (found["preemptions"], found["max_preemptions_of_one_job"]) == (0, 0)
+    assert found["mean_wait_s"] < replay(capsys, policy="sjf")["mean_wait_s"]
+
+
+def test_estimates_come_from_the_column_or_from_the_truth_or_from_nobody(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = {source: replay(capsys, estimates=source)["estimates"] for source in ("column", "perfect", "none")}
+
+    assert said == {"column": "column", "perfect": "perfect", "none": "none"}
+    assert replay(capsys)["estimates"] == "column"
+    assert replay(capsys, policy="sjf")["estimates"] == "perfect"
+
+
+def test_a_trace_without_estimates_and_teams_is_served_like_one_with_estimates_ignored(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bare, teamed = tmp_path / "bare.csv", tmp_path / "teamed.csv"
+    with SAMPLE.open() as file:
+        lines = list(csv.DictReader(file))
+    for path, columns in ((bare, ["seq", "submit_s", "duration_s", "gpus"]), (teamed, list(lines[0])[:-1])):
+        with path.open("w", newline="") as out:
+            writer = csv.DictWriter(out, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(lines)
+
+    assert replay(capsys, bare)["estimates"] == "none"
+    assert replay(capsys, teamed)["mean_wait_s"] == replay(capsys, estimates="none")["mean_wait_s"]
+
+
+def test_a_compressed_file_is_read_as_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    packed = tmp_path / "jobs.csv.gz"
+    packed.write_bytes(gzip.compress(SAMPLE.read_bytes()))
+
+    assert replay(capsys, packed, policy="fifo")["mean_wait_s"] == 68911.01
+
+
+def test_plain_and_compiled_passes_decide_alike() -> None:
+    pytest.importorskip("numba")
+    jobs = read(SAMPLE, 8 * NODES)
+    policy = policy_named("default")
+
+    plain, compiled = (
+        play(jobs, policy, [8] * NODES, jobs.estimate, is_compiled=flag) for flag in (False, True)
+    )
+
+    assert plain.queue.line.waited.tolist() == compiled.queue.line.waited.tolist()
+    assert plain.queue.line.evictions.tolist() == compiled.queue.line.evictions.tolist()
+    assert plain.ended.tolist() == compiled.ended.tolist()
+
+
+HEAD = "seq,submit_s,duration_s,gpus\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seq,submit_s,gpus\n0,0,1\n", "line 1: no column duration_s"),
+        (HEAD, "no job"),
+        (HEAD + "0,0,60,1\n1,0,soon,1\n", "line 3, column duration_s"),
+        (HEAD + "0,-5,60,1\n", "line 2, column submit_s"),
+        (HEAD + "0,0,60,0\n", "line 2, column gpus"),
+        (HEAD + "0,0,60,49\n", "line 2, column gpus: the value is 49, and the cluster has only 48"),
+        (HEAD + "0,0,60,1\n0,1,60,1\n", "line 3, column seq"),
+        (HEAD + "0,0,60\n", "line 2: not as many cells"),
+        ("seq,submit_s,duration_s,gpus,est_duration_s\n0,0,60,1,long\n", "line 2, column est_duration_s"),
+    ],
+)
+def test_a_bad_file_is_refused_with_line_and_column(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+
+    said = refused(capsys, path)
+
+    assert str(path) in said
+    assert message in said
+
+
+def test_unknown_policies_missing_estimates_and_impossible_clusters_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(HEAD + "0,0,60,1\n")
+
+    assert "choose one of" in refused(capsys, path, "--policy", "astrology")
+    assert "no column est_duration_s" in refused(capsys, path, "--estimates", "column")
+    assert "--nodes 0" in refused(capsys, path, "--nodes", "0")
+
+
+@needs_traces
+@pytest.mark.parametrize(("policy", "mean"), [("fifo", 24397.49), ("sjf", 2113.65)])
+def test_published_means_come_out_to_the_second(
+    capsys: pytest.CaptureFixture[str], policy: str, mean: float
+) -> None:
+    assert replay(capsys, TRACES / WEEK, 64, policy=policy)["mean_wait_s"] == mean
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("policy", "limits"),
+    [("default", {64: 285, 52: 925, 40: 2700}), ("default_no_preemption", {64: 2113, 52: 6640, 40: 8403})],
+)
+def test_the_shared_week_stays_below_its_limits(
+    capsys: pytest.CaptureFixture[str], policy: str, limits: dict[int, int]
+) -> None:
+    found = {nodes: replay(capsys, TRACES / WEEK, nodes, policy=policy) for nodes in limits}
+
+    assert all(found[nodes]["mean_wait_s"] <= limits[nodes] for nodes in limits)
+    assert policy != "default" or found[64]["p999_wait_s"] <= 60_000
+    assert max(one["max_preemptions_of_one_job"] for one in found.values()) <= 20
+
+
+@needs_traces
+@pytest.mark.parametrize("week", [WEEK, OTHER])
+def test_learning_alone_stays_near_the_clairvoyant_rule(
+    capsys: pytest.CaptureFixture[str], week: str
+) -> None:
+    for nodes, limit in ((64, 1.5), (40, 2.2)):
+        ours = replay(capsys, TRACES / week, nodes, estimates="none")["mean_wait_s"]
+        assert ours <= limit * replay(capsys, TRACES / week, nodes, policy="srtf")["mean_wait_s"]
