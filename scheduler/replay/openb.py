@@ -206,6 +206,9 @@ class Rules:
         return "no refusal, nothing moves"
 
 
+PLAIN = Rules()
+
+
 @dataclass(slots=True)
 class Played:
     """What a replay did: the node of each arrival (-1 refused), its figures, and the time deciding took."""
@@ -262,7 +265,7 @@ class Cluster:
         return nodes, moved, max(time.perf_counter() - began, 1e-9)
 
 
-def play(trace: Trace, policy: PlacePolicy, rules: Rules) -> Played:
+def play(trace: Trace, policy: PlacePolicy, rules: Rules = PLAIN) -> Played:
     """Arrivals only: the published experiment."""
     cluster = Cluster(trace, policy)
     nodes, moved, seconds = cluster.play(np.arange(len(cluster.rows)), rules)
@@ -298,7 +301,7 @@ def _at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float | None:
     return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else 0.0
 
 
-def play_departures(trace: Trace, policy: PlacePolicy, rules: Rules) -> Played:
+def play_departures(trace: Trace, policy: PlacePolicy, rules: Rules = PLAIN) -> Played:
     """Arrivals and ends: the order is repeated ten times, evenly spread over a span chosen so that the
     GPU-time offered inside the span is 130 % of the supply; served is what was placed, inside the span.
     """

@@ -48,9 +48,7 @@ class Gone:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("at_twenty_past")
-def test_the_call_beyond_the_limit_says_how_long_to_wait(
-    world: World, calls: Calls, settings: Any
-) -> None:
+def test_the_call_beyond_the_limit_says_how_long_to_wait(world: World, calls: Calls, settings: Any) -> None:
     settings.API_READS_PER_MINUTE = 2
     bob, again = calls("bob"), calls("bob")
 
