@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from scheduler.replay import openb
+from scheduler.replay import gang, mig, openb
 
 WORKLOADS = ("default", "gpushare40", "multigpu20", "gpuspec20")
 SEEDS = (42, 43, 44, 45, 46)
@@ -36,8 +36,7 @@ def measure() -> dict[str, Any]:
                 "first_refusal": round(mean(run["first_refusal_at_percent"] or 130 for run in runs), 1),
                 "per_s": round(median(run["decisions_per_second"] for run in runs)),
             }
-    found |= _departures(traces) | _large(traces)
-    return found
+    return found | _departures(traces) | _classes(traces) | _large(traces) | _others(traces)
 
 
 def _departures(traces: Path) -> dict[str, Any]:
@@ -48,6 +47,27 @@ def _departures(traces: Path) -> dict[str, Any]:
             policy: round(mean(_replay(policy, f, "--departures")["served_percent"] for f in files), 3)
             for policy in ("best_fit", *POLICIES)
         }
+    return found
+
+
+def _classes(traces: Path) -> dict[str, Any]:
+    """What may refuse or move is compared with nothing else: mean percent at 130, default trace."""
+    files = [_files(traces, "default", seed) for seed in SEEDS]
+    return {
+        f"default, {more[0]}": round(
+            mean(_replay("default", f, *more)["allocated_percent_at_130"] for f in files), 3
+        )
+        for more in (("--allow-refusal",), ("--max-moved-percent", "1"))
+    }
+
+
+def _others(traces: Path) -> dict[str, Any]:
+    """One gang of 64 on 99,392 GPUs, and MIG slices at an offered load of 0.9."""
+    gangs = _run(gang, ["--traces", str(traces)])
+    found: dict[str, Any] = {"gangs of 64": {k: gangs[k] for k in ("gpus", "placed", "p50_ms", "p99_ms")}}
+    for row in _run(mig, ["--loads", "0.9"])["results"]:
+        keys = ("compute_served_percent", "requests_accepted_percent", "decisions_per_second")
+        found[f"MIG at 0.9, {row['policy']}"] = {key: row[key] for key in keys}
     return found
 
 
@@ -74,12 +94,17 @@ def _sample() -> dict[str, Path]:
 
 
 def _replay(policy: str, files: dict[str, Path], *more: str) -> dict[str, Any]:
-    parser = argparse.ArgumentParser()
-    openb.add_arguments(parser)
     words = ["--policy", policy, *more]
     for name, path in files.items():
         words += [f"--{name}", str(path)]
-    return openb.run(parser.parse_args(words))
+    return _run(openb, words)
+
+
+def _run(experiment: Any, words: list[str]) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    experiment.add_arguments(parser)
+    answer: dict[str, Any] = experiment.run(parser.parse_args(words))
+    return answer
 
 
 if __name__ == "__main__":
