@@ -46,10 +46,10 @@ class Teams(NamedTuple):
     """Fairness between teams, as far as preemption looks at it.
 
     ``kind`` 0: none. 1: whose ``ratio`` (use over share) is ``hysteresis`` times the newcomer's loses to it.
-    2: a request inside its team's guarantee also takes from teams above theirs, and what is inside a
-    guarantee loses only to its own team. ``rank`` orders teams (kind 1), ``used`` counts boards held now,
-    ``guarantee`` those a team is sure of; ``promised`` and ``stuck`` (the least request that failed) are
-    working space.
+    2: a request inside its team's guarantee also takes what other teams hold beyond theirs, whatever the
+    scores; it never takes a team below its guarantee by that right. ``rank`` orders teams (kind 1), ``used``
+    counts boards held now, ``guarantee`` those a team is sure of; ``promised`` and ``stuck`` (the least
+    request that failed) are working space.
     """
 
     kind: int
@@ -92,9 +92,8 @@ def may_take(line: Line, guard: Guard, teams: Teams, row: int, victim: int, now:
         return is_worse
     if teams.kind == 1:
         return bool(teams.ratio[other] > teams.hysteresis * teams.ratio[own])
-    if teams.used[other] - line.gpus[victim] < teams.guarantee[other]:
-        return bool(is_worse and line.group[row] == 0 and teams.used[other] > teams.guarantee[other])
-    return bool(is_worse or line.group[row] == 0)
+    is_borrowed = teams.used[other] - line.gpus[victim] >= teams.guarantee[other]
+    return bool(is_worse or (line.group[row] == 0 and is_borrowed))
 
 
 def list_victims(

@@ -45,22 +45,20 @@ _BLOCKING = Care(blocks=True, preempts=False)
 _DEFAULT = QueuePolicy(
     "default",
     learned.rate,
-    Care(ageing_power=1.25, relief=1.0, protect_s=50_000, protect_part=0.05),
-    Guard(run_growth=0.5, most_evictions=20),
+    Care(ageing_s=300.0, ageing_power=2.0, relief=3.0),
+    Guard(most_evictions=20),
     size_power=0.8,
     curve="gittins",
-    smoothing=3.0,
-)
-_A2 = QueuePolicy(
-    "default_no_preemption",
-    at_start.rate,
-    Care(preempts=False, long_from=7_200.0, long_spare=0.03, huge_from=28_800.0, huge_spare=0.06),
-    size_power=0.6,
-    curve="mean",
     smoothing=10.0,
 )
-
-
+_NO_PREEMPTION = QueuePolicy(
+    "default_no_preemption",
+    at_start.rate,
+    Care(preempts=False, long_from=14_400.0, long_spare=0.047, huge_from=230_400.0, huge_spare=0.11),
+    size_power=0.8,
+    curve="mean",
+    smoothing=3.0,
+)
 POLICIES: dict[str, QueuePolicy] = {
     "fifo": QueuePolicy("fifo", fifo.rate, _BLOCKING, changes=False),
     "sjf": QueuePolicy("sjf", shortest.rate, _BLOCKING, curve="mean", changes=False, knows=True),
@@ -70,7 +68,7 @@ POLICIES: dict[str, QueuePolicy] = {
         "attained", attained.rate, Care(), Guard(factor=2.0, least_run_s=60.0), size_power=1.0
     ),
     "default": _DEFAULT,
-    "default_no_preemption": _A2,
+    "default_no_preemption": _NO_PREEMPTION,
     "fair_tree": replace(_DEFAULT, name="fair_tree", fairness=TREE),
     "guarantees_first": replace(_DEFAULT, name="guarantees_first", fairness=GUARANTEES),
 }

@@ -26,8 +26,8 @@ NEVER = 1 << 60
 class Care(NamedTuple):
     """What keeps waiting bounded, and what is kept free.
 
-    A score is divided by (1 + waited / ageing_s)^ageing_power; the power shrinks as the queue grows:
-    by ``relief`` x (GPUs asked by the queue / boards of the floor). Who has waited ``protect_s`` becomes
+    The *pressure* is what the queue asks over what the floor has. A score is divided by
+    (1 + waited / ageing_s)^(ageing_power / (1 + ``relief`` x pressure)). Who has waited ``protect_s`` becomes
     protected while all protected together have at most ``protect_part`` of the boards. A score above
     ``long_from`` starts only if ``long_spare`` of all boards stay free, above ``huge_from`` ``huge_spare``; who
     could then never start is exempt. ``blocks``: nobody overtakes.
@@ -97,14 +97,14 @@ def protect_longest(line: Line, rule: Rule, now: int) -> None:
         line.sums[PROTECTED] += line.gpus[best]
 
 
-def power_now(line: Line, rule: Rule) -> float:
-    """The ageing power at the present length of the queue (kernel)."""
+def pressure_on(line: Line, rule: Rule) -> float:
+    """What the queue asks over what the floor has; 0 where nobody needs to know (kernel)."""
     if rule.care.relief == 0.0:
-        return rule.care.ageing_power
+        return 0.0
     asked = 0
     for at in range(line.sums[QUEUED]):
         asked += line.gpus[line.queue[at]]
-    return float(rule.care.ageing_power / (1.0 + rule.care.relief * asked / rule.boards))
+    return asked / rule.boards
 
 
 def is_before(line: Line, one: int, other: int) -> bool:
@@ -184,7 +184,8 @@ def take_turn(
     """
     if rule.care.protect_s < NEVER:
         protect_longest(line, rule, now)
-    power = power_now(line, rule)
+    pressure = pressure_on(line, rule)
+    power = rule.care.ageing_power / (1.0 + rule.care.relief * pressure)
     count = line.sums[QUEUED]
     known = line.sums[SORTED] if rule.is_static else 0
     for at in range(known, count):
