@@ -168,10 +168,10 @@ def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot
             slots=Int8Range(0, device.grid),
             period=period,
             share_milli=1000,
-            memory_mib=device.memory_mib,
+            memory_mib=slot.board_memory_mib,
         )
         SharedHost.objects.create(
-            placement=host, memory_mib=device.memory_mib, max_clients=device.max_clients
+            placement=host, memory_mib=slot.board_memory_mib, max_clients=device.max_clients
         )
     elif host.period.upper < period.upper:
         host.period = TimestamptzRange(host.period.lower, period.upper)

@@ -10,4 +10,6 @@ def active_policy() -> Policy:
     if row is None:
         return Policy()
     known = {"order", "place", "share_across_teams", "keep_better", "keep_empty"}
-    return Policy(name=row.name, version=row.version, **{k: v for k, v in row.body.items() if k in known})
+    factors = tuple(sorted((str(k), int(v)) for k, v in row.body.get("memory_factors", {}).items()))
+    rules = {k: v for k, v in row.body.items() if k in known}
+    return Policy(name=row.name, version=row.version, memory_factors=factors, **rules)

@@ -13,19 +13,21 @@ WHOLE_MILLI = 1000
 
 
 class Board:
-    """A device with its occupancy. Changed only by ``put`` and ``drop``.
+    """A device with its occupancy. Changed only by ``put`` and ``drop``. ``memory_mib`` is what
+    its shares may be promised together.
 
     ``mask`` has a bit per taken memory slice; ``use`` is "" on an idle board, else the one mode that
     lives there; ``team_id`` is the team a shared mode is kept for.
     """
 
     __slots__ = (
-        "_ends", "blocked", "clients", "counts", "device", "full", "geometry", "held", "mask",
-        "memory_used", "node", "rank", "share_used", "team_id", "use",
+        "_ends", "blocked", "clients", "counts", "device", "full", "geometry", "held", "idle_memory_mib", "mask",
+        "memory_mib", "memory_used", "node", "rank", "share_used", "team_id", "use",
     )  # fmt: skip
 
-    def __init__(self, device: Device, node: Node, rank: int) -> None:
+    def __init__(self, device: Device, node: Node, rank: int, memory_factor_milli: int = 1000) -> None:
         self.device = device
+        self.idle_memory_mib = device.memory_mib * memory_factor_milli // 1000
         self.node = node
         self.rank = rank
         self.blocked = node.blocked or device.blocked
@@ -43,6 +45,7 @@ class Board:
         self.team_id = 0
         self.share_used = 0
         self.memory_used = 0
+        self.memory_mib = self.idle_memory_mib
 
     def serves(self, kind: Kind) -> bool:
         """Whether this kind of board can serve the kind of shape at all, idle or not."""
@@ -68,7 +71,7 @@ class Board:
         device = self.device
         return int(
             self.share_used + shape.share_milli <= WHOLE_MILLI
-            and self.memory_used + shape.memory_mib <= device.memory_mib
+            and shape.memory_mib <= min(self.memory_left_mib, device.memory_mib)
             and self.clients < device.max_clients
         )
 
@@ -85,7 +88,9 @@ class Board:
             return min(self.geometry.units(kind.profile, 0), most)
         if not shape.is_shared:
             return 1
-        return _shares_within(shape, WHOLE_MILLI, self.device.memory_mib, self.device.max_clients)
+        if shape.memory_mib > self.device.memory_mib:
+            return 0
+        return _shares_within(shape, WHOLE_MILLI, self.idle_memory_mib, self.device.max_clients)
 
     def idle_room(self, shape: Shape) -> int:
         """How many units of one claim would fit if the board held nothing (see ``room``)."""
@@ -107,9 +112,14 @@ class Board:
         return _shares_within(
             shape,
             WHOLE_MILLI - self.share_used,
-            device.memory_mib - self.memory_used,
+            self.memory_left_mib,
             device.max_clients - self.clients,
         )
+
+    @property
+    def memory_left_mib(self) -> int:
+        """What may still be promised to shares; below zero where others were promised more than there is."""
+        return self.memory_mib - self.memory_used
 
     @property
     def is_shared(self) -> bool:
@@ -120,7 +130,7 @@ class Board:
     def load(self) -> int:
         """How used the board is, in thousandths: slices of a MIG board, the fuller side of a shared one."""
         if self.is_shared:
-            memory = self.memory_used * WHOLE_MILLI // max(self.device.memory_mib, 1)
+            memory = self.memory_used * WHOLE_MILLI // max(self.memory_mib, 1)
             return max(self.share_used, memory)
         return self.mask.bit_count() * WHOLE_MILLI // self.device.grid
 
@@ -148,7 +158,15 @@ class Board:
                 device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib, profile.name
             )
         if shape.is_shared:
-            return Slot(device.id, kind.mode, 0, 0, shape.share_milli, shape.memory_mib)
+            return Slot(
+                device.id,
+                kind.mode,
+                0,
+                0,
+                shape.share_milli,
+                shape.memory_mib,
+                board_memory_mib=self.memory_mib,
+            )
         return Slot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib)
 
     def put(self, held: Held) -> None:
@@ -168,6 +186,8 @@ class Board:
         if held.is_host or not self.use:
             self.use = held.mode
             self.team_id = held.team_id
+        if held.is_host and held.memory_mib:
+            self.memory_mib = held.memory_mib
         if not held.is_host:
             self.share_used += held.share_milli
             self.memory_used += held.memory_mib

@@ -149,8 +149,9 @@ class Fleet:
         if host.is_limited:
             at.cpu[node], at.memory[node] = host.cpu_free, host.memory_free
         share = WHOLE if not board.use else max(WHOLE - board.share_used, 0) if board.is_shared else 0
-        memory = max(board.device.memory_mib - board.memory_used, 0)
-        tighter = min(share, memory * WHOLE // max(board.device.memory_mib, 1))
+        left = max(board.memory_left_mib, 0)
+        memory = min(left, board.device.memory_mib)
+        tighter = min(share, left * WHOLE // max(board.memory_mib, 1))
         at.free[node, cell] = NO_BOARD if board.blocked else tighter if share else 0
         at.share[node, cell] = share
         at.board_memory[node, cell] = memory

@@ -171,8 +171,10 @@ class Policy:
 
     ``keep_better`` (0 to 1) is what it costs to use a board that is better than needed, as a part of an
     idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
-    ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle node: more leaves
-    whole nodes idle, which can then save energy.
+    ``memory_factors`` pairs models with thousandths of a board's memory that its shares may be promised
+    together: 1000, no oversubscription, for a model that is not named. A board in use keeps what it was
+    opened with. ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle
+    node: more leaves whole nodes idle, which can then save energy.
     """
 
     name: str = "default"
@@ -180,6 +182,7 @@ class Policy:
     order: str = "priority_fifo"
     place: str = "default"
     share_across_teams: bool = False
+    memory_factors: tuple[tuple[str, int], ...] = ()
     keep_better: float = 0.0
     keep_empty: float = 0.0
 
@@ -191,6 +194,7 @@ class Slot:
     ``size`` 0 with a shared mode means a share inside a host placement; whoever commits the grant
     opens that host placement (the whole board, for the grant's team) when the board has none yet.
     The first slot of a grant on a node says what the grant takes of that node's CPU and memory.
+    ``board_memory_mib`` is what all shares of a board opened now may be promised together, 0 for other modes.
     """
 
     device_id: int
@@ -202,6 +206,7 @@ class Slot:
     profile: str = ""
     cpu_milli: int = 0
     host_memory_mib: int = 0
+    board_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

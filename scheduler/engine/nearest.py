@@ -130,7 +130,7 @@ def _lesser_shares(room: Room, claim: Claim) -> Iterator[Claim]:
         if board.blocked or board.clients >= board.device.max_clients or board.use not in ("", claim.mode):
             continue
         share = min(claim.share_milli, WHOLE_MILLI - board.share_used)
-        memory = min(claim.memory_mib, board.device.memory_mib - board.memory_used)
+        memory = min(claim.memory_mib, board.memory_left_mib, board.device.memory_mib)
         if (share > 0 or not claim.share_milli) and (memory > 0 or not claim.memory_mib):
             left.add((share, memory))
     for share, memory in sorted(left, reverse=True):

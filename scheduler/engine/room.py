@@ -48,7 +48,7 @@ class Room:
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Self:
         """The state a snapshot describes. Raises UnknownPolicy for a placement rule that does not exist."""
-        boards = _boards(snapshot.nodes, snapshot.devices)
+        boards = _boards(snapshot.nodes, snapshot.devices, policy)
         state = cls(snapshot.taken_at, boards, Budget(snapshot.quotas), policy, snapshot.demand)
         for held in in_order(snapshot.held):
             board = state.board_of.get(held.device_id)
@@ -164,7 +164,11 @@ def _idle_cost(boards: Iterable[Board], shape: Shape) -> int | None:
     return None if need else cost
 
 
-def _boards(nodes: Iterable[Node], devices: Iterable[Device]) -> list[Board]:
+def _boards(nodes: Iterable[Node], devices: Iterable[Device], policy: Policy) -> list[Board]:
     node_of = {node.id: node for node in nodes}
     known = sorted((d for d in devices if d.node_id in node_of), key=lambda d: (d.node_id, d.index, d.id))
-    return [Board(device, node_of[device.node_id], rank) for rank, device in enumerate(known)]
+    factors = dict(policy.memory_factors)
+    return [
+        Board(device, node_of[device.node_id], rank, factors.get(device.model, 1000))
+        for rank, device in enumerate(known)
+    ]

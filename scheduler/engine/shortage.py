@@ -105,7 +105,7 @@ def _loose_shares(shape: Shape, boards: Sequence[Board]) -> dict[str, object]:
         return {}
     hosts = [b for b in boards if b.hosts_for(shape) and b.clients < b.device.max_clients]
     share = sum(max(WHOLE_MILLI - b.share_used, 0) for b in hosts)
-    memory = sum(max(b.device.memory_mib - b.memory_used, 0) for b in hosts)
+    memory = sum(max(b.memory_left_mib, 0) for b in hosts)
     wanted = shape.share_milli * shape.wanted
     if share < wanted or memory < shape.memory_mib * shape.wanted:
         return {}

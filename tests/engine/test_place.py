@@ -254,3 +254,30 @@ def test_a_policy_may_keep_idle_nodes_asleep(cluster: Cluster, place: str, flavo
 
     assert {turn.node(name) for name in turn.grants} == {"c"}
     assert len(turn.grants) == 3
+
+
+def test_memory_of_shares_is_not_oversubscribed_unless_the_policy_says_so(cluster: Cluster) -> None:
+    cluster.node("a", "l40s-48gb").hold(0, "mps 250 40000")
+    cluster.request("share", "mps 250 12000")
+
+    assert "share" in cluster.plan().waits
+
+    cluster.policy = Policy(memory_factors=(("l40s-48gb", 1250),))
+    assert "share" in cluster.plan().waits, "a board in use keeps what it was opened with"
+
+    cluster.held.clear()
+    for number in range(4):
+        cluster.request(f"more {number}", "mps 250 14000")
+    turn = cluster.plan()
+    assert len(turn.grants) == 4
+    assert {slot.board_memory_mib for grant in turn.grants.values() for slot in grant.slots} == {
+        46068 * 5 // 4
+    }
+
+
+def test_no_share_gets_more_memory_than_its_board_has(cluster: Cluster) -> None:
+    cluster.policy = Policy(memory_factors=(("l40s-48gb", 2000),))
+    cluster.node("a", "l40s-48gb")
+    cluster.request("share", "mps 250 50000")
+
+    assert cluster.plan().code("share") == "larger_than_any_node"

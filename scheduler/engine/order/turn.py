@@ -28,7 +28,8 @@ class Care(NamedTuple):
 
     The *pressure* is what the queue asks over what the floor has. A score is divided by
     (1 + waited / ageing_s)^(ageing_power / (1 + ``relief`` x pressure)). Who has waited ``protect_s`` becomes
-    protected while all protected together have at most ``protect_part`` of the boards. A score above
+    protected while all protected together have at most ``protect_part`` / (1 + relief x pressure) of the
+    boards. A score above
     ``long_from`` starts only if ``long_spare`` of all boards stay free, above ``huge_from`` ``huge_spare``; who
     could then never start is exempt. ``blocks``: nobody overtakes.
     """
@@ -79,9 +80,9 @@ def score(line: Line, row: int, now: int, rule: Rule, power: float) -> float:
     return worth
 
 
-def protect_longest(line: Line, rule: Rule, now: int) -> None:
-    """Protect who has waited long enough, the longest first, up to the protected part (kernel)."""
-    most = rule.care.protect_part * rule.boards
+def protect_longest(line: Line, rule: Rule, now: int, pressure: float) -> None:
+    """Protect who has waited long enough, the longest first, up to the protected part, less under pressure (kernel)."""
+    most = rule.care.protect_part * rule.boards / (1.0 + rule.care.relief * pressure)
     while True:
         best, longest = NOBODY, rule.care.protect_s - 1
         for at in range(line.sums[QUEUED]):
@@ -182,9 +183,9 @@ def take_turn(
     Preempted requests wait for the next pass. Answers how many rows of ``out`` began and were preempted; the
     caller takes those that began off the queue (kernel).
     """
-    if rule.care.protect_s < NEVER:
-        protect_longest(line, rule, now)
     pressure = pressure_on(line, rule)
+    if rule.care.protect_s < NEVER:
+        protect_longest(line, rule, now, pressure)
     power = rule.care.ageing_power / (1.0 + rule.care.relief * pressure)
     count = line.sums[QUEUED]
     known = line.sums[SORTED] if rule.is_static else 0
