@@ -191,6 +191,36 @@ def test_of_several_nodes_the_one_with_the_least_loss_is_cleared_and_the_fewest_
     assert at_second(drill, 30_000) == [("evicted", 3), ("began", 4)]
 
 
+def test_a_team_inside_its_guarantee_takes_from_one_above_its_own() -> None:
+    borrower = [(0, 50_000, 4, 0)] * 3
+
+    plain, guaranteed = (
+        at_second(Drill(policy_named(name), [*borrower, (9_000, 40_000, 4, 1)]), 9_000)
+        for name in ("fifo", "guarantees_first")
+    )
+
+    assert plain == []
+    assert guaranteed == [("evicted", 0), ("began", 3)]
+
+
+def test_a_team_that_lost_its_guarantee_to_a_better_score_takes_it_back_at_the_next_pass() -> None:
+    one_each = [(0, 50_000, 4, team) for team in range(3)]
+    drill = Drill(policy_named("guarantees_first"), [*one_each, (9_000, 50_000, 4, 1)])
+
+    assert at_second(drill, 9_060) == [("evicted", 1), ("began", 0)]
+    assert drill.log[-4:-2] == [(9_000, "evicted", 0), (9_000, "began", 3)]
+
+
+def test_the_team_that_used_less_is_served_first_by_the_fair_tree() -> None:
+    history = [(0, 3_000, 4, 0)] * 3
+    blocker = [(3_000, 600, 4, 2)] * 3
+    drill = Drill(policy_named("fair_tree"), [*history, *blocker, (3_100, 600, 4, 0), (3_101, 600, 4, 1)])
+    list(drill.turns())
+
+    began = {row: now for now, what, row in drill.log if what == "began"}
+    assert began[7] < began[6]
+
+
 def test_repaying_the_cost_of_a_preemption_adds_nothing_to_the_age() -> None:
     queue = Queue(policy_named("two_level"), [4], [4, 4], [0, 0], [1.0], is_compiled=False)
     queue.arrive(0, 0)

@@ -45,7 +45,7 @@ _BLOCKING = Care(blocks=True, preempts=False)
 _DEFAULT = QueuePolicy(
     "default",
     learned.rate,
-    Care(ageing_s=300.0, ageing_power=2.0, relief=3.0, protect_s=45_000, protect_part=0.1),
+    Care(ageing_s=300.0, ageing_power=2.0, relief=3.0),
     Guard(most_evictions=20),
     size_power=0.8,
     curve="gittins",
