@@ -135,6 +135,7 @@ def _placement(slot: Slot, lease: Lease, now: datetime, until: datetime, snapsho
             period=period,
             share_milli=slot.share_milli,
             memory_mib=slot.memory_mib,
+            max_memory_mib=slot.max_memory_mib,
         )
     return Placement(
         lease=lease,

@@ -35,7 +35,8 @@ HELD = (
 )
 CLAIMS = (
     "SELECT r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, m.slug, f.profile,"
-    " f.share_milli, f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count"
+    " f.share_milli, f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count,"
+    " f.max_memory_mib"
     " FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id"
     " WHERE r.state = 'queued' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
@@ -134,7 +135,7 @@ def _held() -> Iterable[Held]:
 
 def _claims() -> Iterable[Claim]:
     models: dict[str, frozenset[str]] = {}
-    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory, *host in fetch(
+    for pk, team, mode, count, remaining, priority, queued_at, model, profile, share, memory, *more in fetch(
         CLAIMS, [MAX_QUEUE]
     ):
         yield Claim(
@@ -149,8 +150,9 @@ def _claims() -> Iterable[Claim]:
             profile=profile,
             share_milli=share,
             memory_mib=memory,
-            cpu_milli=host[0],
-            host_memory_mib=host[1],
+            cpu_milli=more[0],
+            host_memory_mib=more[1],
+            max_memory_mib=more[2],
         )
 
 

@@ -20,8 +20,10 @@ LEASES = (
     f" WHERE l.node_id = %s AND l.state IN ({', '.join(repr(str(state)) for state in WANTED_ON_NODE)})"
     " ORDER BY l.id"
 )
+# On the wire a slot's memory is the limit that the driver sets.
 SLOTS = (
-    "SELECT p.lease_id, d.uuid, p.mode, p.start, p.size, p.share_milli, p.memory_mib, p.profile"
+    "SELECT p.lease_id, d.uuid, p.mode, p.start, p.size, p.share_milli,"
+    " greatest(p.memory_mib, p.max_memory_mib), p.profile"
     " FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
     " WHERE p.lease_id = ANY(%s) AND p.is_live ORDER BY p.id"
 )

@@ -135,6 +135,9 @@ class FlavorAnswer(Shape):
     profile = s.CharField(allow_blank=True)
     share_milli = s.IntegerField()
     memory_mib = s.IntegerField()
+    max_memory_mib = s.IntegerField(
+        help_text="What a share may use where its board has it; 0 is no more than memory_mib."
+    )
     cpu_milli = s.IntegerField(help_text="Thousandths of a core set aside per unit; 0 is none.")
     host_memory_mib = s.IntegerField(help_text="Main memory set aside per unit; 0 is none.")
     max_count = s.IntegerField()

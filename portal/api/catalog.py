@@ -156,6 +156,7 @@ def flavor_row(flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | N
         "profile": flavor.profile,
         "share_milli": flavor.share_milli,
         "memory_mib": flavor.memory_mib,
+        "max_memory_mib": flavor.max_memory_mib,
         "cpu_milli": flavor.cpu_milli,
         "host_memory_mib": flavor.host_memory_mib,
         "max_count": flavor.max_count,

@@ -14,6 +14,7 @@ class Flavor(models.Model):
 
     ``share_milli`` is what the unit takes of a device, computed when the flavor is made; ``cpu_milli``
     and ``host_memory_mib`` what each unit takes of its node beside it, 0 when nothing is set aside.
+    A share is guaranteed ``memory_mib`` and may use up to ``max_memory_mib``; 0 is no more than guaranteed.
     """
 
     slug = models.SlugField(max_length=50, unique=True)
@@ -26,6 +27,7 @@ class Flavor(models.Model):
     profile = models.CharField(max_length=30, blank=True)
     share_milli = models.PositiveSmallIntegerField()
     memory_mib = models.PositiveIntegerField()
+    max_memory_mib = models.PositiveIntegerField(default=0)
     cpu_milli = models.PositiveIntegerField(default=0)
     host_memory_mib = models.PositiveIntegerField(default=0)
     max_count = models.PositiveSmallIntegerField(default=1)
@@ -50,6 +52,11 @@ class Flavor(models.Model):
                 name="flavor_mig_names_profile",
             ),
             models.CheckConstraint(condition=Q(mode__in=Mode.values), name="flavor_mode_known"),
+            models.CheckConstraint(
+                condition=Q(max_memory_mib=0)
+                | Q(mode__in=[Mode.MPS, Mode.MEMLIMIT, Mode.TIMESLICE], max_memory_mib__gte=F("memory_mib")),
+                name="flavor_max_memory_sane",
+            ),
         ]
 
     def __str__(self) -> str:

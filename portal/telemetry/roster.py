@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from django.db import DatabaseError
+from django.db.models.functions import Greatest
 
 from portal.fleet.models import Device, Mode, Node
 from portal.leases.models import Placement
@@ -132,7 +133,7 @@ def _read_leases() -> dict[str, LeaseFacts]:
         .order_by("lease_id", "id")
         .values_list(
             "lease_id", "lease__uid", "lease__team_id", "lease__node__name",
-            "device__uuid", "start", "size", "memory_mib", "mode",
+            "device__uuid", "start", "size", Greatest("memory_mib", "max_memory_mib"), "mode",
         )
     )  # fmt: skip
     leases: dict[str, LeaseFacts] = {}

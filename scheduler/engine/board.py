@@ -149,8 +149,8 @@ class Board:
             share = self.geometry.profiles[shape.kind.profile].share_milli
         return weighted(share, self.device)
 
-    def slot(self, shape: Shape, start: int) -> Slot:
-        """One unit of the shape at its place on this board."""
+    def slot(self, shape: Shape, start: int, max_memory_mib: int = 0) -> Slot:
+        """One unit of the shape at its place on this board; a share may use up to ``max_memory_mib`` of it."""
         kind, device = shape.kind, self.device
         if kind.mode == "mig":
             profile = self.geometry.profiles[kind.profile]
@@ -166,6 +166,7 @@ class Board:
                 shape.share_milli,
                 shape.memory_mib,
                 board_memory_mib=self.memory_mib,
+                max_memory_mib=min(max(max_memory_mib, shape.memory_mib), device.memory_mib),
             )
         return Slot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib)
 

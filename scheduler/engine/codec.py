@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 2, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 3, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -17,7 +17,7 @@ from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.model import Claim, Device, Held, Mode, Node, Profile, Snapshot, TeamQuota
 from scheduler.engine.place.statistics import Form
 
-VERSION = 2
+VERSION = 3
 MODES = frozenset(get_args(Mode))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -202,7 +202,7 @@ def _claim_row(c: Claim) -> Row:
         c.id, c.team_id, c.mode, c.count, c.duration_s, c.priority, _us(c.queued_at),
         sorted(c.models), c.profile, c.share_milli, c.memory_mib,
         c.cpu_milli, c.host_memory_mib, c.least_memory_mib, c.least_bandwidth_gbps, c.least_class,
-        c.zone, c.near_zone, c.nodes,
+        c.zone, c.near_zone, c.nodes, c.max_memory_mib,
     ]  # fmt: skip
 
 
@@ -210,14 +210,14 @@ def _claim(row: Row) -> Claim:
     (
         claim_id, team_id, mode, count, duration, priority, queued_at,
         models, profile, share, memory, cpu, host_memory,
-        least_memory, least_bandwidth, least_class, zone, near_zone, nodes,
+        least_memory, least_bandwidth, least_class, zone, near_zone, nodes, max_memory,
     ) = row  # fmt: skip
     return Claim(
         _int(claim_id), _int(team_id), _mode(mode), _int(count, 1), _int(duration, 1), _int(priority),
         _instant(queued_at), frozenset(_text(m) for m in _list(models)), _text(profile),
         _int(share, 0), _int(memory, 0), _int(cpu, 0), _int(host_memory, 0),
         _int(least_memory, 0), _int(least_bandwidth, 0), _int(least_class, 0), _text(zone), _text(near_zone),
-        _int(nodes, 0),
+        _int(nodes, 0), _int(max_memory, 0),
     )  # fmt: skip
 
 

@@ -109,10 +109,11 @@ class Claim:
     with ``nodes`` 0 ``count`` boards in all on as few nodes as possible.
 
     ``models`` empty means any model. ``profile`` is set for ``mig``; ``share_milli`` and
-    ``memory_mib`` for the shared modes. ``cpu_milli`` and ``host_memory_mib`` are wanted beside the
-    units on their node, for all of them together (per node of a gang; with ``nodes`` 0 shared out by
-    boards, rounded up). ``least_*`` ask for any board that is known to have as
-    much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room.
+    ``memory_mib`` for the shared modes, where ``memory_mib`` is guaranteed and ``max_memory_mib`` what a
+    share may use where the board has it (0: no more than guaranteed). ``cpu_milli`` and
+    ``host_memory_mib`` are wanted beside the units on their node, for all of them together (per node of a
+    gang; with ``nodes`` 0 shared out by boards, rounded up). ``least_*`` ask for any board that is known
+    to have as much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room.
     Higher ``priority`` goes first, then earlier
     ``queued_at``, then smaller ``id``.
     """
@@ -136,6 +137,7 @@ class Claim:
     zone: str = ""
     near_zone: str = ""
     nodes: int = 1
+    max_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,9 @@ class Slot:
     ``size`` 0 with a shared mode means a share inside a host placement; whoever commits the grant
     opens that host placement (the whole board, for the grant's team) when the board has none yet.
     The first slot of a grant on a node says what the grant takes of that node's CPU and memory.
-    ``board_memory_mib`` is what all shares of a board opened now may be promised together, 0 for other modes.
+    ``board_memory_mib`` is what all shares of a board opened now may be promised together and
+    ``max_memory_mib`` the limit that the driver sets to this share, never more than its board has; both 0
+    for other modes.
     """
 
     device_id: int
@@ -207,6 +211,7 @@ class Slot:
     cpu_milli: int = 0
     host_memory_mib: int = 0
     board_memory_mib: int = 0
+    max_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,14 @@ class EngineState(Room):
             cost = spots_cost(spots, shape)
             if not self.budget.allows(claim.team_id, cost):
                 return Refusal.QUOTA
-        slots = _slots(spots, shape)
+        slots = _slots(spots, shape, claim.max_memory_mib)
         node_id = spots[0][0].node.id
         return Grant(claim.id, claim.team_id, node_id, slots, cost, claim.duration_s)
 
 
-def _slots(spots: Sequence[Spot], shape: Shape) -> tuple[Slot, ...]:
+def _slots(spots: Sequence[Spot], shape: Shape, max_memory_mib: int) -> tuple[Slot, ...]:
     """The spots as slots; the first one on each node says what the grant takes of that node."""
-    slots = [board.slot(shape, start) for board, start in spots]
+    slots = [board.slot(shape, start, max_memory_mib) for board, start in spots]
     if shape.wants_host:
         first = 0
         for _, part in groupby(spots, key=lambda spot: spot[0].node.id):

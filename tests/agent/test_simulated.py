@@ -187,14 +187,24 @@ def share(mode: str, milli: int, memory_mib: int) -> Shape:
     return Shape(mode, "", 0, milli, memory_mib)
 
 
-def test_shares_are_checked_against_memory_compute_and_other_modes(tmp_path):
+def test_shares_are_checked_against_the_board_compute_and_other_modes(tmp_path):
     card = driver(tmp_path)
     gpu = card.inventory()[0].uuid
     card.create(gpu, share("mps", 600, 20_000), 0, "a")
 
-    for too_much in (share("mps", 500, 100), share("mps", 100, 30_000), share("memlimit", 10, 10)):
+    for too_much in (share("mps", 500, 100), share("mps", 100, 60_000), share("memlimit", 10, 10)):
         assert code_of(card.create, gpu, too_much, 0, "b") == errors.INSUFFICIENT_RESOURCES
     assert code_of(card.create, gpu, Shape("exclusive"), 0, "b") == errors.INSUFFICIENT_RESOURCES
+
+
+def test_memory_limits_of_shares_may_add_up_to_more_than_the_board_has(tmp_path):
+    card = driver(tmp_path)
+    gpu = card.inventory()[0].uuid
+    card.create(gpu, share("mps", 500, 40_000), 0, "a")
+
+    card.create(gpu, share("mps", 500, 40_000), 0, "b")
+
+    assert len(card.observe(gpu)) == 2
 
 
 def test_number_of_shares_is_bounded(tmp_path):

@@ -70,6 +70,7 @@ def test_flavors_carry_price_and_say_unknown_when_free_is_not_known(world: World
     assert rows["h100"]["price_per_hour"] == {"amount": "3.60", "currency": "EUR"}
     assert rows["h100-3g-40gb"]["free"] is None
     assert rows["h100-3g-40gb"]["memory_mib"] > 39_000
+    assert rows["h100-3g-40gb"]["max_memory_mib"] == 0
 
 
 def test_quote_prices_without_changing_anything(world: World, calls: Any) -> None:

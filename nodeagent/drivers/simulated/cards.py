@@ -107,8 +107,9 @@ class Card:
     def _require_room(self, shape: Shape, others: list[Shape]) -> None:
         if len(others) >= self.fact.max_clients:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{self.fact.max_clients} shares are the most")
-        if sum(other.memory_mib for other in others) + shape.memory_mib > self.fact.memory_mib:
-            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "not enough memory for another share")
+        # A limit reserves nothing: limits may add up to more than the device has, one alone may not.
+        if shape.memory_mib > self.fact.memory_mib:
+            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the device has not that much memory")
         if sum(other.share_milli for other in others) + shape.share_milli > WHOLE:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "not enough compute for another share")
 
