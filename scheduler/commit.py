@@ -15,15 +15,17 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import F
 from psycopg.types.range import Int8Range, TimestamptzRange
 
+from portal.audit.services import record
 from portal.common.errors import QuotaExceeded
 from portal.common.rows import Rows
+from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
 from portal.leases.lifecycle import announce, move_requests, note_events
 from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
 from portal.leases.states import LeaseState, RequestState
 from portal.quotas import services as quotas
 from portal.teams.models import Team
-from scheduler.engine.model import SHARED_MODES, Grant, Slot, Snapshot, Wait
+from scheduler.engine.model import SHARED_MODES, Grant, Repartition, Slot, Snapshot, Wait
 
 log = logging.getLogger(__name__)
 PREPARE_MARGIN = timedelta(minutes=5)
@@ -44,6 +46,17 @@ def grants(found: Sequence[Grant], *, policy_version: int, now: datetime, snapsh
     raise_revision([lease.node_id for lease in made])
     announce(made, at=now)
     return made
+
+
+def repartitions(found: Sequence[Repartition], *, now: datetime) -> None:
+    """Pin idle boards to other layouts; a board on which something lives by now keeps its own."""
+    for cut in found:
+        row = Layout.objects.select_related("device__node").filter(device_id=cut.device_id).first()
+        if row is None or Placement.objects.filter(device_id=cut.device_id, is_live=True).exists():
+            continue
+        was, row.positions = row.positions, [list(one) for one in cut.layout]
+        row.save(update_fields=["positions"])
+        record(None, "device.repartitioned", str(row.device), at=now, was=was, now=row.positions)
 
 
 def _claimed(found: Sequence[Grant]) -> list[Pair]:

@@ -83,6 +83,7 @@ def _turn() -> Turn:
     decided = plan(seen, policy)
     # What was seen as free may have been given back after ``now``: grants begin after the looking, or the
     # periods of two holders would overlap on paper.
+    commit.repartitions(decided.repartitions, now=now)
     made = commit.grants(decided.grants, policy_version=policy.version, now=db_now(), snapshot=seen)
     commit.impossible(decided.waits, now=now)
     _tell_waits([wait for wait in decided.waits if not wait.is_impossible])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.engine.geometry import Geometry, Span, geometry_of
-from scheduler.engine.model import Claim, Device
+from scheduler.engine.model import Claim, Device, Repartition
 
 Placed = tuple[tuple[str, int], ...]
 
@@ -112,14 +112,6 @@ def _idle_multiprocessors(layout: Placed, sm: Multiprocessors) -> int | None:
 
 def _milli(part: int, whole: int) -> int:
     return round(part * 1000 / whole)
-
-
-@dataclass(frozen=True, slots=True)
-class Repartition:
-    """An idle board and the layout it should be pinned to, sorted by start."""
-
-    device_id: int
-    layout: Placed
 
 
 def repartition(idle: Sequence[Device], waiting: Sequence[Claim]) -> tuple[Repartition, ...]:

@@ -175,8 +175,9 @@ class Policy:
     idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
     ``memory_factors`` pairs models with thousandths of a board's memory that its shares may be promised
     together: 1000, no oversubscription, for a model that is not named. A board in use keeps what it was
-    opened with. ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle
-    node: more leaves whole nodes idle, which can then save energy.
+    opened with. ``repartition`` lets idle boards change a pinned MIG layout. ``keep_empty`` is what it costs,
+    in idle boards' worth, to be the first on a wholly idle node: more leaves whole nodes idle, which can then
+    save energy.
     """
 
     name: str = "default"
@@ -185,6 +186,7 @@ class Policy:
     place: str = "default"
     share_across_teams: bool = False
     memory_factors: tuple[tuple[str, int], ...] = ()
+    repartition: bool = False
     keep_better: float = 0.0
     keep_empty: float = 0.0
 
@@ -249,13 +251,21 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Repartition:
+    """An idle board and the layout it should be pinned to: (profile, start), sorted by start."""
+
+    device_id: int
+    layout: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision of one turn. Preemptions and repartitions are empty until those policies exist."""
+    """The decision of one turn. Preemptions are empty until that policy exists."""
 
     grants: tuple[Grant, ...] = ()
     waits: tuple[Wait, ...] = ()
     preemptions: tuple[int, ...] = ()
-    repartitions: tuple[int, ...] = ()
+    repartitions: tuple[Repartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

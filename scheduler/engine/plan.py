@@ -9,6 +9,7 @@ from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.order import order_named
 from scheduler.engine.reasons import are_impossible
+from scheduler.engine.recut import repartitioned
 from scheduler.engine.refused import Refused
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState, Refusal
@@ -22,8 +23,14 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
     Same snapshot and policy give the same plan. Every claim that gets nothing leaves with ordered
     wait reasons. A claim that cannot start blocks nobody behind it, and claims are placed together where
     that serves all that one after another would serve, and more. Raises UnknownPolicy when the
-    policy names a rule that does not exist.
+    policy names a rule that does not exist. Where the policy repartitions, idle boards get another pinned
+    layout when that lets more claims start, and the grants of the plan count on it.
     """
+    found = _plan(snapshot, policy)
+    return found if not policy.repartition else repartitioned(snapshot, policy, found, _plan)
+
+
+def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
     state = EngineState.from_snapshot(snapshot, policy)
     queue = order_named(policy.order)(snapshot.queue)
     grants, waiting = serve_together(state, queue, _serve)

@@ -15,6 +15,7 @@ from scheduler.engine.model import (
     Grant,
     Held,
     Node,
+    Plan,
     Policy,
     Profile,
     Reason,
@@ -285,9 +286,13 @@ class Cluster:
             tuple(self.quotas.values()),
         )
 
+    def decided(self) -> Plan:
+        """Decide one turn; the plan as the engine gives it."""
+        return plan(self.snapshot(), self.policy)
+
     def plan(self) -> Turn:
         """Decide one turn."""
-        found = plan(self.snapshot(), self.policy)
+        found = self.decided()
         return Turn(
             {self.names[g.claim_id]: g for g in found.grants},
             {self.names[w.claim_id]: w for w in found.waits},

@@ -174,14 +174,12 @@ def is_possible(claim: Claim, slots: Sequence[Slot], snapshot: Snapshot, policy:
 def after_grant(snapshot: Snapshot, grant: Grant) -> Snapshot:
     """The picture after a grant is stored, host placements included."""
     held = list(snapshot.held)
+    memory = {device.id: device.memory_mib for device in snapshot.devices}
     for one in held_by(grant, snapshot.taken_at):
         shared = one.mode in SHARED_MODES
         if shared and not any(h.is_host and h.device_id == one.device_id for h in held):
-            held.append(
-                replace(
-                    one, size=8, share_milli=1000, is_host=True, lease_id=None, cpu_milli=0, host_memory_mib=0
-                )
-            )
+            host = replace(one, size=8, share_milli=1000, memory_mib=memory[one.device_id], is_host=True)
+            held.append(replace(host, lease_id=None, cpu_milli=0, host_memory_mib=0))
         held.append(one)
     payers = {q.team_id for q in chain(grant.team_id, snapshot.quotas)}
     quotas = tuple(
