@@ -14,7 +14,7 @@ RUN pip install --no-cache-dir uv==0.13.8 \
 WORKDIR /srv/berth
 # Dependencies first: they change less often than the code. The embedded engines stay out.
 COPY pyproject.toml uv.lock README.md LICENSE ./
-RUN uv sync --frozen --no-default-groups --no-install-project
+RUN uv sync --frozen --no-default-groups --group fast --no-install-project
 
 COPY manage.py ./
 COPY portal portal
@@ -23,7 +23,7 @@ COPY nodeagent nodeagent
 COPY templates templates
 COPY static static
 COPY locale locale
-RUN uv sync --frozen --no-default-groups
+RUN uv sync --frozen --no-default-groups --group fast
 
 USER berth
 VOLUME /var/lib/berth

@@ -1,7 +1,7 @@
 """Kernels: functions over arrays that run as plain Python or compiled, with the same answers.
 
 A fleet of some dozen nodes is served by plain Python; on hundreds of nodes the same source is compiled
-(numba, the extra ``fast``) the first time it is needed and kept on disk. A kernel may use scalars, numpy
+(numba, the dependency group ``fast``) the first time it is needed and kept on disk. A kernel may use scalars, numpy
 arrays, named tuples of them and other kernels, nothing else.
 """
 

@@ -35,7 +35,7 @@ TRACES = Path(os.environ.get("TRACES", ""))
 needs_traces = pytest.mark.skipif(
     not (TRACES / "openb_nodes_gpu.csv").is_file(), reason="TRACES names no folder with the full traces"
 )
-needs_compiler = pytest.mark.skipif(not kernel.can_compile(), reason="the extra fast is not installed")
+needs_compiler = pytest.mark.skipif(not kernel.can_compile(), reason="the compiler is not installed")
 
 FORMS = (
     Form(3000, 4096, 810, 1, ""),
