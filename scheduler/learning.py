@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 
 from django.db import IntegrityError
@@ -11,11 +11,11 @@ from portal.leases.models import LeaseRequest
 from portal.leases.states import RequestState
 from portal.policies import demand as tables
 from portal.policies.models import DemandTable
-from scheduler.engine.demand import MOST, learned
+from scheduler.engine.demand import MOST, differ, priced, seen
 from scheduler.engine.model import SHARED_MODES
 from scheduler.engine.place.statistics import Form
 
-NEW_FROM = 0.05  # of all requests would have to be others before a new version is worth it
+NEW_FROM = 0.05  # of the requests others, or of the demand over: a new version is worth it
 FIELDS = (
     "flavor__mode", "count", "flavor__share_milli", "flavor__memory_mib", "flavor__cpu_milli",
     "flavor__host_memory_mib", "flavor__device_model__slug", "flavor__device_model__memory_mib", "state",
@@ -28,11 +28,11 @@ def learn(*, now: datetime) -> DemandTable | None:
     Safe to repeat and to run in parallel: the version is unique, and who comes second has nothing to add.
     """
     forms = list(_forms())
-    found = learned(tables.next_version(), forms)
-    if found is None or _distance(dict(found.forms), tables.current_demand().counts()) < NEW_FROM:
+    found = seen(tables.next_version(), forms)
+    if found is None or differ(found, tables.current_demand()) < NEW_FROM:
         return None
     try:
-        return tables.store(found, requests=len(forms), now=now)
+        return tables.store(priced(found), requests=len(forms), now=now)
     except IntegrityError:
         return None
 
@@ -51,10 +51,3 @@ def _forms() -> Iterator[tuple[Form, bool]]:
         part = min(max(share, -(-memory * 1000 // max(board_memory or memory, 1))), 1000)
         for _ in range(count):
             yield Form(cpu, host_memory, part, 1, model or ""), is_over
-
-
-def _distance(one: Mapping[Form, int], other: Mapping[Form, int]) -> float:
-    """Half the sum of differences of the shares: 0 for equal mixes, 1 for mixes with nothing in common."""
-    sums = sum(one.values()) or 1, sum(other.values()) or 1
-    forms = {*one, *other}
-    return sum(abs(one.get(f, 0) / sums[0] - other.get(f, 0) / sums[1]) for f in forms) / 2

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.agents.services import create_enrol_token, revoke_node
-from portal.api.answers import DeviceAnswer, Enrolment, MapAnswer, NodeAnswer
+from portal.api.answers_fleet import DeviceAnswer, Enrolment, MapAnswer, NodeAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text

@@ -44,17 +44,33 @@ class Demand(NamedTuple):
 USUAL_DEMAND = Demand()
 
 
-def learned(version: int, forms: Iterable[tuple[Form, bool]]) -> Demand | None:
+def differ(one: Demand, other: Demand) -> float:
+    """How different two demands are, 0..1: the part of the requests that would have to be others, or of the
+    demand that would have to be over, whichever is more.
+    """
+    mixes = one.counts(), other.counts()
+    sums = [sum(mix.values()) or 1 for mix in mixes]
+    forms = {*mixes[0], *mixes[1]}
+    moved = sum(abs(mixes[0].get(f, 0) / sums[0] - mixes[1].get(f, 0) / sums[1]) for f in forms) / 2
+    return max(moved, abs(one.churn_milli - other.churn_milli) / 1000)
+
+
+def seen(version: int, forms: Iterable[tuple[Form, bool]]) -> Demand | None:
     """What requests look like, from each one's form and whether it is over; None when fewer than ENOUGH.
 
-    Solves a small linear program.
+    Its prices are not solved yet (``priced``).
     """
-    seen = list(forms)
-    numbers = counted(form for form, _ in seen)
+    known = list(forms)
+    numbers = counted(form for form, _ in known)
     everything = numbers.total()
     if everything < ENOUGH:
         return None
     rounded = [(form, max(1, round(number * UNITS / everything))) for form, number in sorted(numbers.items())]
-    asked = sum(form.gpu for form, _ in seen) or 1
-    churn = sum(form.gpu for form, is_over in seen if is_over) * 1000 // asked
-    return Demand(version, tuple(rounded), solve(pieces_of(dict(rounded))), min(churn, MOST_CHURN_MILLI))
+    asked = sum(form.gpu for form, _ in known) or 1
+    churn = sum(form.gpu for form, is_over in known if is_over) * 1000 // asked
+    return Demand(version, tuple(rounded), (), min(churn, MOST_CHURN_MILLI))
+
+
+def priced(demand: Demand) -> Demand:
+    """The demand with the price of each size; solves a small linear program."""
+    return demand._replace(prices=solve(pieces_of(dict(demand.forms))))

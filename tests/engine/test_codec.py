@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.engine import snapshot_from_json, snapshot_to_json
-from scheduler.engine.demand import learned
+from scheduler.engine.demand import priced, seen
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.place.statistics import Form
 from tests.engine.builder import Cluster
@@ -36,11 +36,11 @@ def test_a_snapshot_comes_back_equal_from_its_bytes(full: Cluster) -> None:
 
 
 def test_learned_demand_travels_with_the_snapshot(full: Cluster) -> None:
-    demand = learned(
+    demand = seen(
         3, [(Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), True), (Form(0, 0, 1000, 2, ""), False)] * 100
     )
     assert demand is not None
-    snapshot = replace(full.snapshot(), demand=demand)
+    snapshot = replace(full.snapshot(), demand=priced(demand))
 
     assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
 

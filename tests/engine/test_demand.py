@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from scheduler.engine.demand import ENOUGH, Demand, learned
+from scheduler.engine.demand import ENOUGH, Demand, differ, priced, seen
 from scheduler.engine.place import prices
 from scheduler.engine.place.prices import Pieces, piece_values, pieces_of, solve
 from scheduler.engine.place.statistics import Form
@@ -51,8 +51,8 @@ def going(forms: list[Form]) -> list[tuple[Form, bool]]:
 
 
 def test_the_churn_is_the_part_of_the_demand_that_is_over() -> None:
-    found = learned(1, [(WHOLE, True)] * 100 + [(HALF, False)] * 200)
-    settled = learned(1, [(WHOLE, True)] * ENOUGH)
+    found = seen(1, [(WHOLE, True)] * 100 + [(HALF, False)] * 200)
+    settled = seen(1, [(WHOLE, True)] * ENOUGH)
 
     assert found is not None
     assert settled is not None
@@ -60,20 +60,29 @@ def test_the_churn_is_the_part_of_the_demand_that_is_over() -> None:
 
 
 def test_nothing_is_learned_from_a_few_requests() -> None:
-    assert learned(1, going([WHOLE] * (ENOUGH - 1))) is None
+    assert seen(1, going([WHOLE] * (ENOUGH - 1))) is None
 
 
 def test_equal_mixes_are_learned_alike_whatever_their_number() -> None:
-    few, many = learned(1, going([WHOLE, HALF] * ENOUGH)), learned(1, going([HALF, WHOLE] * ENOUGH * 3))
+    few, many = seen(1, going([WHOLE, HALF] * ENOUGH)), seen(1, going([HALF, WHOLE] * ENOUGH * 3))
 
     assert few == many
     assert few is not None
     assert dict(few.forms) == {WHOLE: 500, HALF: 500}
 
 
+def test_demands_differ_by_their_mix_or_by_what_is_over() -> None:
+    halves, wholes = Demand(1, ((HALF, 10),), (), 0), Demand(2, ((WHOLE, 10),), (), 0)
+
+    assert differ(halves, halves._replace(version=9)) == 0
+    assert differ(halves, wholes) == 1
+    assert differ(halves, halves._replace(churn_milli=400)) == 0.4
+
+
 def test_solved_prices_travel_with_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = learned(7, going([WHOLE] * 150 + [HALF] * 77 + [AWKWARD] * 3))
+    found = seen(7, going([WHOLE] * 150 + [HALF] * 77 + [AWKWARD] * 3))
     assert found is not None
+    found = priced(found)
     monkeypatch.setattr(prices, "_duals", lambda *_: pytest.fail("solved again"))
     piece_values.cache_clear()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from portal.leases.models import LeaseRequest, request_uid
+from portal.leases.states import RequestState
 from portal.policies.demand import current_demand, demand_of
 from portal.policies.models import DemandTable
 from scheduler import learning
@@ -11,13 +12,13 @@ from tests.portal.builders import World
 WHOLE = Form(0, 0, 1000, 1, "h100-80gb")
 
 
-def asked(world: World, flavor: str, times: int) -> None:
+def asked(world: World, flavor: str, times: int, state: str = RequestState.QUEUED) -> None:
     """Let the same thing have been asked for so many times."""
     first = world.submit(flavor=flavor)
     copies = []
     for _ in range(times - 1):
         copy = LeaseRequest.objects.get(pk=first.pk)
-        copy.pk, copy.uid = None, request_uid()
+        copy.pk, copy.uid, copy.state = None, request_uid(), state
         copies.append(copy)
     LeaseRequest.objects.bulk_create(copies)
 
@@ -67,3 +68,15 @@ def test_a_mix_that_changed_makes_the_next_version_and_keeps_the_old(world: Worl
     assert made.version == 2
     assert DemandTable.objects.count() == 2
     assert sum(number for form, number in current_demand().forms if form.milli < 1000) == 500
+
+
+def test_requests_that_come_to_an_end_make_a_new_version_of_an_equal_mix(world: World) -> None:
+    asked(world, "h100", ENOUGH)
+    learning.learn(now=world.now)
+    asked(world, "h100", ENOUGH, RequestState.FULFILLED)
+
+    made = learning.learn(now=world.now)
+
+    assert made is not None
+    assert (made.version, made.churn_milli) == (2, 497)
+    assert current_demand().churn_milli == 497

@@ -7,10 +7,8 @@ import numpy as np
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, USE, WHOLE, Columns, Ints, fits_board, fits_node
 from scheduler.engine.place.classic import Scale, tightest
 
-OPENED, LOADED = (
-    1e9,
-    100.0,
-)  # any number of loads weighs less than one board opened, any idle less than a load
+# Any number of loads weighs less than one board opened, any number of idle boards less than a load.
+OPENED, LOADED = 1e9, 100.0
 
 
 def rate(at: Columns, want: Ints, node: int, scale: Scale) -> tuple[float, int, int]:

@@ -1,7 +1,7 @@
 """What the usual rules of the field share.
 
 Scores as in the published comparison (Weng et al., ATC 2023, its program): whole numbers of 0..100, a
-share goes to the tightest board, whole boards are the first idle ones. Cost is minus the score.
+share goes to the tightest board. Cost is minus the score.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ class Scale(NamedTuple):
 
 
 def tightest(at: Columns, want: Ints, node: int) -> int:
-    """The board with the least room that still holds one share, -1 for wants of whole boards (kernel)."""
-    found = -1
-    if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
-        for board in range(at.free.shape[1]):
-            if fits_board(at, want, node, board) and (
-                found < 0 or at.free[node, board] < at.free[node, found]
-            ):
-                found = board
-    return found
+    """The board with the least room that still holds one share, -1 for other wants (kernel)."""
+    return _most(at, want, node, -1)
 
 
 def emptiest(at: Columns, want: Ints, node: int) -> int:
-    """The board with the most room for one share, -1 for wants of whole boards (kernel)."""
+    """The board with the most room for one share, -1 for other wants (kernel)."""
+    return _most(at, want, node, 1)
+
+
+def _most(at: Columns, want: Ints, node: int, sign: int) -> int:
+    """The first board on which sign times what is free is most (kernel)."""
     found = -1
     if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
         for board in range(at.free.shape[1]):
             if fits_board(at, want, node, board) and (
-                found < 0 or at.free[node, board] > at.free[node, found]
+                found < 0 or sign * at.free[node, board] > sign * at.free[node, found]
             ):
                 found = board
     return found
