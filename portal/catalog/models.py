@@ -15,6 +15,7 @@ class Flavor(models.Model):
     ``share_milli`` is what the unit takes of a device, computed when the flavor is made; ``cpu_milli``
     and ``host_memory_mib`` what each unit takes of its node beside it, 0 when nothing is set aside.
     A share is guaranteed ``memory_mib`` and may use up to ``max_memory_mib``; 0 is no more than guaranteed.
+    Who lets others preempt the lease pays ``preemptible_milli`` thousandths of the price.
     """
 
     slug = models.SlugField(max_length=50, unique=True)
@@ -35,10 +36,14 @@ class Flavor(models.Model):
     max_duration_s = models.PositiveIntegerField(default=7 * 86_400)
     is_active = models.BooleanField(default=True)
     position = models.PositiveSmallIntegerField(default=100)
+    preemptible_milli = models.PositiveSmallIntegerField(default=1000)
 
     class Meta:
         ordering = ["position", "slug"]
         constraints = [
+            models.CheckConstraint(
+                condition=Q(preemptible_milli__lte=1000), name="flavor_preemptible_is_not_dearer"
+            ),
             models.CheckConstraint(
                 condition=Q(share_milli__gte=1, share_milli__lte=1000), name="flavor_share_sane"
             ),

@@ -23,6 +23,16 @@ def lease_uid() -> str:
     return new_uid("lse")
 
 
+def reservation_uid() -> str:
+    """Return a name for a reservation."""
+    return new_uid("rsv")
+
+
+def window_uid() -> str:
+    """Return a name for a maintenance window."""
+    return new_uid("mnt")
+
+
 def invoice_uid() -> str:
     """Return a name for an invoice."""
     return new_uid("inv")

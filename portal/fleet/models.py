@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
+
+from portal.common.ids import window_uid
 
 
 class Mode(models.TextChoices):
@@ -68,10 +71,18 @@ class Profile(models.Model):
         return self.name
 
 
+class Power(models.TextChoices):
+    """Whether a node is ready for work or sleeps to save energy."""
+
+    AWAKE = "awake", _("Awake")
+    ASLEEP = "asleep", _("Asleep")
+
+
 class Node(models.Model):
     """A host with an agent. ``epoch`` fences frames, ``desired_revision`` rises with its desired state.
 
     ``cpu_milli`` and ``memory_mib`` are what leases may take of the host; None is unknown, no limit.
+    ``power_desired`` is what the portal wants, ``power_state`` what the agent last said ("": unknown).
     """
 
     name = models.SlugField(max_length=60, unique=True)
@@ -79,6 +90,10 @@ class Node(models.Model):
     rack = models.CharField(max_length=60, blank=True)
     cpu_milli = models.PositiveIntegerField(null=True, blank=True)
     memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    power_desired = models.CharField(max_length=8, choices=Power.choices, default=Power.AWAKE)
+    power_state = models.CharField(max_length=8, blank=True, default="")
+    power_changed_at = models.DateTimeField(null=True, blank=True)
+    idle_since = models.DateTimeField(null=True, blank=True)
     public_key = models.BinaryField(max_length=32, null=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
     epoch = models.PositiveBigIntegerField(default=0)
@@ -100,11 +115,40 @@ class Node(models.Model):
             models.CheckConstraint(
                 condition=Q(observed_revision__lte=F("desired_revision")),
                 name="node_observes_what_was_desired",
-            )
+            ),
+            models.CheckConstraint(condition=Q(power_desired__in=Power.values), name="node_power_known"),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+
+class MaintenanceWindow(models.Model):
+    """A time in which nodes are not available; leases end before it or are told so."""
+
+    uid = models.CharField(max_length=24, default=window_uid)
+    nodes = models.ManyToManyField(Node, related_name="windows")
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    reason = models.CharField(max_length=200)
+    made_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    created_at = models.DateTimeField()
+    cancelled_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["starts_at", "id"]
+        indexes = [models.Index(fields=["ends_at"], name="window_to_come", condition=Q(cancelled_at=None))]
+        constraints = [
+            models.UniqueConstraint(fields=["uid"], name="window_uid_once"),
+            models.CheckConstraint(
+                condition=Q(ends_at__gt=F("starts_at")), name="window_ends_after_it_starts"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.uid
 
 
 class Health(models.TextChoices):

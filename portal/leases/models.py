@@ -7,9 +7,9 @@ from django.db import models
 from django.db.models import F, Func, Q
 
 from portal.catalog.models import Flavor
-from portal.common.ids import lease_uid, request_uid
+from portal.common.ids import lease_uid, request_uid, reservation_uid
 from portal.fleet.models import Device, Mode, Node
-from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
+from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, Repeat, RequestState, Work
 from portal.teams.models import Team
 
 
@@ -18,6 +18,11 @@ class LeaseRequest(models.Model):
 
     ``remaining_s`` is the time still owed (less than ``duration_s`` after a lost lease),
     ``cost_milli`` what it takes of a quota, ``reasons`` the ordered wait reasons of the last cycle.
+    ``starts_at`` books a start (None: as soon as possible), ``least_duration_s`` is how short it may be cut
+    (0: not at all), ``most_count`` above ``count`` lets it grow while boards idle, ``nodes`` 0 means as few
+    nodes as possible and n a gang of n nodes with ``count`` units each. ``predicted_s`` is how long it will
+    probably run, ``predicted_most_s`` what nine of ten stay below. ``price_milli`` is what it pays of the
+    price, in thousandths.
 
     Every step of a life writes every index of its row anew, so a foreign key has one of its own only
     where something is looked up by it and no other index begins with it. So too for leases and placements.
@@ -54,6 +59,24 @@ class LeaseRequest(models.Model):
     )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
+    work = models.CharField(max_length=12, choices=Work.choices, default=Work.INTERACTIVE)
+    is_preemptible = models.BooleanField(default=False)
+    price_milli = models.PositiveSmallIntegerField(default=1000)
+    starts_at = models.DateTimeField(null=True, blank=True)
+    least_duration_s = models.PositiveIntegerField(default=0)
+    most_count = models.PositiveSmallIntegerField(default=0)
+    nodes = models.PositiveSmallIntegerField(default=1)
+    predicted_s = models.PositiveIntegerField(null=True, blank=True)
+    predicted_most_s = models.PositiveIntegerField(null=True, blank=True)
+    predicted_memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    series = models.ForeignKey(
+        "Reservation",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="requests",
+        db_index=False,
+    )
 
     class Meta:
         ordering = ["-submitted_at", "-id"]
@@ -81,10 +104,79 @@ class LeaseRequest(models.Model):
                 condition=Q(decided_by=None) | ~Q(decided_by=F("author")),
                 name="request_not_decided_by_author",
             ),
+            models.CheckConstraint(condition=Q(work__in=Work.values), name="request_work_known"),
+            models.CheckConstraint(
+                condition=Q(least_duration_s__lte=F("duration_s")), name="request_is_cut_below_its_time"
+            ),
+            models.UniqueConstraint(
+                fields=["series", "starts_at"], name="series_books_each_time_once", condition=~Q(series=None)
+            ),
         ]
 
     def __str__(self) -> str:
         return self.uid
+
+
+class Reservation(models.Model):
+    """A series of bookings of the same kind: every day or every week from ``starts_at`` on, until ``until``.
+
+    Each time becomes a request that books its start. ``zone`` is the time zone in which the hour repeats.
+    """
+
+    uid = models.CharField(max_length=24, default=reservation_uid)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="reservations")
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="reservations", db_index=False
+    )
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="reservations", db_index=False)
+    count = models.PositiveSmallIntegerField(default=1)
+    duration_s = models.PositiveIntegerField()
+    name = models.CharField(max_length=80, blank=True)
+    purpose = models.CharField(max_length=300, blank=True)
+    starts_at = models.DateTimeField()
+    repeat = models.CharField(max_length=8, choices=Repeat.choices, default=Repeat.WEEKLY)
+    until = models.DateTimeField(null=True, blank=True)
+    zone = models.CharField(max_length=60, default="UTC")
+    made_until = models.DateTimeField(null=True, blank=True)
+    cancelled_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["uid"], name="reservation_uid_once"),
+            models.CheckConstraint(condition=Q(repeat__in=Repeat.values), name="reservation_repeat_known"),
+            models.CheckConstraint(
+                condition=Q(until=None) | Q(until__gte=F("starts_at")),
+                name="reservation_ends_after_it_starts",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.uid
+
+
+class StartForecast(models.Model):
+    """The first start that was shown to a waiting request, kept to be compared with what came."""
+
+    request = models.ForeignKey(LeaseRequest, on_delete=models.CASCADE, related_name="forecasts")
+    queued_at = models.DateTimeField()
+    made_at = models.DateTimeField()
+    p50_at = models.DateTimeField()
+    p90_at = models.DateTimeField()
+    raw_s = models.PositiveIntegerField(default=0)
+    started_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-made_at", "-id"]
+        indexes = [models.Index(fields=["-made_at"], name="forecast_by_time")]
+        constraints = [
+            models.UniqueConstraint(fields=["request", "queued_at"], name="forecast_once_per_wait"),
+            models.CheckConstraint(condition=Q(p90_at__gte=F("p50_at")), name="forecast_in_order"),
+        ]
+
+    def __str__(self) -> str:
+        return f"forecast for {self.request_id}"
 
 
 class RequestEvent(models.Model):
@@ -108,6 +200,9 @@ class Lease(models.Model):
 
     ``ended_at`` is when the money clock stopped, ``clean_at`` when the agent confirmed the slice
     gone. ``agent_active_ms`` is the same span by the node's own monotonic clock: shown, never billed.
+    ``part`` counts the leases of one request that live together: the nodes of a gang, then what it has grown
+    by (``is_extra``). ``preempt_at`` is when it must go on behalf of ``preempted_for``; ``cut_by`` says what
+    made it shorter than was asked.
     """
 
     uid = models.CharField(max_length=24, default=lease_uid)
@@ -137,6 +232,20 @@ class Lease(models.Model):
     metered_until = models.DateTimeField(null=True, blank=True)
     is_metered = models.BooleanField(default=False)
     agent_active_ms = models.BigIntegerField(null=True, blank=True)
+    part = models.PositiveSmallIntegerField(default=0)
+    is_extra = models.BooleanField(default=False)
+    is_preemptible = models.BooleanField(default=False)
+    price_milli = models.PositiveSmallIntegerField(default=1000)
+    preempt_at = models.DateTimeField(null=True, blank=True)
+    preempted_for = models.ForeignKey(
+        LeaseRequest,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="makes_room",
+        db_index=False,
+    )
+    cut_by = models.CharField(max_length=12, blank=True, default="")
 
     class Meta:
         ordering = ["-starts_at", "-id"]
@@ -150,7 +259,7 @@ class Lease(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["uid"], name="lease_uid_once"),
             models.UniqueConstraint(
-                fields=["request"], name="one_live_lease_per_request", condition=Q(state__in=LIVE_LEASES)
+                fields=["request", "part"], name="one_live_lease_per_part", condition=Q(state__in=LIVE_LEASES)
             ),
             models.CheckConstraint(
                 condition=Q(not_after__gt=F("starts_at")), name="lease_ends_after_it_starts"

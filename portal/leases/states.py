@@ -46,6 +46,22 @@ class EndReason(models.TextChoices):
     MAINTENANCE = "maintenance", _("Maintenance")
 
 
+class Work(models.TextChoices):
+    """What kind of work a request is for: pools of the fleet are shared out by it."""
+
+    INTERACTIVE = "interactive", _("Interactive")
+    TRAINING = "training", _("Training")
+    INFERENCE = "inference", _("Inference")
+
+
+class Repeat(models.TextChoices):
+    """How a reservation comes again."""
+
+    DAILY = "daily", _("Every day")
+    WEEKDAYS = "weekdays", _("Monday to Friday")
+    WEEKLY = "weekly", _("Every week")
+
+
 R, L = RequestState, LeaseState
 REQUEST_NEXT: dict[str, frozenset[str]] = {
     R.DRAFT: frozenset({R.SUBMITTED, R.WITHDRAWN}),

@@ -1,17 +1,31 @@
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
 
 class Policy(models.Model):
-    """A version of the rules the engine decides by; exactly one is active."""
+    """A version of the rules the engine decides by; exactly one is active.
+
+    Versions are never changed: an edit, and a step back to ``based_on``, make a new one.
+    """
 
     name = models.CharField(max_length=60)
     version = models.PositiveIntegerField(unique=True)
     body = models.JSONField(default=dict)
     is_active = models.BooleanField(default=False)
     created_at = models.DateTimeField()
+    made_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
+    note = models.CharField(max_length=200, blank=True)
+    based_on = models.PositiveIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ["-version"]
@@ -42,6 +56,27 @@ class DemandTable(models.Model):
     class Meta:
         ordering = ["-version"]
         constraints = [models.CheckConstraint(condition=Q(version__gte=1), name="demand_version_positive")]
+
+    def __str__(self) -> str:
+        return f"v{self.version} of {self.requests} requests"
+
+
+class DurationModel(models.Model):
+    """What was learned about how long requests run: order curves for the engine, and how well it predicts.
+
+    ``curves`` rows are (team id, size group, index per age bin). ``figures`` compares the errors of the
+    predictor, the person's own estimate and the team's average on requests it was not trained on.
+    """
+
+    version = models.PositiveIntegerField(unique=True)
+    curves = models.JSONField(default=list)
+    figures = models.JSONField(default=dict)
+    requests = models.PositiveIntegerField()
+    made_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-version"]
+        constraints = [models.CheckConstraint(condition=Q(version__gte=1), name="duration_version_positive")]
 
     def __str__(self) -> str:
         return f"v{self.version} of {self.requests} requests"

@@ -1,13 +1,30 @@
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
 from portal.teams.models import Team
 
 
+class Cohort(models.Model):
+    """Teams that lend each other what they do not use of their guarantees."""
+
+    name = models.CharField(max_length=80, unique=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Quota(models.Model):
     """A team's right to GPU share in weighted thousandths of a reference device, for its subtree.
+
+    What a team of a cohort uses above its guarantee is borrowed; it lends at most ``lending_milli`` of what it
+    does not use itself (None: all of it).
 
     ``used_milli`` counts what is live now and is changed only in the transaction that grants or
     frees, with the rows of the lineage locked in id order.
@@ -18,6 +35,8 @@ class Quota(models.Model):
     ceiling_milli = models.PositiveBigIntegerField(null=True, blank=True)
     used_milli = models.BigIntegerField(default=0)
     version = models.PositiveIntegerField(default=1)
+    lending_milli = models.PositiveBigIntegerField(null=True, blank=True)
+    cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.PROTECT, related_name="quotas")
 
     class Meta:
         constraints = [
@@ -30,7 +49,56 @@ class Quota(models.Model):
                 condition=Q(ceiling_milli=None) | Q(guaranteed_milli__lte=F("ceiling_milli")),
                 name="quota_guarantee_below_ceiling",
             ),
+            models.CheckConstraint(
+                condition=Q(lending_milli=None) | Q(lending_milli__lte=F("guaranteed_milli")),
+                name="quota_lends_what_it_has",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"quota of {self.team_id}"
+
+
+class PriorityGrant(models.Model):
+    """A team's requests go before others by so many steps, from one day until another."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="priority_grants")
+    steps = models.SmallIntegerField()
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    reason = models.CharField(max_length=200)
+    made_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    created_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-starts_at", "-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(ends_at__gt=F("starts_at")), name="grant_ends_after_it_starts"
+            ),
+            models.CheckConstraint(condition=Q(steps__gte=1, steps__lte=100), name="grant_steps_sane"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.team_id} +{self.steps}"
+
+
+class PersonUsage(models.Model):
+    """What a person has used for a team, in weighted thousandths times seconds, decayed to ``as_of``."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="usages")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    used_milli_s = models.BigIntegerField(default=0)
+    as_of = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["team", "user"], name="usage_once_per_person"),
+            models.CheckConstraint(condition=Q(used_milli_s__gte=0), name="usage_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} in {self.team_id}"

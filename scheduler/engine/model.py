@@ -11,6 +11,34 @@ from datetime import datetime
 from typing import Any, Literal
 
 from scheduler.engine.demand import USUAL_DEMAND, Demand
+from scheduler.engine.policy import Policy, Work
+
+__all__ = [
+    "SHARED_MODES",
+    "Booking",
+    "Claim",
+    "Device",
+    "Forecast",
+    "Grant",
+    "Held",
+    "Learned",
+    "Mode",
+    "Node",
+    "Outage",
+    "PersonUsage",
+    "Plan",
+    "Policy",
+    "Preemption",
+    "Profile",
+    "Reason",
+    "Repartition",
+    "Running",
+    "Slot",
+    "Snapshot",
+    "TeamQuota",
+    "Wait",
+    "Work",
+]
 
 Mode = Literal["exclusive", "mig", "mps", "memlimit", "timeslice"]
 SHARED_MODES: frozenset[str] = frozenset({"mps", "memlimit", "timeslice"})
@@ -115,7 +143,12 @@ class Claim:
     gang; with ``nodes`` 0 shared out by boards, rounded up). ``least_*`` ask for any board that is known
     to have as much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room.
     Higher ``priority`` goes first, then earlier
-    ``queued_at``, then smaller ``id``.
+    ``queued_at``, then smaller ``id``, where the order policy says nothing else.
+
+    ``starts_at`` books a start in the future (None: as soon as possible). ``least_duration_s`` says how short
+    it may be cut where something comes behind (0: not at all). ``most_count`` above ``count`` lets it grow
+    while boards idle. ``predicted_s`` is how long it will run by what was learned (0: unknown), ``ran_s`` what
+    it ran before it was preempted ``evictions`` times.
     """
 
     id: int
@@ -138,13 +171,25 @@ class Claim:
     near_zone: str = ""
     nodes: int = 1
     max_memory_mib: int = 0
+    user_id: int = 0
+    work: Work = "interactive"
+    is_preemptible: bool = False
+    starts_at: datetime | None = None
+    least_duration_s: int = 0
+    most_count: int = 0
+    predicted_s: int = 0
+    ran_s: int = 0
+    evictions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
     """A team's place in the tree and its ceiling; ``ceiling_milli`` None means no ceiling of its own.
 
-    ``used_milli`` covers the whole subtree: a grant counts for the team and all its ancestors.
+    ``used_milli`` covers the whole subtree: a grant counts for the team and all its ancestors. What is used
+    above ``guaranteed_milli`` is borrowed from the others of its cohort, each of which lends at most
+    ``lending_milli`` of what it does not use (None: all of it). Without a cohort nothing is borrowed and the
+    ceiling alone counts.
     """
 
     team_id: int
@@ -152,6 +197,76 @@ class TeamQuota:
     ceiling_milli: int | None
     used_milli: int
     name: str = ""
+    guaranteed_milli: int = 0
+    lending_milli: int | None = None
+    cohort_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonUsage:
+    """What a person used for a team, in weighted thousandths times seconds, decayed to ``taken_at``."""
+
+    team_id: int
+    user_id: int
+    used_milli_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A live lease beside its placements: whose it is, how long it runs, and whether it may be preempted.
+
+    ``claim_id`` is its request, ``cost_milli`` what it takes of the quota, ``ran_s`` what its request ran
+    before this start. ``is_extra`` marks what an elastic lease has grown by. ``preempt_at`` is set once it has
+    been told to go, on behalf of the claim ``preempted_for``.
+    """
+
+    lease_id: int
+    claim_id: int
+    team_id: int
+    user_id: int
+    node_id: int
+    started_at: datetime
+    until: datetime
+    cost_milli: int
+    count: int = 1
+    priority: int = 0
+    work: Work = "interactive"
+    is_preemptible: bool = False
+    is_extra: bool = False
+    evictions: int = 0
+    ran_s: int = 0
+    predicted_s: int = 0
+    preempt_at: datetime | None = None
+    preempted_for: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A placement that begins in the future and then is held as ``held`` says, until its end."""
+
+    starts_at: datetime
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node is not available from ``starts_at`` to ``until``; ``name`` is the maintenance window's."""
+
+    node_id: int
+    starts_at: datetime
+    until: datetime
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The order index learned from ended requests, one curve over age per team and size group.
+
+    Rows are (team id, size group, index per age bin), see ``scheduler.engine.learning``. Version 0: nothing.
+    """
+
+    version: int = 0
+    curves: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,30 +280,12 @@ class Snapshot:
     queue: tuple[Claim, ...]
     quotas: tuple[TeamQuota, ...]
     demand: Demand = USUAL_DEMAND
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Which rules decide: names of the order and placement policies, and the version they come from.
-
-    ``keep_better`` (0 to 1) is what it costs to use a board that is better than needed, as a part of an
-    idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
-    ``memory_factors`` pairs models with thousandths of a board's memory that its shares may be promised
-    together: 1000, no oversubscription, for a model that is not named. A board in use keeps what it was
-    opened with. ``repartition`` lets idle boards change a pinned MIG layout. ``keep_empty`` is what it costs,
-    in idle boards' worth, to be the first on a wholly idle node: more leaves whole nodes idle, which can then
-    save energy.
-    """
-
-    name: str = "default"
-    version: int = 0
-    order: str = "priority_fifo"
-    place: str = "default"
-    share_across_teams: bool = False
-    memory_factors: tuple[tuple[str, int], ...] = ()
-    repartition: bool = False
-    keep_better: float = 0.0
-    keep_empty: float = 0.0
+    running: tuple[Running, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    outages: tuple[Outage, ...] = ()
+    people: tuple[PersonUsage, ...] = ()
+    growing: tuple[Claim, ...] = ()
+    learned: Learned = Learned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +318,8 @@ class Grant:
     """A claim that gets its units now; ``cost_milli`` is what its quota pays.
 
     All are on ``node_id``, but those of a gang over several nodes: there it is the first slot's node, and
-    slots of one node stand together.
+    slots of one node stand together. ``starts_at`` is set where the units are booked for later. Where
+    ``duration_s`` is less than was asked, ``cut_by`` says what comes behind: "maintenance" or "booking".
     """
 
     claim_id: int
@@ -230,6 +328,17 @@ class Grant:
     slots: tuple[Slot, ...]
     cost_milli: int
     duration_s: int
+    starts_at: datetime | None = None
+    cut_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A live lease that has to go, so that the claim ``claim_id`` gets its place. ``why`` is a stable code."""
+
+    lease_id: int
+    claim_id: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +369,11 @@ class Repartition:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision of one turn. Preemptions are empty until that policy exists."""
+    """The decision of one turn. A claim that leases are preempted for waits until they are gone."""
 
     grants: tuple[Grant, ...] = ()
     waits: tuple[Wait, ...] = ()
-    preemptions: tuple[int, ...] = ()
+    preemptions: tuple[Preemption, ...] = ()
     repartitions: tuple[Repartition, ...] = ()
 
 

@@ -1,0 +1,105 @@
+"""The rules a turn goes by, as plain values: which version, in which order, where, and what may be taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Work = Literal["interactive", "training", "inference"]
+WORKS: tuple[Work, ...] = ("interactive", "training", "inference")
+Backfill = Literal["none", "easy", "conservative"]
+Part = tuple[Work, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTime:
+    """When other parts hold: on these days (0 is Monday) from one minute of the day until before another."""
+
+    days: tuple[int, ...]
+    from_minute: int
+    to_minute: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Which part of the fleet each kind of work is entitled to, in any unit; idle parts may be used by others.
+
+    ``parts`` empty: no pools. ``zone`` is the time zone that the times are meant in.
+    """
+
+    parts: tuple[Part, ...] = ()
+    times: tuple[PoolTime, ...] = ()
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class SleepTime:
+    """When idle nodes may sleep, but for ``awake`` of them that stay ready."""
+
+    days: tuple[int, ...]
+    from_minute: int
+    to_minute: int
+    awake: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Idle nodes are put to sleep in these times once they have idled for ``after_s``; none: never."""
+
+    times: tuple[SleepTime, ...] = ()
+    after_s: int = 900
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Preempting:
+    """What may be taken back: leases that said so (``preemptible``), and what is borrowed of others' guarantees.
+
+    A lease has ``grace_s`` from the notice to its end, and is left alone for its first ``least_run_s`` and
+    after ``most_evictions``. A score must be ``factor`` times worse than the newcomer's.
+    """
+
+    preemptible: bool = True
+    borrowed: bool = True
+    least_run_s: int = 600
+    grace_s: int = 120
+    most_evictions: int = 20
+    factor: float = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which rules decide: names of the order and placement policies, and the version they come from.
+
+    ``keep_better`` (0 to 1) is what it costs to use a board that is better than needed, as a part of an
+    idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
+    ``memory_factors`` pairs models with thousandths of a board's memory that its shares may be promised
+    together: 1000, no oversubscription, for a model that is not named. A board in use keeps what it was
+    opened with. ``repartition`` lets idle boards change a pinned MIG layout. ``keep_empty`` is what it costs,
+    in idle boards' worth, to be the first on a wholly idle node: more leaves whole nodes idle, which can then
+    save energy.
+
+    ``half_life_s`` is how fast used time is forgotten, ``penalty_s`` how much a grant counts as used at once.
+    With ``backfill`` the first ``depth`` claims that do not fit and have waited ``reserve_after_s`` get a
+    start in the future that nobody behind them may delay (easy: one).
+    """
+
+    name: str = "default"
+    version: int = 0
+    order: str = "priority_fifo"
+    place: str = "default"
+    share_across_teams: bool = False
+    memory_factors: tuple[tuple[str, int], ...] = ()
+    repartition: bool = False
+    keep_better: float = 0.0
+    keep_empty: float = 0.0
+    pools: Pools = Pools()
+    half_life_s: int = 7 * 86_400
+    penalty_s: int = 3_600
+    ageing_s: int = 3_600
+    backfill: Backfill = "easy"
+    depth: int = 1
+    reserve_after_s: int = 600
+    preempting: Preempting = Preempting()
+    sleep: Sleep = Sleep()
