@@ -4,20 +4,21 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('catalog', '0004_share_maximum_memory'),
-        ('fleet', '0003_queue_and_time'),
+        ("catalog", "0004_share_maximum_memory"),
+        ("fleet", "0003_queue_and_time"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='flavor',
-            name='preemptible_milli',
+            model_name="flavor",
+            name="preemptible_milli",
             field=models.PositiveSmallIntegerField(default=1000),
         ),
         migrations.AddConstraint(
-            model_name='flavor',
-            constraint=models.CheckConstraint(condition=models.Q(('preemptible_milli__lte', 1000)), name='flavor_preemptible_is_not_dearer'),
+            model_name="flavor",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("preemptible_milli__lte", 1000)), name="flavor_preemptible_is_not_dearer"
+            ),
         ),
     ]

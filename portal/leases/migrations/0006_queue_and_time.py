@@ -7,204 +7,291 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('catalog', '0005_queue_and_time'),
-        ('fleet', '0003_queue_and_time'),
-        ('leases', '0005_share_maximum_memory'),
-        ('teams', '0001_initial'),
+        ("catalog", "0005_queue_and_time"),
+        ("fleet", "0003_queue_and_time"),
+        ("leases", "0005_share_maximum_memory"),
+        ("teams", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Reservation',
+            name="Reservation",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.CharField(default=portal.common.ids.reservation_uid, max_length=24)),
-                ('count', models.PositiveSmallIntegerField(default=1)),
-                ('duration_s', models.PositiveIntegerField()),
-                ('name', models.CharField(blank=True, max_length=80)),
-                ('purpose', models.CharField(blank=True, max_length=300)),
-                ('starts_at', models.DateTimeField()),
-                ('repeat', models.CharField(choices=[('daily', 'Every day'), ('weekdays', 'Monday to Friday'), ('weekly', 'Every week')], default='weekly', max_length=8)),
-                ('until', models.DateTimeField(blank=True, null=True)),
-                ('zone', models.CharField(default='UTC', max_length=60)),
-                ('made_until', models.DateTimeField(blank=True, null=True)),
-                ('cancelled_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.CharField(default=portal.common.ids.reservation_uid, max_length=24)),
+                ("count", models.PositiveSmallIntegerField(default=1)),
+                ("duration_s", models.PositiveIntegerField()),
+                ("name", models.CharField(blank=True, max_length=80)),
+                ("purpose", models.CharField(blank=True, max_length=300)),
+                ("starts_at", models.DateTimeField()),
+                (
+                    "repeat",
+                    models.CharField(
+                        choices=[
+                            ("daily", "Every day"),
+                            ("weekdays", "Monday to Friday"),
+                            ("weekly", "Every week"),
+                        ],
+                        default="weekly",
+                        max_length=8,
+                    ),
+                ),
+                ("until", models.DateTimeField(blank=True, null=True)),
+                ("zone", models.CharField(default="UTC", max_length=60)),
+                ("made_until", models.DateTimeField(blank=True, null=True)),
+                ("cancelled_at", models.DateTimeField(blank=True, null=True)),
+                ("created_at", models.DateTimeField()),
             ],
             options={
-                'ordering': ['-created_at', '-id'],
+                "ordering": ["-created_at", "-id"],
             },
         ),
         migrations.CreateModel(
-            name='StartForecast',
+            name="StartForecast",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('queued_at', models.DateTimeField()),
-                ('made_at', models.DateTimeField()),
-                ('p50_at', models.DateTimeField()),
-                ('p90_at', models.DateTimeField()),
-                ('raw_s', models.PositiveIntegerField(default=0)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("queued_at", models.DateTimeField()),
+                ("made_at", models.DateTimeField()),
+                ("p50_at", models.DateTimeField()),
+                ("p90_at", models.DateTimeField()),
+                ("raw_s", models.PositiveIntegerField(default=0)),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'ordering': ['-made_at', '-id'],
+                "ordering": ["-made_at", "-id"],
             },
         ),
         migrations.RemoveConstraint(
-            model_name='lease',
-            name='one_live_lease_per_request',
+            model_name="lease",
+            name="one_live_lease_per_request",
         ),
         migrations.AddField(
-            model_name='lease',
-            name='cut_by',
-            field=models.CharField(blank=True, default='', max_length=12),
+            model_name="lease",
+            name="cut_by",
+            field=models.CharField(blank=True, default="", max_length=12),
         ),
         migrations.AddField(
-            model_name='lease',
-            name='is_extra',
+            model_name="lease",
+            name="is_extra",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='lease',
-            name='is_preemptible',
+            model_name="lease",
+            name="is_preemptible",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='lease',
-            name='part',
+            model_name="lease",
+            name="part",
             field=models.PositiveSmallIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='lease',
-            name='preempt_at',
+            model_name="lease",
+            name="preempt_at",
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='lease',
-            name='preempted_for',
-            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='makes_room', to='leases.leaserequest'),
+            model_name="lease",
+            name="preempted_for",
+            field=models.ForeignKey(
+                blank=True,
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="makes_room",
+                to="leases.leaserequest",
+            ),
         ),
         migrations.AddField(
-            model_name='lease',
-            name='price_milli',
+            model_name="lease",
+            name="price_milli",
             field=models.PositiveSmallIntegerField(default=1000),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='is_preemptible',
+            model_name="leaserequest",
+            name="is_preemptible",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='least_duration_s',
+            model_name="leaserequest",
+            name="least_duration_s",
             field=models.PositiveIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='most_count',
+            model_name="leaserequest",
+            name="most_count",
             field=models.PositiveSmallIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='nodes',
+            model_name="leaserequest",
+            name="nodes",
             field=models.PositiveSmallIntegerField(default=1),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='predicted_memory_mib',
+            model_name="leaserequest",
+            name="predicted_memory_mib",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='predicted_most_s',
+            model_name="leaserequest",
+            name="predicted_most_s",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='predicted_s',
+            model_name="leaserequest",
+            name="predicted_s",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='price_milli',
+            model_name="leaserequest",
+            name="price_milli",
             field=models.PositiveSmallIntegerField(default=1000),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='starts_at',
+            model_name="leaserequest",
+            name="starts_at",
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='work',
-            field=models.CharField(choices=[('interactive', 'Interactive'), ('training', 'Training'), ('inference', 'Inference')], default='interactive', max_length=12),
+            model_name="leaserequest",
+            name="work",
+            field=models.CharField(
+                choices=[
+                    ("interactive", "Interactive"),
+                    ("training", "Training"),
+                    ("inference", "Inference"),
+                ],
+                default="interactive",
+                max_length=12,
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lease',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ('booked', 'preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed'))), fields=('request', 'part'), name='one_live_lease_per_part'),
+            model_name="lease",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ("booked", "preparing", "active", "interrupted", "ending", "cleaning", "failed"),
+                    )
+                ),
+                fields=("request", "part"),
+                name="one_live_lease_per_part",
+            ),
         ),
         migrations.AddField(
-            model_name='reservation',
-            name='author',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='reservations', to=settings.AUTH_USER_MODEL),
+            model_name="reservation",
+            name="author",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="reservations",
+                to=settings.AUTH_USER_MODEL,
+            ),
         ),
         migrations.AddField(
-            model_name='reservation',
-            name='flavor',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='reservations', to='catalog.flavor'),
+            model_name="reservation",
+            name="flavor",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="reservations",
+                to="catalog.flavor",
+            ),
         ),
         migrations.AddField(
-            model_name='reservation',
-            name='team',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='reservations', to='teams.team'),
+            model_name="reservation",
+            name="team",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="reservations", to="teams.team"
+            ),
         ),
         migrations.AddField(
-            model_name='leaserequest',
-            name='series',
-            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='requests', to='leases.reservation'),
+            model_name="leaserequest",
+            name="series",
+            field=models.ForeignKey(
+                blank=True,
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="requests",
+                to="leases.reservation",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(('work__in', ['interactive', 'training', 'inference'])), name='request_work_known'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("work__in", ["interactive", "training", "inference"])),
+                name="request_work_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.CheckConstraint(condition=models.Q(('least_duration_s__lte', models.F('duration_s'))), name='request_is_cut_below_its_time'),
+            model_name="leaserequest",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("least_duration_s__lte", models.F("duration_s"))),
+                name="request_is_cut_below_its_time",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='leaserequest',
-            constraint=models.UniqueConstraint(condition=models.Q(('series', None), _negated=True), fields=('series', 'starts_at'), name='series_books_each_time_once'),
+            model_name="leaserequest",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("series", None), _negated=True),
+                fields=("series", "starts_at"),
+                name="series_books_each_time_once",
+            ),
         ),
         migrations.AddField(
-            model_name='startforecast',
-            name='request',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='forecasts', to='leases.leaserequest'),
+            model_name="startforecast",
+            name="request",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="forecasts",
+                to="leases.leaserequest",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='reservation',
-            constraint=models.UniqueConstraint(fields=('uid',), name='reservation_uid_once'),
+            model_name="reservation",
+            constraint=models.UniqueConstraint(fields=("uid",), name="reservation_uid_once"),
         ),
         migrations.AddConstraint(
-            model_name='reservation',
-            constraint=models.CheckConstraint(condition=models.Q(('repeat__in', ['daily', 'weekdays', 'weekly'])), name='reservation_repeat_known'),
+            model_name="reservation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("repeat__in", ["daily", "weekdays", "weekly"])),
+                name="reservation_repeat_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='reservation',
-            constraint=models.CheckConstraint(condition=models.Q(('until', None), ('until__gte', models.F('starts_at')), _connector='OR'), name='reservation_ends_after_it_starts'),
+            model_name="reservation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("until", None), ("until__gte", models.F("starts_at")), _connector="OR"),
+                name="reservation_ends_after_it_starts",
+            ),
         ),
         migrations.AddIndex(
-            model_name='startforecast',
-            index=models.Index(fields=['-made_at'], name='forecast_by_time'),
+            model_name="startforecast",
+            index=models.Index(fields=["-made_at"], name="forecast_by_time"),
         ),
         migrations.AddConstraint(
-            model_name='startforecast',
-            constraint=models.UniqueConstraint(fields=('request', 'queued_at'), name='forecast_once_per_wait'),
+            model_name="startforecast",
+            constraint=models.UniqueConstraint(
+                fields=("request", "queued_at"), name="forecast_once_per_wait"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='startforecast',
-            constraint=models.CheckConstraint(condition=models.Q(('p90_at__gte', models.F('p50_at'))), name='forecast_in_order'),
+            model_name="startforecast",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("p90_at__gte", models.F("p50_at"))), name="forecast_in_order"
+            ),
         ),
     ]
