@@ -112,6 +112,8 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
                 policy_version=version,
                 demand_version=snapshot.demand.version,
                 load_pattern=request.load_pattern,
+                is_preemptible=request.is_preemptible,
+                price_milli=request.price_milli,
                 starts_at=now,
                 not_after=until[request.pk],
             )

@@ -19,7 +19,7 @@ from psycopg.types.range import TimestamptzRange
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.periods import month_bounds, period_of
 from portal.catalog.models import Rate
-from portal.catalog.pricing import Stretch, cut
+from portal.catalog.pricing import Stretch, cut, lowered
 from portal.common.clock import whole_second
 from portal.common.errors import Conflict
 from portal.common.retry import with_retries
@@ -164,7 +164,7 @@ def _record(lease: Lease, stretch: Stretch, now: datetime) -> list[UsageRecord]:
             seconds=stretch.seconds,
             share_milli=lease.share_milli,
             share_milli_seconds=stretch.seconds * lease.share_milli,
-            micro_per_hour=stretch.rate.micro_per_hour,
+            micro_per_hour=lowered(stretch.rate.micro_per_hour, lease.price_milli),
             currency=stretch.rate.card.currency,
             recorded_at=now,
         )

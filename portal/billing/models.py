@@ -106,7 +106,8 @@ class InvoiceLine(models.Model):
 class UsageRecord(models.Model):
     """A billed interval of a lease in whole seconds, inside one month and under one rate.
 
-    ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held.
+    ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held. ``micro_per_hour`` is
+    the rate, lowered to what the lease pays of it.
     """
 
     lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="usage")

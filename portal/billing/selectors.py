@@ -14,7 +14,7 @@ from portal.billing.metering import Piece, active_intervals, events_by_lease, pi
 from portal.billing.models import BillingPeriod, Invoice, UsageRecord
 from portal.billing.periods import month_bounds, period_of
 from portal.catalog.models import Rate
-from portal.catalog.pricing import apportion, exact_micro, to_minor
+from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
 from portal.common.errors import Conflict
 from portal.common.rows import fetch
 from portal.leases.models import Lease
@@ -93,7 +93,13 @@ def _pieces_of(
 
 def _exact(lease: Lease, parts: Iterable[Piece]) -> Fraction:
     return sum(
-        (exact_micro(p.stretch.seconds * lease.share_milli, p.stretch.rate.micro_per_hour) for p in parts),
+        (
+            exact_micro(
+                p.stretch.seconds * lease.share_milli,
+                lowered(p.stretch.rate.micro_per_hour, lease.price_milli),
+            )
+            for p in parts
+        ),
         Fraction(0),
     )
 
@@ -130,7 +136,8 @@ def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:
         if (rate.valid.lower is None or rate.valid.lower <= now) and (
             rate.valid.upper is None or now < rate.valid.upper
         ):
-            return int(exact_micro(lease.share_milli * 3600, rate.micro_per_hour))
+            price = lowered(rate.micro_per_hour, lease.price_milli)
+            return int(exact_micro(lease.share_milli * 3600, price))
     return None
 
 

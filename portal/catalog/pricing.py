@@ -1,7 +1,8 @@
 """What something costs: exact integers, one formula for quote, meter and invoice.
 
 amount in micro-units = share_milli_seconds x micro_per_hour / (1000 x 3600), where
-``micro_per_hour`` is the price of a whole device for an hour (docs/billing.md).
+``micro_per_hour`` is the price of a whole device for an hour (docs/billing.md). Where less than the whole
+price is paid (``price_milli`` thousandths of it), the hourly price is lowered first, down to a whole micro-unit.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ def exact_micro(share_milli_seconds: int, micro_per_hour: int) -> Fraction:
     return Fraction(share_milli_seconds * micro_per_hour, SHARE_HOUR)
 
 
+def lowered(micro_per_hour: int, price_milli: int) -> int:
+    """Return what so many thousandths of an hourly price are, rounded down to a micro-unit."""
+    return micro_per_hour * price_milli // 1000
+
+
 def to_minor(amount: Fraction) -> int:
     """Round an exact amount in micro-units half up to whole cents, in micro-units."""
     return int((amount / MINOR_MICRO + Fraction(1, 2)) // 1) * MINOR_MICRO
@@ -88,28 +94,49 @@ def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[S
     return found
 
 
-def quote(flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime) -> Quote:
-    """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost."""
+def quote(
+    flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime, price_milli: int = 1000
+) -> Quote:
+    """Return what ``count`` units for ``duration_s`` seconds from ``starts_at`` would cost.
+
+    ``price_milli`` is what is paid of the price, in thousandths (see ``paid_milli``).
+    """
     begin = starts_at.replace(microsecond=0)
     return _quote(
         stretches(flavor.device_model_id, begin, begin + timedelta(seconds=duration_s)),
         flavor.share_milli * count,
+        price_milli,
     )
 
 
+def paid_milli(flavor: Flavor, *, is_preemptible: bool) -> int:
+    """Return what is paid of the price, in thousandths: less where the lease may be preempted."""
+    return flavor.preemptible_milli if is_preemptible else 1000
+
+
 def quote_at(
-    rates: Sequence[Rate], flavor: Flavor, *, count: int, duration_s: int, starts_at: datetime
+    rates: Sequence[Rate],
+    flavor: Flavor,
+    *,
+    count: int,
+    duration_s: int,
+    starts_at: datetime,
+    price_milli: int = 1000,
 ) -> Quote:
     """Return the same from rates at hand, sorted by time."""
     begin = starts_at.replace(microsecond=0)
-    return _quote(cut(rates, begin, begin + timedelta(seconds=duration_s)), flavor.share_milli * count)
+    parts = cut(rates, begin, begin + timedelta(seconds=duration_s))
+    return _quote(parts, flavor.share_milli * count, price_milli)
 
 
-def _quote(parts: Sequence[Stretch], share: int) -> Quote:
-    amount = sum((exact_micro(share * p.seconds, p.rate.micro_per_hour) for p in parts), Fraction(0))
+def _quote(parts: Sequence[Stretch], share: int, price_milli: int) -> Quote:
+    prices = [lowered(p.rate.micro_per_hour, price_milli) for p in parts]
+    amount = sum(
+        (exact_micro(share * p.seconds, price) for p, price in zip(parts, prices, strict=True)), Fraction(0)
+    )
     return Quote(
         amount_micro=to_minor(amount),
-        hourly_micro=int(exact_micro(share * 3600, parts[0].rate.micro_per_hour)),
+        hourly_micro=int(exact_micro(share * 3600, prices[0])),
         currency=parts[0].rate.card.currency,
         rates=tuple(p.rate.pk for p in parts),
     )

@@ -122,6 +122,13 @@ INVARIANTS = (
            WHERE p.state = 'closed' AND u.line_id IS NULL""",
     ),
     Invariant(
+        "usage_pays_its_price",
+        "Usage is priced at its rate, lowered to what the lease pays of it.",
+        """SELECT u.id FROM billing_usagerecord u JOIN catalog_rate r ON r.id = u.rate_id
+           JOIN leases_lease l ON l.id = u.lease_id
+           WHERE u.micro_per_hour <> r.micro_per_hour * l.price_milli / 1000""",
+    ),
+    Invariant(
         "one_price_at_a_time",
         "A device model has one price at any moment.",
         """SELECT a.id FROM catalog_rate a JOIN catalog_rate b ON a.id < b.id AND a.card_id = b.card_id

@@ -83,6 +83,8 @@ PINNED = (
     (2, tuple(("1g.10gb", n) for n in range(7))),
     (3, (("2g.20gb", 0), ("2g.20gb", 2), ("2g.20gb", 4), ("1g.10gb", 6))),
 )
+# What those pay of the price, in thousandths, who let others preempt their lease.
+PREEMPTIBLE_MILLI = {"h100": 600, "a100": 600}
 # slug, name, Chinese name, board, mode, profile, share, memory, most at once
 FLAVORS = (
     ("h100-1g", "H100 slice 1g.10gb", "H100 切片 1g.10gb", "h100-80gb", "mig", "1g.10gb", 0, 0, 4),
@@ -208,6 +210,7 @@ def make_catalogue(now: datetime) -> None:
                 "share_milli": share_milli,
                 "memory_mib": memory_mib,
                 "max_count": most,
+                "preemptible_milli": PREEMPTIBLE_MILLI.get(slug, 1000),
                 "position": position * 10,
             },
         )

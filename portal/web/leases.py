@@ -85,7 +85,13 @@ def extensions(lease: Lease, *, now: datetime) -> list[Extension]:
 def _extension(lease: Lease, extra_s: int) -> Extension:
     price = None
     try:
-        found = pricing.quote(lease.flavor, count=lease.count, duration_s=extra_s, starts_at=lease.not_after)
+        found = pricing.quote(
+            lease.flavor,
+            count=lease.count,
+            duration_s=extra_s,
+            starts_at=lease.not_after,
+            price_milli=lease.price_milli,
+        )
         price = money(found.amount_micro)
     except BerthError:
         price = None

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.billing.selectors import cost_so_far
-from portal.catalog.pricing import exact_micro
+from portal.catalog.pricing import exact_micro, lowered
 from portal.leases.models import Lease
 from portal.leases.selectors import seconds_left
 from portal.leases.states import EndReason, LeaseState
@@ -68,7 +68,8 @@ def lease_rows(leases: Sequence[Lease], *, now: datetime) -> list[LeaseRow]:
     rows = []
     for lease in leases:
         rate = rates.get(lease.flavor.device_model_id)
-        hourly = int(exact_micro(lease.share_milli * 3600, rate.micro_per_hour)) if rate else None
+        price = lowered(rate.micro_per_hour, lease.price_milli) if rate else None
+        hourly = None if price is None else int(exact_micro(lease.share_milli * 3600, price))
         rows.append(_row(lease, cost=costs.get(lease.pk), hourly=hourly, now=now))
     return rows
 
