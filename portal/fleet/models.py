@@ -78,11 +78,22 @@ class Power(models.TextChoices):
     ASLEEP = "asleep", _("Asleep")
 
 
+class PowerState(models.TextChoices):
+    """What a node's agent says of its power; an empty value is unknown."""
+
+    AWAKE = "awake", _("Awake")
+    ASLEEP = "asleep", _("Asleep")
+    UNSUPPORTED = "unsupported", _("Cannot sleep")
+
+
 class Node(models.Model):
     """A host with an agent. ``epoch`` fences frames, ``desired_revision`` rises with its desired state.
 
     ``cpu_milli`` and ``memory_mib`` are what leases may take of the host; None is unknown, no limit.
-    ``power_desired`` is what the portal wants, ``power_state`` what the agent last said ("": unknown).
+    ``power_desired`` is what the portal wants since ``power_changed_at``, ``power_state`` what the agent
+    last said ("": unknown) and ``power_note`` why it could not. ``power_rule`` is an operator's word that goes
+    before the policy: "awake" until ``power_rule_until``, "asleep" until the node is needed. ``wake_s`` is how
+    long waking took last (None: unknown).
     """
 
     name = models.SlugField(max_length=60, unique=True)
@@ -91,8 +102,12 @@ class Node(models.Model):
     cpu_milli = models.PositiveIntegerField(null=True, blank=True)
     memory_mib = models.PositiveIntegerField(null=True, blank=True)
     power_desired = models.CharField(max_length=8, choices=Power.choices, default=Power.AWAKE)
-    power_state = models.CharField(max_length=8, blank=True, default="")
+    power_state = models.CharField(max_length=12, blank=True, default="")
     power_changed_at = models.DateTimeField(null=True, blank=True)
+    power_note = models.CharField(max_length=200, blank=True, default="")
+    power_rule = models.CharField(max_length=8, choices=Power.choices, blank=True, default="")
+    power_rule_until = models.DateTimeField(null=True, blank=True)
+    wake_s = models.PositiveIntegerField(null=True, blank=True)
     idle_since = models.DateTimeField(null=True, blank=True)
     public_key = models.BinaryField(max_length=32, null=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
@@ -121,6 +136,36 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class NodeSleep(models.Model):
+    """A time in which a node slept by its agent's word, and what that saved where energy was measured.
+
+    ``idle_mw`` is what its devices drew together while the node idled awake before (thousandths of a watt),
+    ``used_mj`` what they used asleep, ``saved_mj`` the difference to idling on; None is unknown.
+    """
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="sleeps")
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    why = models.CharField(max_length=20, blank=True)
+    idle_mw = models.PositiveIntegerField(null=True, blank=True)
+    used_mj = models.BigIntegerField(null=True, blank=True)
+    saved_mj = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-began_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node"], condition=Q(ended_at=None), name="node_sleeps_once_at_a_time"
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at=None) | Q(ended_at__gte=F("began_at")), name="sleep_ends_after_it_begins"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} {self.began_at}"
 
 
 class MaintenanceWindow(models.Model):
