@@ -25,7 +25,7 @@ from portal.catalog.services import set_rate
 from portal.common.errors import Invalid, NotFound
 from portal.fleet.models import DeviceModel
 from portal.leases.forecasting import Offer, free_units, preview
-from portal.leases.services import check_may_ask, check_possible, check_spec
+from portal.leases.services import check_may_ask, check_possible, check_spec, quote_of
 
 TAG = "catalogue"
 
@@ -75,9 +75,9 @@ class Quote(Endpoint):
         values = self.take(RequestBody)
         team, spec, now = team_to_ask_for(self.rights, values.get("team")), spec_of(values), timezone.now()
         check_may_ask(self.rights, team, spec.priority)
-        flavor = check_spec(spec)
-        check_possible(team, flavor, spec.count)
-        price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
+        flavor = check_spec(spec, now=now)
+        check_possible(team, flavor, spec.count, spec.nodes)
+        price = quote_of(flavor, spec, now=now)
         seen = preview(
             team=team,
             flavor=flavor,
@@ -85,6 +85,7 @@ class Quote(Endpoint):
             duration_s=spec.duration_s,
             priority=spec.priority,
             now=now,
+            spec=spec,
         )
         return Response(
             {

@@ -38,11 +38,11 @@ def health_blocked_why(health: str) -> str:
     return "" if health in (Health.OK, Health.DEGRADED) else str(health)
 
 
-def largest_node(device_model_id: int, mode: str) -> int:
-    """Return the greatest number of devices of a model offering a mode on one node, healthy or not."""
-    ((most,),) = fetch(
-        "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM fleet_device"
-        " WHERE model_id = %s AND %s = ANY(modes) GROUP BY node_id) AS nodes",
+def boards_by_node(device_model_id: int, mode: str) -> list[int]:
+    """Return per node how many devices of a model offer a mode, healthy or not; most first."""
+    rows = fetch(
+        "SELECT count(*) AS n FROM fleet_device WHERE model_id = %s AND %s = ANY(modes)"
+        " GROUP BY node_id ORDER BY n DESC",
         [device_model_id, mode],
     )
-    return int(most)
+    return [int(n) for (n,) in rows]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from redis.exceptions import RedisError
 
@@ -16,12 +16,12 @@ from portal.common.errors import BerthError
 from portal.common.live import redis_client
 from portal.leases.models import LeaseRequest
 from portal.leases.reasons import sentence
-from portal.leases.services import PRIORITIES
+from portal.leases.services import PRIORITIES, RequestSpec
 from portal.policies.selectors import active_policy
 from portal.teams.models import Team
 from scheduler.engine import counter_offers, forecast, snapshot_from_json
 from scheduler.engine import free_units as engine_free_units
-from scheduler.engine.model import Claim, Snapshot
+from scheduler.engine.model import Claim, Snapshot, Work
 from scheduler.engine.nearest import Change, ChangeKind
 
 SNAPSHOT_KEY = "berth:snapshot"
@@ -87,10 +87,12 @@ def preview(
     priority: str = "normal",
     now: datetime,
     instead_of: LeaseRequest | None = None,
+    spec: RequestSpec | None = None,
 ) -> Preview:
     """Return earliest start, reasons and up to five counter-offers. Changes nothing.
 
     ``instead_of`` is a waiting request that this one would replace: it is thought away from the queue.
+    ``spec`` is the whole specification, for what else was chosen: nodes, start, kind of work and the rest.
     """
     snapshot = published_snapshot()
     if snapshot is None:
@@ -98,9 +100,9 @@ def preview(
     if instead_of is not None:
         snapshot = replace(snapshot, queue=tuple(c for c in snapshot.queue if c.id != instead_of.pk))
     rank = PRIORITIES.get(priority, 0)
-    wanted = _claim(-1, team, flavor, count, duration_s, rank, snapshot)
+    wanted = _as_chosen(_claim(-1, team, flavor, count, duration_s, rank, snapshot), spec)
     others = {
-        -2 - at: (f, n, s, _claim(-2 - at, team, f, n, s, rank, snapshot))
+        -2 - at: (f, n, s, _as_chosen(_claim(-2 - at, team, f, n, s, rank, snapshot), spec))
         for at, (f, n, s) in enumerate(_alternatives(flavor, count, duration_s))
     }
     found, changes = counter_offers(
@@ -108,7 +110,7 @@ def preview(
     )
     is_now = found.starts_at is not None and found.starts_at <= snapshot.taken_at
     starts_at = None if found.starts_at is None else max(found.starts_at, now)
-    offers = () if is_now else _offers(changes, others, snapshot, now)
+    offers = () if is_now else _offers(changes, others, snapshot, now, spec)
     return Preview(
         starts_at=now if is_now else starts_at,
         is_now=is_now,
@@ -150,6 +152,20 @@ def _claim(
     )
 
 
+def _as_chosen(claim: Claim, spec: RequestSpec | None) -> Claim:
+    """Return the claim with everything else that was chosen; only whole boards are spread over nodes."""
+    if spec is None:
+        return claim
+    return replace(
+        claim,
+        work=cast(Work, spec.work),
+        is_preemptible=spec.is_preemptible,
+        starts_at=spec.starts_at,
+        least_duration_s=min(spec.least_duration_s, claim.duration_s),
+        nodes=spec.nodes if claim.mode == "exclusive" else 1,
+    )
+
+
 Alternative = tuple[Flavor, int, int]
 
 
@@ -175,12 +191,19 @@ def _offers(
     others: Mapping[int, tuple[Flavor, int, int, Claim]],
     snapshot: Snapshot,
     now: datetime,
+    spec: RequestSpec | None,
 ) -> Iterator[Offer]:
     """Return the changes with their prices, as they come; what has no price is no offer."""
     for change in changes:
-        flavor, count, duration_s, _ = others[change.claim.id]
+        flavor, count, duration_s, claim = others[change.claim.id]
         try:
-            price = pricing.quote(flavor, count=count, duration_s=duration_s, starts_at=now)
+            price = pricing.quote(
+                flavor,
+                count=count * max(claim.nodes, 1),
+                duration_s=duration_s,
+                starts_at=now,
+                price_milli=pricing.paid_milli(flavor, is_preemptible=bool(spec and spec.is_preemptible)),
+            )
         except BerthError:
             continue
         is_now = change.starts_at <= snapshot.taken_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -19,11 +19,12 @@ from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
 from portal.common.rows import NewRow, Rows, fetch
-from portal.fleet.selectors import largest_node
+from portal.fleet.models import Mode
+from portal.fleet.selectors import boards_by_node
 from portal.leases.lifecycle import move_requests
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import waiting_count
-from portal.leases.states import RequestState
+from portal.leases.states import RequestState, Work
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.models import Membership, Role, Team
@@ -34,11 +35,18 @@ _FLAVORS = Rows(Flavor, "device_model")
 _REQUEST = NewRow(LeaseRequest)
 _DRAFT, _SUBMITTED = str(RequestState.DRAFT), str(RequestState.SUBMITTED)
 LOAD_PATTERNS = ("", "steady", "bursty", "idle", "dummy_loop")
+MOST_NODES = 1000
+BOOK_AHEAD = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """What a person asks for, as it came in: checked by ``check_spec``, priced by the catalogue."""
+    """What a person asks for, as it came in: checked by ``check_spec``, priced by the catalogue.
+
+    ``nodes`` n above 1 wants ``count`` units on each of n nodes, 0 wants ``count`` in all on as few nodes as
+    possible. ``least_duration_s`` is how short it may be cut (0: not at all), ``most_count`` what it may grow
+    to while boards idle (0: it does not grow), ``starts_at`` books a start (None: as soon as possible).
+    """
 
     flavor: str
     duration_s: int
@@ -47,16 +55,28 @@ class RequestSpec:
     name: str = ""
     purpose: str = ""
     load_pattern: str = ""
+    work: str = "interactive"
+    is_preemptible: bool = False
+    least_duration_s: int = 0
+    starts_at: datetime | None = None
+    nodes: int = 1
+    most_count: int = 0
+
+    @property
+    def units(self) -> int:
+        """Return how many units start together, on all nodes."""
+        return self.count * max(self.nodes, 1)
 
 
-def check_spec(spec: RequestSpec) -> Flavor:
+def check_spec(spec: RequestSpec, *, now: datetime) -> Flavor:
     """Return the flavor asked for, or raise Invalid naming every field that cannot be used."""
     fields: dict[str, Any] = {}
     flavor = _FLAVORS.first("it.slug = %s AND it.is_active", [spec.flavor])
     if flavor is None:
         raise Invalid(fields={"flavor": _("There is no such flavor. Choose one from the list.")})
-    if not 1 <= spec.count <= flavor.max_count:
-        fields["count"] = _("Ask for 1 to %(n)d of this flavor.") % {"n": flavor.max_count}
+    most = max(flavor.max_count, MOST_NODES) if spec.nodes == 0 else flavor.max_count
+    if not 1 <= spec.count <= most:
+        fields["count"] = _("Ask for 1 to %(n)d of this flavor.") % {"n": most}
     if not flavor.min_duration_s <= spec.duration_s <= flavor.max_duration_s:
         fields["duration_s"] = _("This flavor runs for %(low)d to %(high)d seconds.") % {
             "low": flavor.min_duration_s,
@@ -70,33 +90,79 @@ def check_spec(spec: RequestSpec) -> Flavor:
         fields["name"] = _("At most 80 characters.")
     if len(spec.purpose) > 300:
         fields["purpose"] = _("At most 300 characters.")
+    fields |= _check_choices(spec, flavor) | _check_times(spec, flavor, now)
     if fields:
         raise Invalid(fields=fields)
     return flavor
 
 
-def check_possible(team: Team, flavor: Flavor, count: int) -> None:
+def _check_choices(spec: RequestSpec, flavor: Flavor) -> dict[str, str]:
+    """Return what is wrong with kind of work, nodes and growth, by field."""
+    fields: dict[str, str] = {}
+    if spec.work not in Work.values:
+        fields["work"] = _("Choose interactive, training or inference.")
+    if not 0 <= spec.nodes <= MOST_NODES:
+        fields["nodes"] = _("Ask for 0 to %(n)d nodes; 0 is as few as possible.") % {"n": MOST_NODES}
+    elif spec.nodes != 1 and flavor.mode != Mode.EXCLUSIVE:
+        fields["nodes"] = _("Only whole devices can be spread over nodes. Choose a flavor of whole devices.")
+    if spec.most_count and spec.nodes != 1:
+        fields["most_count"] = _("Only what starts on one node can grow.")
+    elif spec.most_count and not spec.count <= spec.most_count <= flavor.max_count:
+        fields["most_count"] = _("It can grow to at least what you ask for and at most %(n)d.") % {
+            "n": flavor.max_count
+        }
+    return fields
+
+
+def _check_times(spec: RequestSpec, flavor: Flavor, now: datetime) -> dict[str, str]:
+    """Return what is wrong with the shortest time and the start, by field."""
+    fields: dict[str, str] = {}
+    if spec.least_duration_s and not flavor.min_duration_s <= spec.least_duration_s <= spec.duration_s:
+        fields["least_duration_s"] = _(
+            "The shortest time lies between %(low)d seconds and the time asked for."
+        ) % {"low": flavor.min_duration_s}
+    if spec.starts_at is not None and not now < spec.starts_at <= now + BOOK_AHEAD:
+        fields["starts_at"] = _("A start can be booked in the future, at most %(n)d days ahead.") % {
+            "n": BOOK_AHEAD.days
+        }
+    return fields
+
+
+def check_possible(team: Team, flavor: Flavor, count: int, nodes: int = 1) -> None:
     """Raise Impossible when no state of this installation could ever serve the request."""
-    most = largest_node(flavor.device_model_id, flavor.mode)
-    if most == 0:
+    boards = boards_by_node(flavor.device_model_id, flavor.mode)
+    if not boards:
         raise Impossible(
             _("No device here offers %(flavor)s.") % {"flavor": flavor.shown_name}, nearest_count=0
         )
-    per_device = 1 if flavor.mode == "exclusive" else max(1, 1000 // flavor.share_milli)
-    if count > most * per_device:
+    per_device = 1 if flavor.mode == Mode.EXCLUSIVE else max(1, 1000 // flavor.share_milli)
+    most = sum(boards) if nodes == 0 else max(boards) * per_device
+    if count > most:
+        raise Impossible(_too_many(nodes) % {"n": most, "flavor": flavor.shown_name}, nearest_count=most)
+    able = sum(have >= count for have in boards)
+    if nodes > 1 and able < nodes:
         raise Impossible(
-            _("The largest node can hold %(n)d of %(flavor)s at once.")
-            % {"n": most * per_device, "flavor": flavor.shown_name},
-            nearest_count=most * per_device,
+            _("Only %(n)d nodes have %(count)d of %(flavor)s each.")
+            % {"n": able, "count": count, "flavor": flavor.shown_name},
+            nearest_nodes=able,
         )
-    ceiling = smallest_ceiling(team)
-    unit = cost_milli(flavor, 1)
-    if ceiling is not None and unit * count > ceiling:
+    ceiling, each = smallest_ceiling(team), cost_milli(flavor, max(nodes, 1))
+    if ceiling is not None and each * count > ceiling:
         raise Impossible(
             _("Your team's quota can never hold %(count)d of %(flavor)s: its ceiling allows %(n)d.")
-            % {"count": count, "flavor": flavor.shown_name, "n": ceiling // unit},
-            nearest_count=ceiling // unit,
+            % {
+                "count": count * max(nodes, 1),
+                "flavor": flavor.shown_name,
+                "n": ceiling // each * max(nodes, 1),
+            },
+            nearest_count=ceiling // each,
         )
+
+
+def _too_many(nodes: int) -> str:
+    if nodes == 0:
+        return _("All nodes together can hold %(n)d of %(flavor)s at once.")
+    return _("The largest node can hold %(n)d of %(flavor)s at once.")
 
 
 def check_may_ask(rights: Rights, team: Team, priority: str) -> None:
@@ -115,11 +181,13 @@ def submit_request(
     transaction; the scheduler is nudged after commit.
     """
     check_may_ask(rights, team, spec.priority)
-    flavor = check_spec(spec)
-    check_possible(team, flavor, spec.count)
+    flavor = check_spec(spec, now=now)
+    check_possible(team, flavor, spec.count, spec.nodes)
     check_queue_room(team)
-    price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
-    is_large = needs_approval(team, flavor, count=spec.count, duration_s=spec.duration_s)
+    price = quote_of(flavor, spec, now=now)
+    is_large = needs_approval(
+        team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
+    )
     request = LeaseRequest(
         team=team,
         author=actor,
@@ -132,11 +200,18 @@ def submit_request(
         purpose=spec.purpose.strip(),
         load_pattern=spec.load_pattern,
         state=RequestState.AWAITING_APPROVAL if is_large else RequestState.QUEUED,
-        cost_milli=cost_milli(flavor, spec.count),
+        cost_milli=cost_milli(flavor, spec.units),
         quote_micro=price.amount_micro,
         currency=price.currency,
         submitted_at=now,
         queued_at=None if is_large else now,
+        work=spec.work,
+        is_preemptible=spec.is_preemptible,
+        price_milli=pricing.paid_milli(flavor, is_preemptible=spec.is_preemptible),
+        starts_at=spec.starts_at,
+        least_duration_s=spec.least_duration_s,
+        most_count=spec.most_count,
+        nodes=spec.nodes,
     )
     with transaction.atomic() if is_large else nullcontext():  # one statement needs no transaction of its own
         _store(request, actor)
@@ -145,6 +220,17 @@ def submit_request(
     if not is_large:
         outbox.nudge_on_commit(outbox.RUN_CYCLE)
     return request
+
+
+def quote_of(flavor: Flavor, spec: RequestSpec, *, now: datetime) -> pricing.Quote:
+    """Return what a checked specification would cost; what it may grow by is not in it."""
+    return pricing.quote(
+        flavor,
+        count=spec.units,
+        duration_s=spec.duration_s,
+        starts_at=spec.starts_at or now,
+        price_milli=pricing.paid_milli(flavor, is_preemptible=spec.is_preemptible),
+    )
 
 
 def _store(request: LeaseRequest, actor: User) -> None:

@@ -10,12 +10,11 @@ from urllib.parse import urlencode
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.catalog.services import cost_milli
 from portal.common.errors import Impossible
 from portal.leases import forecasting
-from portal.leases.services import RequestSpec, check_possible, check_spec, needs_approval
+from portal.leases.services import RequestSpec, check_possible, check_spec, needs_approval, quote_of
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.web.figures import duration_text, gpus, money, span
@@ -70,8 +69,8 @@ class QuoteView:
 
 def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives for a specification; raises as ``check_spec`` does."""
-    flavor = check_spec(spec)
-    price = pricing.quote(flavor, count=spec.count, duration_s=spec.duration_s, starts_at=now)
+    flavor = check_spec(spec, now=now)
+    price = quote_of(flavor, spec, now=now)
     seen = forecasting.preview(
         team=team,
         flavor=flavor,
@@ -79,10 +78,11 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
         duration_s=spec.duration_s,
         priority=spec.priority,
         now=now,
+        spec=spec,
     )
     refusal, nearest = _impossible(team, flavor, spec)
     return QuoteView(
-        what=what_text(flavor.shown_name, spec.count),
+        what=what_text(flavor.shown_name, spec.count, spec.nodes),
         duration=span(spec.duration_s) or "",
         total=money(price.amount_micro),
         per_hour=money(price.hourly_micro),
@@ -92,8 +92,10 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
         position=seen.position,
         reasons=[] if refusal else [forecasting.sentence(reason) for reason in seen.reasons],
         refusal=refusal,
-        approval=needs_approval(team, flavor, count=spec.count, duration_s=spec.duration_s),
-        room=_room(team, cost_milli(flavor, spec.count)),
+        approval=needs_approval(
+            team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
+        ),
+        room=_room(team, cost_milli(flavor, spec.units)),
         offers=[
             *_nearest(team, flavor, spec, nearest, now),
             *offer_views(team, seen.offers, spec=spec),
@@ -111,7 +113,7 @@ def offer_views(
 def _impossible(team: Team, flavor: Flavor, spec: RequestSpec) -> tuple[str, int]:
     """Return why this could never start and the nearest count that could; ("", 0) when it can."""
     try:
-        check_possible(team, flavor, spec.count)
+        check_possible(team, flavor, spec.count, spec.nodes)
     except Impossible as error:
         return str(error.detail), int(error.facts.get("nearest_count", 0))
     return "", 0
@@ -121,7 +123,7 @@ def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: dat
     """Return the largest count that could ever start, when that is less than was asked."""
     if not 1 <= count < spec.count:
         return []
-    price = pricing.quote(flavor, count=count, duration_s=spec.duration_s, starts_at=now)
+    price = quote_of(flavor, replace(spec, count=count), now=now)
     offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, False, price)
     shown = _offer(team, offer, title=_difference(offer, spec))
     return [replace(shown, starts_at=None)]

@@ -45,9 +45,12 @@ def request_rows(requests: Sequence[LeaseRequest], *, with_estimates: bool = Tru
     return [_row(request, places.get(request.pk), starts.get(request.pk)) for request in requests]
 
 
-def what_text(name: str, count: int) -> str:
-    """Return "3 × name", or the name alone for one."""
-    return name if count == 1 else _("%(count)d × %(name)s") % {"count": count, "name": name}
+def what_text(name: str, count: int, nodes: int = 1) -> str:
+    """Return "3 × name", or the name alone for one; "2 nodes, 4 × name each" for a gang over nodes."""
+    what = name if count == 1 else _("%(count)d × %(name)s") % {"count": count, "name": name}
+    if nodes > 1:
+        return _("%(nodes)d nodes with %(what)s each") % {"nodes": nodes, "what": what}
+    return what
 
 
 def main_reason(request: LeaseRequest) -> str:
@@ -75,7 +78,7 @@ def _positions(waiting: Iterable[LeaseRequest]) -> dict[int, int]:
 
 
 def _row(request: LeaseRequest, position: int | None, starts_at: datetime | None) -> RequestRow:
-    what = what_text(request.flavor.shown_name, request.count)
+    what = what_text(request.flavor.shown_name, request.count, request.nodes)
     return RequestRow(
         uid=request.uid,
         url=reverse("web:request", args=[request.uid]),
