@@ -202,7 +202,8 @@ class Lease(models.Model):
     gone. ``agent_active_ms`` is the same span by the node's own monotonic clock: shown, never billed.
     ``part`` counts the leases of one request that live together: the nodes of a gang, then what it has grown
     by (``is_extra``). ``preempt_at`` is when it must go on behalf of ``preempted_for``; ``cut_by`` says what
-    made it shorter than was asked.
+    made it shorter than was asked, ``wanted_until`` when it would end but for maintenance that was announced
+    later: then what is left goes back into the queue.
     """
 
     uid = models.CharField(max_length=24, default=lease_uid)
@@ -246,6 +247,7 @@ class Lease(models.Model):
         db_index=False,
     )
     cut_by = models.CharField(max_length=12, blank=True, default="")
+    wanted_until = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-starts_at", "-id"]

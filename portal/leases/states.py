@@ -44,6 +44,7 @@ class EndReason(models.TextChoices):
     IDLE = "idle", _("Idle")
     FAULT = "fault", _("Device or node fault")
     MAINTENANCE = "maintenance", _("Maintenance")
+    REPLANNED = "replanned", _("Planned anew")
 
 
 class Work(models.TextChoices):
@@ -68,7 +69,7 @@ REQUEST_NEXT: dict[str, frozenset[str]] = {
     R.SUBMITTED: frozenset({R.AWAITING_APPROVAL, R.QUEUED, R.REJECTED, R.IMPOSSIBLE}),
     R.AWAITING_APPROVAL: frozenset({R.QUEUED, R.REJECTED, R.WITHDRAWN, R.EXPIRED}),
     R.QUEUED: frozenset({R.GRANTED, R.WITHDRAWN, R.EXPIRED, R.IMPOSSIBLE}),
-    R.GRANTED: frozenset({R.FULFILLED, R.QUEUED, R.IMPOSSIBLE}),
+    R.GRANTED: frozenset({R.FULFILLED, R.QUEUED, R.IMPOSSIBLE, R.WITHDRAWN}),
 }
 LEASE_NEXT: dict[str, frozenset[str]] = {
     L.BOOKED: frozenset({L.PREPARING, L.ENDED}),

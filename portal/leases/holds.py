@@ -1,0 +1,107 @@
+"""How long placements are held: never into what is booked behind them, whatever the wish.
+
+The database does it in one call, so that a booking that is stored at the same moment is seen too: the
+exclusion constraint refuses the overlap, and the function looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from portal.common.rows import execute, fetch
+
+# Returns the earliest end that the placements have got: less than was wished where something comes behind.
+# A share is no part of the constraint: it reaches as far as its host, which reaches as far as it can.
+HOLD_SQL = """
+CREATE OR REPLACE FUNCTION leases_next_start(placement leases_placement) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+  SELECT min(lower(b.period)) FROM leases_placement b
+   WHERE b.is_live AND b.host_id IS NULL AND b.device_id = placement.device_id AND b.id <> placement.id
+     AND b.slots && placement.slots AND lower(b.period) > lower(placement.period)
+$$;
+CREATE OR REPLACE FUNCTION leases_hold_until(leases bigint[], until timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql AS $$
+DECLARE
+  tries integer := 0;
+  reached timestamptz;
+BEGIN
+  LOOP
+    BEGIN
+      UPDATE leases_placement p SET period = tstzrange(lower(p.period),
+             greatest(least(until, leases_next_start(p)), lower(p.period) + interval '1 microsecond'))
+       WHERE p.lease_id = ANY(leases) AND p.is_live AND p.host_id IS NULL;
+      UPDATE leases_placement h SET period = tstzrange(lower(h.period),
+             greatest(least(until, leases_next_start(h)), upper(h.period)))
+       WHERE h.is_live AND upper(h.period) < until AND h.id IN
+             (SELECT s.host_id FROM leases_placement s WHERE s.lease_id = ANY(leases) AND s.is_live);
+      UPDATE leases_placement p SET period = tstzrange(lower(p.period),
+             greatest(least(until, upper(h.period)), lower(p.period) + interval '1 microsecond'))
+        FROM leases_placement h
+       WHERE p.lease_id = ANY(leases) AND p.is_live AND h.id = p.host_id;
+      SELECT min(upper(p.period)) INTO reached FROM leases_placement p
+       WHERE p.lease_id = ANY(leases) AND p.is_live;
+      RETURN reached;
+    EXCEPTION WHEN exclusion_violation THEN
+      tries := tries + 1;
+      IF tries >= 5 THEN RAISE; END IF;
+    END;
+  END LOOP;
+END $$;
+"""
+DROP_SQL = """
+DROP FUNCTION IF EXISTS leases_hold_until(bigint[], timestamptz);
+DROP FUNCTION IF EXISTS leases_next_start(leases_placement);
+"""
+
+
+def hold_until(lease_ids: Sequence[int], until: datetime) -> datetime | None:
+    """Set the end of the live placements of locked leases, but not into what is booked behind them.
+
+    Returns the earliest end reached, None when nothing is held. A host placement reaches at least as far as
+    its shares. Call inside the transaction that has locked the leases.
+    """
+    if not lease_ids:
+        return None
+    ((reached,),) = fetch("SELECT leases_hold_until(%s, %s)", [list(lease_ids), until])
+    found: datetime | None = reached
+    return found
+
+
+def prolong(*, until: datetime, before: datetime) -> int:
+    """Hold longer what would be free before ``before`` though nobody has confirmed it clean; returns how many.
+
+    What is booked for later and what reaches up to a booking is left as it is. Safe to repeat.
+    """
+    return execute(
+        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), least(%s, leases_next_start(p)))"
+        " WHERE p.is_live AND p.host_id IS NULL AND upper(p.period) < %s AND lower(p.period) <= %s"
+        " AND coalesce(leases_next_start(p), 'infinity') > upper(p.period)"
+        " AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = p.lease_id AND l.state = 'booked')",
+        [until, before, before],
+    ) + execute(
+        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), upper(h.period))"
+        " FROM leases_placement h WHERE h.id = p.host_id AND p.is_live AND upper(p.period) < %s"
+        " AND lower(p.period) <= %s AND upper(h.period) > upper(p.period)"
+        " AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = p.lease_id AND l.state = 'booked')",
+        [before, before],
+    )
+
+
+def give_way(device_ids: Sequence[int], at: datetime) -> int:
+    """Let holds on these devices end at ``at`` where their leases end by then; returns how many.
+
+    A hold reaches beyond its lease (time to start, time to clean). Where a booking is stored behind it that
+    margin ends at the booking; if the slice is not clean by then, the booking is planned anew. Call inside
+    the transaction that stores the booking.
+    """
+    return execute(
+        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), %s)"
+        " WHERE p.device_id = ANY(%s) AND p.is_live AND p.host_id IS NULL"
+        " AND lower(p.period) < %s AND upper(p.period) > %s"
+        " AND NOT EXISTS (SELECT 1 FROM leases_lease l"
+        "  LEFT JOIN leases_placement s ON s.lease_id = l.id AND s.host_id = p.id AND s.is_live"
+        "  WHERE (l.id = p.lease_id OR s.id IS NOT NULL) AND NOT (l.not_after <= %s"
+        "   OR l.state IN ('ending', 'cleaning', 'failed')))",
+        [at, list(device_ids), at, at, at],
+    )
