@@ -57,6 +57,46 @@ def _quota_ceiling(r: Figures) -> str:
     }
 
 
+def _cohort_exhausted(r: Figures) -> str:
+    used, guaranteed = int(r.get("used_milli") or 0), int(r.get("guaranteed_milli") or 0)
+    wanted = int(r.get("wanted_milli") or 0)
+    figures = {
+        "team": r.get("name") or _("your team"),
+        "used": _gpus(used),
+        "guaranteed": _gpus(guaranteed),
+        "lendable": _gpus(r.get("lendable_milli")),
+        "short": _gpus(r.get("short_milli")),
+    }
+    if used + wanted <= guaranteed:
+        return (
+            _(
+                "Others have borrowed what %(team)s is guaranteed: %(used)s of %(guaranteed)s GPU in use, "
+                "%(short)s more needed. It is taken back, or comes free when a lease of theirs ends."
+            )
+            % figures
+        )
+    return (
+        _(
+            "%(team)s uses %(used)s GPU of a guarantee of %(guaranteed)s, and other teams lend %(lendable)s now: "
+            "%(short)s are missing. It starts when one of them needs less."
+        )
+        % figures
+    )
+
+
+def _room_is_made(r: Figures) -> str:
+    count = max(1, len(r.get("leases") or []))
+    why = ngettext(
+        "%(n)s lease was told to make room for this.", "%(n)s leases were told to make room for this.", count
+    ) % {"n": count}
+    try:
+        at = timezone.localtime(datetime.fromisoformat(str(r.get("ends_at"))))
+    except ValueError:
+        return why
+    when = date_format(at, "DATETIME_FORMAT")
+    return _("%(why)s It starts when they have ended, by %(at)s at the latest.") % {"why": why, "at": when}
+
+
 def _behind(r: Figures) -> str:
     return _("Requests ahead in the queue took the room; this one is number %(n)s.") % {
         "n": r.get("position", "?")
@@ -182,6 +222,8 @@ def _malformed(r: Figures) -> str:
 
 _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "quota_ceiling": _quota_ceiling,
+    "cohort_exhausted": _cohort_exhausted,
+    "room_is_made": _room_is_made,
     "behind": _behind,
     "no_capacity": _no_capacity,
     "fragmented": _fragmented,

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
-from portal.common.rows import fetch
+from django.db.models import Q
+
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
+from scheduler.engine.model import TeamQuota
+from scheduler.engine.quota import Budget
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
     """What a team could still be granted now, and which team of its lineage binds.
 
-    Weighted thousandths; ``left_milli`` None means no ceiling anywhere above.
+    Weighted thousandths; ``left_milli`` None means nothing bounds it. In a cohort ``borrowed_milli`` is what
+    the team uses above its guarantee, ``lent_milli`` what others may use of it now, ``lendable_milli`` what is
+    left to borrow in the whole cohort; None without a cohort. ``guarantee_of`` is whose guarantee it is.
     """
 
     used_milli: int
@@ -20,36 +27,70 @@ class Headroom:
     ceiling_milli: int | None
     left_milli: int | None
     bound_by: str
+    borrowed_milli: int | None = None
+    lent_milli: int | None = None
+    lendable_milli: int | None = None
+    cohort: str = ""
+    guarantee_of: str = ""
 
 
 def headroom(team: Team) -> Headroom:
-    """Return the smallest room left in the team's lineage."""
-    rows = {row.team_id: row for row in Quota.objects.filter(team_id__in=team.lineage).select_related("team")}
+    """Return the smallest room left in the team's lineage and in the cohorts above it."""
+    rows = _rows(team)
     own = rows.get(team.pk)
-    left: int | None = None
-    bound_by = ""
-    for row in rows.values():
-        if row.ceiling_milli is None:
-            continue
-        room = row.ceiling_milli - row.used_milli
-        if left is None or room < left:
-            left, bound_by = room, row.team.name
+    budget = _budget(team, rows)
+    left = budget.headroom(team.pk)
+    tight = budget.tightest(team.pk)
+    member = budget.member(team.pk)
+    ceiling_left = None if tight is None or tight.ceiling is None else tight.ceiling - tight.used
+    binds = tight if tight is not None and ceiling_left == left else member
+    cohort = None if member is None else rows[member.team_id].cohort
+    pool = () if cohort is None else budget.cohort(cohort.pk)
     return Headroom(
         used_milli=own.used_milli if own else 0,
         guaranteed_milli=own.guaranteed_milli if own else 0,
         ceiling_milli=own.ceiling_milli if own else None,
         left_milli=left,
-        bound_by=bound_by,
+        bound_by="" if binds is None or left is None else binds.name,
+        borrowed_milli=None if member is None else member.borrows(),
+        lent_milli=None if member is None else member.lends(),
+        lendable_milli=None if member is None else max(0, -sum(a.strains() for a in pool)),
+        cohort=cohort.name if cohort else "",
+        guarantee_of=member.name if member else "",
     )
 
 
 def smallest_ceiling(team: Team) -> int | None:
-    """Return the lowest ceiling of the lineage: more than this can never be granted to the team."""
-    lowest: int | None
-    ((lowest,),) = fetch(
-        "SELECT min(ceiling_milli) FROM quotas_quota WHERE team_id = ANY(%s)", [team.lineage]
+    """Return the lowest bound of the lineage, ceiling or cohort: more than this is never granted to the team."""
+    bound = _budget(team, _rows(team)).lowest_ceiling(team.pk)
+    return None if bound is None else bound[1]
+
+
+def _rows(team: Team) -> dict[int, Quota]:
+    """Return the quotas of the lineage and of all who share a cohort with any of it, by team."""
+    near = Quota.objects.filter(team_id__in=team.lineage)
+    rows = Quota.objects.filter(
+        Q(team_id__in=team.lineage) | Q(cohort__isnull=False, cohort__in=near.values("cohort"))
     )
-    return lowest
+    return {row.team_id: row for row in rows.select_related("team", "cohort")}
+
+
+def _budget(team: Team, rows: Mapping[int, Quota]) -> Budget:
+    """Return the engine's budget of these rows; only the team's own lineage is linked."""
+    parents = dict(pairwise(reversed(team.lineage)))
+    return Budget(
+        TeamQuota(
+            team_id=pk,
+            parent_id=parents.get(pk),
+            ceiling_milli=rows[pk].ceiling_milli if pk in rows else None,
+            used_milli=rows[pk].used_milli if pk in rows else 0,
+            name=rows[pk].team.name if pk in rows else "",
+            guaranteed_milli=rows[pk].guaranteed_milli if pk in rows else 0,
+            lending_milli=rows[pk].lending_milli if pk in rows else None,
+            cohort_id=rows[pk].cohort_id if pk in rows else None,
+        )
+        for pk in {*team.lineage, *rows}
+    )
 
 
 def may_set_quota(rights: Rights, team: Team) -> bool:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -10,29 +10,48 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid, QuotaExceeded
-from portal.common.rows import execute, fetch
+from portal.common.rows import Row, execute, fetch
 from portal.quotas.models import Quota
 from portal.teams.models import Team
+from scheduler.engine.quota import Account
 
 
 def reserve(costs: Iterable[tuple[Team, int]]) -> None:
     """Count live use for teams and everything above them, or raise QuotaExceeded.
 
     Call inside the granting transaction, before devices and leases are touched. Locks the quota
-    rows in id order. ``costs`` in weighted thousandths.
+    rows, and those of every team in a cohort with them, in id order. ``costs`` in weighted thousandths. What
+    a cohort admits is the engine's rule (``scheduler.engine.quota``), asked of the locked rows.
     """
     total = _by_team(costs)
     if not total:
         return
     rows = fetch(
-        "SELECT id, team_id, ceiling_milli, used_milli FROM quotas_quota WHERE team_id = ANY(%s)"
+        "SELECT team_id, ceiling_milli, used_milli, guaranteed_milli, lending_milli, cohort_id FROM quotas_quota"
+        " WHERE team_id = ANY(%s) OR cohort_id IN"
+        " (SELECT cohort_id FROM quotas_quota WHERE team_id = ANY(%s) AND cohort_id IS NOT NULL)"
         " ORDER BY id FOR UPDATE",
-        [list(total)],
+        [list(total), list(total)],
     )
-    for _pk, team_id, ceiling, used in rows:
-        if ceiling is not None and used + total[team_id] > ceiling:
+    for team_id, ceiling, used, *_more in rows:
+        if ceiling is not None and team_id in total and used + total[team_id] > ceiling:
             raise QuotaExceeded(team_id=team_id, wanted=total[team_id], headroom=max(0, ceiling - used))
+    _check_cohorts([row for row in rows if row[5] is not None], total)
     _count(total, sign=1)
+
+
+def _check_cohorts(rows: Iterable[Row], total: Counter[int]) -> None:
+    """Raise QuotaExceeded where a cohort lends too little for all of it together."""
+    accounts: dict[int, list[Account]] = defaultdict(list)
+    for team_id, ceiling, used, guaranteed, lending, cohort_id in rows:
+        accounts[cohort_id].append(Account(team_id, "", ceiling, used, guaranteed, lending, cohort_id))
+    for members in accounts.values():
+        now = sum(a.strains() for a in members)
+        then = sum(a.strains(total[a.team_id]) for a in members)
+        taking = [a for a in members if total[a.team_id]]
+        if taking and then > max(0, now):
+            first = taking[0]
+            raise QuotaExceeded(team_id=first.team_id, wanted=total[first.team_id], headroom=max(0, -now))
 
 
 def free(costs: Iterable[tuple[Team, int]]) -> None:

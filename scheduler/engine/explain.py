@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler.engine.impossible import above_quota, beyond_fleet, malformed
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.place.fill import spots_cost
+from scheduler.engine.quota import CohortShort
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape
 from scheduler.engine.shortage import Shortage
@@ -73,6 +74,10 @@ class Explainer:
 
     def _short_of_quota(self, claim: Claim, wanted: int) -> Reason:
         account = self._room.budget.tightest(claim.team_id)
+        short = self._room.budget.short_in_cohort(claim.team_id, wanted)
+        fits = account is None or account.ceiling is None or account.used + wanted <= account.ceiling
+        if short is not None and fits:
+            return _cohort_exhausted(short, wanted)
         if account is None or account.ceiling is None:
             return Reason("quota_ceiling", {"wanted_milli": wanted})
         return Reason(
@@ -86,3 +91,20 @@ class Explainer:
                 "short_milli": account.used + wanted - account.ceiling,
             },
         )
+
+
+def _cohort_exhausted(short: CohortShort, wanted: int) -> Reason:
+    account = short.account
+    return Reason(
+        "cohort_exhausted",
+        {
+            "team": account.team_id,
+            "name": account.name,
+            "guaranteed_milli": account.guaranteed,
+            "used_milli": account.used,
+            "borrowed_milli": short.borrowed,
+            "lendable_milli": short.lendable,
+            "wanted_milli": wanted,
+            "short_milli": short.short,
+        },
+    )

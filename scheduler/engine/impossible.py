@@ -109,19 +109,20 @@ def _beyond_every_host(shape: Shape, hosts: Sequence[Host]) -> Reason:
 
 
 def above_quota(room: Room, team_id: int, shape: Shape) -> Reason | None:
-    """The lowest ceiling above the team that the shape alone would break, or None."""
-    account = room.budget.lowest_ceiling(team_id)
+    """The lowest bound above the team that the shape alone would break, or None."""
+    bound = room.budget.lowest_ceiling(team_id)
     cost = room.least_cost(shape)
-    if account is None or account.ceiling is None or cost <= account.ceiling:
+    if bound is None or cost <= bound[1]:
         return None
+    account, ceiling = bound
     unit = max(cost // shape.units, 1)
     return Reason(
         "above_quota",
         {
             "team": account.team_id,
             "name": account.name,
-            "ceiling_milli": account.ceiling,
+            "ceiling_milli": ceiling,
             "wanted_milli": cost,
-            "nearest": {"count": max(account.ceiling, 0) // unit},
+            "nearest": {"count": max(ceiling, 0) // unit},
         },
     )

@@ -1,21 +1,65 @@
-"""The team tree with its ceilings and what is used: may this team spend that much more?"""
+"""The team tree with its ceilings, its cohorts and what is used: may this team spend that much more?
+
+Ceilings bound a team and everything below it. Beside them, teams of a cohort may use more than their
+guarantees as long as the others do not need theirs: what all of them use above their guarantees is at most
+what all of them lend, each its unused guarantee up to its limit. A cohort that is beyond that already,
+because a guarantee was changed, must not get further beyond. Nothing here ever falls when a team takes more,
+so what is refused once in a turn is refused until something ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from scheduler.engine.model import TeamQuota
+
+MOST_COST = 1 << 40
 
 
 @dataclass(slots=True)
 class Account:
-    """One team's counter, in weighted thousandths; ``ceiling`` None bounds nothing."""
+    """One team's counter, in weighted thousandths; ``ceiling`` None bounds nothing, ``lending`` None lends all."""
 
     team_id: int
     name: str
     ceiling: int | None
     used: int
+    guaranteed: int = 0
+    lending: int | None = None
+    cohort_id: int | None = None
+
+    def borrows(self, more: int = 0) -> int:
+        """What is used above the guarantee, with ``more`` taken beside it."""
+        return max(0, self.used + more - self.guaranteed)
+
+    def lends(self, more: int = 0) -> int:
+        """What of the guarantee others may use, with ``more`` taken beside it."""
+        unused = max(0, self.guaranteed - self.used - more)
+        return unused if self.lending is None else min(self.lending, unused)
+
+    def strains(self, more: int = 0) -> int:
+        """What is borrowed beyond what is lent, by this team alone."""
+        return self.borrows(more) - self.lends(more)
+
+
+@dataclass(slots=True)
+class Pool:
+    """The accounts of one cohort; ``strain`` is what they borrow beyond what they lend, within bounds at most 0."""
+
+    cohort_id: int
+    members: list[Account] = field(default_factory=list)
+    strain: int = 0
+
+
+class CohortShort(NamedTuple):
+    """A cohort that has too little to lend: whose account it is, its sums now and what is missing."""
+
+    account: Account
+    borrowed: int
+    lendable: int
+    short: int
 
 
 class Budget:
@@ -23,9 +67,22 @@ class Budget:
 
     def __init__(self, quotas: Iterable[TeamQuota]) -> None:
         rows = list(quotas)
-        self._accounts = {q.team_id: Account(q.team_id, q.name, q.ceiling_milli, q.used_milli) for q in rows}
+        self._accounts = {
+            q.team_id: Account(
+                q.team_id, q.name, q.ceiling_milli, q.used_milli,
+                q.guaranteed_milli, q.lending_milli, q.cohort_id,
+            )
+            for q in rows
+        }  # fmt: skip
         self._parents = {q.team_id: q.parent_id for q in rows}
         self._chains: dict[int, tuple[Account, ...]] = {}
+        self._shared: dict[int, tuple[tuple[Pool, tuple[Account, ...]], ...]] = {}
+        self._pools: dict[int, Pool] = {}
+        for account in self._accounts.values():
+            if account.cohort_id is not None:
+                pool = self._pools.setdefault(account.cohort_id, Pool(account.cohort_id))
+                pool.members.append(account)
+                pool.strain += account.strains()
 
     def chain(self, team_id: int) -> tuple[Account, ...]:
         """The team's account and those of its ancestors, nearest first; empty for an unknown team."""
@@ -42,26 +99,100 @@ class Budget:
             yield self._accounts[here]
             here = self._parents[here]
 
+    def _pools_of(self, team_id: int) -> tuple[tuple[Pool, tuple[Account, ...]], ...]:
+        """The cohorts above the team, each with the accounts of the chain that are in it."""
+        known = self._shared.get(team_id)
+        if known is None:
+            accounts: dict[int, list[Account]] = {}
+            for account in self.chain(team_id) if self._pools else ():
+                if account.cohort_id is not None:
+                    accounts.setdefault(account.cohort_id, []).append(account)
+            known = tuple((self._pools[key], tuple(found)) for key, found in accounts.items())
+            self._shared[team_id] = known
+        return known
+
     def headroom(self, team_id: int) -> int | None:
-        """How much more the team may take now (negative when over); None when nothing bounds it."""
+        """How much more the team may take now (negative when over a ceiling); None when nothing bounds it."""
         tight = self.tightest(team_id)
-        return None if tight is None or tight.ceiling is None else tight.ceiling - tight.used
+        left = None if tight is None or tight.ceiling is None else tight.ceiling - tight.used
+        for pool, accounts in self._pools_of(team_id):
+            room = _room_in(pool, accounts)
+            left = room if left is None else min(left, room)
+        return left
 
     def tightest(self, team_id: int) -> Account | None:
-        """The account in the team's chain with the least room, the nearest one on a tie."""
+        """The account in the team's chain with the least room below its ceiling, the nearest one on a tie."""
         bounded = [a for a in self.chain(team_id) if a.ceiling is not None]
         return min(bounded, key=lambda a: (a.ceiling or 0) - a.used, default=None)
 
-    def lowest_ceiling(self, team_id: int) -> Account | None:
-        """The account in the team's chain with the lowest ceiling, the nearest one on a tie."""
-        bounded = [a for a in self.chain(team_id) if a.ceiling is not None]
-        return min(bounded, key=lambda a: a.ceiling or 0, default=None)
+    def lowest_ceiling(self, team_id: int) -> tuple[Account, int] | None:
+        """What the team can have at most whatever runs, and the account that says so, the nearest on a tie.
+
+        That is a ceiling, or a guarantee with all that the others of its cohort lend when they use nothing.
+        """
+        bounds = [(a, a.ceiling) for a in self.chain(team_id) if a.ceiling is not None]
+        bounds += [(a[0], _most_in(pool, a)) for pool, a in self._pools_of(team_id)]
+        return min(bounds, key=lambda bound: bound[1], default=None)
+
+    def member(self, team_id: int) -> Account | None:
+        """The nearest account in the team's chain that is in a cohort: its guarantee is the team's."""
+        return next((a for a in self.chain(team_id) if a.cohort_id is not None), None)
+
+    def cohort(self, cohort_id: int) -> tuple[Account, ...]:
+        """The accounts of a cohort."""
+        pool = self._pools.get(cohort_id)
+        return () if pool is None else tuple(pool.members)
+
+    def is_guaranteed(self, team_id: int, cost: int) -> bool:
+        """Whether ``cost`` more stays inside the guarantee that the team has in its cohort."""
+        member = self.member(team_id)
+        return member is not None and member.used + cost <= member.guaranteed
 
     def allows(self, team_id: int, cost: int) -> bool:
-        """Whether every ceiling in the chain admits ``cost`` more."""
-        return all(a.ceiling is None or a.used + cost <= a.ceiling for a in self.chain(team_id))
+        """Whether every ceiling in the chain, and every cohort, admits ``cost`` more."""
+        if not all(a.ceiling is None or a.used + cost <= a.ceiling for a in self.chain(team_id)):
+            return False
+        return all(
+            _strain_after(pool, accounts, cost) <= max(0, pool.strain)
+            for pool, accounts in self._pools_of(team_id)
+        )
+
+    def short_in_cohort(self, team_id: int, cost: int) -> CohortShort | None:
+        """The cohort that does not admit ``cost`` more; None when all do."""
+        for pool, accounts in self._pools_of(team_id):
+            short = _strain_after(pool, accounts, cost) - max(0, pool.strain)
+            if short > 0:
+                borrowed = sum(a.borrows() for a in pool.members)
+                return CohortShort(accounts[0], borrowed, sum(a.lends() for a in pool.members), short)
+        return None
 
     def take(self, team_id: int, cost: int) -> None:
         """Count ``cost`` (negative gives back) for the team and its ancestors."""
+        for pool, accounts in self._pools_of(team_id):
+            pool.strain = _strain_after(pool, accounts, cost)
         for account in self.chain(team_id):
             account.used += cost
+
+
+def _strain_after(pool: Pool, accounts: tuple[Account, ...], cost: int) -> int:
+    return pool.strain + sum(a.strains(cost) - a.strains() for a in accounts)
+
+
+def _room_in(pool: Pool, accounts: tuple[Account, ...]) -> int:
+    """The most that the cohort admits: strain never falls as cost rises, so halving finds it."""
+    bound = max(0, pool.strain)
+    low, high = 0, MOST_COST
+    while low < high:
+        cost = (low + high + 1) // 2
+        if _strain_after(pool, accounts, cost) <= bound:
+            low = cost
+        else:
+            high = cost - 1
+    return low
+
+
+def _most_in(pool: Pool, accounts: tuple[Account, ...]) -> int:
+    """What the cohort would admit if nobody in it used anything."""
+    idle = {a.team_id: replace(a, used=0) for a in pool.members}
+    unused = Pool(pool.cohort_id, list(idle.values()), sum(a.strains() for a in idle.values()))
+    return _room_in(unused, tuple(idle[a.team_id] for a in accounts))

@@ -25,6 +25,23 @@ REASONS: dict[str, ReasonKind] = {
         "The team, or a team above it, has no headroom under its ceiling.",
         ("team", "name", "ceiling_milli", "used_milli", "wanted_milli", "short_milli"),
     ),
+    "cohort_exhausted": ReasonKind(
+        "The team would borrow more than the others of its cohort lend now.",
+        (
+            "team",
+            "name",
+            "guaranteed_milli",
+            "used_milli",
+            "borrowed_milli",
+            "lendable_milli",
+            "wanted_milli",
+            "short_milli",
+        ),
+    ),
+    "room_is_made": ReasonKind(
+        "Leases were told to go for this; it starts when they have ended, at ends_at at the latest.",
+        ("leases", "why", "ends_at"),
+    ),
     "behind": ReasonKind(
         "There was room when the turn began; claims ahead in the queue took it.",
         ("position", "granted"),
