@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.engine.calibration import FLOOR_S, LEAST, Calibration, Sample, calibrated
+
+
+def record(count: int, seed: int, spread: float = 1.0) -> list[Sample]:
+    """Forecasts of all lengths and waits around them, all drawn alike."""
+    draw = np.random.default_rng(seed)
+    raw = draw.lognormal(7, 1.5, count)
+    wait = raw * draw.lognormal(0, spread, count)
+    return [Sample(float(r), float(w)) for r, w in zip(raw, wait, strict=True)]
+
+
+def test_without_a_record_the_window_is_wide() -> None:
+    window = Calibration().window(3600)
+
+    assert window.p50_s == 3600
+    assert window.p90_s >= 3 * 3600
+    assert calibrated(record(int(LEAST) - 1, 0)) == Calibration()
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 2.0])
+def test_nine_of_ten_starts_come_before_p90_and_half_before_p50(spread: float) -> None:
+    known, coming = record(1500, 1, spread), record(4000, 2, spread)
+    found = calibrated(known)
+    windows = [found.window(one.raw_s) for one in coming]
+
+    before = np.mean([one.wait_s <= w.p90_s for one, w in zip(coming, windows, strict=True)])
+    half = np.mean([one.wait_s <= w.p50_s for one, w in zip(coming, windows, strict=True)])
+
+    assert 0.90 <= before <= 0.95
+    assert 0.44 <= half <= 0.56
+
+
+def test_short_and_long_waits_have_windows_of_their_own() -> None:
+    draw = np.random.default_rng(3)
+    short = [Sample(100.0, float(100 * f)) for f in draw.uniform(0.9, 1.1, 300)]
+    long = [Sample(86_400.0, float(86_400 * f)) for f in draw.uniform(0.1, 5.0, 300)]
+    found = calibrated([one for pair in zip(short, long, strict=True) for one in pair])
+
+    assert found.window(100).p90_s < 130
+    assert found.window(86_400).p90_s > 3 * 86_400
+
+
+def test_those_that_still_wait_make_the_window_longer() -> None:
+    known = record(400, 4)
+    still = [Sample(one.raw_s, one.raw_s * 20, is_over=False) for one in record(100, 5)]
+
+    assert calibrated(known + still).window(3600).p90_s > 2 * calibrated(known).window(3600).p90_s
+
+
+def test_a_change_is_followed() -> None:
+    before = [Sample(3600, 1800.0)] * 1500
+    after = [Sample(3600, 7200.0)] * 500
+
+    assert calibrated(before).window(3600).p90_s <= 1800
+    assert calibrated(before + after).window(3600).p90_s >= 7199
+
+
+def test_the_level_rises_when_fewer_than_nine_of_ten_came_in_time() -> None:
+    kept = [Sample(one.raw_s, one.wait_s, True, one.wait_s + 1) for one in record(300, 6)]
+    missed = [Sample(one.raw_s, one.wait_s, True, one.wait_s / 2) for one in record(300, 6)]
+
+    assert calibrated(missed).level > calibrated(kept).level
+
+
+@given(
+    st.lists(
+        st.builds(Sample, st.floats(0, 1e7), st.floats(0, 1e7), st.booleans(), st.floats(0, 1e7)),
+        max_size=120,
+    ),
+    st.floats(0, 1e7),
+)
+def test_any_record_gives_a_window_in_order(samples: list[Sample], raw: float) -> None:
+    window = calibrated(samples).window(raw)
+
+    assert 0 <= window.p50_s <= window.p90_s
+    assert window.p90_s <= 3e7 * 60 + FLOOR_S

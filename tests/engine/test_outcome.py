@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.engine.model import Booking, Held, Running
+from scheduler.engine.outcome import LONG, left_s, outcome
+from tests.engine.builder import NOON, Cluster
+
+HOUR = 3600
+
+
+def running(lease: int, *, ran_s: int, predicted_s: int, left_h: int = 10) -> Running:
+    return Running(
+        lease, 100 + lease, 1, 1, 1, NOON - timedelta(seconds=ran_s), NOON + timedelta(hours=left_h), 1000,
+        predicted_s=predicted_s,
+    )  # fmt: skip
+
+
+def hours_left(held: Held) -> float:
+    return (held.until - NOON).total_seconds() / HOUR
+
+
+def test_a_lease_ends_when_such_leases_end_and_not_when_it_must(cluster: Cluster) -> None:
+    cluster.node("a").hold(0, hours=10, lease=7)
+    seen = replace(cluster.snapshot(), running=(running(7, ran_s=0, predicted_s=HOUR),))
+
+    (held,) = outcome(seen).held
+
+    assert hours_left(held) == pytest.approx(1, abs=0.01)
+
+
+def test_a_lease_without_a_prediction_is_taken_to_run_as_long_as_it_may(cluster: Cluster) -> None:
+    cluster.node("a").hold(0, hours=10, lease=7)
+    seen = replace(cluster.snapshot(), running=(running(7, ran_s=HOUR, predicted_s=0),))
+
+    assert outcome(seen) == seen
+
+
+def test_who_outlived_the_prediction_is_not_about_to_end() -> None:
+    young, old, older = (left_s(HOUR, ran, 1e9) for ran in (1, 2 * HOUR, 20 * HOUR))
+
+    assert young == pytest.approx(HOUR, rel=0.01)
+    assert HOUR < old < older
+
+
+def test_the_long_outcome_is_longer_than_the_expected_one(cluster: Cluster) -> None:
+    cluster.node("a").hold(0, hours=10, lease=7)
+    seen = replace(cluster.snapshot(), running=(running(7, ran_s=600, predicted_s=HOUR),))
+
+    assert hours_left(outcome(seen, LONG).held[0]) > hours_left(outcome(seen).held[0])
+
+
+def test_a_claim_runs_as_long_as_predicted_and_never_longer_than_asked(cluster: Cluster) -> None:
+    cluster.node("a")
+    asked = [
+        replace(cluster.request("short", hours=8), predicted_s=HOUR),
+        replace(cluster.request("long", hours=2), predicted_s=50 * HOUR),
+        cluster.request("unknown", hours=3),
+    ]
+    seen = replace(cluster.snapshot(), queue=tuple(asked))
+
+    assert [one.duration_s for one in outcome(seen).queue] == [HOUR, 2 * HOUR, 3 * HOUR]
+
+
+def test_a_claim_that_has_to_fit_before_a_booking_keeps_the_time_it_asks_for(cluster: Cluster) -> None:
+    cluster.node("a").hold(0, hours=10, lease=7)
+    one = replace(cluster.request("short", hours=8), predicted_s=HOUR)
+    seen = cluster.snapshot()
+    later = Booking(NOON + timedelta(hours=20), seen.held[0])
+
+    assert outcome(replace(seen, queue=(one,), bookings=(later,))).queue == (one,)
+
+
+def test_a_shared_board_is_free_when_its_last_share_is(cluster: Cluster) -> None:
+    cluster.node("a", "l40s-48gb").hold(0, "mps 500 1000", hours=10, lease=7)
+    seen = replace(cluster.snapshot(), running=(running(7, ran_s=0, predicted_s=HOUR),))
+
+    assert {round(hours_left(one)) for one in outcome(seen).held} == {1}
+
+
+@given(
+    st.integers(1, 10**6), st.floats(0, 1e7), st.floats(1, 1e7), st.floats(0.05, 0.9), st.floats(0.05, 0.9)
+)
+def test_what_is_left_is_bounded_and_grows_with_the_level(
+    predicted: int, ran: float, most: float, one: float, other: float
+) -> None:
+    low, high = sorted((one, other))
+
+    assert 0 < left_s(predicted, ran, most, low) <= left_s(predicted, ran, most, high) <= most
