@@ -1,5 +1,7 @@
 from django.apps import AppConfig
 
+from portal.common import instants
+
 
 class CommonConfig(AppConfig):
     """App registration."""
@@ -7,3 +9,7 @@ class CommonConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
     name = "portal.common"
     label = "common"
+
+    def ready(self) -> None:
+        """Read instants quickly on every connection."""
+        instants.install()

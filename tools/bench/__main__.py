@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tools.bench import latency, live, machine, placement, stages, startup, throughput
+from tools.bench import cycle, latency, live, machine, placement, stages, startup, throughput
 
 BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
@@ -16,6 +16,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "stages": ("one lease's way through the portal in one process: CPU and queries", stages.measure),
     "startup": ("first and second start to the first page, memory 10 s after it", startup.measure),
     "placement": ("openb trace (folder in TRACES), published rule and ours", placement.measure),
+    "cycle": (
+        "one turn: 10,000 GPUs, 5,000 waiting, about 100 grants, rows read and committed",
+        cycle.measure,
+    ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 
