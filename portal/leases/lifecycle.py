@@ -14,19 +14,20 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Model
 from django.utils.translation import gettext as _
-from psycopg.types.range import TimestamptzRange
 
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid
 from portal.common.live import EVENTS, publish_on_commit
-from portal.common.outbox import RUN_CYCLE, nudge
-from portal.common.rows import Rows, execute
+from portal.common.outbox import RUN_CYCLE, add, nudge
+from portal.common.rows import Rows, execute, fetch
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
-from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
+from portal.leases.ahead import Block, block_sentence, next_blocks
+from portal.leases.holds import hold_until, prolong
+from portal.leases.models import Lease, LeaseRequest, SharedHost
 from portal.leases.selectors import is_anybody_waiting
-from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, EndReason, LeaseState, RequestState
+from portal.leases.states import LEASE_NEXT, LIVE_LEASES, REQUEST_NEXT, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 
@@ -163,20 +164,20 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     for remaining_s, group in by_duration.items():
         until = at + timedelta(seconds=remaining_s)
         move_all(group, LeaseState.ACTIVE, at=at, activated_at=at, not_after=until)
-        _hold_until([lease.pk for lease in group], until)
+        reached = hold_until([lease.pk for lease in group], until)
+        if reached is not None and reached < until:
+            _end_before_bookings(group, until)
     return ready
 
 
-def _hold_until(lease_ids: Sequence[int], until: datetime) -> None:
-    """Set the end of live placements; a host placement reaches at least as far as its shares."""
-    execute(
-        "WITH held AS (UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
-        "   WHERE lease_id = ANY(%s) AND is_live RETURNING host_id)"
-        " UPDATE leases_placement h SET period = tstzrange(lower(h.period), %s)"
-        " FROM (SELECT DISTINCT host_id FROM held WHERE host_id IS NOT NULL) s"
-        " WHERE h.id = s.host_id AND h.is_live AND upper(h.period) < %s",
-        [until, list(lease_ids), until, until],
-    )
+def _end_before_bookings(leases: Sequence[Lease], until: datetime) -> None:
+    """Let leases that were just activated end where their place is booked behind them."""
+    for lease in leases:
+        reached = hold_until([lease.pk], until)
+        if reached is not None and reached < until:
+            assert lease.activated_at is not None
+            lease.not_after, lease.cut_by = max(reached, lease.activated_at + timedelta(seconds=1)), "booking"
+            lease.save(update_fields=["not_after", "cut_by"])
 
 
 @transaction.atomic
@@ -191,6 +192,9 @@ def release_locked(lease: Lease, *, actor: User | None, now: datetime) -> None:
     """End a lease that this transaction has locked, with its request at hand. Safe to repeat."""
     if lease.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
         return
+    if lease.state == LeaseState.BOOKED:
+        cancel_booking(lease.request, actor=actor, at=now)
+        return
     end_leases([lease], reason=EndReason.RELEASED, at=now)
     record(actor, "lease.released", lease.uid, at=now, team_id=lease.team_id)
 
@@ -199,7 +203,7 @@ def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
     """Stop the money clock of locked live leases and tell their nodes to take the slices back.
 
     A lease that never became active goes to cleaning and costs nothing. Slices stay held until
-    the agent confirms them clean.
+    the agent confirms them clean. A booking ends at once: see ``drop_booked``.
     """
     active = [lease for lease in leases if lease.state == LeaseState.ACTIVE]
     move_all(active, LeaseState.ENDING, at=at, reason=reason, ended_at=at, end_reason=reason)
@@ -207,7 +211,7 @@ def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
     move_all(early, LeaseState.CLEANING, at=at, reason=reason, ended_at=at, end_reason=reason)
     touched = [*active, *early]
     if touched:
-        _hold_until([lease.pk for lease in touched], at + HOLD_MARGIN)
+        hold_until([lease.pk for lease in touched], at + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in touched])
 
 
@@ -221,22 +225,20 @@ def expire_due(*, now: datetime) -> int:
         .order_by("id")[:500]
     )
     leases = list(due)
-    by_end: dict[datetime, list[Lease]] = {}
+    by_end: dict[tuple[datetime, EndReason], list[Lease]] = {}
     for lease in leases:
-        by_end.setdefault(lease.not_after, []).append(lease)
-    for ended_at, group in by_end.items():
-        move_all(
-            group,
-            LeaseState.ENDING,
-            at=ended_at,
-            reason=EndReason.EXPIRED,
-            ended_at=ended_at,
-            end_reason=EndReason.EXPIRED,
-        )
+        by_end.setdefault((lease.not_after, _why_over(lease)), []).append(lease)
+    for (ended_at, reason), group in by_end.items():
+        move_all(group, LeaseState.ENDING, at=ended_at, reason=reason, ended_at=ended_at, end_reason=reason)
     if leases:
-        _hold_until([lease.pk for lease in leases], now + HOLD_MARGIN)
+        hold_until([lease.pk for lease in leases], now + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in leases])
     return len(leases)
+
+
+def _why_over(lease: Lease) -> EndReason:
+    """Return why a lease whose end has come is over: the time asked for is up, or maintenance was announced."""
+    return EndReason.MAINTENANCE if lease.wanted_until else EndReason.EXPIRED
 
 
 def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
@@ -278,8 +280,23 @@ def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
         _empty_hosts(shares, at)
 
 
+def forget_placements(lease_ids: Sequence[int], at: datetime) -> None:
+    """Empty the periods of placements that were booked and never began: they held nothing at any time."""
+    rows = fetch(
+        "UPDATE leases_placement SET is_live = false, period = 'empty'"
+        " WHERE lease_id = ANY(%s) AND is_live RETURNING host_id, share_milli, memory_mib",
+        [list(lease_ids)],
+    )
+    shares = sorted(row for row in rows if row[0] is not None)
+    if shares:
+        _empty_hosts(shares, at)
+
+
 def _empty_hosts(shares: Sequence[tuple[int, int, int]], at: datetime) -> None:
-    """Take (host, share, MiB) out of the hosts' sums and free those that hold nothing any more."""
+    """Take (host, share, MiB) out of the hosts' sums and free those that hold nothing any more.
+
+    One that was opened for a booking only and has not begun at ``at`` held nothing at any time.
+    """
     for host_id, share_milli, memory_mib in shares:
         SharedHost.objects.filter(pk=host_id).update(
             used_share_milli=F("used_share_milli") - share_milli,
@@ -288,10 +305,11 @@ def _empty_hosts(shares: Sequence[tuple[int, int, int]], at: datetime) -> None:
         )
     empty = SharedHost.objects.filter(pk__in={row[0] for row in shares}, clients=0)
     for host_id in empty.values_list("pk", flat=True):
-        host = Placement.objects.get(pk=host_id)
-        end = max(at, host.period.lower + timedelta(microseconds=1))
-        Placement.objects.filter(pk=host_id, is_live=True).update(
-            is_live=False, period=TimestamptzRange(host.period.lower, end)
+        execute(
+            "UPDATE leases_placement SET is_live = false, period = CASE WHEN %s < lower(period) THEN 'empty'"
+            " ELSE tstzrange(lower(period), greatest(%s, lower(period) + interval '1 microsecond')) END"
+            " WHERE id = %s AND is_live",
+            [at, at, host_id],
         )
 
 
@@ -305,12 +323,7 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
         if lease.end_reason not in (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE):
             done.append(lease.request)
             continue
-        used = (
-            int((lease.ended_at - lease.activated_at).total_seconds())
-            if lease.activated_at and lease.ended_at
-            else 0
-        )
-        lease.request.remaining_s = max(1, lease.request.remaining_s - used)
+        lease.request.remaining_s = _left_s(lease)
         (again if lease.request.attempts < MAX_ATTEMPTS else broken).append(lease.request)
     move_requests(done, RequestState.FULFILLED, at=at)
     for request in again:
@@ -323,6 +336,47 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             attempts=request.attempts + 1,  # changes only under the lock of the request's one live lease
         )
     move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")
+
+
+def _left_s(lease: Lease) -> int:
+    """Return how many seconds its request is still owed after a lost lease; an extension counts for maintenance."""
+    if lease.wanted_until and lease.activated_at and lease.ended_at:
+        left = int((lease.wanted_until - lease.ended_at).total_seconds())
+        return max(1, min(left, lease.request.duration_s))
+    used = lease.ended_at - lease.activated_at if lease.activated_at and lease.ended_at else timedelta()
+    return max(1, lease.request.remaining_s - int(used.total_seconds()))
+
+
+def drop_booked(leases: Sequence[Lease], *, at: datetime, reason: str) -> None:
+    """End locked leases that are booked: their places are free at once, nothing was used, nothing is billed.
+
+    Their request is left to the caller, locked as well.
+    """
+    gone = move_all(
+        leases, LeaseState.ENDED, at=at, reason=reason, ended_at=at, clean_at=at, end_reason=reason
+    )
+    if gone:
+        forget_placements([lease.pk for lease in gone], at)
+
+
+def cancel_booking(request: LeaseRequest, *, actor: User | None, at: datetime) -> None:
+    """Give up a booking with all its leases, free of charge until it starts. Safe to repeat.
+
+    Call inside a transaction with the request or one of its leases locked; a lease that has begun meanwhile
+    raises Conflict.
+    """
+    leases = lock_leases(
+        Lease.objects.filter(request=request, state__in=LIVE_LEASES).values_list("pk", flat=True)
+    )
+    if any(lease.state != LeaseState.BOOKED for lease in leases):
+        raise Conflict(_("This booking has begun already: release its lease instead."))
+    drop_booked(leases, at=at, reason=EndReason.RELEASED)
+    if leases:
+        request = leases[0].request
+        move_requests([request], RequestState.WITHDRAWN, at=at)
+        record(actor, "booking.cancelled", request.uid, at=at, team_id=request.team_id)
+        add(RUN_CYCLE, key=request.uid, at=at)
+        transaction.on_commit(_nudge_when_somebody_waits)
 
 
 def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
@@ -341,7 +395,7 @@ def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
     )
     move_all(live, LeaseState.CLEANING, at=at)
     if live:
-        _hold_until([lease.pk for lease in live], at + HOLD_MARGIN)
+        hold_until([lease.pk for lease in live], at + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in live])
     for lease in live:
         notify([lease.user], "lease.failed", target=lease.uid, at=at, fault=fault[:200])
@@ -351,7 +405,8 @@ def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
 def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> Lease:
     """Give an active lease more time, or raise Invalid or Conflict saying why not.
 
-    The whole time may not pass the flavor's longest; nothing booked behind it may be touched.
+    The whole time may not pass the flavor's longest, and nothing may come behind it on its slots: no booking,
+    no maintenance. The refusal says until when it could run (``latest_end``).
     """
     (locked,) = lock_leases([lease.pk])
     if locked.state != LeaseState.ACTIVE or locked.not_after <= now:
@@ -369,13 +424,25 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
             }
         )
     until = locked.not_after + timedelta(seconds=extra_s)
+    block = next_blocks([locked.pk], now=now).get(locked.pk)
+    if block is not None and until > block.at:
+        raise Conflict(_cannot_extend(locked, block), latest_end=max(block.at, locked.not_after).isoformat())
     Lease.objects.filter(pk=locked.pk).update(not_after=until, warned_at=None)
-    _hold_until([locked.pk], until)
+    reached = hold_until([locked.pk], until)
+    if reached is not None and reached < until:  # booked since we looked; the transaction is undone
+        block = Block("booking", reached)
+        raise Conflict(_cannot_extend(locked, block), latest_end=reached.isoformat())
     locked.not_after, locked.warned_at = until, None
     raise_revision([locked.node_id])
     announce([locked], at=now)
     record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
     return locked
+
+
+def _cannot_extend(lease: Lease, block: Block) -> str:
+    if block.at <= lease.not_after:
+        return _("%(why)s It cannot be extended at all.") % {"why": block_sentence(block)}
+    return _("%(why)s It can be extended until then.") % {"why": block_sentence(block)}
 
 
 @transaction.atomic
@@ -403,13 +470,7 @@ def warn_due(*, now: datetime) -> int:
 @transaction.atomic
 def prolong_holds(*, now: datetime) -> int:
     """Keep slices held that outlast their period because the agent has not confirmed them clean."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE leases_placement SET period = tstzrange(lower(period), %s)"
-            " WHERE is_live AND upper(period) < %s",
-            [now + HOLD_MARGIN, now + timedelta(minutes=5)],
-        )
-        return int(cursor.rowcount)
+    return prolong(until=now + HOLD_MARGIN, before=now + timedelta(minutes=5))
 
 
 @transaction.atomic
@@ -435,14 +496,9 @@ def interrupt_lost(*, now: datetime) -> int:
         )
         notify([lease.user], "lease.interrupted", target=lease.uid, at=now, node=lease.node.name)
     over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
-    move_all(
-        over,
-        LeaseState.CLEANING,
-        at=now,
-        reason=EndReason.EXPIRED,
-        ended_at=now,
-        end_reason=EndReason.EXPIRED,
-    )
+    for lease in over:
+        why = _why_over(lease)
+        move_all([lease], LeaseState.CLEANING, at=now, reason=why, ended_at=now, end_reason=why)
     raise_revision([lease.node_id for lease in over])
     return len(lost)
 

@@ -1,0 +1,77 @@
+"""What comes behind a lease on its own slots: bookings, maintenance, the longest time of its flavor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
+from portal.common.rows import fetch
+from portal.leases.models import Lease
+from portal.leases.states import LeaseState
+
+Why = Literal["booking", "maintenance", "flavor"]
+# A window that is on already begins "now" for whoever is still there; one that is over is no block.
+_BLOCKS = """
+SELECT l.id, 'booking', lower(b.period), ''
+  FROM leases_lease l JOIN leases_placement p ON p.lease_id = l.id AND p.is_live
+  JOIN leases_placement o ON o.id = coalesce(p.host_id, p.id)
+  JOIN leases_placement b ON b.device_id = o.device_id AND b.is_live AND b.host_id IS NULL
+   AND b.id <> o.id AND b.slots && o.slots AND lower(b.period) > lower(o.period)
+ WHERE l.id = ANY(%s)
+UNION ALL
+SELECT l.id, 'maintenance', w.starts_at, w.reason
+  FROM leases_lease l JOIN fleet_maintenancewindow_nodes n ON n.node_id = l.node_id
+  JOIN fleet_maintenancewindow w ON w.id = n.maintenancewindow_id
+ WHERE l.id = ANY(%s) AND w.cancelled_at IS NULL AND w.ends_at > %s
+ ORDER BY 1, 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a lease has to make way for, and when; ``note`` is the reason of a maintenance."""
+
+    why: Why
+    at: datetime
+    note: str = ""
+
+
+def next_blocks(lease_ids: Iterable[int], *, now: datetime) -> dict[int, Block]:
+    """Return by lease id the first thing that comes behind it on its slots or node; one query for all."""
+    ids = list(lease_ids)
+    found: dict[int, Block] = {}
+    for lease_id, why, at, note in fetch(_BLOCKS, [ids, ids, now]) if ids else ():
+        found.setdefault(lease_id, Block(why, at, note))
+    return found
+
+
+def latest_end(lease: Lease, *, now: datetime) -> Block | None:
+    """Return how long an active lease may run at most and what stands behind that; None when it does not run."""
+    if lease.state not in (LeaseState.ACTIVE, LeaseState.INTERRUPTED) or lease.activated_at is None:
+        return None
+    own = Block("flavor", lease.activated_at + timedelta(seconds=lease.flavor.max_duration_s))
+    block = next_blocks([lease.pk], now=now).get(lease.pk)
+    return block if block and block.at < own.at else own
+
+
+def clock(at: datetime) -> str:
+    """Return an instant as people read it, in the time zone and language in use."""
+    return date_format(timezone.localtime(at), "DATETIME_FORMAT")
+
+
+def block_sentence(block: Block) -> str:
+    """Return why a lease cannot run longer, as a sentence."""
+    if block.why == "maintenance":
+        return _("Maintenance of its node begins %(at)s: %(reason)s.") % {
+            "at": clock(block.at),
+            "reason": block.note or _("no reason given"),
+        }
+    if block.why == "booking":
+        return _("Its place is booked from %(at)s on.") % {"at": clock(block.at)}
+    return _("Its flavor allows it until %(at)s.") % {"at": clock(block.at)}
