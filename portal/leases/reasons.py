@@ -11,6 +11,8 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.leases.states import Work
+
 Figures = dict[str, Any]
 
 
@@ -100,6 +102,18 @@ def _room_is_made(r: Figures) -> str:
 def _behind(r: Figures) -> str:
     return _("Requests ahead in the queue took the room; this one is number %(n)s.") % {
         "n": r.get("position", "?")
+    }
+
+
+def _pool_full(r: Figures) -> str:
+    work = str(r.get("work", ""))
+    return _(
+        "Pool “%(work)s” uses %(used)s GPU of the %(part)s that are its part now; kinds of work below their part "
+        "go first."
+    ) % {
+        "work": Work(work).label if work in Work.values else work or "?",
+        "used": _gpus(r.get("used_milli")),
+        "part": _gpus(r.get("part_milli")),
     }
 
 
@@ -225,6 +239,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "cohort_exhausted": _cohort_exhausted,
     "room_is_made": _room_is_made,
     "behind": _behind,
+    "pool_full": _pool_full,
     "no_capacity": _no_capacity,
     "fragmented": _fragmented,
     "gang_incomplete": _gang_incomplete,

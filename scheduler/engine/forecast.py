@@ -17,7 +17,7 @@ from scheduler.engine.events import Ended, held_by
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import place_together
 from scheduler.engine.model import Claim, Forecast, Grant, Held, Policy, Reason, Snapshot
-from scheduler.engine.order import order_named
+from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.refused import Refused
@@ -87,7 +87,7 @@ class _Timeline:
         queued = {claim.id for claim in snapshot.queue}
         what_ifs = (claim for claim in asked.values() if claim.id not in queued)
         self.queued = queued
-        self.order = order_named(policy.order)((*snapshot.queue, *what_ifs))
+        self.order = Lineup(snapshot, policy).ordered((*snapshot.queue, *what_ifs))
         self.lines = self._line_up(self.order)
         self.lines_of: dict[Shape, list[_Line]] = {}
         for line in self.lines:

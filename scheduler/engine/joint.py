@@ -37,20 +37,23 @@ Served = tuple[list[Grant], list[tuple[Claim, Want]]]
 Serve = Callable[[EngineState, Sequence[Claim]], Served]
 
 
-def serve_together(state: EngineState, queue: Sequence[Claim], serve: Serve) -> Served:
+def serve_together(
+    state: EngineState, queue: Sequence[Claim], serve: Serve, served: Served | None = None
+) -> Served:
     """What ``serve`` grants of the queue, and more where placing together serves more.
 
     ``serve`` grants in order what can be granted and leaves the grants applied, as this does. Grants
-    come in queue order. No line of equal claims gets less than by ``serve`` alone.
+    come in queue order. No line of equal claims gets less than by ``serve`` alone. ``served`` is what it has
+    granted already, where the caller had to serve for itself.
     """
-    grants, waiting = serve(state, queue)
+    grants, waiting = served or serve(state, queue)
     better = place_together(state, queue, grants, waiting)
     if better is None:
         return grants, waiting
-    served = {grant.claim_id: grant for grant in better}
-    more, waiting = serve(state, [claim for claim in queue if claim.id not in served])
-    served.update((grant.claim_id, grant) for grant in more)
-    return [served[claim.id] for claim in queue if claim.id in served], waiting
+    found = {grant.claim_id: grant for grant in better}
+    more, waiting = serve(state, [claim for claim in queue if claim.id not in found])
+    found.update((grant.claim_id, grant) for grant in more)
+    return [found[claim.id] for claim in queue if claim.id in found], waiting
 
 
 def place_together(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
-from scheduler.engine.order import order_named
+from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.recut import repartitioned
 from scheduler.engine.refused import Refused
@@ -32,13 +32,16 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
     state = EngineState.from_snapshot(snapshot, policy)
-    queue = order_named(policy.order)(snapshot.queue)
-    grants, waiting = serve_together(state, queue, _serve)
-    return Plan(grants=tuple(grants), waits=_waits(snapshot, state, waiting, len(grants)))
+    lineup = Lineup(snapshot, policy)
+    served = _serve(state, lineup, lineup.note)
+    grants, waiting = serve_together(state, lineup.served, _serve, served)
+    return Plan(grants=tuple(grants), waits=_waits(snapshot, state, waiting, len(grants), lineup))
 
 
-def _serve(state: EngineState, queue: Sequence[Claim]) -> tuple[list[Grant], list[tuple[Claim, Want]]]:
-    """Grant in order what can be granted; within a turn room and headroom only shrink.
+def _serve(
+    state: EngineState, queue: Iterable[Claim], note: Callable[[Grant], object] = lambda _: None
+) -> tuple[list[Grant], list[tuple[Claim, Want]]]:
+    """Grant in order what can be granted, and ``note`` it; within a turn room and headroom only shrink.
 
     So what failed once fails for every equal claim behind it, without another look.
     """
@@ -53,6 +56,7 @@ def _serve(state: EngineState, queue: Sequence[Claim]) -> tuple[list[Grant], lis
             if isinstance(answer, Grant):
                 state.grant(answer, state.now)
                 grants.append(answer)
+                note(answer)
                 continue
             failed.add(want)
             if answer is Refusal.CAPACITY:
@@ -62,7 +66,11 @@ def _serve(state: EngineState, queue: Sequence[Claim]) -> tuple[list[Grant], lis
 
 
 def _waits(
-    snapshot: Snapshot, state: EngineState, waiting: Sequence[tuple[Claim, Want]], granted: int
+    snapshot: Snapshot,
+    state: EngineState,
+    waiting: Sequence[tuple[Claim, Want]],
+    granted: int,
+    lineup: Lineup,
 ) -> tuple[Wait, ...]:
     began = EngineState.from_snapshot(snapshot, state.policy) if granted and waiting else state
     explainer = Explainer(state, began, granted)
@@ -73,6 +81,7 @@ def _waits(
         if want not in reasons:
             reasons[want] = explainer.explain(claim, want[1], position)
         never = are_impossible(reasons[want])
-        waits.append(Wait(claim.id, position, reasons[want], never))
+        told = reasons[want] if never else reasons[want] + lineup.reasons(claim)
+        waits.append(Wait(claim.id, position, told, never))
         position += not never
     return tuple(waits)

@@ -46,6 +46,10 @@ REASONS: dict[str, ReasonKind] = {
         "There was room when the turn began; claims ahead in the queue took it.",
         ("position", "granted"),
     ),
+    "pool_full": ReasonKind(
+        "This kind of work has all that its pool is entitled to now, or more; others, who have less, went first.",
+        ("work", "part_milli", "used_milli"),
+    ),
     "no_capacity": ReasonKind(
         "Too few units are free; next_end is when the first placement in the way must end.",
         ("wanted", "free", "total", "next_end", "blockers"),

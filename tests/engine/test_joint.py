@@ -12,7 +12,7 @@ from hypothesis import given
 from scheduler.engine import EngineState, forecast, plan
 from scheduler.engine import joint as joint_module
 from scheduler.engine.model import Grant, Held, Policy, Snapshot
-from scheduler.engine.order import order_named
+from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.plan import _serve
 from scheduler.engine.shape import shape_of
 from tests.engine.builder import NOON, Cluster
@@ -25,7 +25,7 @@ EITHER = ("h100-80gb", "a100-80gb")
 def one_after_another(snapshot: Snapshot, cluster: Cluster) -> list[Grant]:
     """What queue order alone grants."""
     state = EngineState.from_snapshot(snapshot, cluster.policy)
-    return _serve(state, order_named(cluster.policy.order)(snapshot.queue))[0]
+    return _serve(state, Lineup(snapshot, cluster.policy))[0]
 
 
 def names(cluster: Cluster, grants: list[Grant]) -> set[str]:
@@ -166,7 +166,7 @@ def test_every_line_of_equal_claims_gets_at_least_what_it_gets_one_after_another
 def test_a_state_after_placing_together_is_the_state_of_its_grants(cluster: Cluster) -> None:
     snapshot = second_half(cluster)
     state = EngineState.from_snapshot(snapshot, cluster.policy)
-    queue = order_named(cluster.policy.order)(snapshot.queue)
+    queue = Lineup(snapshot, cluster.policy).ordered(snapshot.queue)
 
     grants, waiting = joint_module.serve_together(state, queue, _serve)
 

@@ -22,7 +22,7 @@ from nodeagent.protocol.boards import board
 from scheduler.engine.events import held_by
 from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Profile, Snapshot
-from scheduler.engine.order import order_named
+from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.plan import _serve as serve
 from scheduler.engine.state import EngineState
@@ -55,7 +55,7 @@ def measure() -> dict[str, Any]:
 def _compare(turns: Iterator[Snapshot]) -> dict[str, Any]:
     alone, together, gained, before, after = 0, 0, 0, [], []
     for snapshot in turns:
-        queue = order_named("priority_fifo")(snapshot.queue)
+        queue = Lineup(snapshot, Policy()).ordered(snapshot.queue)
         one, took = _timed(snapshot, queue, is_joint=False)
         both, took_more = _timed(snapshot, queue, is_joint=True)
         alone, together, gained = alone + one, together + both, gained + (both > one)

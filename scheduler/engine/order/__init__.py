@@ -1,21 +1,26 @@
-"""Who goes first. One file per policy, one line in ``ORDERS``; copy ``priority_fifo`` for a new one."""
+"""Who goes first. One class per policy in ``live``, one line in ``ORDERS``; copy a neighbour for a new one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from scheduler.engine.errors import UnknownPolicy
-from scheduler.engine.model import Claim
-from scheduler.engine.order.priority_fifo import priority_fifo
+from scheduler.engine.order.live.drf import DominantShare
+from scheduler.engine.order.live.fair import FairTree
+from scheduler.engine.order.live.fixed import Fifo, PriorityFifo, Shortest
+from scheduler.engine.order.live.hybrid import GuaranteesFirst, Hybrid
+from scheduler.engine.order.live.ranking import Order
 
-Order = Callable[[Iterable[Claim]], list[Claim]]
-
-ORDERS: dict[str, Order] = {
-    "priority_fifo": priority_fifo,
+ORDERS: dict[str, type[Order]] = {
+    "fifo": Fifo,
+    "priority_fifo": PriorityFifo,
+    "fair_tree": FairTree,
+    "drf": DominantShare,
+    "shortest": Shortest,
+    "default": Hybrid,
+    "guarantees_first": GuaranteesFirst,
 }
 
 
-def order_named(name: str) -> Order:
+def order_named(name: str) -> type[Order]:
     """The order policy of that name, or raise UnknownPolicy."""
     try:
         return ORDERS[name]

@@ -1,0 +1,55 @@
+"""What a claim takes of a quota before its place is known, and what the fleet has to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.engine.model import Claim, Snapshot
+
+
+class Costs:
+    """Weighted thousandths of claims and of the fleet.
+
+    A claim of several models counts as on the lightest of them, as the quota does when it looks ahead.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._weights: dict[str, int] = {}
+        self._parts: dict[tuple[str, str], int] = {}
+        for device in snapshot.devices:
+            weight = self._weights.get(device.model, device.weight_milli)
+            self._weights[device.model] = min(weight, device.weight_milli)
+            for profile in device.profiles:
+                self._parts[device.model, profile.name] = profile.share_milli
+        self._lightest = min(self._weights.values(), default=1000)
+        self._known: dict[tuple[object, ...], int] = {}
+        self.capacity = capacity_of(snapshot)
+
+    def of(self, claim: Claim) -> int:
+        """Weighted thousandths of all units of the claim together."""
+        key = (claim.models, claim.profile, claim.share_milli, claim.count, claim.nodes)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = units_of(claim) * self._unit(claim)
+        return found
+
+    def _unit(self, claim: Claim) -> int:
+        models: Iterable[str] = claim.models or self._weights
+        units = [
+            self._parts.get((model, claim.profile), claim.share_milli) * self._weights[model] // 1000
+            for model in models
+            if model in self._weights
+        ]
+        return min(units, default=claim.share_milli * self._lightest // 1000)
+
+
+def units_of(claim: Claim) -> int:
+    """How many units the claim wants on all its nodes together."""
+    return claim.count * max(claim.nodes, 1)
+
+
+def capacity_of(snapshot: Snapshot) -> int:
+    """Weighted thousandths of all devices that can be used now; of all devices when none can."""
+    blocked = {node.id for node in snapshot.nodes if node.blocked}
+    usable = sum(d.weight_milli for d in snapshot.devices if not d.blocked and d.node_id not in blocked)
+    return usable or sum(device.weight_milli for device in snapshot.devices)

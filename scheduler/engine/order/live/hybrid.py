@@ -1,0 +1,156 @@
+"""The default hybrid: short and small first by what was learned, the longer the wait the better, softly fair.
+
+The index of a claim is
+
+    length x size^0.8 / (1 + waited / ageing_s)^(2 / (1 + 3 x pressure)) x ratio^0.5
+
+Length is the learned curve of the team and size at the age the request has run to, else what is predicted,
+else the time asked for. Pressure is what the queue asks over what the fleet has: in overload, where somebody
+must wait anyway, ageing weakens (docs/queue.md). The ratio is the geometric mean of the team's and the person's
+part of all usage over their part of all shares, each at least 0.05: soft weights of that size change the mean
+wait by a few per cent only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from scheduler.engine.learning.history import group_of
+from scheduler.engine.model import Claim, Grant, Learned, Policy, Snapshot, TeamQuota
+from scheduler.engine.order.learned import curve_at
+from scheduler.engine.order.live.costs import Costs, units_of
+from scheduler.engine.order.live.fixed import aged
+from scheduler.engine.order.live.ranking import Heaped
+from scheduler.engine.order.live.tree import Branch, used_tree
+
+AGEING_POWER, RELIEF = 2.0, 3.0
+LEAST_RATIO = 0.05
+FAIRNESS_POWER = 0.5
+
+
+class Hybrid:
+    """Learned length, size, wait and a soft fair share."""
+
+    by_priority: ClassVar[bool] = True
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._tree = used_tree(snapshot, policy)
+        self._penalty_s = policy.penalty_s
+        self._now = snapshot.taken_at.timestamp()
+        self._ageing_s = max(policy.ageing_s, 1)
+        self._lengths = Lengths(snapshot.learned)
+        self._entitled: dict[Branch, tuple[tuple[Branch, float], ...]] = {}
+        self.costs = Costs(snapshot)
+        asked = sum(self.costs.of(claim) for claim in snapshot.queue)
+        self._power = AGEING_POWER / (1.0 + RELIEF * asked / max(self.costs.capacity, 1))
+        for claim in snapshot.queue:
+            self._tree.leaf(claim.team_id, claim.user_id)
+
+    def ranking(self, claims: Sequence[Claim]) -> Heaped:
+        """By index as of now."""
+        leaves = {claim.id: self._tree.leaf(claim.team_id, claim.user_id) for claim in claims}
+        self._entitled.clear()
+        return Heaped(
+            claims, lambda claim: leaves[claim.id], self.worth, lambda leaf, worth: worth * self.weight(leaf)
+        )
+
+    def note(self, claim: Claim, grant: Grant) -> None:
+        """Count the grant as ``penalty_s`` of use at once."""
+        self._tree.use(self.leaf(claim), grant.cost_milli * self._penalty_s)
+
+    def leaf(self, claim: Claim) -> Branch:
+        """Whose claim it is."""
+        return self._tree.leaf(claim.team_id, claim.user_id)
+
+    def worth(self, claim: Claim) -> float:
+        """The index but for fairness, low goes first."""
+        length = self._lengths.of(claim)
+        return aged(claim, length, self.costs, self._now, self._ageing_s, self._power)
+
+    def weight(self, leaf: Branch) -> float:
+        """The index is multiplied by this; a grant can only raise it.
+
+        Everybody's is multiplied by the same power of all usage, so that one grant need not change all.
+        """
+        rows = self._entitled.get(leaf)
+        if rows is None:
+            rows = self._entitled[leaf] = tuple((branch, _of_all(branch)) for branch in (leaf, *_team(leaf)))
+        least = LEAST_RATIO * max(self._tree.root.usage, 1)
+        product = 1.0
+        for branch, part in rows:
+            product *= max(branch.usage / part, least)
+        return float(product ** (FAIRNESS_POWER / len(rows)))
+
+
+class GuaranteesFirst(Hybrid):
+    """Claims that keep their team inside its guarantee go first, then as ``Hybrid``.
+
+    What counts is the nearest team with a guarantee, the claim's own or one above, and all it uses.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        super().__init__(snapshot, policy)
+        self._quotas = {row.team_id: row for row in snapshot.quotas}
+        self._used = {row.team_id: row.used_milli for row in snapshot.quotas}
+
+    def ranking(self, claims: Sequence[Claim]) -> Heaped:
+        """By guarantee, then by index as of now."""
+        leaves = {claim.id: (self.leaf(claim), self.costs.of(claim)) for claim in claims}
+        self._entitled.clear()
+        return Heaped(claims, lambda claim: leaves[claim.id], self.worth, self._key)
+
+    def note(self, claim: Claim, grant: Grant) -> None:
+        """Count the grant against the guarantees too."""
+        super().note(claim, grant)
+        for row in self._lineage(claim.team_id):
+            self._used[row.team_id] += grant.cost_milli
+
+    def _key(self, of: Any, worth: float) -> tuple[bool, float]:
+        leaf, cost = of
+        guarantee = next((row for row in self._lineage(leaf.team_id) if row.guaranteed_milli), None)
+        is_over = guarantee is None or self._used[guarantee.team_id] + cost > guarantee.guaranteed_milli
+        return is_over, worth * self.weight(leaf)
+
+    def _lineage(self, team_id: int) -> Iterable[TeamQuota]:
+        seen: set[int] = set()
+        here = self._quotas.get(team_id)
+        while here is not None and here.team_id not in seen:
+            seen.add(here.team_id)
+            yield here
+            here = self._quotas.get(here.parent_id or 0)
+
+
+class Lengths:
+    """How long a claim will still run, in seconds, as far as anybody can tell; never more than it may."""
+
+    def __init__(self, learned: Learned) -> None:
+        self._tables = {
+            (team, group): np.array([curve], float) for team, group, curve in learned.curves if curve
+        }
+        self._known: dict[tuple[int, int, int], float] = {}
+
+    def of(self, claim: Claim) -> float:
+        """Seconds."""
+        key = (claim.team_id, group_of(units_of(claim)), claim.ran_s)
+        table = self._tables.get(key[:2])
+        if table is None:
+            return float(claim.predicted_s or claim.duration_s)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = curve_at(table, 0, float(claim.ran_s))
+        return min(found, float(claim.duration_s))
+
+
+def _team(leaf: Branch) -> tuple[Branch, ...]:
+    return (leaf.parent,) if leaf.parent is not None and leaf.parent.parent is not None else ()
+
+
+def _of_all(branch: Branch) -> float:
+    """What a branch is entitled to of everything, 0 to 1."""
+    part = 1.0
+    for one in branch.climb():
+        part *= one.part
+    return part

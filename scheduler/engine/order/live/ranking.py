@@ -1,0 +1,118 @@
+"""Claims taken one by one, the next one first: sorted once, or a heap of lines whose worth falls as they are served."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import datetime
+from heapq import heapify, heappop, heapreplace
+from typing import Any, ClassVar, Protocol
+
+from scheduler.engine.model import Claim, Grant, Policy, Snapshot
+
+Tie = tuple[datetime, bool, int]
+
+
+def tie(claim: Claim) -> Tie:
+    """What settles equal claims: time queued, then id; a what-if (negative id) stands behind real ones."""
+    return claim.queued_at, claim.id < 0, abs(claim.id)
+
+
+class Ranking(Protocol):
+    """The claims of one class, next one first."""
+
+    def pop(self) -> Claim | None:
+        """Take the claim that goes next; None when nobody is left."""
+
+    def refresh(self) -> None:
+        """A grant was noted: what comes next may have changed."""
+
+
+class Order(Protocol):
+    """An order policy for one turn. ``by_priority``: a higher priority always goes first."""
+
+    by_priority: ClassVar[bool]
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None: ...
+
+    def ranking(self, claims: Sequence[Claim]) -> Ranking:
+        """The claims of one class, ranked by what is known now."""
+
+    def note(self, claim: Claim, grant: Grant) -> None:
+        """Count what the claim was granted."""
+
+
+class Sorted:
+    """An order that no grant changes."""
+
+    def __init__(self, claims: Iterable[Claim], key: Callable[[Claim], Any]) -> None:
+        self._claims = iter(sorted(claims, key=key))
+
+    def pop(self) -> Claim | None:
+        """Take the next claim."""
+        return next(self._claims, None)
+
+    def refresh(self) -> None:
+        """Nothing moves."""
+
+
+class _Line:
+    """Claims that stand and fall together, best first by their own worth."""
+
+    __slots__ = ("claims", "of")
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        self.claims: deque[tuple[Any, Tie, Claim]] = deque()
+
+
+class Heaped:
+    """Lines of claims, the line with the lowest key first.
+
+    ``line_of`` says with whom a claim stands, ``worth`` sorts it within its line (low first), and ``key`` says
+    where a line stands whose first claim has that worth. A grant may only raise keys: then a line whose key is
+    old is found when it comes up, and nobody else has to be looked at. Equal keys go by ``tie``.
+    """
+
+    def __init__(
+        self,
+        claims: Iterable[Claim],
+        line_of: Callable[[Claim], Hashable],
+        worth: Callable[[Claim], Any],
+        key: Callable[[Any, Any], Any],
+    ) -> None:
+        self._key = key
+        self._lines: list[_Line] = []
+        found: dict[Hashable, list[tuple[Any, Tie, Claim]]] = {}
+        for claim in claims:
+            found.setdefault(line_of(claim), []).append((worth(claim), tie(claim), claim))
+        for of, rows in found.items():
+            line = _Line(of)
+            line.claims.extend(sorted(rows, key=lambda row: row[:2]))
+            self._lines.append(line)
+        self._heap = [self._entry(at) for at in range(len(self._lines))]
+        heapify(self._heap)
+
+    def _entry(self, at: int) -> tuple[Any, Tie, int]:
+        line = self._lines[at]
+        worth, when, _ = line.claims[0]
+        return self._key(line.of, worth), when, at
+
+    def pop(self) -> Claim | None:
+        """Take the next claim."""
+        while self._heap:
+            key, _, at = self._heap[0]
+            present = self._entry(at)
+            if present[0] > key:
+                heapreplace(self._heap, present)
+                continue
+            claim = self._lines[at].claims.popleft()[2]
+            if self._lines[at].claims:
+                heapreplace(self._heap, self._entry(at))
+            else:
+                heappop(self._heap)
+            return claim
+        return None
+
+    def refresh(self) -> None:
+        """Old keys are found when they come up."""
