@@ -8,7 +8,8 @@ from django.db.models import Q
 class Policy(models.Model):
     """A version of the rules the engine decides by; exactly one is active.
 
-    Versions are never changed: an edit, and a step back to ``based_on``, make a new one.
+    Versions are never changed: an edit, and a step back to ``based_on``, make a new one. ``activated_at`` is
+    when it was last put in force (None: never).
     """
 
     name = models.CharField(max_length=60)
@@ -26,6 +27,7 @@ class Policy(models.Model):
     )
     note = models.CharField(max_length=200, blank=True)
     based_on = models.PositiveIntegerField(null=True, blank=True)
+    activated_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-version"]

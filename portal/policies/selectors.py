@@ -1,15 +1,66 @@
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+
 from portal.policies.models import Policy as PolicyRow
 from scheduler.engine.model import Policy
+from scheduler.engine.policy_body import BadPolicy, policy_from
+
+log = logging.getLogger(__name__)
+LOOK_BACK = 50
+_told: set[int] = set()  # versions whose faults this process has logged already
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """Which policy decides; ``row`` is the active version, ``faults`` why it does not decide itself."""
+
+    policy: Policy
+    row: PolicyRow | None
+    faults: BadPolicy | None = None
 
 
 def active_policy() -> Policy:
-    """Return the active policy as the engine takes it; the built-in default when none is stored."""
+    """Return the policy that decides, as the engine takes it; the built-in one when none is stored."""
+    return in_force().policy
+
+
+def in_force() -> InForce:
+    """Return which policy decides.
+
+    A version of older days that no longer validates does not stop the turns: the one that was in force
+    before it decides, in the end the built-in one.
+    """
     row = PolicyRow.objects.filter(is_active=True).first()
     if row is None:
-        return Policy()
-    known = {"order", "place", "share_across_teams", "keep_better", "keep_empty", "repartition"}
-    factors = tuple(sorted((str(k), int(v)) for k, v in row.body.get("memory_factors", {}).items()))
-    rules = {k: v for k, v in row.body.items() if k in known}
-    return Policy(name=row.name, version=row.version, memory_factors=factors, **rules)
+        return InForce(Policy(), None)
+    try:
+        return InForce(policy_of(row), row)
+    except BadPolicy as error:
+        if row.version not in _told:
+            _told.add(row.version)
+            log.exception("policy version %d cannot decide; going by an earlier one", row.version)
+        return InForce(_last_sound(row), row, error)
+
+
+def active_version() -> int:
+    """Return the number of the active version, 0 for the built-in policy."""
+    found = PolicyRow.objects.filter(is_active=True).values_list("version", flat=True).first()
+    return found or 0
+
+
+def policy_of(row: PolicyRow) -> Policy:
+    """Return a stored version as the engine takes it; raises BadPolicy."""
+    return policy_from(row.body, name=row.name, version=row.version)
+
+
+def _last_sound(row: PolicyRow) -> Policy:
+    """Return the version that was put in force last before this one and validates, else the built-in policy."""
+    earlier = PolicyRow.objects.exclude(pk=row.pk).exclude(activated_at=None)
+    for before in earlier.order_by("-activated_at", "-version")[:LOOK_BACK]:
+        try:
+            return policy_of(before)
+        except BadPolicy:
+            continue
+    return Policy()
