@@ -1,0 +1,166 @@
+"""The large tables of a snapshot: devices, placements, waiting requests and live leases, kept between turns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from portal.common.rows import Row, fetch
+from portal.fleet.selectors import health_blocked_why
+from scheduler.engine.model import Booking, Claim, Device, Held, Profile, Running
+from scheduler.kept import Kept
+
+PROFILES = (
+    "SELECT device_model_id, name, slices, starts, share_milli, memory_mib, max_instances FROM fleet_profile"
+    " ORDER BY slices, name"
+)
+
+
+class Placed(NamedTuple):
+    """What a live placement holds; ``booking`` is set while its lease is only booked."""
+
+    held: Held
+    booking: Booking | None
+
+
+class _Profiles:
+    """The MIG profiles of each device model, as they were last read."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.of_model: dict[int, tuple[Profile, ...]] = {}
+
+    def renew(self) -> bool:
+        """Read them again; says whether they changed."""
+        rows = fetch(PROFILES)
+        if rows == self.rows:
+            return False
+        found: dict[int, list[Profile]] = {}
+        for model, name, slices, starts, *sizes in rows:
+            found.setdefault(model, []).append(Profile(name, slices, tuple(starts), *sizes))
+        self.rows, self.of_model = rows, {model: tuple(profiles) for model, profiles in found.items()}
+        return True
+
+
+_PROFILES = _Profiles()
+
+
+def _device(row: Row) -> Device:
+    pk, node, index, model_id, model, grid, memory, weight, modes, clients, domain, health, *more = row
+    bandwidth, compute_class, switch, numa, layout = more
+    return Device(
+        id=pk,
+        node_id=node,
+        model=model,
+        grid=grid,
+        memory_mib=memory,
+        weight_milli=weight,
+        modes=frozenset(modes),
+        profiles=_PROFILES.of_model.get(model_id, ()),
+        layout=None if layout is None else tuple((str(name), int(start)) for name, start in layout),
+        max_clients=clients,
+        index=index,
+        domain=domain,
+        blocked=health_blocked_why(health),
+        bandwidth_gbps=bandwidth,
+        compute_class=compute_class,
+        switch=switch,
+        numa=numa,
+    )
+
+
+_DEVICES = Kept(
+    "fleet_device d JOIN fleet_devicemodel m ON m.id = d.model_id LEFT JOIN fleet_layout y ON y.device_id = d.id",
+    ("d", "m", "y"),
+    "ORDER BY d.node_id, d.index",
+    "d.id, d.node_id, d.index, d.model_id, m.slug, m.grid, m.memory_mib, m.weight_milli, d.modes, d.max_clients,"
+    " d.link_domain, d.health, m.bandwidth_gbps, m.compute_class, d.pcie_switch, d.numa_node,"
+    " (SELECT json_agg(at) FROM jsonb_array_elements(y.positions) AS at)",
+    _device,
+)
+
+
+def devices() -> tuple[Device, ...]:
+    """Return all devices by node and index."""
+    if _PROFILES.renew():
+        _DEVICES.forget()
+    return _DEVICES.read()
+
+
+def _placed(row: Row) -> Placed:
+    starts_at, *rest = row
+    held = Held(*rest)
+    return Placed(held, None if starts_at is None else Booking(starts_at, held))
+
+
+# A lease takes CPU and memory of its node once: by its first placement.
+_FIRST = "(p.id = (SELECT min(o.id) FROM leases_placement o WHERE o.lease_id = p.lease_id AND o.is_live))"
+_PLACED = Kept(
+    "leases_placement p LEFT JOIN leases_lease l ON l.id = p.lease_id LEFT JOIN catalog_flavor f ON f.id = l.flavor_id",
+    ("p", "l", "f"),
+    "WHERE p.is_live ORDER BY p.device_id, p.start, p.id",
+    "CASE WHEN coalesce(l.state, 'booked') = 'booked' THEN lower(p.period) END,"
+    " p.device_id, p.start, p.size, p.mode, p.team_id, p.lease_id,"
+    " least(coalesce(l.not_after, upper(p.period)), l.preempt_at), p.share_milli, p.memory_mib,"
+    " p.lease_id IS NULL, p.profile,"
+    f" CASE WHEN {_FIRST} THEN coalesce(f.cpu_milli::bigint * l.count, 0) ELSE 0 END,"
+    f" CASE WHEN {_FIRST} THEN coalesce(f.host_memory_mib::bigint * l.count, 0) ELSE 0 END",
+    _placed,
+)
+
+
+def placed() -> tuple[Placed, ...]:
+    """Return all live placements by device and start, those that only begin later among them."""
+    return _PLACED.read()
+
+
+_MODELS: dict[str, frozenset[str]] = {}
+
+
+def _claim(row: Row) -> Claim:
+    model, *fields = row
+    models = _MODELS.setdefault(model, frozenset({model}))
+    return Claim(*(*fields[:7], models, *fields[7:]))
+
+
+_ASKED = (
+    "m.slug, r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, f.profile, f.share_milli,"
+    " f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count, 0, 0, 0, '', '', r.nodes,"
+    " f.max_memory_mib, r.author_id, r.work, r.is_preemptible, r.starts_at, r.least_duration_s, r.most_count,"
+    " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.attempts"
+)
+_CLAIMS = Kept(
+    "leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
+    " JOIN fleet_devicemodel m ON m.id = f.device_model_id",
+    ("r", "f", "m"),
+    "WHERE r.state = 'queued' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
+    _ASKED,
+    _claim,
+)
+
+
+def claims(most: int) -> tuple[Claim, ...]:
+    """Return the waiting requests, at most so many, with the priority they were asked with."""
+    return _CLAIMS.read([most])
+
+
+_RUNNING = Kept(
+    "leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id",
+    ("l", "r"),
+    "WHERE l.state IN ('preparing', 'active', 'interrupted') ORDER BY l.id",
+    "l.id, l.request_id, l.team_id, l.user_id, l.node_id, l.starts_at, l.not_after, l.cost_milli, l.count,"
+    " r.priority, r.work, l.is_preemptible, l.is_extra, r.attempts, r.duration_s - r.remaining_s,"
+    " coalesce(r.predicted_s, 0), l.preempt_at, l.preempted_for_id",
+    lambda row: Running(*row),
+)
+
+
+def running() -> tuple[Running, ...]:
+    """Return the leases that live, beside what they hold."""
+    return _RUNNING.read()
+
+
+def forget() -> None:
+    """Read everything anew next time."""
+    kept: tuple[Kept[Any], ...] = (_DEVICES, _PLACED, _CLAIMS, _RUNNING)
+    for one in kept:
+        one.forget()
