@@ -7,7 +7,7 @@ from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
-from portal.leases import lifecycle
+from portal.leases import bookings, lifecycle, maintenance
 from portal.leases.selectors import queue
 from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch, learning
@@ -21,9 +21,17 @@ def run_cycle() -> None:
 
 @app.task
 def tick() -> None:
-    """Do what has become due: ends, warnings, holds, silent nodes, waiting requests, a fresh snapshot."""
+    """Do what has become due: ends, warnings, bookings, holds, silent nodes, waiting requests, a fresh snapshot."""
     now = db_now()
-    for due in (lifecycle.expire_due, lifecycle.warn_due, lifecycle.prolong_holds, lifecycle.interrupt_lost):
+    maintenance.heed_windows(now=now)
+    for due in (
+        lifecycle.expire_due,
+        lifecycle.warn_due,
+        bookings.start_booked,
+        bookings.remind_due,
+        lifecycle.prolong_holds,
+        lifecycle.interrupt_lost,
+    ):
         with_retries(lambda due=due: due(now=now))  # type: ignore[misc]
     if queue().exists():
         cycle.run()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -20,8 +21,13 @@ def node_state(node: Node, *, now: datetime) -> str:
     return STALE if silent <= timedelta(seconds=settings.NODE_LOST_AFTER_S) else OFFLINE
 
 
-def blocked_why(node: Node, *, now: datetime) -> str:
-    """Return why nothing may be placed on the node now, or "" when something may."""
+def blocked_why(node: Node, *, now: datetime, away: Collection[int] = ()) -> str:
+    """Return why nothing may be placed on the node now, or "" when something may.
+
+    ``away`` are the ids of nodes on which maintenance is on (``maintenance.nodes_in_maintenance``).
+    """
+    if node.pk in away:
+        return "maintenance"
     if node.is_cordoned:
         return "cordoned"
     state = node_state(node, now=now)

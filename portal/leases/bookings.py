@@ -1,0 +1,168 @@
+"""Bookings come due: they start, remind their holder, or are planned anew because something is in the way.
+
+Lock order: requests, quota rows, leases by id, nodes last. Every sweep takes one booking per transaction, so
+that one that cannot start keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from portal.audit.services import record
+from portal.common.errors import QuotaExceeded
+from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
+from portal.common.rows import Rows, fetch
+from portal.fleet.maintenance import nodes_in_maintenance
+from portal.fleet.selectors import blocked_why, device_blocked_why
+from portal.fleet.services import raise_revision
+from portal.leases.lifecycle import announce, drop_booked, lock_leases, move_all, move_requests
+from portal.leases.models import Lease, LeaseRequest, Placement
+from portal.leases.states import EndReason, LeaseState, RequestState
+from portal.notifications.services import notify
+from portal.quotas import services as quotas
+
+log = logging.getLogger(__name__)
+MOST_AT_ONCE = 200
+_LEASES = Rows(Lease, "team", "request", "user", "node")
+# Another lease that still holds a slot, or the host that a share goes into, of the leases given.
+_STILL_HELD = """
+SELECT 1 FROM leases_placement p
+  JOIN leases_placement o ON o.id = coalesce(p.host_id, p.id)
+  JOIN leases_placement b ON b.device_id = o.device_id AND b.is_live AND b.host_id IS NULL AND b.id <> o.id
+   AND b.slots && o.slots AND lower(b.period) < lower(o.period)
+ WHERE p.lease_id = ANY(%s) AND p.is_live LIMIT 1
+"""
+
+
+def start_booked(*, now: datetime) -> int:
+    """Start the bookings whose time has come, and plan those anew that cannot; returns how many started.
+
+    What is in the way (a slice that is not clean yet, a node that is away, a quota in use) is waited for
+    ``BOOKING_PATIENCE_S`` after the start. Safe to repeat and to run in parallel.
+    """
+    due = fetch(
+        "SELECT DISTINCT request_id FROM leases_lease WHERE state = 'booked' AND starts_at <= %s"
+        " ORDER BY request_id LIMIT %s",
+        [now, MOST_AT_ONCE],
+    )
+    return sum(_start(request_id, now) for (request_id,) in due)
+
+
+@transaction.atomic
+def _start(request_id: int, now: datetime) -> bool:
+    request = _locked(request_id)
+    leases = _lock_booked(request_id) if request else []
+    if request is None or not leases:
+        return False
+    why = _in_the_way(leases, now)
+    if not why:
+        try:
+            with transaction.atomic():
+                quotas.reserve([(lease.team, lease.cost_milli) for lease in leases])
+                move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
+        except QuotaExceeded:
+            why = "quota"
+    if why:
+        if now >= leases[0].starts_at + timedelta(seconds=settings.BOOKING_PATIENCE_S):
+            plan_anew(request, leases, why=why, at=now)
+        return False
+    raise_revision([lease.node_id for lease in leases])
+    return True
+
+
+def _locked(request_id: int) -> LeaseRequest | None:
+    return (
+        LeaseRequest.objects.select_for_update(of=("self",), skip_locked=True)
+        .select_related("team", "author")
+        .filter(pk=request_id, state=RequestState.GRANTED)
+        .first()
+    )
+
+
+def _lock_booked(request_id: int) -> list[Lease]:
+    """Return the booked leases of a locked request, locked; none where somebody else works on one."""
+    wanted = "it.request_id = %s AND it.state = 'booked' ORDER BY it.id FOR UPDATE OF it SKIP LOCKED"
+    found = _LEASES.where(wanted, [request_id])
+    count = Lease.objects.filter(request_id=request_id, state=LeaseState.BOOKED).count()
+    return found if len(found) == count else []
+
+
+def _in_the_way(leases: Sequence[Lease], now: datetime) -> str:
+    """Return a stable word for what keeps the leases from starting now, "" when nothing does."""
+    away = nodes_in_maintenance(now=now)
+    for lease in leases:
+        why = blocked_why(lease.node, now=now, away=away)
+        if why:
+            return why
+    ids = [lease.pk for lease in leases]
+    for placement in Placement.objects.filter(lease_id__in=ids, is_live=True).select_related("device"):
+        if device_blocked_why(placement.device):
+            return "device"
+    return "held" if fetch(_STILL_HELD, [ids]) else ""
+
+
+def plan_anew(request: LeaseRequest, leases: Sequence[Lease], *, why: str, at: datetime) -> None:
+    """Give the place of a locked booking back and let the next turn find another one; its author is told why.
+
+    A start that has passed means "as soon as possible" to the next turn, a later one stays wished for.
+    """
+    starts_at = leases[0].starts_at
+    drop_booked(leases, at=at, reason=EndReason.REPLANNED)
+    move_requests([request], RequestState.QUEUED, at=at, reason="the booking could not be kept")
+    record(None, "booking.replanned", request.uid, at=at, team_id=request.team_id, why=why)
+    facts: dict[str, Any] = {"why": why, "starts_at": starts_at.isoformat(), "node": leases[0].node.name}
+    notify([request.author], "booking.replanned", target=request.uid, at=at, is_news=True, **facts)
+    add(RUN_CYCLE, key=request.uid, at=at)
+    nudge_on_commit(RUN_CYCLE)
+
+
+@transaction.atomic
+def replan_on(
+    node_ids: Sequence[int], starts_at: datetime, ends_at: datetime, *, why: str, at: datetime
+) -> int:
+    """Plan those bookings anew that lie on these nodes and overlap a time; returns how many requests."""
+    rows = fetch(
+        "SELECT DISTINCT request_id FROM leases_lease WHERE state = 'booked' AND node_id = ANY(%s)"
+        " AND starts_at < %s AND not_after > %s ORDER BY request_id",
+        [list(node_ids), ends_at, starts_at],
+    )
+    count = 0
+    for (request_id,) in rows:
+        request = _locked(request_id)
+        leases = _lock_booked(request_id) if request else []
+        if request is not None and leases:
+            plan_anew(request, leases, why=why, at=at)
+            count += 1
+    return count
+
+
+@transaction.atomic
+def remind_due(*, now: datetime) -> int:
+    """Remind holders of bookings that begin soon, once; returns how many. Safe to repeat."""
+    soon = now + timedelta(seconds=settings.BOOKING_REMIND_S)
+    wanted = (
+        "it.state = 'booked' AND it.part = 0 AND it.warned_at IS NULL AND it.starts_at <= %s AND it.starts_at > %s"
+        " ORDER BY it.id LIMIT 500 FOR UPDATE OF it SKIP LOCKED"
+    )
+    due = _LEASES.where(wanted, [soon, now])
+    if not due:
+        return 0
+    Lease.objects.filter(pk__in=[lease.pk for lease in due]).update(warned_at=now)
+    for lease in due:
+        at = lease.starts_at.isoformat()
+        notify([lease.user], "booking.soon", target=lease.uid, at=now, starts_at=at, node=lease.node.name)
+    announce(due, at=now)
+    return len(due)
+
+
+def lock_live(node_ids: Sequence[int]) -> list[Lease]:
+    """Return the leases that run on these nodes, locked in id order."""
+    states = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+    ids = Lease.objects.filter(node_id__in=list(node_ids), state__in=states).values_list("pk", flat=True)
+    return [lease for lease in lock_leases(ids) if lease.state in states]

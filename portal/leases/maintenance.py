@@ -1,0 +1,174 @@
+"""What maintenance windows do to leases: whom they reach, when leases end before them, and what becomes of bookings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from portal.accounts.models import User
+from portal.common.outbox import RUN_CYCLE, nudge_on_commit
+from portal.common.retry import with_retries
+from portal.common.rows import fetch
+from portal.fleet import maintenance as windows
+from portal.fleet.models import MaintenanceWindow, Node
+from portal.fleet.services import raise_revision
+from portal.leases.ahead import Block, next_blocks
+from portal.leases.bookings import replan_on
+from portal.leases.holds import hold_until
+from portal.leases.lifecycle import announce, end_leases, lock_leases
+from portal.leases.models import Lease
+from portal.leases.states import EndReason, LeaseState
+from portal.notifications.services import notify
+
+RUNS = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+# Leases that run into a window, were shortened by one that may be gone, or are being made when one begins.
+_TOUCHED = """
+SELECT l.id FROM leases_lease l
+ WHERE (l.state IN ('active', 'interrupted') AND l.wanted_until IS NOT NULL)
+    OR (l.state IN ('preparing', 'active', 'interrupted') AND EXISTS (
+        SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
+            ON n.maintenancewindow_id = w.id
+         WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
+           AND w.starts_at < CASE WHEN l.state = 'preparing' THEN %s ELSE l.not_after END))
+ ORDER BY l.id LIMIT 2000
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """A lease or booking that a window reaches: how many seconds it loses there, and whether it has begun."""
+
+    lease: Lease
+    loses_s: int
+    is_booking: bool
+
+
+def affected(
+    node_ids: Sequence[int], starts_at: datetime, ends_at: datetime, *, now: datetime
+) -> list[Affected]:
+    """Return the leases and bookings that a window on these nodes would reach, as things stand; changes nothing."""
+    rows = (
+        Lease.objects.filter(node_id__in=list(node_ids), not_after__gt=starts_at)
+        .filter(state__in=(LeaseState.BOOKED, LeaseState.PREPARING, *RUNS), starts_at__lt=ends_at)
+        .select_related("team", "user", "flavor", "node", "request")
+        .order_by("node__name", "starts_at", "id")
+    )
+    return [_affected(lease, max(starts_at, now)) for lease in rows]
+
+
+def _affected(lease: Lease, starts_at: datetime) -> Affected:
+    until = lease.wanted_until or lease.not_after
+    begins = max(starts_at, lease.starts_at)
+    is_booking = lease.state == LeaseState.BOOKED
+    lost = until - (lease.starts_at if is_booking else begins)
+    return Affected(lease, max(0, int(lost.total_seconds())), is_booking)
+
+
+def plan_window(
+    *, nodes: Sequence[Node], starts_at: datetime, ends_at: datetime, reason: str, actor: User, now: datetime
+) -> MaintenanceWindow:
+    """Store a window and tell those it reaches at once; raises Invalid. Call outside a transaction of its own."""
+    made = windows.make_window(
+        nodes=nodes, starts_at=starts_at, ends_at=ends_at, reason=reason, actor=actor, now=now
+    )
+    heed_windows(now=now)
+    return made
+
+
+def change_window(
+    *, window: MaintenanceWindow, starts_at: datetime, ends_at: datetime, actor: User, now: datetime
+) -> MaintenanceWindow:
+    """Give a window another time and every lease the end that follows; raises Invalid or Conflict."""
+    changed = windows.change_window(window=window, starts_at=starts_at, ends_at=ends_at, actor=actor, now=now)
+    heed_windows(now=now)
+    nudge_on_commit(RUN_CYCLE)
+    return changed
+
+
+def cancel_window(*, window: MaintenanceWindow, actor: User, now: datetime) -> MaintenanceWindow:
+    """Take a window back and give leases the end that they had; raises Conflict once it is over. Safe to repeat."""
+    cancelled = windows.cancel_window(window=window, actor=actor, now=now)
+    heed_windows(now=now)
+    nudge_on_commit(RUN_CYCLE)
+    return cancelled
+
+
+def heed_windows(*, now: datetime) -> int:
+    """Plan bookings inside windows anew and let leases end where maintenance begins, no later and no earlier.
+
+    Returns how many leases and bookings changed. Safe to repeat: what is already right is left alone.
+    """
+    changed = 0
+    for window in windows.windows_to_come(now=now):
+        nodes = [node.pk for node in window.nodes.all()]
+        changed += with_retries(
+            lambda w=window, n=nodes: replan_on(n, w.starts_at, w.ends_at, why="maintenance", at=now)  # type: ignore[misc]
+        )
+    return changed + with_retries(lambda: _fit_leases(now))
+
+
+@transaction.atomic
+def _fit_leases(now: datetime) -> int:
+    ids = [pk for (pk,) in fetch(_TOUCHED, [now, now])]
+    if not ids:
+        return 0
+    blocks = next_blocks(ids, now=now)
+    wrong = [ls.pk for ls in Lease.objects.filter(pk__in=ids) if _is_wrong(ls, blocks.get(ls.pk), now)]
+    leases = [ls for ls in lock_leases(wrong) if _is_wrong(ls, blocks.get(ls.pk), now)]
+    begun = [lease for lease in leases if lease.state == LeaseState.PREPARING]
+    end_leases(begun, reason=EndReason.MAINTENANCE, at=now)
+    running = [lease for lease in leases if lease.state in RUNS]
+    for lease in running:
+        _fit(lease, blocks.get(lease.pk), now)
+    raise_revision([lease.node_id for lease in running])
+    announce(running, at=now)
+    return len(leases)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """When a lease ends by what is known now, when it would end without maintenance, and what makes it shorter."""
+
+    until: datetime
+    wanted_until: datetime | None
+    cut_by: str
+
+
+def _end_of(lease: Lease, block: Block | None) -> End:
+    """Return how a running lease ends; one that was granted shorter because of this agreed to it, nothing is owed."""
+    assert lease.activated_at is not None
+    wish = lease.wanted_until or lease.not_after
+    if block is None or block.at >= wish:
+        return End(wish, None, "" if lease.wanted_until else lease.cut_by)
+    until = max(block.at, lease.activated_at + timedelta(seconds=1))
+    agreed = lease.cut_by and not lease.wanted_until
+    return End(until, None if agreed or block.why == "booking" else wish, block.why)
+
+
+def _is_wrong(lease: Lease, block: Block | None, now: datetime) -> bool:
+    """Say whether a lease must end at another time than it would, or must not begin any more."""
+    if lease.state == LeaseState.PREPARING:
+        return block is not None and block.why == "maintenance" and block.at <= now
+    if lease.state not in RUNS:
+        return False
+    end = _end_of(lease, block)
+    return (end.until, end.wanted_until) != (lease.not_after, lease.wanted_until)
+
+
+def _fit(lease: Lease, block: Block | None, now: datetime) -> None:
+    """Give a locked lease the end that follows from what is planned, and tell its holder."""
+    end, was = _end_of(lease, block), lease.not_after
+    lease.not_after, lease.wanted_until, lease.cut_by = end.until, end.wanted_until, end.cut_by
+    lease.warned_at = None
+    reached = hold_until([lease.pk], end.until)
+    if reached is not None and reached < end.until and end.wanted_until is None:
+        lease.not_after, lease.cut_by = max(reached, now), "booking"
+    lease.save(update_fields=["not_after", "wanted_until", "cut_by", "warned_at"])
+    holder = User.objects.get(pk=lease.user_id)
+    kind = "lease.cut_by_maintenance" if lease.not_after < was else "lease.longer_again"
+    facts: dict[str, Any] = {"not_after": lease.not_after.isoformat(), "reason": block.note if block else ""}
+    notify([holder], kind, target=lease.uid, at=now, is_news=True, **facts)
