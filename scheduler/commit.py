@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import F
@@ -26,9 +26,9 @@ from portal.leases.states import LeaseState, RequestState
 from portal.quotas import services as quotas
 from portal.teams.models import Team
 from scheduler.engine.model import SHARED_MODES, Grant, Repartition, Slot, Snapshot, Wait
+from scheduler.parts import held_until, parts_of
 
 log = logging.getLogger(__name__)
-PREPARE_MARGIN = timedelta(minutes=5)
 _REQUESTS = Rows(LeaseRequest, "team", "flavor")
 Pair = tuple[Grant, LeaseRequest]
 
@@ -93,9 +93,8 @@ def _one_by_one(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Sn
 
 def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
     quotas.reserve([(_team(request), grant.cost_milli) for grant, request in pairs])
-    until = {
-        request.pk: now + timedelta(seconds=request.remaining_s) + PREPARE_MARGIN for _g, request in pairs
-    }
+    devices = {device.id: device for device in snapshot.devices}
+    parts = [(grant, request, part) for grant, request in pairs for part in parts_of(grant, devices)]
     leases = Lease.objects.bulk_create(
         [
             Lease(
@@ -103,28 +102,30 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
                 team=request.team,
                 user_id=request.author_id,
                 flavor=request.flavor,
-                node_id=grant.node_id,
+                node_id=part.node_id,
                 state=LeaseState.PREPARING,
                 generation=request.attempts + 1,
-                count=request.count,
-                share_milli=sum(slot.share_milli for slot in grant.slots),
-                cost_milli=grant.cost_milli,
+                part=part.number,
+                count=len(part.slots),
+                share_milli=sum(slot.share_milli for slot in part.slots),
+                cost_milli=part.cost_milli,
                 policy_version=version,
                 demand_version=snapshot.demand.version,
                 load_pattern=request.load_pattern,
                 is_preemptible=request.is_preemptible,
                 price_milli=request.price_milli,
                 starts_at=now,
-                not_after=until[request.pk],
+                not_after=held_until(grant, request.remaining_s, snapshot, now=now),
+                cut_by=grant.cut_by,
             )
-            for grant, request in pairs
+            for grant, request, part in parts
         ]
     )
     note_events([(lease.pk, LeaseState.BOOKED) for lease in leases], LeaseState.PREPARING, at=now)
     Placement.objects.bulk_create(
-        _placement(slot, lease, now, until[lease.request_id], snapshot)
-        for lease, (grant, _request) in zip(leases, pairs, strict=True)
-        for slot in grant.slots
+        _placement(slot, lease, now, lease.not_after, snapshot)
+        for lease, (_grant, _request, part) in zip(leases, parts, strict=True)
+        for slot in part.slots
     )
     move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
     return leases

@@ -23,6 +23,7 @@ from portal.common.outbox import RUN_CYCLE, add, nudge
 from portal.common.rows import Rows, execute, fetch
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
+from portal.leases import parts
 from portal.leases.ahead import Block, block_sentence, next_blocks
 from portal.leases.holds import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest, SharedHost
@@ -158,16 +159,27 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     ``at`` is a database instant. The end moves so that the holder gets the whole time asked for.
     """
     ready = [lease for lease in leases if lease.state == LeaseState.PREPARING]
-    by_duration: dict[int, list[Lease]] = {}
+    by_end: dict[datetime, list[Lease]] = {}
     for lease in ready:
-        by_duration.setdefault(lease.request.remaining_s, []).append(lease)
-    for remaining_s, group in by_duration.items():
-        until = at + timedelta(seconds=remaining_s)
+        by_end.setdefault(parts.end_of(lease, at=at), []).append(lease)
+    for until, group in by_end.items():
         move_all(group, LeaseState.ACTIVE, at=at, activated_at=at, not_after=until)
         reached = hold_until([lease.pk for lease in group], until)
         if reached is not None and reached < until:
             _end_before_bookings(group, until)
+    _end_with_the_last(ready)
     return ready
+
+
+def _end_with_the_last(leases: Sequence[Lease]) -> None:
+    """Let the parts of a gang that became active earlier run as long as the one that was last."""
+    for lease in leases:
+        for early in parts.gang_parts_of([lease]):
+            if early.state != LeaseState.ACTIVE or early.not_after >= lease.not_after or early.cut_by:
+                continue
+            until = min(lease.not_after, hold_until([early.pk], lease.not_after) or lease.not_after)
+            Lease.objects.filter(pk=early.pk).update(not_after=max(until, early.not_after))
+            raise_revision([early.node_id])
 
 
 def _end_before_bookings(leases: Sequence[Lease], until: datetime) -> None:
@@ -203,8 +215,24 @@ def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
     """Stop the money clock of locked live leases and tell their nodes to take the slices back.
 
     A lease that never became active goes to cleaning and costs nothing. Slices stay held until
-    the agent confirms them clean. A booking ends at once: see ``drop_booked``.
+    the agent confirms them clean. A booking ends at once: see ``drop_booked``. The other parts of a gang,
+    and what a lease has grown by, end with it.
     """
+    _stop(leases, reason=reason, at=at)
+    _stop_others(leases)
+
+
+def _stop_others(leases: Sequence[Lease]) -> None:
+    """End what lives with these leases, at the instant they ended and for the same reason."""
+    ended = {lease.request_id: lease for lease in leases if lease.ended_at and not lease.is_extra}
+    for lease in parts.others_of(leases):
+        first = ended.get(lease.request_id)
+        if first is not None and first.ended_at is not None:
+            at = max(first.ended_at, lease.activated_at or first.ended_at)
+            _stop([lease], reason=first.end_reason, at=at)
+
+
+def _stop(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
     active = [lease for lease in leases if lease.state == LeaseState.ACTIVE]
     move_all(active, LeaseState.ENDING, at=at, reason=reason, ended_at=at, end_reason=reason)
     early = [lease for lease in leases if lease.state in (LeaseState.PREPARING, LeaseState.INTERRUPTED)]
@@ -233,7 +261,20 @@ def expire_due(*, now: datetime) -> int:
     if leases:
         hold_until([lease.pk for lease in leases], now + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in leases])
+        _stop_others(leases)
     return len(leases)
+
+
+@transaction.atomic
+def end_left_behind(*, now: datetime) -> int:
+    """End parts of gangs, and what was grown, whose others have ended. Returns how many. Safe to repeat.
+
+    Mostly they end with the others; this finds those that somebody else held just then.
+    """
+    found = parts.left_behind()
+    for lease, why in found:
+        _stop([lease], reason=why, at=max(now, lease.activated_at or now))
+    return len(found)
 
 
 def _why_over(lease: Lease) -> EndReason:
@@ -317,14 +358,15 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
     done: list[LeaseRequest] = []
     again: list[LeaseRequest] = []
     broken: list[LeaseRequest] = []
-    for lease in gone:
-        if lease.request.state != RequestState.GRANTED:
+    for outcome in parts.outcomes(gone):
+        request = outcome.request
+        if request.state != RequestState.GRANTED:
             continue
-        if lease.end_reason not in (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE):
-            done.append(lease.request)
+        if outcome.end_reason not in parts.AGAIN:
+            done.append(request)
             continue
-        lease.request.remaining_s = _left_s(lease)
-        (again if lease.request.attempts < MAX_ATTEMPTS else broken).append(lease.request)
+        request.remaining_s = outcome.left_s
+        (again if request.attempts < MAX_ATTEMPTS else broken).append(request)
     move_requests(done, RequestState.FULFILLED, at=at)
     for request in again:
         move_requests(
@@ -333,18 +375,9 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             at=at,
             reason="the lease was lost",
             remaining_s=request.remaining_s,
-            attempts=request.attempts + 1,  # changes only under the lock of the request's one live lease
+            attempts=request.attempts + 1,  # changes only under the lock of the request's last live lease
         )
     move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")
-
-
-def _left_s(lease: Lease) -> int:
-    """Return how many seconds its request is still owed after a lost lease; an extension counts for maintenance."""
-    if lease.wanted_until and lease.activated_at and lease.ended_at:
-        left = int((lease.wanted_until - lease.ended_at).total_seconds())
-        return max(1, min(left, lease.request.duration_s))
-    used = lease.ended_at - lease.activated_at if lease.activated_at and lease.ended_at else timedelta()
-    return max(1, lease.request.remaining_s - int(used.total_seconds()))
 
 
 def drop_booked(leases: Sequence[Lease], *, at: datetime, reason: str) -> None:
@@ -397,6 +430,7 @@ def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
     if live:
         hold_until([lease.pk for lease in live], at + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in live])
+        _stop_others(live)
     for lease in live:
         notify([lease.user], "lease.failed", target=lease.uid, at=at, fault=fault[:200])
 
@@ -495,19 +529,27 @@ def interrupt_lost(*, now: datetime) -> int:
             reason="the node has not been heard",
         )
         notify([lease.user], "lease.interrupted", target=lease.uid, at=now, node=lease.node.name)
+    beside = [ls for ls in parts.gang_parts_of(lost) if ls.state == LeaseState.ACTIVE]
+    move_all(beside, LeaseState.INTERRUPTED, at=now, reason="the node of another part has not been heard")
     over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
     for lease in over:
         why = _why_over(lease)
         move_all([lease], LeaseState.CLEANING, at=now, reason=why, ended_at=now, end_reason=why)
     raise_revision([lease.node_id for lease in over])
+    _stop_others(over)
     return len(lost)
 
 
 def resume_leases(leases: Sequence[Lease], *, at: datetime) -> None:
-    """Start the money clock again for locked leases whose node is back and still carries them."""
-    move_all(
-        [ls for ls in leases if ls.state == LeaseState.INTERRUPTED],
-        LeaseState.ACTIVE,
-        at=at,
-        reason="the node is back",
-    )
+    """Start the money clock again for locked leases whose node is back and still carries them.
+
+    A gang goes on when all its nodes are heard again.
+    """
+    back = [ls for ls in leases if ls.state == LeaseState.INTERRUPTED]
+    gangs = [ls for ls in back if ls.request.nodes != 1]
+    if gangs:
+        silent = parts.silent_gangs(gangs, at=at)
+        back = [ls for ls in back if ls.request_id not in silent]
+        whole = [ls for ls in gangs if ls.request_id not in silent]
+        back += [ls for ls in parts.gang_parts_of(whole) if ls.state == LeaseState.INTERRUPTED]
+    move_all(back, LeaseState.ACTIVE, at=at, reason="the node is back")

@@ -55,6 +55,7 @@ ORDER = (R.SUBMITTED, R.AWAITING_APPROVAL, R.QUEUED, *LEASE_STEPS)
 # What the lifecycle writes as a reason, so that it can be said in the reader's language.
 KNOWN_REASONS = (
     gettext_noop("the node has not been heard"),
+    gettext_noop("the node of another part has not been heard"),
     gettext_noop("the node is back"),
     gettext_noop("the lease was lost"),
     gettext_noop("it failed five times; an operator was told"),

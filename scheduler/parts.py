@@ -1,0 +1,76 @@
+"""A grant taken apart by nodes: one lease each, which live and end together (docs/gangs.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from portal.leases.parts import PREPARE_MARGIN
+from scheduler.engine.model import Device, Grant, Slot, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one node gives to a grant; ``cost_milli`` of all parts add up to the grant's."""
+
+    number: int
+    node_id: int
+    slots: tuple[Slot, ...]
+    cost_milli: int
+
+
+def parts_of(grant: Grant, devices: Mapping[int, Device]) -> list[Part]:
+    """Return the grant by nodes, in the order of its slots.
+
+    A part costs its boards' weights; what rounding leaves over goes to the first.
+    """
+    by_node = [
+        (node, tuple(slots))
+        for node, slots in groupby(grant.slots, key=lambda s: devices[s.device_id].node_id)
+    ]
+    if len(by_node) == 1:
+        return [Part(0, grant.node_id, grant.slots, grant.cost_milli)]
+    costs = [sum(_cost(slot, devices[slot.device_id]) for slot in slots) for _node, slots in by_node]
+    costs[0] += grant.cost_milli - sum(costs)
+    return [
+        Part(number, node, slots, cost)
+        for number, ((node, slots), cost) in enumerate(zip(by_node, costs, strict=True))
+    ]
+
+
+def _cost(slot: Slot, device: Device) -> int:
+    """What a slot takes of a quota: share x weight, rounded up, as the engine counts."""
+    return -(-slot.share_milli * device.weight_milli // 1000)
+
+
+def held_until(grant: Grant, asked_s: int, snapshot: Snapshot, *, now: datetime) -> datetime:
+    """Return how long what is granted now may be held before it is active.
+
+    Its time and a margin to start in, but never into what is booked or shut behind it; a grant that was cut
+    short ends at its time however long it takes to start.
+    """
+    until = now + timedelta(seconds=min(asked_s, grant.duration_s))
+    if not grant.cut_by:
+        until += PREPARE_MARGIN
+    return min((until, *(at for at in _blocks(grant.slots, snapshot) if at > now)))
+
+
+def _blocks(slots: Sequence[Slot], snapshot: Snapshot) -> Iterable[datetime]:
+    """When bookings and outages begin on what these slots take."""
+    if not (snapshot.bookings or snapshot.outages):
+        return
+    taken = {slot.device_id: slot for slot in slots}
+    nodes = {device.node_id for device in snapshot.devices if device.id in taken}
+    for booking in snapshot.bookings:
+        slot, held = taken.get(booking.held.device_id), booking.held
+        if slot is not None and (
+            not slot.size or not held.size or _overlap(slot.start, slot.size, held.start, held.size)
+        ):
+            yield booking.starts_at
+    yield from (outage.starts_at for outage in snapshot.outages if outage.node_id in nodes)
+
+
+def _overlap(start: int, size: int, other: int, other_size: int) -> bool:
+    return start < other + other_size and other < start + size
