@@ -25,6 +25,13 @@ def waiting_count(team: Team) -> int:
     return int(count)
 
 
+def is_booked(request: LeaseRequest) -> bool:
+    """Say whether a granted request is a booking that has not begun."""
+    return bool(
+        fetch("SELECT 1 FROM leases_lease WHERE request_id = %s AND state = 'booked' LIMIT 1", [request.pk])
+    )
+
+
 def is_anybody_waiting() -> bool:
     """Say whether the queue holds any request."""
     return bool(fetch("SELECT 1 FROM leases_leaserequest WHERE state = 'queued' LIMIT 1"))

@@ -21,9 +21,9 @@ from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFo
 from portal.common.rows import NewRow, Rows, fetch
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
-from portal.leases.lifecycle import move_requests
+from portal.leases.lifecycle import cancel_booking, move_requests
 from portal.leases.models import LeaseRequest
-from portal.leases.selectors import waiting_count
+from portal.leases.selectors import is_booked, waiting_count
 from portal.leases.states import RequestState, Work
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
@@ -338,11 +338,18 @@ def _decidable(request: LeaseRequest, actor: User, rights: Rights) -> LeaseReque
 
 @transaction.atomic
 def withdraw_request(*, request: LeaseRequest, actor: User, rights: Rights, now: datetime) -> LeaseRequest:
-    """Take back a request that has not started. Safe to repeat; raises Conflict once it was granted."""
+    """Take back a request that has not started, or give up a booking, free of charge until it starts.
+
+    Safe to repeat; raises Conflict once it has started.
+    """
     locked = _locked(request)
     if locked.author_id != actor.pk and not rights.has(locked.team, Role.ADMIN, Role.OPERATOR):
         raise Forbidden if rights.has(locked.team, *Role.values) else NotFound
     if locked.state == RequestState.WITHDRAWN:
+        return locked
+    if locked.state == RequestState.GRANTED and is_booked(locked):
+        cancel_booking(locked, actor=actor, at=now)
+        locked.refresh_from_db(fields=["state"])
         return locked
     if locked.state not in (RequestState.AWAITING_APPROVAL, RequestState.QUEUED):
         raise Conflict(_("This request has started already: release its lease instead."))
