@@ -26,6 +26,7 @@ def tick() -> None:
     maintenance.heed_windows(now=now)
     for due in (
         lifecycle.expire_due,
+        lifecycle.end_left_behind,
         lifecycle.warn_due,
         bookings.start_booked,
         bookings.remind_due,

@@ -78,10 +78,22 @@ INVARIANTS = (
     ),
     Invariant(
         "granted_has_lease",
-        "A granted request has exactly one live lease, any other request has none.",
+        "A granted request has a live lease, only one where it is no gang and does not grow; any other has none.",
         f"""SELECT r.uid FROM leases_leaserequest r LEFT JOIN leases_lease l
            ON l.request_id = r.id AND l.state IN {LIVE}
-           GROUP BY r.id HAVING (r.state = 'granted') <> (count(l.id) = 1)""",
+           GROUP BY r.id HAVING (r.state = 'granted') <> (count(l.id) >= 1)
+           OR (r.nodes = 1 AND count(l.id) FILTER (WHERE NOT l.is_extra) > 1)""",
+    ),
+    Invariant(
+        "gang_in_all_parts",
+        "A gang lives in all its parts or in none: as many leases as nodes, and none that outlives another.",
+        """SELECT r.uid FROM leases_leaserequest r JOIN leases_lease l
+           ON l.request_id = r.id AND NOT l.is_extra AND l.generation = r.attempts + 1
+           WHERE r.state = 'granted' AND r.nodes <> 1 GROUP BY r.id
+           HAVING (r.nodes > 1 AND (count(l.id) <> r.nodes OR count(DISTINCT l.node_id) <> r.nodes))
+           OR (r.nodes = 0 AND sum(l.count) <> r.count)
+           OR (bool_or(l.state IN ('preparing', 'active', 'interrupted'))
+               AND bool_or(l.ended_at < now() - interval '1 minute'))""",
     ),
     Invariant(
         "states_follow_events",

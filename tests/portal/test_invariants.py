@@ -22,6 +22,7 @@ CORRUPTIONS = {
     "live_leases_hold": "UPDATE leases_placement SET is_live = false",
     "gang_complete": "UPDATE leases_lease SET count = count + 1",
     "granted_has_lease": "UPDATE leases_leaserequest SET state = 'granted'",
+    "gang_in_all_parts": "UPDATE leases_leaserequest SET nodes = 2 WHERE state = 'granted'",
     "states_follow_events": "UPDATE leases_lease SET state = 'preparing' WHERE state = 'active'",
     "usage_never_twice": "UPDATE billing_usagerecord SET"
     " lease_id = (SELECT min(lease_id) FROM billing_usagerecord),"
