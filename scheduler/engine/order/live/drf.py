@@ -65,7 +65,9 @@ class DominantShare:
     def _key(self, leaf: Branch) -> tuple[float, ...]:
         chain = self._chains.get(leaf)
         if chain is None:
-            chain = self._chains[leaf] = tuple(leaf.climb())[::-1]
+            # An only child is in front of everybody with the same figure, so it need not be looked at.
+            levels = [branch for branch in leaf.climb() if branch.part < 1.0]
+            chain = self._chains[leaf] = tuple(levels[::-1])
         return tuple([self._dominant.get(branch, 0.0) / branch.part for branch in chain])
 
     def _taken(self, device_id: int, size: int, share_milli: int) -> tuple[str, int]:

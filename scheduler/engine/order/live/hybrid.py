@@ -95,6 +95,7 @@ class GuaranteesFirst(Hybrid):
         super().__init__(snapshot, policy)
         self._quotas = {row.team_id: row for row in snapshot.quotas}
         self._used = {row.team_id: row.used_milli for row in snapshot.quotas}
+        self._guarantees: dict[int, TeamQuota | None] = {}
 
     def ranking(self, claims: Sequence[Claim]) -> Heaped:
         """By guarantee, then by index as of now."""
@@ -110,9 +111,16 @@ class GuaranteesFirst(Hybrid):
 
     def _key(self, of: Any, worth: float) -> tuple[bool, float]:
         leaf, cost = of
-        guarantee = next((row for row in self._lineage(leaf.team_id) if row.guaranteed_milli), None)
+        guarantee = self._guarantee(leaf.team_id)
         is_over = guarantee is None or self._used[guarantee.team_id] + cost > guarantee.guaranteed_milli
         return is_over, worth * self.weight(leaf)
+
+    def _guarantee(self, team_id: int) -> TeamQuota | None:
+        """The nearest guarantee that the team's use counts against."""
+        if team_id not in self._guarantees:
+            rows = (row for row in self._lineage(team_id) if row.guaranteed_milli)
+            self._guarantees[team_id] = next(rows, None)
+        return self._guarantees[team_id]
 
     def _lineage(self, team_id: int) -> Iterable[TeamQuota]:
         seen: set[int] = set()
