@@ -15,12 +15,14 @@ from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.live import redis_client
 from portal.common.retry import with_retries
+from portal.fleet.models import Node
 from portal.leases.forecasting import SNAPSHOT_KEY
 from portal.leases.selectors import is_anybody_waiting
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
-from scheduler.engine.codec import snapshot_to_json
+from scheduler.engine.codec import Written, snapshot_to_json
 from scheduler.engine.model import Wait
+from scheduler.engine.place.policy import COMPILE_FROM
 from scheduler.engine.plan import plan
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Turn:
 def run() -> Turn:
     """Take a turn now. Safe to repeat and to run in parallel; opens its own transaction."""
     _PACE.rest()
+    _FIRST.prepare()
     covered, began = outbox.begin(outbox.RUN_CYCLE), time.monotonic()
     turn = with_retries(_turn)
     outbox.done(outbox.RUN_CYCLE, covered)
@@ -71,6 +74,28 @@ class Pace:
 _PACE = Pace()
 
 
+class First:
+    """Decides once for nothing before the first turn of a process, outside any transaction.
+
+    On a large fleet the kernels are compiled then, once per version, which takes longer than a transaction
+    may stand idle.
+    """
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def prepare(self) -> None:
+        """Get ready, once; a fleet that needs no compiler costs one count."""
+        if self._is_done or not is_anybody_waiting():
+            return
+        self._is_done = True
+        if Node.objects.count() >= COMPILE_FROM:
+            plan(snapshot.take(now=db_now()), active_policy())
+
+
+_FIRST = First()
+
+
 @transaction.atomic
 def _turn() -> Turn:
     with connection.cursor() as cursor:
@@ -99,10 +124,13 @@ def _tell_waits(found: Sequence[Wait]) -> None:
         commit.waits(found, only_first=True)
 
 
+_WRITTEN = Written()
+
+
 def publish_snapshot(*, now: datetime) -> None:
     """Publish the present picture for forms and pages; a Redis that is away costs a log line."""
     try:
-        redis_client().set(SNAPSHOT_KEY, snapshot_to_json(snapshot.take(now=now)), ex=60)
+        redis_client().set(SNAPSHOT_KEY, snapshot_to_json(snapshot.take(now=now), _WRITTEN), ex=60)
     except RedisError as error:
         log.warning("snapshot not published: %s", error)
 

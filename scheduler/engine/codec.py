@@ -8,7 +8,7 @@ has hundreds of devices and few kinds of boards.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -46,21 +46,47 @@ T = TypeVar("T")
 Row = list[Any]
 
 
-def snapshot_to_json(snapshot: Snapshot) -> bytes:
-    """The snapshot as compact JSON. Instants must carry a time zone."""
+def snapshot_to_json(snapshot: Snapshot, written: Written | None = None) -> bytes:
+    """The snapshot as compact JSON. Instants must carry a time zone.
+
+    ``written`` remembers the text of each table: one whose values are the same as last time is not written
+    again. The bytes are the same with and without it.
+    """
+    texts = Written() if written is None else written
+    parts = [
+        f'"v":{VERSION},"taken_at":{us(snapshot.taken_at)}',
+        texts.of("devices", snapshot.devices, lambda: _boards_and_devices(snapshot.devices)),
+        texts.of("nodes", snapshot.nodes, lambda: f'"nodes":{_text([_node_row(n) for n in snapshot.nodes])}'),
+        f'"demand":{_text(_demand_row(snapshot.demand))},"learned":{_text(_learned_row(snapshot.learned))}',
+    ]
+    for name, (row, _) in ROWS.items():
+        values = getattr(snapshot, name)
+        parts.append(texts.of(name, values, lambda: f'"{name}":{_text([row(one) for one in values])}'))  # noqa: B023 (called at once)
+    return ("{" + ",".join(parts) + "}").encode()
+
+
+class Written:
+    """The text of each table of the last snapshot, with the values it was written from."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[Sequence[Any], str]] = {}
+
+    def of(self, name: str, values: Sequence[Any], write: Callable[[], str]) -> str:
+        """The text of a table, written only when its values are others than before."""
+        known = self._texts.get(name)
+        if known is None or known[0] != values:
+            known = self._texts[name] = (values, write())
+        return known[1]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _boards_and_devices(devices: Sequence[Device]) -> str:
     boards: dict[tuple[Profile, ...], int] = {}
-    devices = [_device_row(d, boards.setdefault(d.profiles, len(boards))) for d in snapshot.devices]
-    document = {
-        "v": VERSION,
-        "taken_at": us(snapshot.taken_at),
-        "boards": [[_profile_row(p) for p in profiles] for profiles in boards],
-        "nodes": [_node_row(n) for n in snapshot.nodes],
-        "devices": devices,
-        "demand": _demand_row(snapshot.demand),
-        "learned": _learned_row(snapshot.learned),
-        **{name: [row(one) for one in getattr(snapshot, name)] for name, (row, _) in ROWS.items()},
-    }
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    rows = [_device_row(d, boards.setdefault(d.profiles, len(boards))) for d in devices]
+    return f'"boards":{_text([[_profile_row(p) for p in profiles] for profiles in boards])},"devices":{_text(rows)}'
 
 
 def snapshot_from_json(data: bytes) -> Snapshot:

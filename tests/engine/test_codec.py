@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.engine import snapshot_from_json, snapshot_to_json
+from scheduler.engine.codec import Written
 from scheduler.engine.demand import priced, seen
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.place.statistics import Form
@@ -109,3 +110,13 @@ def test_anything_else_is_refused_with_its_place(
 def test_noise_is_refused(data: bytes) -> None:
     with pytest.raises(BadSnapshot):
         snapshot_from_json(data)
+
+
+def test_what_was_written_before_is_written_the_same_again(full: Cluster) -> None:
+    written, first = Written(), full.snapshot()
+    full.request("three", "mps 125 4000", team="vision")
+    second = full.snapshot()
+
+    texts = [snapshot_to_json(one, written) for one in (first, second, first)]
+
+    assert texts == [snapshot_to_json(one) for one in (first, second, first)]
