@@ -9,10 +9,13 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.audit.services import record
+from portal.common import outbox
 from portal.common.errors import Conflict, Invalid, QuotaExceeded
 from portal.common.rows import Row, execute, fetch
+from portal.quotas.cohorts import cohorts_for
 from portal.quotas.models import Quota
 from portal.teams.models import Team
+from portal.teams.selectors import Rights
 from scheduler.engine.quota import Account
 
 
@@ -80,11 +83,31 @@ def _count(total: Counter[int], *, sign: int) -> None:
         )
 
 
+class Keep:
+    """Stands for "as it is" where None means something of its own."""
+
+
+KEEP = Keep()
+
+
 @transaction.atomic
 def set_quota(
-    *, team: Team, actor: User, guaranteed_milli: int, ceiling_milli: int | None, version: int, now: datetime
+    *,
+    team: Team,
+    actor: User,
+    guaranteed_milli: int,
+    ceiling_milli: int | None,
+    version: int,
+    now: datetime,
+    lending_milli: int | Keep | None = KEEP,
+    cohort_id: int | Keep | None = KEEP,
+    rights: Rights | None = None,
 ) -> Quota:
-    """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``."""
+    """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``.
+
+    ``rights`` are needed to put the team into a cohort: only one of those in ``cohorts_for``. A lending limit
+    that is kept shrinks with the guarantee.
+    """
     if guaranteed_milli < 0 or (ceiling_milli is not None and ceiling_milli < guaranteed_milli):
         raise Invalid(
             fields={"ceiling": _("The ceiling cannot be below the guarantee, and neither below zero.")}
@@ -94,15 +117,52 @@ def set_quota(
         raise Conflict(_("Somebody changed this quota since you opened it."))
     if ceiling_milli is not None and ceiling_milli < quota.used_milli:
         raise Invalid(fields={"ceiling": _("The team uses more than this now; release leases first.")})
-    before = {"guaranteed": quota.guaranteed_milli, "ceiling": quota.ceiling_milli}
+    before = _told(quota)
+    quota.lending_milli = _lending(quota, guaranteed_milli, lending_milli)
+    quota.cohort_id = _cohort(quota, team, cohort_id, rights)
     quota.guaranteed_milli, quota.ceiling_milli, quota.version = guaranteed_milli, ceiling_milli, version + 1
+    fields = ["guaranteed_milli", "ceiling_milli", "lending_milli", "cohort_id", "version"]
     try:
         with transaction.atomic():
-            quota.save(update_fields=["guaranteed_milli", "ceiling_milli", "version"])
+            quota.save(update_fields=fields)
     except IntegrityError as error:
         raise Invalid(fields={"ceiling": _("These figures contradict each other.")}) from error
-    record(actor, "quota.changed", team.slug, at=now, team_id=team.pk, before=before)
+    record(actor, "quota.changed", team.slug, at=now, team_id=team.pk, before=before, after=_told(quota))
+    outbox.add(outbox.RUN_CYCLE, key=f"quota-{quota.pk}", at=now)
+    outbox.nudge_on_commit(outbox.RUN_CYCLE)
     return quota
+
+
+def _told(quota: Quota) -> dict[str, int | None]:
+    """Return a quota's figures as the audit list keeps them."""
+    return {
+        "guaranteed": quota.guaranteed_milli,
+        "ceiling": quota.ceiling_milli,
+        "lending": quota.lending_milli,
+        "cohort": quota.cohort_id,
+    }
+
+
+def _lending(quota: Quota, guaranteed_milli: int, wanted: int | Keep | None) -> int | None:
+    """Return the new lending limit, or raise Invalid: nobody lends more than its guarantee."""
+    if isinstance(wanted, Keep):
+        return None if quota.lending_milli is None else min(quota.lending_milli, guaranteed_milli)
+    if wanted is not None and not 0 <= wanted <= guaranteed_milli:
+        raise Invalid(
+            fields={"lending": _("A team lends at most what it is guaranteed, and not below zero.")}
+        )
+    return wanted
+
+
+def _cohort(quota: Quota, team: Team, wanted: int | Keep | None, rights: Rights | None) -> int | None:
+    """Return the new cohort, or raise Invalid for one that this person may not put the team into."""
+    if isinstance(wanted, Keep) or wanted == quota.cohort_id:
+        return quota.cohort_id
+    if wanted is not None and (
+        rights is None or wanted not in {cohort.pk for cohort in cohorts_for(rights, team)}
+    ):
+        raise Invalid(fields={"cohort": _("Choose one of the cohorts on offer.")})
+    return wanted
 
 
 def lock_lineages(team_ids: Iterable[int]) -> None:
