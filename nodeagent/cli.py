@@ -39,7 +39,8 @@ MOST_HOST: Final = 1_000_000
 MOST_PLACE: Final = 60
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 EPILOG = """\
-Environment: BERTH_PORTAL_URL, BERTH_NODE, BERTH_STATE_DIR, BERTH_ENROL_TOKEN, BERTH_ENROL_TOKEN_FILE.
+Environment: BERTH_PORTAL_URL, BERTH_NODE, BERTH_STATE_DIR, BERTH_ENROL_TOKEN, BERTH_ENROL_TOKEN_FILE,
+BERTH_POWER_SAVING (1).
 Exit codes: 0 stopped, 2 wrong options, 3 no driver, 4 refused by the portal, 5 state folder unusable."""
 
 
@@ -87,6 +88,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--enrol-token-file", default=environ.get("BERTH_ENROL_TOKEN_FILE", ""), help="file with the token"
     )
     known.add_argument("--driver", choices=registry.NAMES, default="auto")
+    known.add_argument(
+        "--power-saving",
+        action="store_true",
+        default=environ.get("BERTH_POWER_SAVING", "") == "1",
+        help="let the portal lower the power limits of real cards while the node sleeps (needs root)",
+    )
     _add_host(known, environ)
     known.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     known.add_argument("--version", action="version", version=__version__)
@@ -175,7 +182,7 @@ async def _until_stopped(agent: Agent) -> None:
 
 def _driver(options: argparse.Namespace, state: Path) -> Driver:
     if options.driver != "simulated":
-        return registry.open_nvml()
+        return registry.open_nvml(may_limit_power=options.power_saving)
     spec = build(options.node, _spec(options), seed=options.seed, reboots=_reboots(options, state))
     return registry.open_simulated(options.node, state, spec, boot_clock, options.seed)
 

@@ -13,7 +13,7 @@ from nodeagent.protocol.limits import MODES, SEVERITIES
 from nodeagent.protocol.messages import DeviceFact, HealthFact
 
 MOST_DEVICES: Final = 64
-VERBS: Final = ("observe", "create", "destroy", "mig")
+VERBS: Final = ("observe", "create", "destroy", "mig", "sleep", "wake")
 DEMO: Final[dict[str, dict[str, Any]]] = {
     "gpu-01": {"boards": [{"board": "h100-80gb", "count": 8, "modes": ["mig", "exclusive"]}]},
     "gpu-02": {"boards": [{"board": "a100-80gb", "count": 8, "modes": ["mig", "exclusive"]}]},

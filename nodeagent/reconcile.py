@@ -14,6 +14,7 @@ from nodeagent.drivers.base import Driver
 from nodeagent.goals import newest, require_current, why_ended
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
+from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.steps import Outcome, Refusal, Step, find, read_partitions
 from nodeagent.works import (
@@ -54,6 +55,7 @@ class Reconciler:
         self.changed = True
         self.ledger = Ledger(journal, driver.boot_id(), driver.version)
         self.works = self.ledger.works
+        self.power = PowerMind(driver)
         self._unwritten: Desired | None = None
         self._rewrite_at = 0
         self._reported: dict[int, tuple[Key, ...]] = {}
@@ -84,6 +86,7 @@ class Reconciler:
         for work in fresh:
             self._check_places(work)
         self._wanted, self.changed = set(wanted), True
+        self.power.want(desired.power)
         if not self.ledger.take(fresh, [*ended, *moved], desired.epoch, desired.revision):
             self._unwritten, self._rewrite_at = desired, now + REWRITE_AFTER_NS
             return
@@ -130,9 +133,16 @@ class Reconciler:
     def next_wake(self) -> int | None:
         """Return when ``tick`` or a postponed step is due next, None when nothing is."""
         times = [work.deadline for work in self.works.values() if work.phase in HELD]
-        times += [place.retry_at for work, place in self._open() if place.slot.device not in self.busy]
+        times += [
+            place.retry_at
+            for work, place in self._open()
+            if place.slot.device not in self.busy and (self.power.is_ready or work.phase == DRAINING)
+        ]
         if self._unwritten is not None:
             times.append(self._rewrite_at)
+        retry_at = self.power.next_wake(is_free=self._holds_nothing())
+        if retry_at is not None and not self.busy:
+            times.append(retry_at)
         return min(times, default=None)
 
     def _open(self) -> list[tuple[Work, Place]]:
@@ -156,12 +166,28 @@ class Reconciler:
             if work.phase == DRAINING and not place.is_cleared and place.retry_at <= now:
                 kill = work.drain_at is None or now >= work.drain_at + work.grace_s * NS
                 return Step("clear", device, work, place, kill=kill, spared=self._held(device, place))
+        if not self.power.is_ready:
+            return None
         for work, place in self._on.get(device, ()):
             if work.phase == PREPARING and not place.is_made and place.retry_at <= now:
                 step = self._step_for(work, place, now)
                 if step is not None:
                     return step
         return None
+
+    def next_power(self, now: int) -> str:
+        """Return the power state to bring about now, "" for none; carried out like a step, then settled."""
+        goal = self.power.next(is_free=self._holds_nothing(), now=now)
+        return "" if goal == ASLEEP and self.busy else goal
+
+    def settle_power(self, goal: str, outcome: PowerOutcome, now: int) -> None:
+        """Take the result of a change of power into account."""
+        if self.power.settle(goal, outcome, now):
+            self.changed = True
+
+    def _holds_nothing(self) -> bool:
+        """Say whether no lease is on the node, none is being cleaned up, and nothing foreign stands there."""
+        return all(work.phase == GONE for work in self.works.values()) and not any(self.facts.values())
 
     def _held(self, device: str, but: Place) -> frozenset[str]:
         """Return the partitions of a device that other places hold."""

@@ -195,6 +195,8 @@ class Session:
                 leases=leases,
                 partitions=self._reconciler.partition_facts(),
                 health=self._reconciler.health_facts(),
+                power=self._reconciler.power.state,
+                power_note=self._reconciler.power.note,
             )
         )
         return True

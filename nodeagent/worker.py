@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from nodeagent.drivers.base import Driver, Reading
+from nodeagent.power import change_power
 from nodeagent.protocol.messages import Desired, HealthFact
 from nodeagent.reconcile import Reconciler
 from nodeagent.steps import Step, carry_out, read_partitions
@@ -64,12 +65,32 @@ class Worker:
     def drive(self) -> None:
         """Do, or set going, everything that can be done now."""
         self.reconciler.tick(self._clock())
+        self._power()
         for device in self.reconciler.devices:
             if self._threads is None:
                 self._work_through(device)
             else:
                 self._set_going(device)
         self._announce()
+
+    def _power(self) -> None:
+        """Let the node sleep or wake it, where that is due; off the loop where the driver is slow."""
+        goal = self.reconciler.next_power(self._clock())
+        if not goal:
+            return
+        if self._threads is None:
+            self.reconciler.settle_power(goal, change_power(self._driver, goal), self._clock())
+            return
+        self.reconciler.power.is_busy = True
+        job = asyncio.get_running_loop().create_task(self._power_off_loop(goal))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _power_off_loop(self, goal: str) -> None:
+        outcome = await self._call(partial(change_power, self._driver, goal))
+        self.reconciler.settle_power(goal, outcome, self._clock())
+        self._announce()
+        self._poked.set()
 
     def close(self) -> None:
         """Stop taking work; a step in progress finishes, leases stay as they are."""

@@ -74,7 +74,7 @@ class Reading:
 
 
 class Driver(Protocol):
-    """Nine verbs, and three that sharing needs: ``set_mig_mode``, ``attach`` and ``detach``.
+    """Nine verbs, three that sharing needs (``set_mig_mode``, ``attach``, ``detach``), two for energy.
 
     Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
     version cannot do it at all. Calls may block when ``is_blocking``; calls for different devices
@@ -142,4 +142,15 @@ class Driver(Protocol):
 
     def detach(self, partition: str, *, kill: bool) -> None:
         """Ask the tenant's processes to stop, or end them; safe to repeat and on what is gone."""
+        ...
+
+    def power(self) -> str:
+        """Return "awake" or "asleep" as read now, "unsupported" where nodes cannot sleep, "" when unknown."""
+        ...
+
+    def set_power(self, *, asleep: bool) -> None:
+        """Let all devices of the node sleep, or wake them; safe to repeat.
+
+        Raises IN_USE while a process is on a device, NotOfferedError where this cannot be done at all.
+        """
         ...

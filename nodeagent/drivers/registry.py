@@ -25,13 +25,16 @@ def open_simulated(node: str, state: Path, spec: NodeSpec, clock: Callable[[], i
     )
 
 
-def open_nvml() -> Driver:
-    """Return the driver for NVIDIA cards; raises DriverUnavailableError when there are none."""
+def open_nvml(*, may_limit_power: bool = False) -> Driver:
+    """Return the driver for NVIDIA cards; raises DriverUnavailableError when there are none.
+
+    ``may_limit_power`` lets it lower the cards' power limits while the node sleeps.
+    """
     try:
         module: Any = import_module("nodeagent.drivers.nvml.driver")
     except ImportError as no:
         raise DriverUnavailableError("the Python package nvidia-ml-py is not installed") from no
-    return cast(Driver, module.NvmlDriver(host_boot_id()))
+    return cast(Driver, module.NvmlDriver(host_boot_id(), may_limit_power=may_limit_power))
 
 
 def host_boot_id() -> str:

@@ -9,6 +9,8 @@ T = TypeVar("T")
 MODES: Final = ("exclusive", "mig", "mps", "memlimit", "timeslice")
 PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
 SEVERITIES: Final = ("info", "warning", "critical")
+POWERS: Final = ("awake", "asleep")
+POWER_STATES: Final = ("", *POWERS, "unsupported")
 
 TEXT_DEFAULT: Final = 200
 TEXT: Final[dict[str, int]] = {
@@ -22,6 +24,8 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "DesiredSlot.mode": MODES,
     "LeaseReport.phase": PHASES,
     "HealthFact.severity": SEVERITIES,
+    "Desired.power": POWERS,
+    "Report.power": POWER_STATES,
 }
 
 WHOLE_DEFAULT: Final = (0, 2**53 - 1)

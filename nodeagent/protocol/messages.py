@@ -138,12 +138,17 @@ class DesiredLease:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The node's whole desired state: what is not in it must be drained and removed."""
+    """The node's whole desired state: what is not in it must be drained and removed.
+
+    ``power`` is whether the node should be awake or asleep; a node with leases is awake, whatever it says.
+    It is sent only to agents whose reports name their own power state: older ones refuse the field.
+    """
 
     node: str
     epoch: int
     revision: int
     leases: tuple[DesiredLease, ...]
+    power: str = "awake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,12 @@ class HealthFact:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the agent re-read after its last round. ``seq`` rises per boot id."""
+    """What the agent re-read after its last round. ``seq`` rises per boot id.
+
+    ``power`` is "awake" or "asleep" as read, "unsupported" where the node cannot sleep, "" when unknown;
+    ``power_note`` says why it is not what was wanted. A portal older than these fields refuses an agent that
+    sends them: bring the portal up to date first.
+    """
 
     epoch: int
     boot_id: str
@@ -208,6 +218,8 @@ class Report:
     leases: tuple[LeaseReport, ...]
     partitions: tuple[PartitionFact, ...]
     health: tuple[HealthFact, ...] = ()
+    power: str = ""
+    power_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.journal import Journal
+from nodeagent.power import change_power
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
 from nodeagent.reconcile import Reconciler
@@ -70,16 +71,20 @@ class SimulatedNode:
     def share(self, mode: str, milli: int, memory_mib: int, device: int = 0) -> DesiredSlot:
         return DesiredSlot(self.device(device), mode, 0, 0, milli, memory_mib)
 
-    def desire(self, *leases: DesiredLease, node: str = "gpu-01", epoch: int = 1) -> Desired:
+    def desire(
+        self, *leases: DesiredLease, node: str = "gpu-01", epoch: int = 1, power: str = "awake"
+    ) -> Desired:
         """Take a new desired state and carry it out as far as time allows."""
         self.revision += 1
-        desired = Desired(node, epoch, self.revision, leases)
+        desired = Desired(node, epoch, self.revision, leases, power)
         self.mind.accept(desired, self.time.now)
         self.work()
         return desired
 
     def work(self) -> None:
         self.mind.tick(self.time.now)
+        if goal := self.mind.next_power(self.time.now):
+            self.mind.settle_power(goal, change_power(self.driver, goal), self.time.now)
         for device in self.mind.devices:
             while (step := self.mind.next_step(device, self.time.now)) is not None:
                 self.mind.settle(step, carry_out(self.driver, step), self.time.now)

@@ -18,6 +18,7 @@ from nodeagent.drivers.base import (
 )
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
 from nodeagent.drivers.nvml.facts import ask, device_fact, health_of, instance_facts, text
+from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.topology import seats
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact
 
@@ -30,8 +31,11 @@ class NvmlDriver:
     name = "nvml"
     is_blocking = True
 
-    def __init__(self, boot_id: str, library: Any = pynvml) -> None:
-        """Open NVML; raises DriverUnavailableError when there is no driver or no card."""
+    def __init__(self, boot_id: str, library: Any = pynvml, *, may_limit_power: bool = False) -> None:
+        """Open NVML; raises DriverUnavailableError when there is no driver or no card.
+
+        ``may_limit_power``: the operator lets the agent lower power limits while the node sleeps.
+        """
         self._nvml = library
         self._boot_id = boot_id
         try:
@@ -48,6 +52,7 @@ class NvmlDriver:
             self._learn(index)
         for uuid, seat in seats(library, self._handles).items():
             self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
+        self._limits = PowerLimits(library, self._handles, is_allowed=may_limit_power)
 
     def boot_id(self) -> str:
         """Return the boot of the host."""
@@ -124,6 +129,17 @@ class NvmlDriver:
 
     def detach(self, partition: str, *, kill: bool) -> None:
         """Nothing to stop: this version ends no processes, it waits until the card lists none."""
+
+    def power(self) -> str:
+        """Return whether the cards stand at their lowest power limit."""
+        return self._limits.state()
+
+    def set_power(self, *, asleep: bool) -> None:
+        """Lower the power limits of all cards, or put them back."""
+        if asleep:
+            self._limits.lower()
+        else:
+            self._limits.restore()
 
     def _learn(self, index: int) -> None:
         handle = ask(self._nvml, "nvmlDeviceGetHandleByIndex", index)

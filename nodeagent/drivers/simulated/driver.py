@@ -1,4 +1,4 @@
-"""The simulated driver: twelve verbs over simulated cards, kept in a file of the state folder."""
+"""The simulated driver: fourteen verbs over simulated cards, kept in a file of the state folder."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class SimulatedDriver:
         self._boot_id = boot_id
         self._cards = {fact.uuid: self._new_card(fact) for fact in devices}
         self._where: dict[str, str] = {}
+        self._is_asleep = False
         self._energy_mj = dict.fromkeys(self._cards, 0.0)
         self._energy_at: int | None = None
         self._file = HardwareFile(state / "hardware.jsonl")
@@ -81,6 +82,8 @@ class SimulatedDriver:
         self._enter("create")
         card = self._present(device)
         self.faults.refuse("create")
+        if self._is_asleep:
+            raise NvmlLikeError(errors.INVALID_ARGUMENT, "the node sleeps: wake it first")
         if shape.mode == "mig":
             return self._create_instance(card, shape.profile, position)
         part = card.new_part(shape, owner)
@@ -128,7 +131,9 @@ class SimulatedDriver:
     def metrics(self) -> Reading:
         """Measure everything at this instant."""
         now = self._clock()
-        readings = [measure(card, self._seed, now / 1e9) for card in self._cards.values()]
+        readings = [
+            measure(card, self._seed, now / 1e9, is_asleep=self._is_asleep) for card in self._cards.values()
+        ]
         devices = tuple(sample for sample, _ in readings)
         elapsed_s = 0.0 if self._energy_at is None else (now - self._energy_at) / 1e9
         self._energy_at = now
@@ -184,6 +189,23 @@ class SimulatedDriver:
         del card.tenants[partition]
         self._file.append({"op": "out", "partition": partition})
 
+    def power(self) -> str:
+        """Return whether the simulated host sleeps."""
+        return "asleep" if self._is_asleep else "awake"
+
+    def set_power(self, *, asleep: bool) -> None:
+        """Sleep with nothing on any device, or wake; takes as long as the latency of "sleep" and "wake"."""
+        if asleep == self._is_asleep:
+            return
+        verb = "sleep" if asleep else "wake"
+        self._enter(verb)
+        self.faults.refuse(verb)
+        if asleep and any(card.tenants for card in self._cards.values()):
+            raise NvmlLikeError(errors.IN_USE, "a process is on a device")
+        self.metrics()  # what was drawn until now counts as drawn in the state that ends
+        self._is_asleep = asleep
+        self._file.append({"op": "power", "asleep": asleep})
+
     def lose(self, device: str) -> None:
         """Let a GPU fall off the bus (XID 79), until the next reboot."""
         self._card(device).gpu.is_lost = True
@@ -191,6 +213,7 @@ class SimulatedDriver:
     def reboot(self, boot_id: str) -> None:
         """Restart the simulated host: partitions are gone, MIG mode stays only where boards remember it."""
         self._boot_id = boot_id
+        self._is_asleep = False
         self._where.clear()
         for card in self._cards.values():
             card.parts.clear()
@@ -293,6 +316,9 @@ class SimulatedDriver:
 
     def _replay(self, change: dict[str, Any]) -> None:
         """Repeat one remembered change; lines about devices that were taken out are skipped."""
+        if change["op"] == "power":
+            self._is_asleep = change["asleep"]
+            return
         op, device = change["op"], change.get("device") or self._where.get(change.get("partition", ""))
         card = self._cards.get(device or "")
         if card is None:
@@ -340,6 +366,8 @@ class SimulatedDriver:
 
     def _compact(self) -> None:
         lines: list[dict[str, Any]] = [{"op": "boot", "boot_id": self._boot_id}]
+        if self._is_asleep:
+            lines.append({"op": "power", "asleep": True})
         for uuid, card in self._cards.items():
             lines.append({"op": "mig", "device": uuid, "on": card.gpu.mig_enabled})
             for i in card.gpu.instances.values():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeagent.drivers.base import PartitionSample, Shape
 from nodeagent.drivers.simulated.cards import Card
 from nodeagent.drivers.simulated.load import Load, load_at
 from nodeagent.protocol.messages import DeviceSample
 
 AT_REST = Load(0.0, 0.0)
+# What a sleeping host's boards draw of their idle power. An assumption of the simulation, not a measured figure.
+ASLEEP_PART = 0.1
 
 
-def measure(card: Card, seed: int, at_s: float) -> tuple[DeviceSample, list[PartitionSample]]:
+def measure(
+    card: Card, seed: int, at_s: float, *, is_asleep: bool = False
+) -> tuple[DeviceSample, list[PartitionSample]]:
     """Return the sample of a device and of each partition on it at one instant."""
     if card.gpu.is_lost:
         return DeviceSample(card.fact.uuid, None, None, None, None, None, "unavailable"), []
@@ -20,7 +26,8 @@ def measure(card: Card, seed: int, at_s: float) -> tuple[DeviceSample, list[Part
     samples = [_sample(card, uuid, *shapes[uuid], loads[uuid]) for uuid in shapes]
     busy = min(100.0, sum(weight * load.util_percent for weight, load in weighted))
     used = sum(sample.memory_used_mib or 0 for sample in samples)
-    return _device(card, busy, used, seed, at_s), samples
+    device = _device(card, busy, used, seed, at_s)
+    return (_asleep(card, device) if is_asleep else device), samples
 
 
 def source(card: Card) -> str:
@@ -67,6 +74,14 @@ def _sample(card: Card, uuid: str, start: int, shape: Shape, load: Load) -> Part
         memory_mib=shape.memory_mib,
         source=origin,
     )
+
+
+def _asleep(card: Card, awake: DeviceSample) -> DeviceSample:
+    """Return the sample of a device whose host sleeps: a part of its idle power, nothing at work."""
+    idle_w = card.board.idle_w
+    power_w = None if idle_w is None or awake.power_w is None else round(idle_w * ASLEEP_PART, 1)
+    cool = None if awake.temperature_c is None else min(awake.temperature_c, 25.0)
+    return replace(awake, power_w=power_w, temperature_c=cool)
 
 
 def _device(card: Card, busy: float, used_mib: int, seed: int, at_s: float) -> DeviceSample:
