@@ -107,12 +107,21 @@ class Member(Shape):
     since = s.DateTimeField()
 
 
+class CohortName(Shape):
+    """A cohort by name."""
+
+    id = s.IntegerField()
+    name = s.CharField()
+
+
 class QuotaAnswer(Shape):
     """A team's right to GPU share, in thousandths of a reference GPU."""
 
     guaranteed_milli = s.IntegerField()
     ceiling_milli = s.IntegerField(allow_null=True)
     used_milli = s.IntegerField()
+    lending_milli = s.IntegerField(allow_null=True, help_text="The most it lends; null: all it does not use.")
+    cohort = CohortName(allow_null=True)
     version = s.IntegerField()
 
 

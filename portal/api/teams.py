@@ -45,6 +45,12 @@ class QuotaBody(Body):
 
     guaranteed_milli = Whole(least=0, most=MOST_MILLI)
     ceiling_milli = Whole(least=0, most=MOST_MILLI, allow_null=True)
+    lending_milli = Whole(
+        least=0, most=MOST_MILLI, allow_null=True, required=False, help_text="Left out: as it is; null: all."
+    )
+    cohort_id = Whole(
+        least=1, most=2**63 - 1, allow_null=True, required=False, help_text="Left out: as it is; null: none."
+    )
 
 
 class MemberBody(Body):
@@ -167,7 +173,7 @@ class OneQuota(Endpoint):
         refusals=(400, 404, 409, 412, 415, 422, 428), tag=TAG,
     )  # fmt: skip
     def put(self, request: Request, slug: str) -> Response:
-        """Set a team's guarantee and ceiling: an admin of a team above, or an operator."""
+        """Set guarantee, ceiling, lending limit and cohort: an admin of a team above, or an operator."""
         team = visible_team(self.rights, slug)
         if not may_set_quota(self.rights, team):
             raise Forbidden(_("An admin of a team above decides on this quota."))
@@ -179,7 +185,9 @@ class OneQuota(Endpoint):
         if tag.strip() != f'"{version}"':
             raise PreconditionFailed
         try:
-            set_quota(team=team, actor=self.person, version=version, now=timezone.now(), **values)
+            set_quota(
+                team=team, actor=self.person, rights=self.rights, version=version, now=timezone.now(), **values
+            )  # fmt: skip
         except Conflict as error:
             raise PreconditionFailed from error
         return _quota_answer(team)
@@ -236,11 +244,13 @@ def member_row(row: Membership) -> Row:
 
 
 def _quota_answer(team: Team) -> Response:
-    row = Quota.objects.filter(team=team).first() or Quota(team=team)
+    row = Quota.objects.select_related("cohort").filter(team=team).first() or Quota(team=team)
     body: dict[str, Any] = {
         "guaranteed_milli": row.guaranteed_milli,
         "ceiling_milli": row.ceiling_milli,
         "used_milli": row.used_milli,
+        "lending_milli": row.lending_milli,
+        "cohort": None if row.cohort is None else {"id": row.cohort.pk, "name": row.cohort.name},
         "version": row.version,
     }
     return Response(body, headers={"ETag": f'"{row.version}"'})

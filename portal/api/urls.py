@@ -7,7 +7,19 @@ from django.urls import URLPattern, URLResolver, include, path, re_path, registe
 from django.urls.converters import IntConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from portal.api import accounting, catalog, fallback, fleet, invoices, leases, people, requests, teams
+from portal.api import (
+    accounting,
+    catalog,
+    fallback,
+    fleet,
+    invoices,
+    leases,
+    people,
+    policies,
+    quotas,
+    requests,
+    teams,
+)
 
 
 class ShortNumber(IntConverter):
@@ -25,6 +37,24 @@ v1: list[URLPattern | URLResolver] = [
     path("teams/<str:slug>/members/", teams.Members.as_view(), name="members"),
     path("teams/<str:slug>/members/<str:username>/<str:role>/", teams.OneMember.as_view(), name="member"),
     path("teams/<str:slug>/quota/", teams.OneQuota.as_view(), name="quota"),
+    path("teams/<str:slug>/priority/", quotas.PriorityGrants.as_view(), name="priority-grants"),
+    path(
+        "teams/<str:slug>/priority/<short_number:key>/revoke/",
+        quotas.RevokePriority.as_view(),
+        name="revoke-priority",
+    ),
+    path("cohorts/", quotas.Cohorts.as_view(), name="cohorts"),
+    path("cohorts/<short_number:key>/", quotas.OneCohort.as_view(), name="cohort"),
+    path("policies/", policies.Policies.as_view(), name="policies"),
+    path("policies/check/", policies.Check.as_view(), name="check-policy"),
+    path("policies/<short_number:version>/", policies.OnePolicy.as_view(), name="policy"),
+    path("policies/<short_number:version>/activate/", policies.Activate.as_view(), name="activate-policy"),
+    path("policies/<short_number:version>/roll-back/", policies.RollBack.as_view(), name="roll-back-policy"),
+    path(
+        "policies/<short_number:version>/diff/<short_number:other>/",
+        policies.Diff.as_view(),
+        name="compare-policies",
+    ),
     path("teams/<str:slug>/spend/", teams.Spend.as_view(), name="spend"),
     path("flavors/", catalog.Flavors.as_view(), name="flavors"),
     path("flavors/<str:slug>/", catalog.OneFlavor.as_view(), name="flavor"),

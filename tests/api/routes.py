@@ -16,6 +16,9 @@ from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device
 from portal.leases.services import RequestSpec, submit_request
 from portal.notifications.services import notify
+from portal.policies.services import save_policy
+from portal.quotas.cohorts import create_cohort
+from portal.quotas.grants import give_priority
 from tests.portal.builders import World
 
 MISSING = {
@@ -31,6 +34,10 @@ MISSING = {
     "month": "2001-01",
     "key": "9-9-9",
     "token": "999999999",
+    "policy": "999999999",
+    "draft": "999999999",
+    "cohort": "999999999",
+    "grant": "999999999",
 }
 
 
@@ -55,6 +62,12 @@ class Route:
 
 
 ASK = {"flavor": "h100-1g-10gb", "duration_s": 3600}
+GRANT = {
+    "steps": 5,
+    "starts_at": "2900-01-01T00:00:00Z",
+    "ends_at": "2900-01-02T00:00:00Z",
+    "reason": "paper deadline",
+}
 ROUTES = (
     Route("GET", "me/"),
     Route("GET", "teams/"),
@@ -72,6 +85,21 @@ ROUTES = (
         True,
         {"If-Match": '"1"'},
     ),
+    Route("GET", "teams/{team}/priority/", is_foreign=True),
+    Route("POST", "teams/{team}/priority/", "alice", GRANT, 201, True),
+    Route("POST", "teams/{team}/priority/{grant}/revoke/", "alice", None, 200, True),
+    Route("GET", "cohorts/", "operator"),
+    Route("POST", "cohorts/", "operator", {"name": "another"}, 201),
+    Route("GET", "cohorts/{cohort}/", "operator", is_foreign=True),
+    Route("PUT", "cohorts/{cohort}/", "operator", {"name": "renamed"}, 200, True),
+    Route("DELETE", "cohorts/{cohort}/", "operator", None, 204, True),
+    Route("GET", "policies/", "operator"),
+    Route("POST", "policies/", "operator", {"name": "next", "body": {"depth": 5}, "based_on": 1}, 201),
+    Route("POST", "policies/check/", "operator", {"body": {"depth": 5}, "preview": True}),
+    Route("GET", "policies/{policy}/", "operator", is_foreign=True),
+    Route("POST", "policies/{draft}/activate/", "operator", {"based_on": 1}, 200, True),
+    Route("POST", "policies/{draft}/roll-back/", "operator", {"based_on": 1}, 201, True),
+    Route("GET", "policies/{policy}/diff/{draft}/", "operator", is_foreign=True),
     Route("GET", "teams/{team}/spend/", is_foreign=True),
     Route("GET", "flavors/"),
     Route("GET", "flavors/{flavor}/"),
@@ -164,4 +192,24 @@ def scene(world: World) -> dict[str, str]:
         "last_month": f"{before.starts_at:%Y-%m}",
         "key": line.key,
         "token": str(row.pk),
+        **_rules(world),
     }
+
+
+def _rules(world: World) -> dict[str, str]:
+    """Return the names of a policy in force, a draft, an empty cohort and a priority grant of bob's team."""
+    operator, rights = world.user("operator"), world.rights("operator")
+    made = [
+        save_policy(
+            actor=operator, rights=rights, name="rules", body=body, note="", based_on=before, is_active=not before,
+            now=world.now,
+        )
+        for body, before in (({}, 0), ({"depth": 3}, 1))
+    ]  # fmt: skip
+    cohort = create_cohort(actor=operator, rights=rights, name="shared", now=world.now)
+    grant = give_priority(
+        team=world.team("perception"), actor=operator, rights=rights, steps=1, starts_at=world.now,
+        ends_at=world.now + timedelta(days=1), reason="paper deadline", now=world.now,
+    )  # fmt: skip
+    policy, draft = (str(row.version) for row in made)
+    return {"policy": policy, "draft": draft, "cohort": str(cohort.pk), "grant": str(grant.pk)}

@@ -1,0 +1,114 @@
+"""The shapes of answers about policies, cohorts and priority, for the schema."""
+
+from __future__ import annotations
+
+from rest_framework import serializers as s
+
+from portal.api.answers import Shape
+
+
+class PolicyRow(Shape):
+    """A version of the rules."""
+
+    version = s.IntegerField()
+    name = s.CharField()
+    is_active = s.BooleanField()
+    note = s.CharField(allow_blank=True)
+    made_by = s.CharField(allow_null=True, help_text="Sign-in name; null is Berth itself.")
+    based_on = s.IntegerField(allow_null=True)
+    created_at = s.DateTimeField()
+    activated_at = s.DateTimeField(allow_null=True, help_text="When it was last put in force.")
+
+
+class PolicyFault(Shape):
+    """Why a stored version cannot decide a turn."""
+
+    field = s.CharField(allow_blank=True)
+    code = s.CharField()
+    detail = s.CharField()
+
+
+class PolicyAnswer(PolicyRow):
+    """A version with its rules; where `faults` is not empty, an earlier version decides instead."""
+
+    body = s.JSONField(help_text="Every rule, see docs/policies.md.")
+    faults = PolicyFault(many=True)
+
+
+class PolicyChange(Shape):
+    """A rule in which two policies differ, in words."""
+
+    rule = s.CharField(help_text="Dotted key in the body.")
+    name = s.CharField(help_text="The rule as people read it.")
+    was = s.ListField(child=s.CharField())
+    now = s.ListField(child=s.CharField())
+
+
+class PolicyMoved(Shape):
+    """A waiting request whose lot would change; position 0 is a start now."""
+
+    request = s.CharField()
+    name = s.CharField(allow_blank=True)
+    team = s.CharField()
+    position_was = s.IntegerField()
+    position_now = s.IntegerField()
+
+
+class PolicyTried(Shape):
+    """One turn on the last published picture, played with the policy in force and with the other one."""
+
+    taken_at = s.DateTimeField()
+    waiting = s.IntegerField()
+    looked_at = s.IntegerField(help_text="So many from the head of the queue were looked at.")
+    would_start = PolicyMoved(many=True)
+    would_not_start = PolicyMoved(many=True)
+    sooner = PolicyMoved(many=True)
+    later = PolicyMoved(many=True)
+    counts = s.DictField(child=s.IntegerField())
+    preemptions_was = s.IntegerField()
+    preemptions_now = s.IntegerField()
+
+
+class PolicyChecked(Shape):
+    """A body that can decide a turn, with every rule named, and what it would change."""
+
+    body = s.JSONField()
+    changes = PolicyChange(many=True)
+    preview = PolicyTried(allow_null=True, help_text="Null: not asked for, or no picture to try it on.")
+
+
+class CohortMember(Shape):
+    """A team of a cohort, in weighted thousandths of a reference GPU."""
+
+    team = s.SlugField()
+    name = s.CharField()
+    guaranteed_milli = s.IntegerField()
+    used_milli = s.IntegerField()
+    borrowed_milli = s.IntegerField()
+    lending_milli = s.IntegerField(allow_null=True, help_text="The most it lends; null: all it does not use.")
+    lendable_milli = s.IntegerField(help_text="What it could lend now.")
+
+
+class CohortAnswer(Shape):
+    """Teams that lend each other what they do not use of their guarantees."""
+
+    id = s.IntegerField()
+    name = s.CharField()
+    borrowed_milli = s.IntegerField()
+    lendable_milli = s.IntegerField()
+    members = CohortMember(many=True)
+
+
+class PriorityGrantAnswer(Shape):
+    """A team's requests go before others by so many steps, for a time."""
+
+    id = s.IntegerField()
+    team = s.SlugField()
+    steps = s.IntegerField()
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+    reason = s.CharField()
+    state = s.ChoiceField(["to_come", "in_force", "over", "revoked"])
+    made_by = s.CharField(allow_null=True)
+    created_at = s.DateTimeField()
+    revoked_at = s.DateTimeField(allow_null=True)
