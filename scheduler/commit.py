@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from psycopg.types.range import Int8Range, TimestamptzRange
 
 from portal.audit.services import record
@@ -25,8 +25,9 @@ from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
 from portal.leases.states import LeaseState, RequestState
 from portal.quotas import services as quotas
 from portal.teams.models import Team
+from scheduler import book
 from scheduler.engine.model import SHARED_MODES, Grant, Repartition, Slot, Snapshot, Wait
-from scheduler.parts import held_until, parts_of
+from scheduler.parts import parts_of
 
 log = logging.getLogger(__name__)
 _REQUESTS = Rows(LeaseRequest, "team", "flavor")
@@ -43,7 +44,7 @@ def grants(found: Sequence[Grant], *, policy_version: int, now: datetime, snapsh
     made = _together(plain, policy_version, now, snapshot) + _one_by_one(
         shared, policy_version, now, snapshot
     )
-    raise_revision([lease.node_id for lease in made])
+    raise_revision([lease.node_id for lease in made if lease.state != LeaseState.BOOKED])
     announce(made, at=now)
     return made
 
@@ -92,9 +93,10 @@ def _one_by_one(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Sn
 
 
 def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
-    quotas.reserve([(_team(request), grant.cost_milli) for grant, request in pairs])
+    quotas.reserve([(_team(r), grant.cost_milli) for grant, r in pairs if grant.starts_at is None])
     devices = {device.id: device for device in snapshot.devices}
     parts = [(grant, request, part) for grant, request in pairs for part in parts_of(grant, devices)]
+    held = {r.pk: book.times(grant, r.remaining_s, snapshot, now=now) for grant, r in pairs}
     leases = Lease.objects.bulk_create(
         [
             Lease(
@@ -103,7 +105,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
                 user_id=request.author_id,
                 flavor=request.flavor,
                 node_id=part.node_id,
-                state=LeaseState.PREPARING,
+                state=held[request.pk].state,
                 generation=request.attempts + 1,
                 part=part.number,
                 count=len(part.slots),
@@ -114,16 +116,20 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
                 load_pattern=request.load_pattern,
                 is_preemptible=request.is_preemptible,
                 price_milli=request.price_milli,
-                starts_at=now,
-                not_after=held_until(grant, request.remaining_s, snapshot, now=now),
+                starts_at=held[request.pk].starts_at,
+                not_after=held[request.pk].until,
                 cut_by=grant.cut_by,
             )
             for grant, request, part in parts
         ]
     )
-    note_events([(lease.pk, LeaseState.BOOKED) for lease in leases], LeaseState.PREPARING, at=now)
+    booked = [lease.pk for lease in leases if lease.state == LeaseState.BOOKED]
+    begun = [lease.pk for lease in leases if lease.state != LeaseState.BOOKED]
+    note_events([(pk, "") for pk in booked], LeaseState.BOOKED, at=now)
+    note_events([(pk, LeaseState.BOOKED) for pk in begun], LeaseState.PREPARING, at=now)
+    book.make_room([grant for grant, _request in pairs])
     Placement.objects.bulk_create(
-        _placement(slot, lease, now, lease.not_after, snapshot)
+        _placement(slot, lease, snapshot)
         for lease, (_grant, _request, part) in zip(leases, parts, strict=True)
         for slot in part.slots
     )
@@ -135,8 +141,8 @@ def _team(request: LeaseRequest) -> Team:
     return request.team
 
 
-def _placement(slot: Slot, lease: Lease, now: datetime, until: datetime, snapshot: Snapshot) -> Placement:
-    period = TimestamptzRange(now, until)
+def _placement(slot: Slot, lease: Lease, snapshot: Snapshot) -> Placement:
+    period = TimestamptzRange(lease.starts_at, lease.not_after)
     if slot.mode in SHARED_MODES:
         host = _host(slot, lease, period, snapshot)
         return Placement(
@@ -169,11 +175,18 @@ def _placement(slot: Slot, lease: Lease, now: datetime, until: datetime, snapsho
 
 
 def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot) -> Placement:
-    """Return the device's host placement for this mode, made when there is none, with the share counted in."""
+    """Return the device's host placement for this mode and time, made when there is none, with the share counted in.
+
+    What a share is booked in counts as taken from the booking on: the sums know no time, which is the safe side.
+    """
     device = next(d for d in snapshot.devices if d.id == slot.device_id)
-    host = Placement.objects.filter(
+    hosts = Placement.objects.filter(
         device_id=slot.device_id, is_live=True, lease__isnull=True, mode=slot.mode
-    ).first()
+    )
+    meant = Q(period__overlap=period)
+    if lease.state != LeaseState.BOOKED:  # one that outlasts its period is held all the same
+        meant |= Q(period__startswith__lte=period.lower)
+    host = hosts.filter(meant).order_by("period").first()
     if host is None:
         host = Placement.objects.create(
             lease=None,
@@ -190,8 +203,10 @@ def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot
         SharedHost.objects.create(
             placement=host, memory_mib=slot.board_memory_mib, max_clients=device.max_clients
         )
-    elif host.period.upper < period.upper:
-        host.period = TimestamptzRange(host.period.lower, period.upper)
+    elif host.period.lower > period.lower or host.period.upper < period.upper:
+        host.period = TimestamptzRange(
+            min(host.period.lower, period.lower), max(host.period.upper, period.upper)
+        )
         host.save(update_fields=["period"])
     SharedHost.objects.filter(pk=host.pk).update(
         used_share_milli=F("used_share_milli") + slot.share_milli,
@@ -240,3 +255,4 @@ def impossible(found: Sequence[Wait], *, now: datetime) -> None:
                 reason=reasons[0]["code"],
                 reasons=reasons,
             )
+            book.tell_refused(by_id[wait.claim_id], reasons, at=now)

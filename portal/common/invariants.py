@@ -57,9 +57,9 @@ INVARIANTS = (
     ),
     Invariant(
         "quota_counters",
-        "What a quota counts is the sum over live leases of its subtree, and within its ceiling.",
+        "What a quota counts is the sum over the leases of its subtree that have begun, and within its ceiling.",
         f"""SELECT q.team_id FROM quotas_quota q LEFT JOIN teams_team t ON q.team_id = ANY(t.lineage)
-           LEFT JOIN leases_lease l ON l.team_id = t.id AND l.state IN {LIVE}
+           LEFT JOIN leases_lease l ON l.team_id = t.id AND l.state IN {LIVE} AND l.state <> 'booked'
            GROUP BY q.id, q.team_id, q.used_milli, q.ceiling_milli
            HAVING q.used_milli <> coalesce(sum(l.cost_milli), 0) OR q.used_milli > q.ceiling_milli""",
     ),
