@@ -105,6 +105,10 @@ class TeamTree:
             found = self._leaves[team_id, user_id] = people.add(Branch(team_id, 1, user_id))
         return found
 
+    def people(self, team_id: int) -> list[Branch]:
+        """The people known of a team itself, without the teams below it."""
+        return [leaf for (team, _), leaf in self._leaves.items() if team == team_id]
+
     @staticmethod
     def use(branch: Branch, amount: int) -> None:
         """Count a usage for a branch and everything above it."""
