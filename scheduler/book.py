@@ -43,7 +43,7 @@ def tell_refused(request: LeaseRequest, reasons: Sequence[dict[str, Any]], *, at
     """Tell the author of a booking that its time is taken, and which windows near it are free."""
     if request.starts_at is None:
         return
-    taken = next((reason for reason in reasons if reason.get("code") == "booking_taken"), {})
+    taken = next((reason for reason in reasons if "nearest" in reason and "duration_s" in reason), {})
     wanted, nearest = request.starts_at.isoformat(), _texts(taken.get("nearest"))
     notify([request.author], "booking.taken", target=request.uid, at=at, starts_at=wanted, nearest=nearest)
 

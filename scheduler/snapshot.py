@@ -35,10 +35,12 @@ _NODES = Rows(NodeRow)
 def take(*, now: datetime) -> Snapshot:
     """Return everything one turn may look at, in one read-only transaction's worth of queries."""
     placed = facts.placed()
+    outages = tuple(Outage(*row) for row in fetch(OUTAGES, [now]))
+    away = {outage.node_id for outage in outages if outage.starts_at <= now}
     return Snapshot(
         taken_at=now,
         nodes=tuple(
-            Node(n.pk, n.name, blocked_why(n, now=now), n.cpu_milli, n.memory_mib, n.site, n.rack)
+            Node(n.pk, n.name, blocked_why(n, now=now, away=away), n.cpu_milli, n.memory_mib, n.site, n.rack)
             for n in _NODES.where("TRUE ORDER BY it.name", [])
         ),
         devices=facts.devices(),
@@ -48,7 +50,7 @@ def take(*, now: datetime) -> Snapshot:
         demand=current_demand(),
         running=facts.running(),
         bookings=tuple(p.booking for p in placed if p.booking is not None and p.booking.starts_at > now),
-        outages=tuple(Outage(*row) for row in fetch(OUTAGES, [now])),
+        outages=outages,
         people=tuple(PersonUsage(*row) for row in fetch(PEOPLE)),
         learned=_learned(),
     )
