@@ -188,6 +188,69 @@ def _nodes_blocked(r: Figures) -> str:
     ) % {"names": names}
 
 
+def _moment(raw: Any) -> str:
+    """Return an instant as people write it, "?" where it is not known."""
+    try:
+        at = timezone.localtime(datetime.fromisoformat(str(raw)))
+    except ValueError:
+        return "?"
+    return date_format(at, "DATETIME_FORMAT")
+
+
+def _longest(why: str, r: Figures) -> str:
+    """Return the sentence and how long would fit; the sentence alone when unknown or less than a minute."""
+    minutes = int(r.get("longest_s") or 0) // 60
+    if not minutes:
+        return why
+    return _("%(why)s Up to %(hours)s h %(minutes)s min would fit now.") % {
+        "why": why,
+        "hours": minutes // 60,
+        "minutes": minutes % 60,
+    }
+
+
+def _maintenance_ahead(r: Figures) -> str:
+    nodes = [str(node) for node in r.get("nodes") or []]
+    why = _("There is room now, but maintenance begins at %(at)s, before this would end: %(nodes)s.") % {
+        "at": _moment(r.get("starts_at")),
+        "nodes": pgettext("list", ", ").join(nodes) or "?",
+    }
+    return _longest(why, r)
+
+
+def _booked_ahead(r: Figures) -> str:
+    why = _("There is room now, but it is booked from %(at)s on, before this would end.") % {
+        "at": _moment(r.get("starts_at"))
+    }
+    return _longest(why, r)
+
+
+def _reserved_for_waiting(r: Figures) -> str:
+    why = _("There is room now, but request number %(n)s, which waits longer, starts there at %(at)s.") % {
+        "n": r.get("position") or "?",
+        "at": _moment(r.get("starts_at")),
+    }
+    return _longest(why, r)
+
+
+def _with_nearest(why: str, r: Figures) -> str:
+    """Return the sentence and which starts nearby are free; the sentence alone when there are none."""
+    times = [_moment(raw) for raw in r.get("nearest") or []]
+    if not times:
+        return why
+    return _("%(why)s Free near it: %(times)s.") % {"why": why, "times": pgettext("list", ", ").join(times)}
+
+
+def _booking_taken(r: Figures) -> str:
+    why = _("The time from %(at)s on is taken.") % {"at": _moment(r.get("starts_at"))}
+    return _with_nearest(why, r)
+
+
+def _booking_above_quota(r: Figures) -> str:
+    why = _("At %(at)s the team would be above its quota.") % {"at": _moment(r.get("starts_at"))}
+    return _with_nearest(why, r)
+
+
 def _no_such_device(_r: Figures) -> str:
     return _("No device here offers this. Choose another flavor.")
 
@@ -246,6 +309,11 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "node_resources_short": _node_resources_short,
     "shared_with_other_team": _shared_with_other_team,
     "nodes_blocked": _nodes_blocked,
+    "maintenance_ahead": _maintenance_ahead,
+    "booked_ahead": _booked_ahead,
+    "reserved_for_waiting": _reserved_for_waiting,
+    "booking_taken": _booking_taken,
+    "booking_above_quota": _booking_above_quota,
     "no_such_device": _no_such_device,
     "larger_than_any_node": _larger_than_any_node,
     "larger_than_fleet": _larger_than_fleet,

@@ -47,6 +47,22 @@ class Board:
         self.memory_used = 0
         self.memory_mib = self.idle_memory_mib
 
+    def twin(self) -> Board:
+        """Another board of the same device on its own, which holds nothing yet."""
+        other = Board(self.device, self.node, self.rank)
+        other.idle_memory_mib = other.memory_mib = self.idle_memory_mib
+        other.blocked = self.blocked
+        return other
+
+    def refill(self, held: Iterable[Held]) -> None:
+        """Hold exactly these, host placements first."""
+        self.held = []
+        self.clients = 0
+        self._ends = None
+        self._clear()
+        for one in sorted(held, key=lambda h: not h.is_host):
+            self.put(one)
+
     def serves(self, kind: Kind) -> bool:
         """Whether this kind of board can serve the kind of shape at all, idle or not."""
         device = self.device

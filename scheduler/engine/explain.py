@@ -29,7 +29,7 @@ class Explainer:
 
     def explain(self, claim: Claim, shape: Shape, position: int = 1) -> tuple[Reason, ...]:
         """Why the room has nothing for the claim; never empty for a claim that was refused."""
-        never = self._never(claim, shape)
+        never = self.never(claim, shape)
         if never is not None:
             return (never,)
         quota = self._quota(claim, shape)
@@ -41,7 +41,8 @@ class Explainer:
         behind = Reason("behind", {"position": position, "granted": self._granted})
         return (behind, *short)
 
-    def _never(self, claim: Claim, shape: Shape) -> Reason | None:
+    def never(self, claim: Claim, shape: Shape) -> Reason | None:
+        """Why waiting cannot help the claim; None where it can."""
         if not shape.wanted:
             return malformed(claim)
         if shape not in self._beyond:

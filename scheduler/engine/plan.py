@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
-from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.recut import repartitioned
 from scheduler.engine.refused import Refused
-from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.serve import Serving, Want, is_booking
+from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState, Refusal
-
-Want = tuple[int, Shape]
 
 
 def plan(snapshot: Snapshot, policy: Policy) -> Plan:
     """Decide one turn.
 
     Same snapshot and policy give the same plan. Every claim that gets nothing leaves with ordered
-    wait reasons. A claim that cannot start blocks nobody behind it, and claims are placed together where
-    that serves all that one after another would serve, and more. Raises UnknownPolicy when the
+    wait reasons. A claim that cannot start blocks nobody behind it, but for a promised start that nobody may
+    delay (see ``scheduler.engine.serve``). Where nothing begins later, claims are placed together if that
+    serves all that one after another would serve, and more. Raises UnknownPolicy when the
     policy names a rule that does not exist. Where the policy repartitions, idle boards get another pinned
     layout when that lets more claims start, and the grants of the plan count on it.
     """
@@ -31,11 +30,13 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
-    state = EngineState.from_snapshot(snapshot, policy)
-    lineup = Lineup(snapshot, policy)
-    served = _serve(state, lineup, lineup.note)
-    grants, waiting = serve_together(state, lineup.served, _serve, served)
-    return Plan(grants=tuple(grants), waits=_waits(snapshot, state, waiting, len(grants), lineup))
+    turn = Serving(snapshot, policy)
+    turn.serve()
+    if turn.is_plain:
+        served = turn.grants, turn.waiting
+        queue = [claim for claim in turn.lineup.served if not is_booking(claim, snapshot.taken_at)]
+        turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, _serve, served)
+    return Plan(grants=(*turn.grants, *turn.booked), waits=_waits(snapshot, turn))
 
 
 def _serve(
@@ -65,23 +66,23 @@ def _serve(
     return grants, waiting
 
 
-def _waits(
-    snapshot: Snapshot,
-    state: EngineState,
-    waiting: Sequence[tuple[Claim, Want]],
-    granted: int,
-    lineup: Lineup,
-) -> tuple[Wait, ...]:
-    began = EngineState.from_snapshot(snapshot, state.policy) if granted and waiting else state
-    explainer = Explainer(state, began, granted)
-    reasons: dict[Want, tuple[Reason, ...]] = {}
+def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
+    calendar, granted = turn.calendar, len(turn.grants)
+    began = calendar.began() if granted and turn.waiting else calendar.room
+    explainer = Explainer(calendar.room, began, granted)
+    reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
+    positions: dict[int, int] = {}
     waits = []
     position = 1
-    for claim, want in waiting:
-        if want not in reasons:
-            reasons[want] = explainer.explain(claim, want[1], position)
-        never = are_impossible(reasons[want])
-        told = reasons[want] if never else reasons[want] + lineup.reasons(claim)
+    for claim, want in turn.waiting:
+        key = want, calendar.layer_of(claim.duration_s) if want[1].wanted else 0
+        if key not in reasons:
+            ahead = calendar.ahead(claim, want[1], positions)
+            reasons[key] = (ahead,) if ahead else explainer.explain(claim, want[1], position)
+        never = are_impossible(reasons[key])
+        told = reasons[key] if never else reasons[key] + turn.lineup.reasons(claim)
+        positions[claim.id] = position
         waits.append(Wait(claim.id, position, told, never))
         position += not never
+    waits += [Wait(claim.id, position, why, is_impossible=True) for claim, why in turn.refused]
     return tuple(waits)

@@ -82,6 +82,28 @@ REASONS: dict[str, ReasonKind] = {
         "Nodes that could serve this are not available now.",
         ("nodes",),
     ),
+    "maintenance_ahead": ReasonKind(
+        "There is room now, but maintenance of nodes begins before this would end; longest_s would fit.",
+        ("nodes", "starts_at", "longest_s"),
+    ),
+    "booked_ahead": ReasonKind(
+        "There is room now, but others have booked it from starts_at on; longest_s would fit.",
+        ("starts_at", "longest_s"),
+    ),
+    "reserved_for_waiting": ReasonKind(
+        "There is room now, but the claim at that position, which waits longer, starts there at starts_at.",
+        ("position", "starts_at", "longest_s"),
+    ),
+    "booking_taken": ReasonKind(
+        "The wanted time is taken; nearest says which starts around it are free.",
+        ("starts_at", "duration_s", "nearest"),
+        is_impossible=True,
+    ),
+    "booking_above_quota": ReasonKind(
+        "At the wanted time the team would be above its quota; nearest says which starts around it are not.",
+        ("starts_at", "duration_s", "nearest"),
+        is_impossible=True,
+    ),
     "no_such_device": ReasonKind(
         "No device of the fleet offers this mode, model, profile, size or zone.",
         ("mode", "models", "profile", "least", "zone", "nearest"),

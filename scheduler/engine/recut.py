@@ -34,8 +34,9 @@ def _waiting_for_slices(snapshot: Snapshot, found: Plan) -> list[Claim]:
 
 
 def _idle(snapshot: Snapshot, found: Plan) -> list[Device]:
-    """Boards that hold nothing and are granted to nobody, on nodes that are open."""
+    """Boards that hold nothing, now or later, and are granted to nobody, on nodes that are open."""
     taken = {held.device_id for held in snapshot.held}
+    taken |= {booking.held.device_id for booking in snapshot.bookings}
     taken |= {slot.device_id for grant in found.grants for slot in grant.slots}
     closed = {node.id for node in snapshot.nodes if node.blocked}
     return [d for d in snapshot.devices if d.id not in taken and d.node_id not in closed and not d.blocked]

@@ -57,6 +57,16 @@ class Room:
                 state.host_of(board).take(held, 1)
         return state
 
+    def twin(self) -> Self:
+        """Another room with the same things in it, and with the same budget: what is spent counts for both."""
+        boards = [board.twin() for board in self.boards]
+        other = type(self)(self.now, boards, self.budget, self.policy, self.demand)
+        for mine, its in zip(self.boards, boards, strict=True):
+            its.refill(mine.held)
+            for held in mine.held:
+                other.host_of(its).take(held, 1)
+        return other
+
     def apply(self, event: Event) -> None:
         """Take what was granted, or give back what ended. Unknown placements are passed over."""
         if isinstance(event, Granted):
@@ -71,7 +81,7 @@ class Room:
             board = self.board_of[one.device_id]
             board.put(one)
             self.host_of(board).take(one, 1)
-        self._changed(held)
+        self.look_again_at(held)
         self.budget.take(grant.team_id, grant.cost_milli)
         return held
 
@@ -82,9 +92,10 @@ class Room:
             if board is not None and board.drop(held):
                 self.host_of(board).take(held, -1)
                 self.budget.take(held.team_id, -board.cost_of(held))
-        self._changed(event.held)
+        self.look_again_at(event.held)
 
-    def _changed(self, held: Iterable[Held]) -> None:
+    def look_again_at(self, held: Iterable[Held]) -> None:
+        """Hear that the boards of these placements are no longer what they were."""
         if self._fleet is not None:
             boards = {one.device_id: self.board_of.get(one.device_id) for one in held}
             self._fleet.refresh(board for board in boards.values() if board is not None)

@@ -47,9 +47,13 @@ class EngineState(Room):
             cost = spots_cost(spots, shape)
             if not self.budget.allows(claim.team_id, cost):
                 return Refusal.QUOTA
+        return self.granted(claim, shape, spots)
+
+    def granted(self, claim: Claim, shape: Shape, spots: Sequence[Spot]) -> Grant:
+        """The grant of these spots for all the time that was asked for."""
         slots = _slots(spots, shape, claim.max_memory_mib)
         node_id = spots[0][0].node.id
-        return Grant(claim.id, claim.team_id, node_id, slots, cost, claim.duration_s)
+        return Grant(claim.id, claim.team_id, node_id, slots, spots_cost(spots, shape), claim.duration_s)
 
 
 def _slots(spots: Sequence[Spot], shape: Shape, max_memory_mib: int) -> tuple[Slot, ...]:

@@ -1,0 +1,89 @@
+"""Placing bookings: a claim for a time to come gets its slots now, or hears which times near it are free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from scheduler.engine.blocks import overlapping
+from scheduler.engine.calendar import Calendar
+from scheduler.engine.explain import Explainer
+from scheduler.engine.model import Claim, Grant, Reason, Snapshot
+from scheduler.engine.place.fill import Spot, spots_cost
+from scheduler.engine.quota import Budget
+from scheduler.engine.shape import LONGEST_S, Shape, shape_of
+from scheduler.engine.sweep import Sweep
+
+MOST_WINDOWS = 3
+AROUND = timedelta(days=7)
+# Nobody plans further ahead, and the end must stay within the calendar.
+FURTHEST = timedelta(seconds=LONGEST_S)
+
+
+class Books:
+    """The bookings of one turn, after everybody who wants to start now.
+
+    What is held beyond a booking's start counts as taken, what is over by then does not; ``grants`` are what
+    this turn gave. Room and quota are those of the whole period: never above a ceiling by what is known.
+    """
+
+    def __init__(self, calendar: Calendar, snapshot: Snapshot, grants: Sequence[Grant]) -> None:
+        self._calendar = calendar
+        self._snapshot = snapshot
+        self._grants = grants
+        self._explainer = Explainer(calendar.room)
+
+    def book(self, claim: Claim) -> Grant | tuple[Reason, ...]:
+        """The slots for the wanted time, which are kept from now on; or why not. ``starts_at`` is set."""
+        room, starts_at = self._calendar.room, claim.starts_at
+        shape = shape_of(claim, room.policy)
+        never = self._explainer.never(claim, shape)
+        if starts_at is None or starts_at - room.now > FURTHEST:
+            never = never or Reason("malformed", {"field": "starts_at", "value": str(starts_at)})
+        if never is not None or starts_at is None:
+            return (never,) if never else ()
+        sweep = Sweep(room, self._calendar.blocks, shape, claim.duration_s)
+        spots = sweep.at(starts_at)
+        if spots is not None and self._can_pay(claim, shape, spots, starts_at):
+            grant = replace(room.granted(claim, shape, spots), starts_at=starts_at)
+            self._calendar.grant(grant)
+            return grant
+        code = "booking_taken" if spots is None else "booking_above_quota"
+        nearest = [at.isoformat() for at in self._nearest(sweep, claim, shape, starts_at)]
+        figures = {"starts_at": starts_at.isoformat(), "duration_s": claim.duration_s, "nearest": nearest}
+        return (Reason(code, figures),)
+
+    def _nearest(self, sweep: Sweep, claim: Claim, shape: Shape, wanted: datetime) -> list[datetime]:
+        """Up to three starts near the wanted one that are free, one of them before and one behind if any are."""
+        since = max(self._calendar.now, wanted - AROUND)
+        free = [
+            at
+            for at, spots in sweep.openings(since, wanted + AROUND)
+            if spots is not None and at != wanted and self._can_pay(claim, shape, spots, at)
+        ]
+        before = sorted((at for at in free if at < wanted), reverse=True)[:MOST_WINDOWS]
+        behind = sorted(at for at in free if at > wanted)[:MOST_WINDOWS]
+        sides = [*before[:1], *behind[:1]]
+        rest = sorted((*before[1:], *behind[1:]), key=lambda at: (abs(at - wanted), at))
+        return sorted([*sides, *rest[: MOST_WINDOWS - len(sides)]])
+
+    def _can_pay(self, claim: Claim, shape: Shape, spots: Sequence[Spot], starts_at: datetime) -> bool:
+        budget = self._budget(claim, starts_at)
+        return budget.allows(claim.team_id, spots_cost(spots, shape))
+
+    def _budget(self, claim: Claim, starts_at: datetime) -> Budget:
+        """What the teams will have taken then: all that is still held, and all that begins before the end."""
+        room, budget = self._calendar.room, Budget(self._snapshot.quotas)
+        for held in self._snapshot.held:
+            board = room.board_of.get(held.device_id)
+            if board is not None and held.until <= starts_at:
+                budget.take(held.team_id, -board.cost_of(held))
+        for grant in self._grants:
+            if room.now + timedelta(seconds=grant.duration_s) > starts_at:
+                budget.take(grant.team_id, grant.cost_milli)
+        for block in overlapping(self._calendar.blocks, starts_at, claim.duration_s):
+            board = room.board_of.get(block.held.device_id)
+            if board is not None:
+                budget.take(block.held.team_id, board.cost_of(block.held))
+        return budget

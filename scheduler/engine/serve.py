@@ -1,0 +1,148 @@
+"""Serving one turn's claims in order: what starts now, what is promised for later, and what is booked.
+
+A claim that fits starts. One that has waited long enough for room gets the earliest start that the known
+ends leave (backfill): its place is kept as a block from then on, and everybody behind it starts only where
+that is not in the way. What is kept rests on known ends alone, so nobody behind can delay it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from scheduler.engine.book import Books
+from scheduler.engine.calendar import Calendar
+from scheduler.engine.model import Claim, Grant, Reason, Snapshot
+from scheduler.engine.order.lineup import Lineup
+from scheduler.engine.policy import Policy
+from scheduler.engine.refused import Refused
+from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.state import Refusal
+
+Want = tuple[int, Shape]
+
+
+class Serving:
+    """One turn on a calendar. ``waiting`` are the claims left for now, ``refused`` the bookings that fail.
+
+    ``promised`` says when each claim that got a promise starts at the latest, as far as known ends go.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self.calendar = Calendar(snapshot, policy)
+        self.lineup = Lineup(snapshot, policy)
+        self.grants: list[Grant] = []
+        self.waiting: list[tuple[Claim, Want]] = []
+        self.booked: list[Grant] = []
+        self.refused: list[tuple[Claim, tuple[Reason, ...]]] = []
+        self.promised: dict[int, datetime] = {}
+        self._snapshot = snapshot
+        self._policy = policy
+        self._known = _Failures(self.calendar)
+        self._left = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing begins later: then there is but one room."""
+        return not self.calendar.layers
+
+    def serve(self) -> None:
+        """Grant in order what can be granted; then place the bookings, clear of what was promised."""
+        bookings = []
+        for claim in self.lineup:
+            if is_booking(claim, self.calendar.now):
+                bookings.append(claim)
+            else:
+                self._serve(claim)
+        if bookings:
+            self._book(bookings)
+
+    def _serve(self, claim: Claim) -> None:
+        shape = shape_of(claim, self._policy)
+        want = (claim.team_id, shape)
+        if not self._known.covers(claim, want):
+            answer = self.calendar.try_grant(claim, shape)
+            if isinstance(answer, Grant):
+                self.calendar.grant(answer)
+                self.grants.append(answer)
+                self.lineup.note(answer)
+                return
+            self._known.add(claim, want, answer)
+        if self._left and self._waited_long(claim) and self._known.is_for_room(claim, want):
+            self._left -= self._promise(claim, shape)
+        self.waiting.append((claim, want))
+
+    def _waited_long(self, claim: Claim) -> bool:
+        waited_s = (self.calendar.now - claim.queued_at).total_seconds()
+        return waited_s >= self._policy.reserve_after_s
+
+    def _promise(self, claim: Claim, shape: Shape) -> bool:
+        if self._known.is_hopeless(claim, shape):
+            return False
+        starts_at = self.calendar.promise(claim, shape)
+        if starts_at is None:
+            self._known.give_up(claim, shape)
+            return False
+        self.promised[claim.id] = starts_at
+        return True
+
+    def _book(self, bookings: Iterable[Claim]) -> None:
+        books = Books(self.calendar, self._snapshot, self.grants)
+        for claim in bookings:
+            answer = books.book(claim)
+            if isinstance(answer, Grant):
+                self.booked.append(answer)
+            else:
+                self.refused.append((claim, answer))
+
+
+def is_booking(claim: Claim, now: datetime) -> bool:
+    """Whether the claim wants to begin later; one whose time has come starts as soon as it can."""
+    return claim.starts_at is not None and claim.starts_at > now
+
+
+class _Failures:
+    """What failed in this turn, so that equal and larger claims behind need no look of their own.
+
+    Room and headroom only shrink while a turn serves, and a later room has no more than an earlier one.
+    """
+
+    def __init__(self, calendar: Calendar) -> None:
+        self._calendar = calendar
+        self._failed: dict[tuple[Want, datetime], Refusal] = {}
+        self._refused: dict[datetime, Refused] = {}
+        self._hopeless: set[tuple[Shape, int]] = set()
+
+    def covers(self, claim: Claim, want: Want) -> bool:
+        """Whether the claim needs no look."""
+        at = self._room_of(claim)
+        if claim.least_duration_s and at > self._calendar.now:
+            return False
+        return (want, at) in self._failed or self._finds_no_room(want[1], at)
+
+    def add(self, claim: Claim, want: Want, refusal: Refusal) -> None:
+        """Remember why the claim was refused."""
+        at = self._room_of(claim)
+        self._failed[want, at] = refusal
+        if refusal is Refusal.CAPACITY:
+            self._refused.setdefault(at, Refused()).add(want[1])
+
+    def is_for_room(self, claim: Claim, want: Want) -> bool:
+        """Whether it was room that the refused claim lacked, and not quota."""
+        known = self._failed.get((want, self._room_of(claim)))
+        return known is Refusal.CAPACITY if known else self._calendar.room.can_pay(*want)
+
+    def give_up(self, claim: Claim, shape: Shape) -> None:
+        """Remember that no known end makes room for it."""
+        self._hopeless.add((shape, claim.duration_s))
+
+    def is_hopeless(self, claim: Claim, shape: Shape) -> bool:
+        """Whether no known end makes room for it."""
+        return (shape, claim.duration_s) in self._hopeless
+
+    def _room_of(self, claim: Claim) -> datetime:
+        number = self._calendar.layer_of(claim.duration_s)
+        return self._calendar.layers[number - 1].at if number else self._calendar.now
+
+    def _finds_no_room(self, shape: Shape, at: datetime) -> bool:
+        return any(known.covers(shape) for since, known in self._refused.items() if since <= at)

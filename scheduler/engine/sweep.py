@@ -1,0 +1,157 @@
+"""The fleet from now on, start after start: where a claim would have room for its whole time.
+
+A start is possible where everything still held then, and every block that the claim's time would run
+into, leaves room. That changes only when something ends, and where a block begins so late that the claim
+is just over: only these instants are looked at, and at each only the nodes where something changed. Live
+placements that are past their end are being cleaned; a short while is assumed for that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from scheduler.engine.blocks import Block, fill_beside
+from scheduler.engine.board import Board
+from scheduler.engine.host import Host
+from scheduler.engine.model import Held
+from scheduler.engine.place.fill import Spot, cheapest, node_room
+from scheduler.engine.room import Room
+from scheduler.engine.shape import Shape
+from scheduler.engine.spread import lightest, parts_now
+
+# A placement past its end is being cleaned; nobody knows how long, so a short while is assumed.
+OVERDUE_S = 30
+CLOSED = "maintenance"
+
+Opening = tuple[datetime, list[Spot] | None]
+
+
+class Sweep:
+    """One claim's shape and duration, and the boards that could serve it, moved from start to start.
+
+    ``room`` says what is held from now on and is not changed; ``blocks`` what begins later.
+    """
+
+    def __init__(self, room: Room, blocks: Iterable[Block], shape: Shape, duration_s: int) -> None:
+        self._room = room
+        self._shape = shape
+        self._duration = timedelta(seconds=duration_s)
+        later: dict[int, list[Block]] = defaultdict(list)
+        for block in blocks:
+            later[block.held.device_id].append(block)
+        self._later = later
+        self._twins: dict[int, Board] = {}
+        self._hosts: dict[int, Host] = {}
+        for board in room.matching(shape.kind):
+            if not board.blocked or (board.blocked == CLOSED and later.get(board.device.id)):
+                self._twins[board.device.id] = twin = board.twin()
+                twin.blocked = ""
+                self._hosts.setdefault(board.node.id, Host(board.node))
+        # CPU and memory of a node are taken by what its other boards hold, too.
+        self._here = [b for b in room.boards if b.node.id in self._hosts]
+        groups: dict[int, list[Board]] = defaultdict(list)
+        for twin in self._twins.values():
+            groups[twin.node.id].append(twin)
+        self._groups = dict(groups)
+
+    def earliest(self) -> tuple[datetime, list[Spot]] | None:
+        """The first start after now with room for all units, and where; None when no known end makes room."""
+        for at, spots in self.openings(self._room.now):
+            if spots is not None and at > self._room.now:
+                return at, spots
+        return None
+
+    def at(self, starts_at: datetime) -> list[Spot] | None:
+        """Where all units would have room from one instant on; None where they would not."""
+        self._stand(starts_at, self._twins.values())
+        return self._spots(self._groups)
+
+    def openings(self, since: datetime, until: datetime | None = None) -> Iterator[Opening]:
+        """Every start worth looking at from ``since`` to ``until``, with where the units go or None."""
+        touched = self._instants(since, until)
+        roomy: set[int] = set()
+        for number, at in enumerate(sorted(touched)):
+            boards = self._twins.values() if not number else [self._twins[i] for i in touched[at]]
+            self._stand(at, boards)
+            for node_id in {board.node.id for board in boards} if number else self._groups:
+                (roomy.add if self._has_part(node_id) else roomy.discard)(node_id)
+            is_enough = len(roomy) >= max(self._shape.nodes, 1)
+            yield at, self._spots(sorted(roomy)) if is_enough else None
+
+    def _instants(self, since: datetime, until: datetime | None) -> dict[datetime, set[int]]:
+        """When something changes, and the boards it changes; ``since`` itself always."""
+        found: dict[datetime, set[int]] = defaultdict(set)
+        for board in self._here:
+            for one in board.held:
+                found[self._end_of(one)] |= self._touched(board, one)
+        for device_id, blocks in self._later.items():
+            own = self._room.board_of.get(device_id)
+            if own is None or own.node.id not in self._hosts:
+                continue
+            for block in blocks:
+                touched = self._touched(own, block.held)
+                found[block.held.until] |= touched
+                # One microsecond later the claim would run into it.
+                found[block.starts_at - self._duration] |= touched
+                found[block.starts_at - self._duration + timedelta(microseconds=1)] |= touched
+        kept = {at: some for at, some in found.items() if at > since and (until is None or at <= until)}
+        kept[since] = set()
+        return kept
+
+    def _touched(self, board: Board, held: Held) -> set[int]:
+        """The twins to look at again: the board's own, or any of its node where CPU comes and goes."""
+        if held.cpu_milli or held.host_memory_mib or board.device.id not in self._twins:
+            return {twin.device.id for twin in self._groups[board.node.id]}
+        return {board.device.id}
+
+    def _end_of(self, held: Held) -> datetime:
+        now = self._room.now
+        return held.until if held.until > now else now + timedelta(seconds=OVERDUE_S)
+
+    def _stand(self, at: datetime, boards: Iterable[Board]) -> None:
+        """Let these boards, and the hosts of their nodes, hold what they hold throughout a claim from ``at``."""
+        nodes = set()
+        for twin in boards:
+            own = self._room.board_of[twin.device.id]
+            held, later = self._held_at(own, at), self._later_at(own, at)
+            fill_beside(twin, held, later, is_for_all=self._room.policy.share_across_teams)
+            nodes.add(twin.node.id)
+        if not self._shape.wants_host:
+            return
+        fresh = {node_id: Host(self._hosts[node_id].node) for node_id in nodes}
+        for board in self._here:
+            host = fresh.get(board.node.id)
+            if host is not None and host.is_limited:
+                for one in (*self._held_at(board, at), *self._later_at(board, at)):
+                    host.take(one, 1)
+        self._hosts |= fresh
+
+    def _held_at(self, board: Board, at: datetime) -> list[Held]:
+        """What the board still holds then; a host placement goes with the last of its shares."""
+        left = [one for one in board.held if self._end_of(one) > at]
+        if board.is_shared and board.clients and all(one.is_host for one in left):
+            return []
+        return left
+
+    def _later_at(self, board: Board, at: datetime) -> list[Held]:
+        ends_at = at + self._duration
+        blocks = self._later.get(board.device.id, ())
+        return [b.held for b in blocks if b.starts_at < ends_at and b.held.until > at]
+
+    def _has_part(self, node_id: int) -> bool:
+        shape, boards = self._shape, self._groups[node_id]
+        host = self._hosts[node_id]
+        if shape.is_spread:
+            return bool(
+                min(node_room(boards, shape), host.units(shape)) >= (shape.wanted if shape.nodes else 1)
+            )
+        return node_room(boards, shape) >= shape.wanted and host.has_room(shape)
+
+    def _spots(self, nodes: Iterable[int]) -> list[Spot] | None:
+        groups: list[Sequence[Board]] = [self._groups[node_id] for node_id in nodes]
+        if self._shape.is_spread:
+            parts = parts_now(self._shape, groups, lambda board: self._hosts[board.node.id])
+            return lightest(self._shape, parts)
+        return cheapest(self._shape, [g for g in groups if self._hosts[g[0].node.id].has_room(self._shape)])
