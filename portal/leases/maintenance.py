@@ -33,7 +33,7 @@ SELECT l.id FROM leases_lease l
         SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
             ON n.maintenancewindow_id = w.id
          WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
-           AND w.starts_at < CASE WHEN l.state = 'preparing' THEN %s ELSE l.not_after END))
+           AND CASE WHEN l.state = 'preparing' THEN w.starts_at <= %s ELSE w.starts_at < l.not_after END))
  ORDER BY l.id LIMIT 2000
 """
 
