@@ -18,6 +18,7 @@ from portal.teams.models import Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
+from portal.web.figures import span
 from portal.web.teams_forms import MemberForm, QuotaForm
 from portal.web.teams_page import leases_of, waiting_of
 from portal.web.teams_rows import (
@@ -28,6 +29,7 @@ from portal.web.teams_rows import (
     spend_of,
     team_rows,
 )
+from portal.web.teams_standing import standing_card
 
 
 @require_safe
@@ -128,6 +130,7 @@ def _team_page(request: HttpRequest, team: Team, form: MemberForm, status: int =
     rights, now = rights_of(request), timezone.now()
     row = Quota.objects.filter(team=team).first()
     below = visible_teams(rights).filter(lineage__contains=[team.pk]).exclude(pk=team.pk)
+    standing = standing_card(team, rights, now=now)
     above = {t.pk: t for t in visible_teams(rights).filter(pk__in=team.lineage[:-1])}
     context = {
         "team": team,
@@ -143,6 +146,8 @@ def _team_page(request: HttpRequest, team: Team, form: MemberForm, status: int =
         "can_set_quota": may_set_quota(rights, team),
         "leases": leases_of(team, now=now),
         "waiting": waiting_of(team),
+        "standing": standing,
+        "half_life": span(standing.half_life_s),
         "topics": f"team:{team.slug}",
     }
     return render(request, "web/team.html", context, status=status)
