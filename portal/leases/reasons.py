@@ -176,6 +176,20 @@ def _shared_with_other_team(r: Figures) -> str:
     return _with_end(why, r)
 
 
+def _node_waking(r: Figures) -> str:
+    nodes = [str(node) for node in r.get("nodes") or []]
+    why = ngettext(
+        "A sleeping node that could serve this is being woken: %(names)s.",
+        "Sleeping nodes that could serve this are being woken: %(names)s.",
+        max(1, len(nodes)),
+    ) % {"names": pgettext("list", ", ").join(nodes)}
+    try:
+        at = timezone.localtime(datetime.fromisoformat(str(r.get("ready_at"))))
+    except ValueError:
+        return why
+    return _("%(why)s It should be ready by %(at)s.") % {"why": why, "at": date_format(at, "DATETIME_FORMAT")}
+
+
 def _nodes_blocked(r: Figures) -> str:
     nodes = r.get("nodes") or []
     names = pgettext("list", ", ").join(
@@ -308,6 +322,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "gang_incomplete": _gang_incomplete,
     "node_resources_short": _node_resources_short,
     "shared_with_other_team": _shared_with_other_team,
+    "node_waking": _node_waking,
     "nodes_blocked": _nodes_blocked,
     "maintenance_ahead": _maintenance_ahead,
     "booked_ahead": _booked_ahead,

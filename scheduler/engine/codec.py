@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 4, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 5, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -28,7 +28,7 @@ from scheduler.engine.tables import (
     booking_row,
 )
 
-VERSION = 4
+VERSION = 5
 # Tables whose rows are the fields of a value: how a row is written and read.
 ROWS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = {
     "held": (HELD.row, HELD.value),
@@ -203,12 +203,14 @@ def _profile(row: Row) -> Profile:
 
 
 def _node_row(n: Node) -> Row:
-    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib, n.zone, n.rack]
+    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib, n.zone, n.rack, n.wake_s]
 
 
 def _node(row: Row) -> Node:
-    node_id, name, blocked, cpu, memory, zone, rack = row
-    return Node(whole(node_id), text(name), text(blocked), known(cpu), known(memory), text(zone), text(rack))
+    node_id, name, blocked, cpu, memory, zone, rack, wake = row
+    return Node(
+        whole(node_id), text(name), text(blocked), known(cpu), known(memory), text(zone), text(rack), known(wake)
+    )
 
 
 def _device_row(d: Device, board: int) -> Row:

@@ -61,7 +61,8 @@ class Node:
     """A host. ``blocked`` says why nothing may be placed on it now ("" when something may).
 
     ``cpu_milli`` and ``memory_mib`` are what leases may take of it; None is unknown and limits nothing.
-    ``zone`` and ``rack`` say where it stands; "" is unknown, and then it stands alone.
+    ``zone`` and ``rack`` say where it stands; "" is unknown, and then it stands alone. ``wake_s`` is how long
+    waking it takes; None is unknown.
     """
 
     id: int
@@ -71,6 +72,7 @@ class Node:
     memory_mib: int | None = None
     zone: str = ""
     rack: str = ""
+    wake_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ class Claim:
     ``starts_at`` books a start in the future (None: as soon as possible). ``least_duration_s`` says how short
     it may be cut where something comes behind (0: not at all). ``most_count`` above ``count`` lets it grow
     while boards idle. ``predicted_s`` is how long it will run by what was learned (0: unknown), ``ran_s`` what
-    it ran before it was preempted ``evictions`` times.
+    it ran before it was preempted ``evictions`` times, ``yields_to`` for which claims: it never preempts their
+    leases. ``is_owed`` says that leases were told to go for it, so that its place is kept.
     """
 
     id: int
@@ -180,6 +183,8 @@ class Claim:
     predicted_s: int = 0
     ran_s: int = 0
     evictions: int = 0
+    is_owed: bool = False
+    yields_to: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +222,7 @@ class Running:
 
     ``claim_id`` is its request, ``cost_milli`` what it takes of the quota, ``ran_s`` what its request ran
     before this start. ``is_extra`` marks what an elastic lease has grown by. ``preempt_at`` is set once it has
-    been told to go, on behalf of the claim ``preempted_for``.
+    been told to go, on behalf of the claim ``preempted_for``; such a lease stays here until it is clean.
     """
 
     lease_id: int
@@ -334,7 +339,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A live lease that has to go, so that the claim ``claim_id`` gets its place. ``why`` is a stable code."""
+    """A live lease that has to go, so that the claim ``claim_id`` gets its place.
+
+    ``why``: reclaim (it was borrowed of the claim's guarantee), priority (it may be preempted, and the claim
+    stands higher) or elastic (it had grown by this).
+    """
 
     lease_id: int
     claim_id: int
@@ -369,12 +378,18 @@ class Repartition:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision of one turn. A claim that leases are preempted for waits until they are gone."""
+    """The decision of one turn. A claim that leases are preempted for waits until they are gone.
+
+    ``spared`` are leases that were told to go and may stay after all, ``growth`` what elastic leases get on
+    top: its claims run already.
+    """
 
     grants: tuple[Grant, ...] = ()
     waits: tuple[Wait, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     repartitions: tuple[Repartition, ...] = ()
+    spared: tuple[int, ...] = ()
+    growth: tuple[Grant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ REASONS: dict[str, ReasonKind] = {
     ),
     "room_is_made": ReasonKind(
         "Leases were told to go for this; it starts when they have ended, at ends_at at the latest.",
-        ("leases", "why", "ends_at"),
+        ("leases", "ends_at"),
     ),
     "behind": ReasonKind(
         "There was room when the turn began; claims ahead in the queue took it.",
@@ -77,6 +77,10 @@ REASONS: dict[str, ReasonKind] = {
     "shared_with_other_team": ReasonKind(
         "Boards of this mode have room, but belong to another team while it uses them.",
         ("boards", "next_end"),
+    ),
+    "node_waking": ReasonKind(
+        "Nodes that sleep have room for this and are being woken; ready_at is when by the last time, if known.",
+        ("nodes", "ready_at"),
     ),
     "nodes_blocked": ReasonKind(
         "Nodes that could serve this are not available now.",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from scheduler.engine.board import WHOLE_MILLI, Board
+from scheduler.engine.asleep import ASLEEP
+from scheduler.engine.board import WHOLE_MILLI, Board, by_node
 from scheduler.engine.host import Host
-from scheduler.engine.model import Held, Reason
+from scheduler.engine.model import Held, Node, Reason
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.room import Room
 from scheduler.engine.shape import Kind, Shape
@@ -26,11 +27,12 @@ class Shortage:
     def reasons(self, shape: Shape) -> tuple[Reason, ...]:
         """Why the shape fits nowhere, the main reason first; at least one."""
         groups = self._room.groups(shape.kind)
-        blocked = _blocked(self._room, shape)
+        waking = _waking(self._room, shape)
+        blocked = _blocked(self._room, shape, but_asleep=bool(waking))
         if not groups:
-            return blocked
+            return (*waking, *blocked)
         # Where boards of this very mode have room, the other team is the reason, not the lack of boards.
-        return (*_kept_by_others(self._room, shape), self._short_of_room(shape), *blocked)
+        return (*waking, *_kept_by_others(self._room, shape), self._short_of_room(shape), *blocked)
 
     def _short_of_room(self, shape: Shape) -> Reason:
         groups = self._room.groups(shape.kind)
@@ -132,10 +134,32 @@ def _clears_at(board: Board, now: datetime) -> datetime:
     return max(max((h.until for h in board.held if not h.is_host), default=now), now)
 
 
-def _blocked(room: Room, shape: Shape) -> tuple[Reason, ...]:
+def _waking(room: Room, shape: Shape) -> tuple[Reason, ...]:
+    """The sleeping nodes that make room for the shape once they are awake; none when they do not."""
+    boards = [b for b in room.matching(shape.kind) if not b.blocked or _sleeps(b)]
+    least = shape.wanted if shape.nodes else 1
+    able: dict[Node, int] = {}
+    for group in by_node(boards):
+        units = min(node_room(group, shape), room.host_of(group[0]).units(shape))
+        if units >= least:
+            able[group[0].node] = units
+    fits = len(able) >= shape.nodes if shape.nodes else sum(able.values()) >= shape.wanted
+    sleeping = [node for node in able if node.blocked == ASLEEP]
+    if not fits or not sleeping:
+        return ()
+    known = [node.wake_s for node in sleeping if node.wake_s is not None]
+    ready_at = (room.now + timedelta(seconds=max(known))).isoformat() if known else None
+    return (Reason("node_waking", {"nodes": [n.name for n in sleeping[:MOST_NODES]], "ready_at": ready_at}),)
+
+
+def _sleeps(board: Board) -> bool:
+    return board.node.blocked == ASLEEP and not board.device.blocked
+
+
+def _blocked(room: Room, shape: Shape, *, but_asleep: bool = False) -> tuple[Reason, ...]:
     nodes: dict[str, dict[str, object]] = {}
     for board in room.matching(shape.kind):
-        if board.blocked:
+        if board.blocked and not (but_asleep and _sleeps(board)):
             row = nodes.setdefault(
                 f"{board.node.name} {board.blocked}",
                 {"node": board.node.name, "blocked": board.blocked, "devices": 0},
