@@ -157,6 +157,18 @@ class Budget:
             for pool, accounts in self._pools_of(team_id)
         )
 
+    def shortfall(self, team_id: int, cost: int) -> int:
+        """By how much ``cost`` more breaks ceilings and cohorts in all; 0 when it is allowed."""
+        short = sum(max(0, a.used + cost - a.ceiling) for a in self.chain(team_id) if a.ceiling is not None)
+        for pool, accounts in self._pools_of(team_id):
+            short += max(0, _strain_after(pool, accounts, cost) - max(0, pool.strain))
+        return short
+
+    def used(self, team_id: int) -> int:
+        """What the team and everything below it use; 0 for an unknown team."""
+        account = self._accounts.get(team_id)
+        return 0 if account is None else account.used
+
     def short_in_cohort(self, team_id: int, cost: int) -> CohortShort | None:
         """The cohort that does not admit ``cost`` more; None when all do."""
         for pool, accounts in self._pools_of(team_id):

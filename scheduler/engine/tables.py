@@ -29,6 +29,10 @@ def _one_or_more(value: Any) -> int:
     return whole(value, 1)
 
 
+def _ids(value: Any) -> frozenset[int]:
+    return frozenset(whole(one) for one in items(value))
+
+
 def _slot(value: Any) -> int:
     return whole(value, 0, 64)
 
@@ -50,6 +54,7 @@ MAYBE, KNOWN, TEXT, FLAG, WORK, MODE = (
     Cell(_maybe_whole), Cell(known), Cell(text), Cell(flag), Cell(work), Cell(mode),
 )  # fmt: skip
 TEXTS = Cell(texts, sorted)
+IDS = Cell(_ids, sorted)
 AT, MAYBE_AT = Cell(instant, us), Cell(_maybe_instant, _maybe_us)
 
 
@@ -82,6 +87,7 @@ HELD = Table(Held, ANY, SLOT, SLOT, MODE, ANY, MAYBE, AT, COUNT, COUNT, FLAG, TE
 CLAIM = Table(
     Claim, ANY, ANY, MODE, SOME, SOME, ANY, AT, TEXTS, TEXT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT,
     TEXT, TEXT, COUNT, COUNT, ANY, WORK, FLAG, MAYBE_AT, COUNT, COUNT, COUNT, COUNT, COUNT,
+    FLAG, IDS,
 )  # fmt: skip
 QUOTA = Table(TeamQuota, ANY, MAYBE, MAYBE, ANY, TEXT, COUNT, KNOWN, MAYBE)
 RUNNING = Table(

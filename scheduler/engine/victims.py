@@ -1,0 +1,382 @@
+"""Which leases make room for one claim at the least loss: asked of a room, never guessed.
+
+Leases that live and end together (the parts of a gang) are one unit; what a lease has grown by is a unit of
+its own. A unit is lost time: what it ran since its start, times what it takes of the quota. Grown units cost
+nothing. For a claim on one node every node is tried: its cheapest units go until the claim fits, and those
+that turn out not to be needed are spared, the dearest first. A gang takes the nodes that cost least. Where
+quota is short, the cheapest units that give some back go as well. A set counts only when the room would then
+grant the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.engine.board import Board
+from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
+from scheduler.engine.place.fill import node_room
+from scheduler.engine.policy import Preempting
+from scheduler.engine.quota import Account, Budget
+from scheduler.engine.shape import Shape
+from scheduler.engine.state import EngineState
+
+# Bounds of the search for one claim.
+MOST_NODES = 64
+MOST_UNITS = 256
+
+ELASTIC, PRIORITY, RECLAIM = "elastic", "priority", "reclaim"
+Found = list[tuple["Unit", str]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Leases that can only go together, with what they hold. ``loss`` is in quota units x seconds."""
+
+    leases: tuple[Running, ...]
+    held: tuple[Held, ...]
+    cost: int
+    loss: int
+    rank: int
+
+    @property
+    def lease(self) -> Running:
+        """The lease that speaks for them."""
+        return self.leases[0]
+
+
+def units_of(snapshot: Snapshot, policy: Policy) -> list[Unit]:
+    """What could be told to go at all now, whoever asks; the cheapest first.
+
+    Left alone are those that were told already, that end within the grace period anyway, that have not run for
+    the least time, or were preempted often enough. What was grown may go at any time.
+    """
+    rules, now = policy.preempting, snapshot.taken_at
+    ends_anyway = now + timedelta(seconds=rules.grace_s)
+    borrowers = _borrowers(snapshot) if rules.borrowed else frozenset()
+    groups: dict[int, list[Running]] = {}
+    for one in snapshot.running:
+        may_go = one.is_extra or (rules.preemptible and one.is_preemptible) or one.team_id in borrowers
+        if may_go:
+            groups.setdefault(one.claim_id, []).append(one)
+    chosen: list[tuple[Running, ...]] = []
+    for leases in groups.values():
+        extras = [one for one in leases if one.is_extra and one.preempt_at is None]
+        chosen += [(one,) for one in extras if one.until > ends_anyway]
+        base = [one for one in leases if not one.is_extra]
+        if base and all(_may_go(one, rules, now, ends_anyway) for one in base):
+            chosen.append(tuple(base + extras))
+    held: dict[int, list[Held]] = {one.lease_id: [] for leases in chosen for one in leases}
+    for place in snapshot.held if held else ():
+        if place.lease_id in held:
+            held[place.lease_id].append(place)
+    units = [_unit(leases, held, now) for leases in chosen]
+    units = [unit for unit in units if unit.held]
+    units.sort(key=lambda unit: (unit.loss, unit.lease.lease_id))
+    return [Unit(u.leases, u.held, u.cost, u.loss, rank) for rank, u in enumerate(units)]
+
+
+def _borrowers(snapshot: Snapshot) -> frozenset[int]:
+    """The teams that count for a member of a cohort which uses more than its guarantee."""
+    if not any(q.cohort_id is not None and q.used_milli > q.guaranteed_milli for q in snapshot.quotas):
+        return frozenset()
+    budget = Budget(snapshot.quotas)
+    members = ((q.team_id, budget.member(q.team_id)) for q in snapshot.quotas)
+    return frozenset(team_id for team_id, its in members if its is not None and its.borrows() > 0)
+
+
+def _may_go(one: Running, rules: Preempting, now: datetime, ends_anyway: datetime) -> bool:
+    return (
+        one.preempt_at is None
+        and one.until > ends_anyway
+        and one.evictions < rules.most_evictions
+        and now - one.started_at >= timedelta(seconds=rules.least_run_s)
+    )
+
+
+def _unit(leases: tuple[Running, ...], held: dict[int, list[Held]], now: datetime) -> Unit:
+    loss = sum(
+        max(1, int((now - one.started_at).total_seconds())) * max(1, one.cost_milli)
+        for one in leases
+        if not one.is_extra
+    )
+    places = tuple(place for one in leases for place in held[one.lease_id])
+    return Unit(leases, places, sum(one.cost_milli for one in leases), loss, 0)
+
+
+class Search:
+    """Looks for victims in a room that it changes: after each ``find`` comes ``keep`` or ``forget``."""
+
+    def __init__(
+        self,
+        room: EngineState,
+        units: Sequence[Unit],
+        rules: Preempting,
+        promised: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """``promised``: what the room counts as used by teams (team, cost) that have not started to use it."""
+        self.room = room
+        self.rules = rules
+        self._units = list(units)
+        self._gone: dict[Unit, None] = {}  # dropped in this search, in order
+        self._kept: set[int] = set()  # leases that went in searches before
+        self._saved: dict[Board, list[Held]] = {}
+        self._grant: Grant | None = None
+        self._promised: dict[int, int] = {}  # by the team of the account that is guaranteed something
+        for team_id, cost in promised:
+            self._promise(team_id, cost)
+
+    def find(self, claim: Claim, shape: Shape) -> Found | None:
+        """Who must go so that the claim fits, with why; none where it fits as it is; None where nothing helps.
+
+        The room is left without them.
+        """
+        self._gone, self._saved, self._grant = {}, {}, None
+        if not shape.wanted:
+            return None
+        if self._grant_now(claim, shape) is not None:
+            return []
+        may_reclaim = self.rules.borrowed and self.room.budget.is_guaranteed(
+            claim.team_id, self.room.least_cost(shape)
+        )
+        whys = {unit: why for unit in self._units if (why := self._why(claim, unit, may_reclaim=may_reclaim))}
+        if not whys or not self._make_room(claim, shape, list(whys)):
+            return None
+        found = [(unit, whys[unit]) for unit in self._gone]
+        if any(why == RECLAIM for _, why in found) and not self._is_inside_guarantee(claim):
+            self.forget()
+            return None
+        return found
+
+    def keep(self) -> None:
+        """Let the claim have what was found: for those who come later it is taken."""
+        if self._grant is not None:
+            self.room.grant(self._grant, self.room.now)
+            self._promise(self._grant.team_id, self._grant.cost_milli)
+        self._kept |= {lease.lease_id for unit in self._gone for lease in unit.leases}
+        self._units = [
+            unit for unit in self._units if not any(lease.lease_id in self._kept for lease in unit.leases)
+        ]
+        self._gone, self._saved, self._grant = {}, {}, None
+
+    def forget(self) -> None:
+        """Put everything back that the last search dropped."""
+        self._put_back(list(self._gone))
+        self._look_again()
+        self._saved, self._grant = {}, None
+
+    def _grant_now(self, claim: Claim, shape: Shape) -> Grant | None:
+        answer = self.room.try_grant(claim, shape)
+        self._grant = answer if isinstance(answer, Grant) else None
+        return self._grant
+
+    def _why(self, claim: Claim, unit: Unit, *, may_reclaim: bool) -> str:
+        """By which right the claim may take from the unit; "" by none."""
+        lease = unit.lease
+        if lease.claim_id == claim.id or lease.claim_id in claim.yields_to:
+            return ""
+        if lease.is_extra:
+            return ELASTIC
+        if lease.is_preemptible and self.rules.preemptible and _outranks(claim, lease):
+            return PRIORITY
+        return RECLAIM if may_reclaim and self._has_borrowed(claim, lease) else ""
+
+    def _has_borrowed(self, claim: Claim, lease: Running) -> bool:
+        """Whether the lease's team uses more than its guarantee in the claim's cohort."""
+        budget = self.room.budget
+        mine, its = budget.member(claim.team_id), budget.member(lease.team_id)
+        if mine is None or its is None or mine is its or mine.cohort_id != its.cohort_id:
+            return False
+        return self._used_now(its) > its.guaranteed
+
+    def _promise(self, team_id: int, cost: int) -> None:
+        its = self.room.budget.member(team_id)
+        if its is not None:
+            self._promised[its.team_id] = self._promised.get(its.team_id, 0) + cost
+
+    def _used_now(self, its: Account) -> int:
+        """What a member really uses, without what it will get."""
+        return its.used - self._promised.get(its.team_id, 0)
+
+    def _is_inside_guarantee(self, claim: Claim) -> bool:
+        cost = self._grant.cost_milli if self._grant is not None else 0
+        return self.room.budget.is_guaranteed(claim.team_id, cost)
+
+    def _spares_guarantee(self, claim: Claim, unit: Unit) -> bool:
+        """Whether the unit's team keeps its guarantee without it; moving inside one guarantee takes nothing."""
+        if unit.lease.is_extra:
+            return True
+        its = self.room.budget.member(unit.lease.team_id)
+        if its is None or its is self.room.budget.member(claim.team_id):
+            return True
+        return self._used_now(its) - unit.cost >= its.guaranteed
+
+    def _make_room(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+        if self.room.spots(shape) is None:
+            take = self._empty_nodes if shape.is_spread else self._empty_node
+            if not take(claim, shape, units):
+                self.forget()
+                return False
+        self._look_again()
+        self._give_back_quota(claim, shape, units)
+        self._look_again()
+        if self._grant_now(claim, shape) is None:
+            self.forget()
+            return False
+        self._spare(lambda: self._fits(claim, shape))
+        self._look_again()
+        return self._grant_now(claim, shape) is not None
+
+    def _fits(self, claim: Claim, shape: Shape) -> bool:
+        self._look_again()
+        return self._grant_now(claim, shape) is not None
+
+    def _empty_node(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+        """Drop the cheapest set of units on one node that lets the shape fit there."""
+        best: tuple[tuple[int, int, int], list[Unit]] | None = None
+        for place, (group, able) in enumerate(self._nodes(shape, units)):
+            if self._clear(claim, shape, group, able):
+                price = (sum(u.loss for u in self._gone), len(self._gone), place)
+                if best is None or price < best[0]:
+                    best = price, list(self._gone)
+            self._put_back(list(self._gone))
+        for unit in best[1] if best else ():
+            self._drop(unit)
+        return best is not None
+
+    def _empty_nodes(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+        """Drop what a gang needs: on the cheapest nodes, or with any number of nodes the cheapest units at all."""
+        if not shape.nodes:
+            return self._empty_any(claim, shape, units)
+        prices = []
+        for group, able in self._nodes(shape, units):
+            if self._clear(claim, shape, group, able):
+                prices.append((sum(u.loss for u in self._gone), len(self._gone), list(self._gone)))
+            self._put_back(list(self._gone))
+        free = sum(self._has_room(shape, group) for group in self.room.groups(shape.kind))
+        prices.sort(key=lambda price: price[:2])
+        for _, _, chosen in prices:
+            if free >= shape.nodes:
+                return True
+            for unit in chosen:
+                if unit not in self._gone and self._spares_guarantee(claim, unit):
+                    self._drop(unit)
+            free = sum(self._has_room(shape, group) for group in self.room.groups(shape.kind))
+        return free >= shape.nodes
+
+    def _empty_any(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+        groups = self.room.groups(shape.kind)
+        known = {board for group in groups for board in group}
+        for unit in units[:MOST_UNITS]:
+            if not any(self.room.board_of[held.device_id] in known for held in unit.held):
+                continue
+            if self._spares_guarantee(claim, unit):
+                self._drop(unit)
+            if sum(node_room(group, shape) for group in groups) >= shape.wanted:
+                self._look_again()
+                if self.room.spots(shape) is not None:
+                    return True
+        return False
+
+    def _nodes(self, shape: Shape, units: Iterable[Unit]) -> list[tuple[Sequence[Board], list[Unit]]]:
+        """The nodes where units stand in the way, the one with the cheapest unit first, with those units."""
+        groups = {group[0].node.id: group for group in self.room.groups(shape.kind)}
+        able: dict[int, list[Unit]] = {}
+        for unit in units:
+            nodes = {
+                self.room.board_of[held.device_id].node.id
+                for held in unit.held
+                if held.device_id in self.room.board_of
+            }
+            for node_id in nodes & groups.keys():
+                able.setdefault(node_id, []).append(unit)
+        found: list[tuple[Sequence[Board], list[Unit]]] = []
+        for node_id, its in able.items():
+            group = groups[node_id]
+            if self.room.could_hold(group, shape) and _could_free(group, its, shape):
+                found.append((group, its))
+        found.sort(key=lambda one: (one[1][0].rank, one[0][0].rank))
+        return found[:MOST_NODES]
+
+    def _clear(self, claim: Claim, shape: Shape, group: Sequence[Board], units: Iterable[Unit]) -> bool:
+        """Drop units of this node, the cheapest first, until the shape has room on it; then spare what can be."""
+        for unit in units:
+            if self._has_room(shape, group):
+                break
+            if self._spares_guarantee(claim, unit):
+                self._drop(unit)
+        if not self._has_room(shape, group):
+            return False
+        self._spare(lambda: self._has_room(shape, group))
+        return True
+
+    def _has_room(self, shape: Shape, group: Sequence[Board]) -> bool:
+        return self.room.host_of(group[0]).has_room(shape) and node_room(group, shape) >= shape.wanted
+
+    def _spare(self, is_enough: Callable[[], bool]) -> None:
+        """Put back, the dearest first, whoever is not needed."""
+        for unit in sorted(self._gone, key=lambda u: -u.rank):
+            self._put_back([unit])
+            if not is_enough():
+                self._drop(unit)
+
+    def _give_back_quota(self, claim: Claim, shape: Shape, units: Iterable[Unit]) -> None:
+        """Drop further units, the cheapest first, each of which lowers what the quota is short of."""
+        budget, cost = self.room.budget, self.room.least_cost(shape)
+        for unit in list(units)[:MOST_UNITS]:
+            short = budget.shortfall(claim.team_id, cost)
+            if not short:
+                return
+            if unit in self._gone or not self._spares_guarantee(claim, unit):
+                continue
+            self._drop(unit)
+            if budget.shortfall(claim.team_id, cost) >= short:
+                self._put_back([unit])
+
+    def _drop(self, unit: Unit) -> None:
+        self._gone[unit] = None
+        self._count(unit, -1)
+        self._refill(unit)
+
+    def _put_back(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            del self._gone[unit]
+            self._count(unit, 1)
+            self._refill(unit)
+
+    def _count(self, unit: Unit, sign: int) -> None:
+        for held in unit.held:
+            board = self.room.board_of.get(held.device_id)
+            if board is not None:
+                self._saved.setdefault(board, list(board.held))
+                self.room.host_of(board).take(held, sign)
+                self.room.budget.take(held.team_id, sign * board.cost_of(held))
+
+    def _refill(self, unit: Unit) -> None:
+        """Let the unit's boards hold what they held, without those that are dropped now."""
+        gone = {lease.lease_id for one in self._gone for lease in one.leases}
+        for device_id in {held.device_id for held in unit.held}:
+            board = self.room.board_of.get(device_id)
+            if board is None:
+                continue
+            left = [held for held in self._saved[board] if held.lease_id not in gone]
+            is_host_alone = all(held.is_host for held in left) and len(left) < len(self._saved[board])
+            board.refill([] if is_host_alone else left)
+
+    def _look_again(self) -> None:
+        self.room.look_again_at(held for board in self._saved for held in self._saved[board])
+
+
+def _outranks(claim: Claim, lease: Running) -> bool:
+    """Whether the claim stands higher: by priority, or at equal priority because it may not be preempted itself."""
+    return (claim.priority, not claim.is_preemptible) > (lease.priority, False)
+
+
+def _could_free(group: Sequence[Board], units: Iterable[Unit], shape: Shape) -> bool:
+    """Whether enough boards of the node would be open if all these units went; says yes where it is unsure."""
+    if shape.kind.mode != "exclusive":
+        return True
+    leases = {lease.lease_id for unit in units for lease in unit.leases}
+    able = sum(all(held.is_host or held.lease_id in leases for held in board.held) for board in group)
+    return able >= (shape.wanted if shape.nodes else 1)
