@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine import plan
+from scheduler.engine import EngineState
 from scheduler.engine.model import Claim, Grant, PersonUsage, Policy, Running, Slot, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.policy import WORKS, Pools
+from scheduler.engine.shape import shape_of
 from tests.engine.builder import NOON, Cluster, device
 
 LAST = Fraction(10**30)
@@ -199,21 +200,27 @@ def test_drf_never_serves_a_team_with_a_larger_dominant_share_while_another_ones
             queued_s=0,
         )
     snapshot = cluster.snapshot()
-    claims = {claim.id: claim for claim in snapshot.queue}
-    served = [claims[grant.claim_id] for grant in plan(snapshot, cluster.policy).grants]
-    never = set(claims) - {claim.id for claim in served}
-
-    holds: dict[int, Counter[str]] = {claim.team_id: Counter() for claim in claims.values()}
-    left = set(claims) - never
+    state = EngineState.from_snapshot(snapshot, cluster.policy)
+    lineup = Lineup(snapshot, cluster.policy)
+    left = {claim.id: claim for claim in snapshot.queue}
+    holds: dict[int, Counter[str]] = {claim.team_id: Counter() for claim in snapshot.queue}
     whole = {"h100-80gb": 16, "a100-80gb": 4, "cpu": 160_000}
 
     def dominant(team: int) -> Fraction:
         return max(Fraction(holds[team][what], whole[what]) for what in whole)
 
-    for claim in served:
-        others = {claims[one].team_id for one in left}
-        assert dominant(claim.team_id) == min(dominant(team) for team in others)
-        left.discard(claim.id)
+    def fits(claim: Claim) -> bool:
+        return isinstance(state.try_grant(claim, shape_of(claim, cluster.policy)), Grant)
+
+    for claim in lineup:
+        answer = state.try_grant(claim, shape_of(claim, cluster.policy))
+        if not isinstance(answer, Grant):
+            continue
+        poorer = [one for one in left.values() if dominant(one.team_id) < dominant(claim.team_id)]
+        assert not any(fits(one) for one in poorer)
+        state.grant(answer, state.now)
+        lineup.note(answer)
+        del left[claim.id]
         holds[claim.team_id][next(iter(claim.models))] += claim.count
         holds[claim.team_id]["cpu"] += claim.cpu_milli
 
