@@ -166,6 +166,10 @@ CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "scheduler.tasks.sweep_outbox", "schedule": 5.0, "options": {"expires": 10}},
     "meter": {"task": "scheduler.tasks.meter", "schedule": 10.0, "options": {"expires": 20}},
     "learn_demand": {"task": "scheduler.tasks.learn_demand", "schedule": 300.0, "options": {"expires": 300}},
+    "note_forecasts": {"task": "scheduler.tasks.note_forecasts", "schedule": 5.0, "options": {"expires": 5}},
+    "calibrate": {"task": "scheduler.tasks.calibrate", "schedule": 60.0, "options": {"expires": 60}},
+    "settle_usage": {"task": "scheduler.tasks.settle_usage", "schedule": 60.0, "options": {"expires": 60}},
+    "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 

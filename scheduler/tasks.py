@@ -10,7 +10,7 @@ from portal.common.retry import with_retries
 from portal.leases import bookings, lifecycle, maintenance
 from portal.leases.selectors import queue
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import cycle, dispatch, learning
+from scheduler import cycle, dispatch, forecasts, learning, usage
 
 
 @app.task
@@ -62,3 +62,21 @@ def roll_up() -> None:
 def learn_demand() -> None:
     """Look whether requests have come to look different."""
     learning.learn(now=db_now())
+
+
+@app.task
+def note_forecasts() -> None:
+    """Keep the first forecast of every new wait, and what came of the older ones."""
+    forecasts.note(now=db_now())
+
+
+@app.task
+def calibrate() -> None:
+    """Learn how far forecasts can be trusted."""
+    forecasts.calibrate(now=db_now())
+
+
+@app.task
+def settle_usage() -> None:
+    """Bring what everybody has used, decayed, up to now."""
+    with_retries(lambda: usage.settle(now=db_now()))

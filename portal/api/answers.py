@@ -167,12 +167,15 @@ class ReasonAnswer(Shape):
 class OfferAnswer(Shape):
     """Another request that would start earlier."""
 
-    kind = s.ChoiceField(("smaller", "other", "fewer", "shorter", "later"))
+    kind = s.ChoiceField(("smaller", "other", "fewer", "shorter", "later", "preemptible"))
     flavor = s.SlugField()
     count = s.IntegerField()
     duration_s = s.IntegerField()
-    starts_at = s.DateTimeField()
+    starts_at = s.DateTimeField(help_text="The likely start: half of such requests start before.")
+    starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten start before; null is unknown.")
     is_now = s.BooleanField()
+    is_preemptible = s.BooleanField(help_text="Costs less and may be taken back.")
+    booked_at = s.DateTimeField(allow_null=True, help_text="Ask with this `starts_at` for a certain start.")
     price = Money()
 
 
@@ -186,7 +189,8 @@ class QuoteAnswer(Shape):
     price = Money()
     price_per_hour = Money()
     is_now = s.BooleanField(allow_null=True)
-    starts_at = s.DateTimeField(allow_null=True)
+    starts_at = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
+    starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
     position = s.IntegerField(allow_null=True)
     is_impossible = s.BooleanField()
     reasons = ReasonAnswer(many=True)
@@ -226,7 +230,8 @@ class RequestListed(RequestAnswer):
 class RequestDetail(RequestListed):
     """A request with what is known of its start, and its leases, newest first."""
 
-    estimated_start = s.DateTimeField(allow_null=True)
+    estimated_start = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
+    estimated_start_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
     leases = s.ListField(child=s.CharField())
 
 

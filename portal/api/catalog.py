@@ -97,6 +97,7 @@ class Quote(Endpoint):
                 "price_per_hour": money(price.hourly_micro, price.currency),
                 "is_now": seen.is_now,
                 "starts_at": instant(seen.starts_at),
+                "starts_by": instant(seen.by),
                 "position": seen.position,
                 "is_impossible": seen.is_impossible,
                 "reasons": [reason_row(reason) for reason in seen.reasons],
@@ -176,7 +177,10 @@ def offer_row(offer: Offer) -> Row:
         "count": offer.count,
         "duration_s": offer.duration_s,
         "starts_at": instant(offer.starts_at),
+        "starts_by": instant(offer.by),
         "is_now": offer.is_now,
+        "is_preemptible": offer.is_preemptible,
+        "booked_at": instant(offer.booked_at),
         "price": money(offer.quote.amount_micro, offer.quote.currency),
     }
 

@@ -178,6 +178,7 @@ def detail(request: LeaseRequest) -> Row:
     return {
         **request_row(request),
         "position": positions([request]).get(request.pk),
-        "estimated_start": instant(start),
+        "estimated_start": instant(start and start.likely_at),
+        "estimated_start_by": instant(start and start.by),
         "leases": list(request.leases.order_by("-id").values_list("uid", flat=True)),
     }

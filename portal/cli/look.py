@@ -98,18 +98,51 @@ def lease_facts(row: Any) -> None:
             ("state", row["state"] + (f" ({row['end_reason']})" if row["end_reason"] else "")),
             ("flavor", f"{row['count']} × {row['flavor']}"),
             ("team, holder", f"{row['team']}, {row['user']}"),
-            ("node", row["node"]),
+            ("node", row["node"] + _part_text(row)),
             ("active since", words.when(row["activated_at"])),
             ("ends", words.when(row["ended_at"] or row["not_after"])),
             ("time left", words.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
             ("cost so far", words.money(row["cost_so_far"])),
             ("price per hour", words.money(row["price_per_hour"])),
+            *((("cut short by", row["cut_by"]),) if row["cut_by"] else ()),
+            *(("beside it", f"{p['id']} on {p['node']}, {p['state']}") for p in _others(row)),
             *((("fault", row["fault"]),) if row["fault"] else ()),
         )
     )
+    for key, value in row.get("access", {}).get("environment", {}).items():
+        print(words.clean(f"export {key}={value}"))
     for slot in row.get("access", {}).get("slots", []):
         for key, value in slot["environment"].items():
             print(words.clean(f"export {key}={value}"))
+
+
+def _part_text(row: Any) -> str:
+    base = [part for part in row["parts"] if not part["is_extra"]]
+    if row["is_extra"]:
+        return " (grown)"
+    return f" (part {row['part'] + 1} of {len(base)})" if len(base) > 1 else ""
+
+
+def _others(row: Any) -> list[Any]:
+    return [part for part in row["parts"] if part["id"] != row["id"] and part["state"] != "ended"]
+
+
+def _wishes(row: Any) -> list[tuple[str, str]]:
+    """Return what was asked for beside flavor and time, where it is not the usual."""
+    found = [("work", row["work"])] if row["work"] != "interactive" else []
+    if row["nodes"] != 1:
+        found.append(
+            ("nodes", f"{row['nodes']} with {row['count']} each" if row["nodes"] else "as few as possible")
+        )
+    if row["is_preemptible"]:
+        found.append(("preemptible", "yes"))
+    if row["least_duration_s"]:
+        found.append(("may be cut to", words.span(row["least_duration_s"])))
+    if row["starts_at"]:
+        found.append(("booked for", words.when(row["starts_at"])))
+    if row["most_count"] > row["count"]:
+        found.append(("may grow to", str(row["most_count"])))
+    return found
 
 
 def request_facts(row: Any) -> None:
@@ -122,10 +155,15 @@ def request_facts(row: Any) -> None:
             ("time", words.span(row["duration_s"])),
             ("team, author", f"{row['team']}, {row['author']}"),
             ("priority", row["priority"]),
+            *_wishes(row),
             ("price", words.money(row["quote"])),
             ("asked", words.when(row["submitted_at"])),
             *((("place in queue", row["position"]),) if row.get("position") else ()),
-            *((("expected start", words.when(row["estimated_start"])),) if row["state"] == "queued" else ()),
+            *(
+                (("likely start", words.start(row["estimated_start"], row["estimated_start_by"])),)
+                if row["state"] == "queued"
+                else ()
+            ),
             *(("because", reason["sentence"]) for reason in row["reasons"]),
             *((("decision", f"{row['decided_by']}: {row['decision_note']}"),) if row["decided_by"] else ()),
             *(("lease", uid) for uid in row.get("leases", [])),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from portal.cli import config, look, screen, work
+from portal.cli import config, forecasts, look, screen, standing, work
 from portal.cli.run import Json, api, guarded
 
 app = typer.Typer(
@@ -87,6 +87,8 @@ app.command("flavors")(look.flavors)
 app.command("invoice")(look.invoice)
 app.command("teams")(look.teams)
 app.command("nodes")(look.nodes)
+app.add_typer(forecasts.app, name="forecast")
+app.add_typer(standing.app, name="team")
 
 if __name__ == "__main__":
     app()

@@ -38,6 +38,13 @@ def when(text: str | None) -> str:
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def start(likely: str | None, by: str | None) -> str:
+    """Return a forecast start: the likely instant and the one that nine of ten keep."""
+    if not likely or not by or likely == by:
+        return when(likely)
+    return f"{when(likely)}, by {when(by)} (9 of 10)"
+
+
 def money(value: dict[str, str] | None) -> str:
     """Return an amount with its currency; None is unknown."""
     return UNKNOWN if value is None else clean(f"{value['amount']} {value['currency']}")

@@ -117,7 +117,7 @@ def quote(
     if as_json:
         screen.out_json(found)
         return
-    starts = "now" if found["is_now"] else words.when(found["starts_at"])
+    starts = "now" if found["is_now"] else words.start(found["starts_at"], found["starts_by"])
     screen.facts(
         (
             ("price", f"{words.money(found['price'])} ({words.money(found['price_per_hour'])} an hour)"),
@@ -126,8 +126,10 @@ def quote(
             *(
                 (
                     "or",
-                    f"{offer['count']} × {offer['flavor']} for {words.span(offer['duration_s'])}:"
-                    f" {'now' if offer['is_now'] else words.when(offer['starts_at'])}, {words.money(offer['price'])}",
+                    f"{offer['count']} × {offer['flavor']} for {words.span(offer['duration_s'])}"
+                    f"{', preemptible' if offer['is_preemptible'] else ''}{', booked' if offer['booked_at'] else ''}:"
+                    f" {'now' if offer['is_now'] else words.start(offer['starts_at'], offer['starts_by'])},"
+                    f" {words.money(offer['price'])}",
                 )
                 for offer in found["offers"]
             ),

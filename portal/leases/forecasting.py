@@ -1,51 +1,63 @@
-"""What would happen: earliest start, reasons and counter-offers, by the engine on the last published picture."""
+"""What would happen: likely start, reasons and counter-offers, by the engine on the last published picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import islice
-from typing import Any, cast
+from datetime import datetime, timedelta
+from typing import Any
 
-from redis.exceptions import RedisError
-
-from portal.catalog import pricing
 from portal.catalog.models import Flavor
-from portal.common.errors import BerthError
-from portal.common.live import redis_client
+from portal.leases import offering
 from portal.leases.models import LeaseRequest
+from portal.leases.offering import Candidate, Offer, as_chosen, claim_for
+from portal.leases.pictures import (
+    SNAPSHOT_KEY,
+    Picture,
+    picture,
+    published_calibration,
+    published_snapshot,
+)
 from portal.leases.reasons import sentence
 from portal.leases.services import PRIORITIES, RequestSpec
 from portal.policies.selectors import active_policy
 from portal.teams.models import Team
-from scheduler.engine import counter_offers, forecast, snapshot_from_json
+from scheduler.engine import counter_offers, forecast
 from scheduler.engine import free_units as engine_free_units
-from scheduler.engine.model import Claim, Snapshot, Work
-from scheduler.engine.nearest import Change, ChangeKind
+from scheduler.engine.calibration import Calibration
+from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
+from scheduler.engine.nearest import Change
 
-SNAPSHOT_KEY = "berth:snapshot"
 HORIZON_S = 14 * 86_400
-MOST_OFFERS = 5
-__all__ = ["Offer", "Preview", "estimates", "free_units", "preview", "published_snapshot", "sentence"]
+MOST_OFFERS = offering.MOST_OFFERS
+__all__ = [
+    "SNAPSHOT_KEY",
+    "Offer",
+    "Preview",
+    "Start",
+    "estimates",
+    "free_units",
+    "preview",
+    "published_snapshot",
+    "raw_waits",
+    "sentence",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """Another request that could be made instead, with its start and price."""
+class Start:
+    """When something will start: half of such requests by ``likely_at`` (P50), nine of ten by ``by`` (P90)."""
 
-    kind: ChangeKind
-    flavor: Flavor
-    count: int
-    duration_s: int
-    starts_at: datetime
-    is_now: bool
-    quote: pricing.Quote
+    likely_at: datetime
+    by: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a request would meet if it were made now; None is unknown."""
+    """What a request would meet if it were made now; None is unknown.
+
+    ``starts_at`` is the likely start, ``by`` the instant that nine of ten such requests start before.
+    """
 
     starts_at: datetime | None
     is_now: bool | None
@@ -53,20 +65,7 @@ class Preview:
     reasons: list[dict[str, Any]]
     offers: list[Offer]
     is_impossible: bool = False
-
-
-def published_snapshot() -> Snapshot | None:
-    """Return the last published picture, or None when there is none or it cannot be read."""
-    try:
-        raw = redis_client().get(SNAPSHOT_KEY)
-    except RedisError:
-        return None
-    if not raw:
-        return None
-    try:
-        return snapshot_from_json(str(raw).encode())
-    except ValueError:
-        return None
+    by: datetime | None = None
 
 
 def free_units() -> dict[int, int | None]:
@@ -75,7 +74,7 @@ def free_units() -> dict[int, int | None]:
     snapshot = published_snapshot()
     if snapshot is None:
         return {f.pk: None for f in flavors}
-    return {f.pk: engine_free_units(snapshot, _claim(-1, None, f, 1, 3600, 0, snapshot)) for f in flavors}
+    return {f.pk: engine_free_units(snapshot, claim_for(-1, None, f, 1, 3600, 0, snapshot)) for f in flavors}
 
 
 def preview(
@@ -89,123 +88,135 @@ def preview(
     instead_of: LeaseRequest | None = None,
     spec: RequestSpec | None = None,
 ) -> Preview:
-    """Return earliest start, reasons and up to five counter-offers. Changes nothing.
+    """Return likely start, reasons and up to five counter-offers. Changes nothing.
 
     ``instead_of`` is a waiting request that this one would replace: it is thought away from the queue.
     ``spec`` is the whole specification, for what else was chosen: nodes, start, kind of work and the rest.
     """
-    snapshot = published_snapshot()
-    if snapshot is None:
+    seen = picture()
+    if seen is None:
         return Preview(None, None, None, [], [])
+    book, probable = seen.book, seen.expected
     if instead_of is not None:
-        snapshot = replace(snapshot, queue=tuple(c for c in snapshot.queue if c.id != instead_of.pk))
+        book, probable = _without(book, instead_of.pk), _without(probable, instead_of.pk)
     rank = PRIORITIES.get(priority, 0)
-    wanted = _as_chosen(_claim(-1, team, flavor, count, duration_s, rank, snapshot), spec)
-    others = {
-        -2 - at: (f, n, s, _as_chosen(_claim(-2 - at, team, f, n, s, rank, snapshot), spec))
-        for at, (f, n, s) in enumerate(_alternatives(flavor, count, duration_s))
-    }
+    wanted = as_chosen(claim_for(-1, team, flavor, count, duration_s, rank, book), spec)
+    others = offering.candidates(team, wanted, flavor, spec, book)
+    policy = active_policy()
     found, changes = counter_offers(
-        snapshot, active_policy(), wanted, [claim for *_, claim in others.values()], horizon_s=HORIZON_S
+        probable, policy, wanted, [one.claim for one in others.values()], horizon_s=HORIZON_S
     )
-    is_now = found.starts_at is not None and found.starts_at <= snapshot.taken_at
-    starts_at = None if found.starts_at is None else max(found.starts_at, now)
-    offers = () if is_now else _offers(changes, others, snapshot, now, spec)
+    by_book = (
+        found if seen.expected is seen.book else forecast(book, policy, [wanted], horizon_s=HORIZON_S)[-1]
+    )
+    clock = _Clock(book, published_calibration(), now)
+    start = clock.start(found, wanted)
+    likely_at, by = (start.likely_at, start.by) if start else (None, None)
+    is_now = clock.is_now(found.starts_at)
+    offers: list[Offer] = []
+    if not is_now and not found.is_impossible:
+        sooner = list(_sooner(changes, others, clock, spec))
+        more = [
+            *offering.booked(flavor, wanted, free_at=by_book.starts_at, now=now),
+            *offering.preemptible(
+                flavor,
+                wanted,
+                starts_at=likely_at,
+                by=by,
+                is_now=False,
+                now=now,
+            ),
+        ]
+        offers = offering.chosen(sooner, more)
     return Preview(
-        starts_at=now if is_now else starts_at,
+        starts_at=likely_at,
         is_now=is_now,
         position=found.position,
-        reasons=[{"code": r.code, **r.detail} for r in found.reasons],
-        offers=list(islice(offers, MOST_OFFERS)),
+        reasons=[{"code": r.code, **r.detail} for r in by_book.reasons],
+        offers=offers,
         is_impossible=found.is_impossible,
+        by=by,
     )
 
 
-def estimates(requests: Sequence[LeaseRequest]) -> dict[int, datetime | None]:
-    """Return the expected start of waiting requests by id; None where it cannot be told."""
-    snapshot = published_snapshot()
-    if snapshot is None or not requests:
-        return {r.pk: None for r in requests}
-    known = {c.id: c for c in snapshot.queue}
-    claims = [known[r.pk] for r in requests if r.pk in known]
-    found = forecast(snapshot, active_policy(), claims, horizon_s=HORIZON_S) if claims else {}
-    return {r.pk: found[r.pk].starts_at if r.pk in found else None for r in requests}
+def estimates(requests: Sequence[LeaseRequest], *, now: datetime | None = None) -> dict[int, Start | None]:
+    """Return the likely start of waiting requests by id; None where it cannot be told.
 
-
-def _claim(
-    number: int, team: Team | None, flavor: Flavor, count: int, duration_s: int, rank: int, snapshot: Snapshot
-) -> Claim:
-    return Claim(
-        id=number,
-        team_id=team.pk if team else 0,
-        mode=flavor.mode,  # type: ignore[arg-type]
-        count=count,
-        duration_s=duration_s,
-        priority=rank,
-        queued_at=snapshot.taken_at,
-        models=frozenset({flavor.device_model.slug}),
-        profile=flavor.profile,
-        share_milli=flavor.share_milli,
-        memory_mib=flavor.memory_mib,
-        cpu_milli=flavor.cpu_milli * count,
-        host_memory_mib=flavor.host_memory_mib * count,
-    )
-
-
-def _as_chosen(claim: Claim, spec: RequestSpec | None) -> Claim:
-    """Return the claim with everything else that was chosen; only whole boards are spread over nodes."""
-    if spec is None:
-        return claim
-    return replace(
-        claim,
-        work=cast(Work, spec.work),
-        is_preemptible=spec.is_preemptible,
-        starts_at=spec.starts_at,
-        least_duration_s=min(spec.least_duration_s, claim.duration_s),
-        nodes=spec.nodes if claim.mode == "exclusive" else 1,
-    )
-
-
-Alternative = tuple[Flavor, int, int]
-
-
-def _alternatives(flavor: Flavor, count: int, duration_s: int) -> list[Alternative]:
-    """Return all that could be asked for instead: fewer, shorter, and every other flavor in this amount.
-
-    Which of them are near enough to be offered the engine says (``scheduler.engine.nearest``).
+    No start is before ``now``; left out, it is the instant of the picture.
     """
-    found: list[Alternative] = [(flavor, fewer, duration_s) for fewer in range(count - 1, 0, -1)]
-    if duration_s >= 2 * max(flavor.min_duration_s, 3600):
-        found.append((flavor, count, duration_s // 2))
-    rest = Flavor.objects.filter(is_active=True, max_count__gte=count).exclude(pk=flavor.pk)
-    found += [
-        (other, count, duration_s)
-        for other in rest.select_related("device_model")
-        if other.min_duration_s <= duration_s <= other.max_duration_s
-    ]
-    return found
+    found: dict[int, Start | None] = {request.pk: None for request in requests}
+    seen = picture() if found else None
+    if seen is None:
+        return found
+    clock = _Clock(seen.book, published_calibration(), now or seen.book.taken_at)
+    known = _forecasts(seen, found, active_policy())
+    return found | {claim.id: clock.start(one, claim) for claim, one in known}
 
 
-def _offers(
-    changes: Iterable[Change],
-    others: Mapping[int, tuple[Flavor, int, int, Claim]],
-    snapshot: Snapshot,
-    now: datetime,
-    spec: RequestSpec | None,
+def raw_waits(seen: Picture, request_ids: Iterable[int]) -> dict[int, float]:
+    """Return the forecast wait in seconds from the picture on, uncorrected, of queued requests by id.
+
+    Left out is who is not in the picture's queue, has booked a start, or whose start is not known.
+    """
+    at = seen.book.taken_at
+    return {
+        claim.id: (one.starts_at - at).total_seconds()
+        for claim, one in _forecasts(seen, set(request_ids), active_policy())
+        if one.starts_at is not None and claim.starts_at is None
+    }
+
+
+def _forecasts(seen: Picture, ids: Iterable[int], policy: Policy) -> list[tuple[Claim, Forecast]]:
+    wanted = set(ids)
+    claims = [claim for claim in seen.expected.queue if claim.id in wanted]
+    found = forecast(seen.expected, policy, claims, horizon_s=HORIZON_S) if claims else {}
+    return [(claim, found[claim.id]) for claim in claims]
+
+
+class _Clock:
+    """Turns what the engine says of a picture into instants to show at ``now``."""
+
+    def __init__(self, snapshot: Snapshot, calibration: Calibration, now: datetime) -> None:
+        self.taken_at = snapshot.taken_at
+        self.calibration = calibration
+        self.now = now
+
+    def is_now(self, starts_at: datetime | None) -> bool:
+        """Say whether that start is at once."""
+        return starts_at is not None and starts_at <= self.taken_at
+
+    def start(self, found: Forecast, claim: Claim) -> Start | None:
+        """Return what to show; a booked start and one at once are certain."""
+        if found.starts_at is None:
+            return None
+        if claim.starts_at is not None:
+            return Start(found.starts_at, found.starts_at)
+        return self.corrected(found.starts_at)
+
+    def corrected(self, starts_at: datetime) -> Start:
+        """Return what to show for a start that was forecast, never in the past."""
+        if self.is_now(starts_at):
+            return Start(self.now, self.now)
+        window = self.calibration.window((starts_at - self.taken_at).total_seconds())
+        likely = max(self.taken_at + timedelta(seconds=window.p50_s), self.now)
+        return Start(likely, max(self.taken_at + timedelta(seconds=window.p90_s), likely))
+
+
+def _without(snapshot: Snapshot, claim_id: int) -> Snapshot:
+    return replace(snapshot, queue=tuple(c for c in snapshot.queue if c.id != claim_id))
+
+
+def _sooner(
+    changes: Iterable[Change], others: dict[int, Candidate], clock: _Clock, spec: RequestSpec | None
 ) -> Iterator[Offer]:
     """Return the changes with their prices, as they come; what has no price is no offer."""
     for change in changes:
-        flavor, count, duration_s, claim = others[change.claim.id]
-        try:
-            price = pricing.quote(
-                flavor,
-                count=count * max(claim.nodes, 1),
-                duration_s=duration_s,
-                starts_at=now,
-                price_milli=pricing.paid_milli(flavor, is_preemptible=bool(spec and spec.is_preemptible)),
-            )
-        except BerthError:
+        other = others[change.claim.id]
+        price = offering.priced(other, spec, now=clock.now)
+        if price is None:
             continue
-        is_now = change.starts_at <= snapshot.taken_at
-        starts_at = now if is_now else max(change.starts_at, now)
-        yield Offer(change.kind, flavor, count, duration_s, starts_at, is_now, price)
+        start = clock.corrected(change.starts_at)
+        yield Offer(
+            change.kind, other.flavor, other.count, other.duration_s, start.likely_at,
+            clock.is_now(change.starts_at), price, start.by, is_preemptible=other.claim.is_preemptible,
+        )  # fmt: skip

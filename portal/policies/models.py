@@ -66,12 +66,14 @@ class DemandTable(models.Model):
 class DurationModel(models.Model):
     """What was learned about how long requests run: order curves for the engine, and how well it predicts.
 
-    ``curves`` rows are (team id, size group, index per age bin). ``figures`` compares the errors of the
+    ``curves`` rows are (team id, size group, index per age bin), ``trees`` is the predictor itself as plain
+    numbers (``scheduler.engine.learning.trees``). ``figures`` compares the errors of the
     predictor, the person's own estimate and the team's average on requests it was not trained on.
     """
 
     version = models.PositiveIntegerField(unique=True)
     curves = models.JSONField(default=list)
+    trees = models.JSONField(default=dict, blank=True)
     figures = models.JSONField(default=dict)
     requests = models.PositiveIntegerField()
     made_at = models.DateTimeField()

@@ -8,6 +8,7 @@ from decimal import Decimal
 from urllib.parse import urlencode
 
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.catalog.models import Flavor
@@ -20,7 +21,7 @@ from portal.teams.models import Team
 from portal.web.figures import duration_text, gpus, money, span
 from portal.web.requests_rows import what_text
 
-FILLS = "[name=flavor], #id_count, #id_duration"
+FILLS = "[name=flavor], #id_count, #id_duration, [name=is_preemptible], [name=starts_at]"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class OfferView:
     fills: str = FILLS
 
 
+    by: datetime | None = None
+    is_booked: bool = False
 @dataclass(frozen=True)
 class Room:
     """The team's headroom before and after, in GPUs; None where nothing above has a ceiling."""
@@ -70,6 +73,9 @@ class QuoteView:
 def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives for a specification; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
+    by: datetime | None = None
+    usual: Decimal | None = None
+    facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
     price = quote_of(flavor, spec, now=now)
     seen = forecasting.preview(
         team=team,
@@ -105,6 +111,9 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
 
 def offer_views(
     team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, instead_of: str = ""
+        by=None if refusal else seen.by,
+        usual=_usual(flavor, spec, price, now=now),
+        facts=wish_facts(spec),
 ) -> list[OfferView]:
     """Return counter-offers as buttons: what differs, when it starts, what it costs."""
     return [_offer(team, o, title=_difference(o, spec), instead_of=instead_of) for o in offers]
@@ -150,13 +159,21 @@ def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
             "asked": span(spec.duration_s),
         }
     if offer.kind == "later":
-        return _("The same, later")
+        return _("The same, booked for a fixed time")
+    if offer.kind == "preemptible":
+        return _("The same for less, if it may be taken back")
     return what_text(offer.flavor.shown_name, offer.count)
 
 
 def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str = "") -> OfferView:
     duration = duration_text(offer.duration_s)
-    fields = {"team": team.slug, "flavor": offer.flavor.slug, "count": offer.count, "duration": duration}
+    fields = {
+        "team": team.slug, "flavor": offer.flavor.slug, "count": str(offer.count), "duration": duration,
+    }  # fmt: skip
+    if offer.is_preemptible:
+        fields["is_preemptible"] = "1"
+    if offer.booked_at:
+        fields["starts_at"] = f"{timezone.localtime(offer.booked_at):%Y-%m-%dT%H:%M}"
     if instead_of:
         fields["instead_of"] = instead_of
     what = what_text(offer.flavor.shown_name, offer.count)
@@ -169,5 +186,15 @@ def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str 
         price=money(offer.quote.amount_micro),
         currency=offer.quote.currency,
         url=f"{reverse('web:request_new')}?{urlencode(fields)}",
-        value=f"{offer.flavor.slug}|{offer.count}|{duration}",
+        value="|".join(
+            (
+                offer.flavor.slug,
+                str(offer.count),
+                duration,
+                fields.get("is_preemptible", ""),
+                fields.get("starts_at", ""),
+            )
+        ),
+        by=offer.by,
+        is_booked=offer.booked_at is not None,
     )

@@ -19,7 +19,10 @@ from portal.web.figures import money, span
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One request in a list; ``position`` and ``starts_at`` are None unless it waits and they are known."""
+    """One request in a list; ``position``, ``starts_at`` and ``by`` are None unless it waits and they are known.
+
+    ``starts_at`` is the likely start, ``by`` the one that nine of ten keep.
+    """
 
     uid: str
     url: str
@@ -35,6 +38,7 @@ class RequestRow:
     submitted_at: datetime
     quote: Decimal | None
     currency: str
+    by: datetime | None = None
 
 
 def request_rows(requests: Sequence[LeaseRequest], *, with_estimates: bool = True) -> list[RequestRow]:
@@ -77,7 +81,7 @@ def _positions(waiting: Iterable[LeaseRequest]) -> dict[int, int]:
     return {pk: place for place, pk in enumerate(order, start=1) if pk in wanted}
 
 
-def _row(request: LeaseRequest, position: int | None, starts_at: datetime | None) -> RequestRow:
+def _row(request: LeaseRequest, position: int | None, start: forecasting.Start | None) -> RequestRow:
     what = what_text(request.flavor.shown_name, request.count, request.nodes)
     return RequestRow(
         uid=request.uid,
@@ -90,8 +94,9 @@ def _row(request: LeaseRequest, position: int | None, starts_at: datetime | None
         state=request.state,
         reason=main_reason(request),
         position=position,
-        starts_at=starts_at,
+        starts_at=start.likely_at if start else None,
         submitted_at=request.submitted_at,
         quote=money(request.quote_micro),
         currency=request.currency,
+        by=start.by if start else None,
     )

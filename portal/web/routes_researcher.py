@@ -7,6 +7,7 @@ from django.urls import path
 from portal.web import (
     auth,
     design,
+    forecasts,
     home,
     leases,
     leases_actions,
@@ -27,6 +28,7 @@ urlpatterns = [
     path("requests/<str:uid>/", requests_detail.page, name="request"),
     path("requests/<str:uid>/withdraw/", requests_detail.withdraw, name="request_withdraw"),
     path("requests/<str:uid>/decide/", requests_approvals.decide, name="request_decide"),
+    path("forecasts/", forecasts.page, name="forecasts"),
     path("approvals/", requests_approvals.page, name="approvals"),
     path("leases/", lists.leases, name="leases"),
     path("leases/<str:uid>/", leases.page, name="lease"),

@@ -23,10 +23,12 @@ HALF_LIFE = 400.0  # after so many newer ones a sample counts half
 NEAR = 0.5  # a forecast e^0.5 times as long counts 1/e as much
 LEAST = 25.0  # so many samples' worth, or what is farther is looked at as well
 FLOOR_S = 60.0  # waits below are alike: a turn's pace, not the queue's
-GAIN, LEAST_LEVEL, MOST_LEVEL = 2.0, 0.85, 0.985
+GAIN, LEAST_LEVEL, MOST_LEVEL = 2.0, 0.88, 0.985
+LEAST_APART = 10  # with fewer episodes to learn from, the window is at least as wide as without a record
 LATELY = 300  # samples that say whether the level was reached
-# What a forecast is worth without a record: half come within it, nine of ten within four times and ten minutes.
-WIDE_50, WIDE_90, WIDE_S = 1.0, 4.0, 600.0
+# What a forecast is worth without a record: half come within it, nine of ten within four times as long and ten
+# minutes, less where it is said to be long: from WIDE_LONG_S on sums of many lengths even out.
+WIDE, WIDE_S, WIDE_LONG_S = 3.0, 600.0, 7_200.0
 MOST_SAMPLES = 4_000
 GRID = tuple(float(s) for s in np.geomspace(FLOOR_S, 28 * 86_400, 25))
 
@@ -36,13 +38,14 @@ class Sample:
     """A forecast and what came of it. Seconds.
 
     ``wait_s`` is how long the wait was, or has been until now where ``is_over`` is false; ``shown_s`` is the P90
-    that was shown (0: none).
+    that was shown (0: none). ``made_s`` is when, on any clock.
     """
 
     raw_s: float
     wait_s: float
     is_over: bool = True
     shown_s: float = 0.0
+    made_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Calibration:
         raw = max(raw_s, 0.0)
         base = raw + FLOOR_S
         if not self.samples:
-            return Window(int(raw * WIDE_50), math.ceil(raw * WIDE_90 + WIDE_S))
+            return Window(int(raw), math.ceil(_wide(raw)))
         at = math.log(base)
         half = math.exp(float(np.interp(at, _GRID_LOG, self.p50))) * base - FLOOR_S
         most = math.exp(float(np.interp(at, _GRID_LOG, self.p90))) * base - FLOOR_S
@@ -94,17 +97,26 @@ def calibrated(samples: Sequence[Sample]) -> Calibration:
     raw = np.log(np.array([max(one.raw_s, 0.0) for one in seen]) + FLOOR_S)
     ratio = np.log(np.array([max(one.wait_s, 0.0) for one in seen]) + FLOOR_S) - raw
     is_over = np.array([one.is_over for one in seen])
+    made = np.array([one.made_s for one in seen])
     age = np.arange(len(seen) - 1, -1, -1.0)
     recent = 0.5 ** (age / HALF_LIFE)
     level = _level(seen)
     order = np.lexsort((~is_over, ratio))
-    raw, ratio, is_over, recent = raw[order], ratio[order], is_over[order], recent[order]
+    raw, ratio, recent, made, is_over = raw[order], ratio[order], recent[order], made[order], is_over[order]
     p50, p90 = [], []
     for at in _GRID_LOG:
         weight = _weights(raw, recent, float(at))
         p50.append(_quantile(ratio, is_over, weight, 0.5))
-        p90.append(_quantile(ratio, is_over, weight, _finite(level, weight)))
+        most = _quantile(ratio, is_over, weight, _finite(level, weight))
+        if _episodes(weight, made, float(at)) < LEAST_APART:
+            most = max(most, math.log(_wide(math.exp(at) - FLOOR_S) + FLOOR_S) - float(at))
+        p90.append(most)
     return Calibration(tuple(p50), tuple(np.maximum(p90, p50).tolist()), over, level)
+
+
+def _wide(raw_s: float) -> float:
+    """The P90 of a forecast without a record to learn from."""
+    return raw_s + WIDE_S + WIDE * raw_s / (1.0 + raw_s / WIDE_LONG_S)
 
 
 def _level(seen: Sequence[Sample]) -> float:
@@ -134,9 +146,15 @@ def _effective(weight: Floats) -> float:
     return total * total / max(float((weight * weight).sum()), 1e-300)
 
 
+def _episodes(weight: Floats, made: Floats, at: float) -> int:
+    """How many episodes speak: forecasts made within one wait of each other err together, and count as one."""
+    speaks = weight > 0.1 * float(weight.max())
+    return len(np.unique(made[speaks] // math.exp(at)))
+
+
 def _finite(level: float, weight: Floats) -> float:
     """The level with the conformal correction for a finite record: (n + 1) / n."""
-    count = _effective(weight)
+    count = max(_effective(weight), 1.0)
     return min(level * (count + 1.0) / count, 1.0 - 1e-9)
 
 

@@ -20,6 +20,7 @@ EXPERIMENTS = {
     "mig": "scheduler.replay.mig",
     "gang": "scheduler.replay.gang",
     "queue": "scheduler.replay.queue",
+    "forecast": "scheduler.replay.forecast",
 }
 
 

@@ -13,7 +13,7 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,6 +52,16 @@ class Played:
     preemptions: int = 0
 
 
+class Watch(Protocol):
+    """Somebody who looks on while a trace is played; may look at the queue and must not change it."""
+
+    def ended(self, queue: Queue, row: int, now: int) -> None:
+        """A row has ended."""
+
+    def turned(self, queue: Queue, came: range, began: list[int], now: int) -> None:
+        """A pass is over: rows that arrived since the last one, and rows that began to run."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this experiment."""
     parser.add_argument("--jobs", type=Path, required=True, help="CSV: seq,submit_s,duration_s,gpus[,vc,…]")
@@ -74,8 +84,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if not 1 <= value <= MOST:
             raise BadTrace(f"{name} {value}: between 1 and {MOST} are needed.")
     jobs = read(options.jobs, options.nodes * options.gpus_per_node)
-    source = options.estimates or (PERFECT if policy.knows else COLUMN if jobs.estimate else NONE)
-    estimates = _estimates(options.jobs, jobs, source)
+    source, estimates = estimates_of(options, policy, jobs)
     began = time.perf_counter()
     played = play(jobs, policy, [options.gpus_per_node] * options.nodes, estimates)
     seconds = max(time.perf_counter() - began, 1e-9)
@@ -124,6 +133,14 @@ def _estimate(row: Row) -> float:
     return row.number("est_duration_s") if row.optional("est_duration_s") else 0.0
 
 
+def estimates_of(
+    options: argparse.Namespace, policy: QueuePolicy, jobs: Jobs
+) -> tuple[str, list[float] | None]:
+    """Where the options take estimates from, and these. Raises BadTrace."""
+    source = options.estimates or (PERFECT if policy.knows else COLUMN if jobs.estimate else NONE)
+    return source, _estimates(options.jobs, jobs, source)
+
+
 def _estimates(path: Path, jobs: Jobs, source: str) -> list[float] | None:
     """What people say their jobs will take; None for nothing."""
     if source == NONE:
@@ -142,6 +159,7 @@ def play(
     estimates: list[float] | None,
     *,
     is_compiled: bool | None = None,
+    watch: Watch | None = None,
 ) -> Played:
     """Play the trace to its last end."""
     queue = Queue(policy, boards, jobs.gpus, jobs.team, [1.0] * len(jobs.teams), is_compiled=is_compiled)
@@ -149,7 +167,7 @@ def play(
     played = Played(queue, np.zeros(count, np.int64), np.zeros(count, np.int64))
     left, since, runs = list(jobs.duration), [0] * count, [0] * count
     ends: list[tuple[int, int, int]] = []
-    arrived, tick = 0, 0
+    arrived, seen, tick = 0, 0, 0
     while arrived < count or ends:
         now = min(jobs.submit[arrived] if arrived < count else ends[0][0], ends[0][0] if ends else 1 << 60)
         if queue.waiting and policy.changes:
@@ -159,6 +177,8 @@ def play(
             if runs[row] == run_number:
                 queue.end(row, now)
                 played.ended[row] = now
+                if watch:
+                    watch.ended(queue, row, now)
         while arrived < count and jobs.submit[arrived] <= now:
             queue.arrive(arrived, now, estimates[arrived] if estimates else 0.0)
             arrived += 1
@@ -176,6 +196,9 @@ def play(
             runs[row] += 1
             since[row] = now
             heapq.heappush(ends, (now + left[row], row, runs[row]))
+        if watch:
+            watch.turned(queue, range(seen, arrived), began.tolist(), now)
+            seen = arrived
     played.began[:] = since
     assert not queue.waiting
     assert int(queue.line.sums[FREE]) == sum(boards)

@@ -86,5 +86,8 @@ function fill(form, selector, value) {
   if (field.type === "radio") {
     const card = form.querySelector(`input[name="${CSS.escape(field.name)}"][value="${CSS.escape(value)}"]`);
     if (card) card.checked = true;
-  } else field.value = value;
+  } else if (field.type === "checkbox") field.checked = value === "1";
+  else field.value = value ?? "";
+  // What an offer chooses must not hide in a closed section.
+  if (value) field.closest("details")?.setAttribute("open", "");
 }

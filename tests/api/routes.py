@@ -106,6 +106,7 @@ ROUTES = (
     Route("POST", "quote/", body=ASK),
     Route("GET", "rates/"),
     Route(
+    Route("GET", "forecasts/calibration/"),
         "POST",
         "rates/",
         "finance",

@@ -6,9 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from portal.catalog.models import Flavor
 from portal.common.live import redis_client
 from portal.leases import forecasting
 from portal.leases.forecasting import SNAPSHOT_KEY, Preview
+from portal.leases.services import RequestSpec
 from scheduler import snapshot
 from scheduler.engine import snapshot_to_json
 from tests.portal.builders import World, make_flavor, make_node
@@ -38,8 +40,10 @@ def test_what_starts_now_is_offered_however_much_memory_it_has(world: World) -> 
     assert [(o.kind, o.flavor.slug, o.is_now) for o in found.offers] == [
         ("other", "l40s-quarter", True),
         ("other", "l40s", True),
+        ("later", "h100-1g-10gb", False),
     ]
-    assert all(offer.starts_at == world.now and offer.quote.amount_micro > 0 for offer in found.offers)
+    assert all(offer.starts_at == world.now for offer in found.offers if offer.is_now)
+    assert all(offer.quote.amount_micro > 0 for offer in found.offers)
 
 
 def test_the_largest_number_that_fits_is_offered_before_a_smaller_size(world: World) -> None:
@@ -67,7 +71,9 @@ def test_what_has_no_price_is_no_offer(world: World) -> None:
     make_node("gpu-05", "a30-24gb", 1, ("exclusive",), now=world.now)
     make_flavor("a30", "A30 whole", "a30-24gb", "exclusive", "", 0, 0, 1)
 
-    assert [offer.flavor.slug for offer in preview(world, "h100-1g-10gb").offers] == ["l40s-quarter"]
+    offers = preview(world, "h100-1g-10gb").offers
+
+    assert [offer.flavor.slug for offer in offers if offer.is_now] == ["l40s-quarter"]
 
 
 def test_what_starts_now_needs_no_offer(world: World) -> None:
@@ -88,3 +94,31 @@ def test_a_waiting_request_is_thought_away_when_something_would_replace_it(world
 
     assert other.pk
     assert (beside.position, instead.position) == (2, 1)
+
+
+def test_the_same_is_offered_for_a_fixed_time_and_for_less(world: World) -> None:
+    world.active("charlie", "h100", count=8, duration_s=7200)
+    Flavor.objects.filter(slug="h100").update(preemptible_milli=600)
+    world.flavors["h100"].refresh_from_db()
+
+    offers = {offer.kind: offer for offer in preview(world, "h100").offers}
+
+    assert offers["later"].booked_at == offers["later"].starts_at == offers["later"].by
+    assert world.now + timedelta(hours=2) <= offers["later"].starts_at < world.now + timedelta(hours=2.1)
+    assert offers["preemptible"].is_preemptible
+    assert offers["preemptible"].quote.amount_micro == offers["later"].quote.amount_micro * 6 // 10
+
+
+def test_what_may_be_preempted_already_is_not_offered_for_less_again(world: World) -> None:
+    world.active("charlie", "h100", count=8, duration_s=7200)
+    Flavor.objects.filter(slug="h100").update(preemptible_milli=600)
+    world.flavors["h100"].refresh_from_db()
+    spec = RequestSpec(flavor="h100", duration_s=3600, is_preemptible=True)
+
+    assert "preemptible" not in {offer.kind for offer in preview(world, "h100", spec=spec).offers}
+
+
+def test_at_least_three_things_are_offered_where_anything_starts_sooner(world: World) -> None:
+    world.active("charlie", "h100", count=8, duration_s=7200)
+
+    assert len(preview(world, "h100", count=4, duration_s=4 * 3600).offers) >= 3

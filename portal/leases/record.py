@@ -1,0 +1,171 @@
+"""The record of shown forecasts: what came of them, how far the next ones can be trusted, how good they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from portal.common.rows import execute, fetch
+from portal.leases.models import StartForecast
+from scheduler.engine.calibration import MOST_SAMPLES, Calibration, Sample
+
+KEEP = timedelta(days=90)
+OPEN = timedelta(days=30)  # who waited longer than this is not looked for any more
+WEEKS = 8
+MOST_SHOWN = 50_000
+# Bounds of the shown likely wait, in seconds; the last one is open.
+LENGTHS = (300, 1800, 7200, 28_800)
+SETTLE = (
+    "UPDATE leases_startforecast f SET started_at = s.at FROM ("
+    " SELECT f.id, min(l.starts_at) AS at FROM leases_startforecast f"
+    " JOIN leases_lease l ON l.request_id = f.request_id AND l.starts_at >= f.queued_at AND NOT l.is_extra"
+    " AND l.state <> 'booked'"
+    " WHERE f.started_at IS NULL AND f.made_at > %s GROUP BY f.id) s WHERE f.id = s.id AND f.started_at IS NULL"
+)
+# Newest first; a wait that ended without a start lasted until the request's last step.
+RECORD = (
+    "SELECT f.raw_s, extract(epoch FROM f.p90_at - f.made_at)::float,"
+    " extract(epoch FROM coalesce(f.started_at, CASE WHEN r.state <> 'queued' THEN"
+    " (SELECT max(e.at) FROM leases_requestevent e WHERE e.request_id = r.id) END, %s) - f.made_at)::float,"
+    " f.started_at IS NOT NULL"
+    ", extract(epoch FROM f.made_at)::float"
+    " FROM leases_startforecast f JOIN leases_leaserequest r ON r.id = f.request_id"
+    " ORDER BY f.made_at DESC, f.id DESC LIMIT %s"
+)
+SHOWN = (
+    "SELECT f.made_at, f.p50_at, f.p90_at, f.started_at FROM leases_startforecast f"
+    " JOIN leases_leaserequest r ON r.id = f.request_id"
+    " WHERE f.made_at > %s AND (f.started_at IS NOT NULL OR r.state = 'queued' AND f.p90_at < %s)"
+    " ORDER BY f.made_at DESC LIMIT %s"
+)
+AWAITED = (
+    "SELECT r.id, r.queued_at FROM leases_leaserequest r WHERE r.state = 'queued' AND r.starts_at IS NULL"
+    " AND r.queued_at > %s AND r.queued_at <= %s AND NOT EXISTS (SELECT 1 FROM leases_startforecast f"
+    " WHERE f.request_id = r.id AND f.queued_at = r.queued_at) ORDER BY r.queued_at, r.id LIMIT %s"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good some forecasts were: shares in thousandths, width in seconds; None where there are no samples.
+
+    ``label`` is the first day of a week, or the bounds of the likely wait in seconds (None: open).
+    """
+
+    label: Any
+    samples: int
+    before_p50_milli: int | None
+    before_p90_milli: int | None
+    width_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How good forecasts were over the last weeks, in all, by week (newest first) and by shown likely wait."""
+
+    overall: Score
+    weeks: list[Score]
+    lengths: list[Score]
+
+
+def settle(*, now: datetime) -> int:
+    """Note the starts that came. Safe to repeat and in parallel; answers how many were new."""
+    return execute(SETTLE, [now - OPEN])
+
+
+def prune(*, now: datetime) -> None:
+    """Forget what is older than ``KEEP``. Safe to repeat."""
+    StartForecast.objects.filter(made_at__lt=now - KEEP).delete()
+
+
+def awaited(*, since: datetime, until: datetime, most: int) -> dict[int, datetime]:
+    """Return waiting requests without a forecast for this wait, by id with the instant they were queued."""
+    return dict(fetch(AWAITED, [since, until, most]))
+
+
+def samples(*, now: datetime) -> list[Sample]:
+    """Return the last forecasts with what came of them, oldest first, as the engine learns from them."""
+    rows = fetch(RECORD, [now, MOST_SAMPLES])
+    return [
+        Sample(raw, max(wait, 0.0), is_over, shown, made)
+        for raw, shown, wait, is_over, made in reversed(list(rows))
+    ]
+
+
+def keep(
+    raw_by_request: dict[int, float],
+    queued: dict[int, datetime],
+    *,
+    made_at: datetime,
+    calibration: Calibration,
+) -> int:
+    """Store the first forecast of these waits as it would be shown; one that is stored already stays."""
+    rows = []
+    for request_id, raw_s in raw_by_request.items():
+        window = calibration.window(raw_s)
+        rows.append(
+            StartForecast(
+                request_id=request_id,
+                queued_at=queued[request_id],
+                made_at=made_at,
+                p50_at=made_at + timedelta(seconds=window.p50_s),
+                p90_at=made_at + timedelta(seconds=window.p90_s),
+                raw_s=int(raw_s),
+            )
+        )
+    StartForecast.objects.bulk_create(rows, ignore_conflicts=True)
+    return len(rows)
+
+
+def quality(*, now: datetime) -> Quality:
+    """Return how good the forecasts of the last weeks were.
+
+    Counted are waits that ended in a start, and waits that have passed their P90: these have missed already.
+    """
+    rows = [_Shown(*row) for row in fetch(SHOWN, [now - timedelta(weeks=WEEKS), now, MOST_SHOWN])]
+    return Quality(
+        _score(None, rows),
+        [_score(week, found) for week, found in _grouped(rows, _week)],
+        [_score(bounds, [one for one in rows if _length(one) == bounds]) for bounds in _bounds()],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    made_at: datetime
+    p50_at: datetime
+    p90_at: datetime
+    started_at: datetime | None
+
+
+def _grouped(rows: Iterable[_Shown], key: Callable[[_Shown], Any]) -> list[tuple[Any, list[_Shown]]]:
+    groups: dict[Any, list[_Shown]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return sorted(groups.items(), reverse=True)
+
+
+def _week(row: _Shown) -> Any:
+    day = row.made_at.date()
+    return day - timedelta(days=day.weekday())
+
+
+def _bounds() -> list[tuple[int, int | None]]:
+    return list(zip((0, *LENGTHS), (*LENGTHS, None), strict=True))
+
+
+def _length(row: _Shown) -> tuple[int, int | None]:
+    likely = (row.p50_at - row.made_at).total_seconds()
+    return next(bounds for bounds in _bounds() if bounds[1] is None or likely < bounds[1])
+
+
+def _score(label: Any, rows: Sequence[_Shown]) -> Score:
+    if not rows:
+        return Score(label, 0, None, None, None)
+    half = sum(one.started_at is not None and one.started_at <= one.p50_at for one in rows)
+    most = sum(one.started_at is not None and one.started_at <= one.p90_at for one in rows)
+    width = median((one.p90_at - one.p50_at).total_seconds() for one in rows)
+    return Score(label, len(rows), half * 1000 // len(rows), most * 1000 // len(rows), int(width))
