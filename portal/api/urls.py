@@ -19,6 +19,7 @@ from portal.api import (
     policies,
     quotas,
     requests,
+    standing,
     teams,
 )
 
@@ -57,6 +58,7 @@ v1: list[URLPattern | URLResolver] = [
         name="compare-policies",
     ),
     path("teams/<str:slug>/spend/", teams.Spend.as_view(), name="spend"),
+    path("teams/<str:slug>/standing/", standing.TeamStanding.as_view(), name="standing"),
     path("flavors/", catalog.Flavors.as_view(), name="flavors"),
     path("flavors/<str:slug>/", catalog.OneFlavor.as_view(), name="flavor"),
     path("quote/", catalog.Quote.as_view(), name="quote"),

@@ -101,6 +101,7 @@ ROUTES = (
     Route("POST", "policies/{draft}/roll-back/", "operator", {"based_on": 1}, 201, True),
     Route("GET", "policies/{policy}/diff/{draft}/", "operator", is_foreign=True),
     Route("GET", "teams/{team}/spend/", is_foreign=True),
+    Route("GET", "teams/{team}/standing/", is_foreign=True),
     Route("GET", "flavors/"),
     Route("GET", "flavors/{flavor}/"),
     Route("POST", "quote/", body=ASK),
