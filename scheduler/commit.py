@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import F, Q
@@ -22,7 +22,7 @@ from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
 from portal.leases.lifecycle import announce, move_requests, note_events
 from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
-from portal.leases.states import LeaseState, RequestState
+from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.quotas import services as quotas
 from portal.teams.models import Team
 from scheduler import book
@@ -135,6 +135,60 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     )
     move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
     return leases
+
+
+def growth(found: Sequence[Grant], *, policy_version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    """Store what elastic leases grow by, one more lease each; one whose base has ended meanwhile is left out."""
+    made: list[Lease] = []
+    for grant in found:
+        try:
+            with transaction.atomic():
+                made += _grow(grant, policy_version, now, snapshot)
+        except (IntegrityError, QuotaExceeded) as error:
+            log.info("growth of request %d refused: %s", grant.claim_id, error)
+    if made:
+        raise_revision([lease.node_id for lease in made])
+        announce(made, at=now)
+    return made
+
+
+def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
+    """Store one more unit. A base that ends at this moment is not waited for: a sweep ends what it left behind."""
+    rows = _REQUESTS.where(
+        "it.id = %s AND it.state = 'granted' AND it.most_count > it.count FOR UPDATE OF it SKIP LOCKED",
+        [grant.claim_id],
+    )
+    live = list(Lease.objects.filter(request_id=grant.claim_id, state__in=LIVE_LEASES)) if rows else []
+    base = next((ls for ls in live if not ls.is_extra and ls.state == LeaseState.ACTIVE), None)
+    if base is None or sum(ls.count for ls in live) >= rows[0].most_count:
+        return []
+    request, until = rows[0], min(base.not_after, now + timedelta(seconds=grant.duration_s))
+    quotas.reserve([(_team(request), grant.cost_milli)])
+    lease = Lease.objects.create(
+        request=request,
+        team=request.team,
+        user_id=request.author_id,
+        flavor=request.flavor,
+        node_id=grant.node_id,
+        state=LeaseState.PREPARING,
+        generation=base.generation,
+        part=max(ls.part for ls in live) + 1,
+        count=len(grant.slots),
+        share_milli=sum(slot.share_milli for slot in grant.slots),
+        cost_milli=grant.cost_milli,
+        policy_version=version,
+        demand_version=snapshot.demand.version,
+        load_pattern=request.load_pattern,
+        is_extra=True,
+        is_preemptible=True,
+        price_milli=request.flavor.preemptible_milli,
+        starts_at=now,
+        not_after=until,
+        cut_by=grant.cut_by,
+    )
+    note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)
+    Placement.objects.bulk_create([_placement(slot, lease, snapshot) for slot in grant.slots])
+    return [lease]
 
 
 def _team(request: LeaseRequest) -> Team:

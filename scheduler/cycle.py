@@ -17,9 +17,11 @@ from portal.common.live import redis_client
 from portal.common.retry import with_retries
 from portal.fleet.models import Node
 from portal.leases.forecasting import SNAPSHOT_KEY
+from portal.leases.growing import is_anything_growing
 from portal.leases.selectors import is_anybody_waiting
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
+from scheduler.commit_preemptions import preemptions
 from scheduler.engine.codec import Written, snapshot_to_json
 from scheduler.engine.model import Wait
 from scheduler.engine.place.policy import COMPILE_FROM
@@ -28,6 +30,7 @@ from scheduler.engine.plan import plan
 log = logging.getLogger(__name__)
 CYCLE_LOCK = 0x42657274  # turns wait for each other for efficiency only: constraints make them safe
 WAITS_EVERY_MS = 1000
+GROW_EVERY_MS = 5000
 WAITS_MS_EACH = 10  # a long queue is told less often: each telling writes every row of it
 LEAST_REST_S, MOST_REST_S = 0.02, 0.05
 
@@ -100,9 +103,9 @@ _FIRST = First()
 def _turn() -> Turn:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
-    if not is_anybody_waiting():
-        return Turn(0, 0)
     now = db_now()
+    if not is_anybody_waiting() and not is_anything_growing(now=now):
+        return Turn(0, 0)
     policy = active_policy()
     seen = snapshot.take(now=now)
     decided = plan(seen, policy)
@@ -110,6 +113,8 @@ def _turn() -> Turn:
     # periods of two holders would overlap on paper.
     commit.repartitions(decided.repartitions, now=now)
     made = commit.grants(decided.grants, policy_version=policy.version, now=db_now(), snapshot=seen)
+    made += commit.growth(decided.growth, policy_version=policy.version, now=db_now(), snapshot=seen)
+    preemptions(decided, policy, now=now)
     commit.impossible(decided.waits, now=now)
     _tell_waits([wait for wait in decided.waits if not wait.is_impossible])
     return Turn(granted=len(made), waiting=len(decided.waits))
@@ -125,6 +130,11 @@ def _tell_waits(found: Sequence[Wait]) -> None:
 
 
 _WRITTEN = Written()
+
+
+def is_due(*, now: datetime) -> bool:
+    """Say whether a turn has something to do: somebody waits, or now and then, something may grow."""
+    return is_anybody_waiting() or (is_anything_growing(now=now) and _first_in("growth", GROW_EVERY_MS))
 
 
 def publish_snapshot(*, now: datetime) -> None:

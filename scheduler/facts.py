@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from portal.common.rows import Row, fetch
 from portal.fleet.selectors import health_blocked_why
+from portal.leases.growing import LEAST_REST_S, growing_rows
 from scheduler.engine.model import Booking, Claim, Device, Held, Profile, Running
 from scheduler.kept import Kept
 
@@ -126,7 +129,7 @@ _ASKED = (
     "m.slug, r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, f.profile, f.share_milli,"
     " f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count, 0, 0, 0, '', '', r.nodes,"
     " f.max_memory_mib, r.author_id, r.work, r.is_preemptible, r.starts_at, r.least_duration_s, r.most_count,"
-    " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.attempts"
+    " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.evictions"
 )
 _CLAIMS = Kept(
     "leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
@@ -143,12 +146,38 @@ def claims(most: int) -> tuple[Claim, ...]:
     return _CLAIMS.read([most])
 
 
+_GROWING = (
+    "SELECT m.slug, r.id, r.team_id, f.mode, 1, 0, r.priority, r.queued_at, f.profile, f.share_milli,"
+    " f.memory_mib, f.cpu_milli, f.host_memory_mib, 0, 0, 0, '', '', 1, f.max_memory_mib, r.author_id, r.work, true"
+    " FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
+    " JOIN fleet_devicemodel m ON m.id = f.device_model_id WHERE r.id = ANY(%s) ORDER BY r.id"
+)
+
+
+def growing(now: datetime) -> tuple[Claim, ...]:
+    """Return what elastic leases may get on top: claims of one unit, ``most_count`` of them, for the time left."""
+    rows = {pk: (units, left_s) for pk, units, left_s in growing_rows(now=now)}
+    if not rows:
+        return ()
+    claims = (_claim(row) for row in fetch(_GROWING, [list(rows)]))
+    return tuple(
+        replace(
+            claim,
+            most_count=int(rows[claim.id][0]),
+            duration_s=int(rows[claim.id][1]),
+            least_duration_s=LEAST_REST_S,
+        )
+        for claim in claims
+    )
+
+
 _RUNNING = Kept(
     "leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id",
     ("l", "r"),
-    "WHERE l.state IN ('preparing', 'active', 'interrupted') ORDER BY l.id",
+    "WHERE l.state IN ('preparing', 'active', 'interrupted')"
+    " OR (l.state IN ('ending', 'cleaning') AND l.preempted_for_id IS NOT NULL) ORDER BY l.id",
     "l.id, l.request_id, l.team_id, l.user_id, l.node_id, l.starts_at, l.not_after, l.cost_milli, l.count,"
-    " r.priority, r.work, l.is_preemptible, l.is_extra, r.attempts, r.duration_s - r.remaining_s,"
+    " r.priority, r.work, l.is_preemptible, l.is_extra, r.evictions, r.duration_s - r.remaining_s,"
     " coalesce(r.predicted_s, 0), l.preempt_at, l.preempted_for_id",
     lambda row: Running(*row),
 )

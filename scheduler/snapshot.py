@@ -29,6 +29,20 @@ QUOTAS = (
     " coalesce(q.guaranteed_milli, 0), q.lending_milli, q.cohort_id"
     " FROM teams_team t LEFT JOIN quotas_quota q ON q.team_id = t.id ORDER BY t.id"
 )
+# Leases that were told to go for a request that still waits, until a while after they are clean; once the request
+# has started, what comes later is no debt any more.
+OWED = (
+    "SELECT DISTINCT l.preempted_for_id FROM leases_lease l JOIN leases_leaserequest r"
+    " ON r.id = l.preempted_for_id AND r.state = 'queued'"
+    " WHERE l.preempted_for_id IS NOT NULL AND (l.clean_at IS NULL OR l.clean_at > %s)"
+    " AND NOT EXISTS (SELECT 1 FROM leases_lease o WHERE o.request_id = r.id AND o.starts_at >= l.preempt_at)"
+)
+OWED_FOR = timedelta(minutes=5)
+YIELDS = (
+    "SELECT r.id, array_agg(DISTINCT l.preempted_for_id) FROM leases_leaserequest r"
+    " JOIN leases_lease l ON l.request_id = r.id WHERE r.state = 'queued' AND r.evictions > 0"
+    " AND l.preempted_for_id IS NOT NULL AND l.end_reason = 'preempted' GROUP BY r.id"
+)
 _NODES = Rows(NodeRow)
 
 
@@ -45,13 +59,14 @@ def take(*, now: datetime) -> Snapshot:
         ),
         devices=facts.devices(),
         held=tuple(p.held for p in placed if p.booking is None or p.booking.starts_at <= now),
-        queue=_claims(now),
+        queue=_claims(now, steps),
         quotas=tuple(TeamQuota(*row) for row in fetch(QUOTAS)),
         demand=current_demand(),
-        running=facts.running(),
+        running=_running(steps),
         bookings=tuple(p.booking for p in placed if p.booking is not None and p.booking.starts_at > now),
         outages=outages,
         people=tuple(PersonUsage(*row) for row in fetch(PEOPLE)),
+        growing=facts.growing(now),
         learned=_learned(),
     )
 
@@ -62,13 +77,33 @@ def _learned() -> Learned:
     return Learned()
 
 
-def _claims(now: datetime) -> tuple[Claim, ...]:
-    """Return what waits, with the priority that grants of its teams give it now."""
+def _claims(now: datetime, steps: Mapping[int, int]) -> tuple[Claim, ...]:
+    """Return what waits, with the priority that grants of its teams give it now, and who made or makes room."""
     claims = facts.claims(MAX_QUEUE)
-    steps: dict[int, int] = dict(fetch(STEPS, [now, now]))
-    if not steps:
+    owed = {pk for (pk,) in fetch(OWED, [now - OWED_FOR])}
+    yields: dict[int, frozenset[int]] = {pk: frozenset(for_whom) for pk, for_whom in fetch(YIELDS)}
+    if not steps and not owed and not yields:
         return claims
+    touched = owed | yields.keys()
     return tuple(
-        replace(claim, priority=claim.priority + steps[claim.team_id]) if claim.team_id in steps else claim
+        replace(
+            claim,
+            priority=claim.priority + steps.get(claim.team_id, 0),
+            is_owed=claim.id in owed,
+            yields_to=yields.get(claim.id, frozenset()),
+        )
+        if claim.team_id in steps or claim.id in touched
+        else claim
         for claim in claims
+    )
+
+
+def _running(steps: Mapping[int, int]) -> tuple[Running, ...]:
+    """Return what lives; a grant to its team raises a lease as it raises what waits."""
+    running = facts.running()
+    if not steps:
+        return running
+    return tuple(
+        replace(one, priority=one.priority + steps[one.team_id]) if one.team_id in steps else one
+        for one in running
     )

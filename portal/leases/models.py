@@ -22,7 +22,8 @@ class LeaseRequest(models.Model):
     (0: not at all), ``most_count`` above ``count`` lets it grow while boards idle, ``nodes`` 0 means as few
     nodes as possible and n a gang of n nodes with ``count`` units each. ``predicted_s`` is how long it will
     probably run, ``predicted_most_s`` what nine of ten stay below. ``price_milli`` is what it pays of the
-    price, in thousandths.
+    price, in thousandths. ``attempts`` counts how often it went back to the queue, ``evictions`` how often of
+    that because it was preempted.
 
     Every step of a life writes every index of its row anew, so a foreign key has one of its own only
     where something is looked up by it and no other index begins with it. So too for leases and placements.
@@ -46,6 +47,7 @@ class LeaseRequest(models.Model):
     quote_micro = models.BigIntegerField()
     currency = models.CharField(max_length=3)
     attempts = models.PositiveSmallIntegerField(default=0)
+    evictions = models.PositiveSmallIntegerField(default=0)
     reasons = models.JSONField(default=list, blank=True)
     submitted_at = models.DateTimeField()
     queued_at = models.DateTimeField(null=True, blank=True)
@@ -85,6 +87,11 @@ class LeaseRequest(models.Model):
                 fields=["-priority", "queued_at", "id"],
                 name="request_queue",
                 condition=Q(state=RequestState.QUEUED),
+            ),
+            models.Index(
+                fields=["id"],
+                name="request_growing",
+                condition=Q(state=RequestState.GRANTED, most_count__gt=F("count")),
             ),
             models.Index(fields=["team", "state"], name="request_by_team"),
             models.Index(fields=["author", "-id"], name="request_by_author"),
@@ -257,6 +264,9 @@ class Lease(models.Model):
             models.Index(fields=["team", "-starts_at"], name="lease_by_team"),
             models.Index(fields=["user", "-starts_at"], name="lease_by_user"),
             models.Index(fields=["id"], name="lease_to_meter", condition=Q(is_metered=False)),
+            models.Index(
+                fields=["clean_at"], name="lease_makes_room", condition=Q(preempted_for__isnull=False)
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=["uid"], name="lease_uid_once"),

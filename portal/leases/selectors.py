@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db.models import Q, QuerySet
@@ -65,6 +66,26 @@ def visible_lease(rights: Rights, uid: str, *, is_locked: bool = False) -> Lease
     if found is None or not rights.has(found.team, *Role.values):
         raise NotFound
     return found
+
+
+def together(lease: Lease) -> list[Lease]:
+    """Return the leases of the same grant: parts of a gang and what was grown, the lease itself too."""
+    if lease.request.nodes == 1 and lease.request.most_count == 0:
+        return [lease]
+    wanted = "it.request_id = %s AND it.generation = %s ORDER BY it.part, it.id"
+    return _LEASES.where(wanted, [lease.request_id, lease.generation])
+
+
+def gang_environment(lease: Lease, leases: Sequence[Lease]) -> dict[str, str]:
+    """Return what a part of a gang has to know of the others, as environment; nothing for a lease alone."""
+    parts = [one for one in leases if not one.is_extra]
+    if lease.is_extra or len(parts) < 2:
+        return {}
+    return {
+        "BERTH_NODES": ",".join(part.node.name for part in parts),
+        "BERTH_NODE_COUNT": str(len(parts)),
+        "BERTH_NODE_RANK": str(lease.part),
+    }
 
 
 def may_manage_lease(rights: Rights, lease: Lease) -> bool:

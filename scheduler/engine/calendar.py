@@ -94,7 +94,7 @@ class Calendar:
         self._seen = _closed_now(snapshot)
         self.room = EngineState.from_snapshot(self._seen, policy)
         self.blocks = known_blocks(snapshot)
-        longest = max((claim.duration_s for claim in snapshot.queue), default=0)
+        longest = max((claim.duration_s for claim in (*snapshot.queue, *snapshot.growing)), default=0)
         ahead = [one for one in self.blocks if self.now < one.starts_at < self._end_of(longest)]
         self.layers = _layers(ahead, self.room)
 

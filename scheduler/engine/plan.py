@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from scheduler.engine.elastic import grown
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
+from scheduler.engine.reclaim import reclaimed
 from scheduler.engine.recut import repartitioned
 from scheduler.engine.refused import Refused
 from scheduler.engine.serve import Serving, Want, is_booking
@@ -23,8 +25,13 @@ def plan(snapshot: Snapshot, policy: Policy) -> Plan:
     delay (see ``scheduler.engine.serve``). Where nothing begins later, claims are placed together if that
     serves all that one after another would serve, and more. Raises UnknownPolicy when the
     policy names a rule that does not exist. Where the policy repartitions, idle boards get another pinned
-    layout when that lets more claims start, and the grants of the plan count on it.
+    layout when that lets more claims start, and the grants of the plan count on it. Leases that may be taken
+    back are told to go where that lets a waiting claim start (see ``scheduler.engine.reclaim``).
     """
+    return reclaimed(snapshot, policy, _decide)
+
+
+def _decide(snapshot: Snapshot, policy: Policy) -> Plan:
     found = _plan(snapshot, policy)
     return found if not policy.repartition else repartitioned(snapshot, policy, found, _plan)
 
@@ -36,7 +43,9 @@ def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
         served = turn.grants, turn.waiting
         queue = [claim for claim in turn.lineup.served if not is_booking(claim, snapshot.taken_at)]
         turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, _serve, served)
-    return Plan(grants=(*turn.grants, *turn.booked), waits=_waits(snapshot, turn))
+    waits = _waits(snapshot, turn)
+    growth = grown(turn.calendar, snapshot.growing, turn.waiting)
+    return Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth)
 
 
 def _serve(

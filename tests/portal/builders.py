@@ -159,6 +159,7 @@ class World:
         seen = snapshot.take(now=now)
         decided = plan(seen, policy)
         made = commit.grants(decided.grants, policy_version=policy.version, now=now, snapshot=seen)
+        made += commit.growth(decided.growth, policy_version=policy.version, now=now, snapshot=seen)
         commit.impossible(decided.waits, now=now)
         commit.waits([wait for wait in decided.waits if not wait.is_impossible])
         return made

@@ -1,0 +1,60 @@
+"""What elastic leases grow by while boards idle: one more unit each in turn, after everybody else was served.
+
+A unit goes only where nobody waits who could use that board and whose team could pay for it. It ends with
+its lease at the latest, within the quota as everything, and is the first to go when somebody needs the place
+(``scheduler.engine.victims``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from scheduler.engine.calendar import Calendar
+from scheduler.engine.model import Claim, Grant
+from scheduler.engine.shape import Kind, Shape, shape_of
+
+# Units added in one turn; the next turn goes on.
+MOST_GROWN = 64
+
+
+def grown(
+    calendar: Calendar, growing: Sequence[Claim], waiting: Iterable[tuple[Claim, tuple[int, Shape]]]
+) -> tuple[Grant, ...]:
+    """What each of ``growing`` gets on top, at most ``most_count`` units of one each; grants stay applied.
+
+    ``waiting`` are the claims that got nothing, with their team and shape. Who comes first gets one unit, then
+    the next, and round again: by priority, then by when it was asked, then by id.
+    """
+    hoping = _hoping(calendar, waiting) if growing else frozenset()
+    left = {claim.id: claim.most_count for claim in growing}
+    line = sorted(growing, key=lambda claim: (-claim.priority, claim.queued_at, claim.id))
+    grants: list[Grant] = []
+    while line and len(grants) < MOST_GROWN:
+        again = []
+        for claim in line:
+            grant = _one_more(calendar, claim, hoping) if left[claim.id] > 0 else None
+            if grant is not None and len(grants) < MOST_GROWN:
+                calendar.grant(grant)
+                grants.append(grant)
+                left[claim.id] -= 1
+                again.append(claim)
+        line = again
+    return tuple(grants)
+
+
+def _one_more(calendar: Calendar, claim: Claim, hoping: frozenset[Kind]) -> Grant | None:
+    unit = replace(claim, count=1, nodes=1, most_count=0, starts_at=None)
+    answer = calendar.try_grant(unit, shape_of(unit, calendar.room.policy))
+    if not isinstance(answer, Grant):
+        return None
+    boards = (calendar.room.board_of[slot.device_id] for slot in answer.slots)
+    return None if any(board.serves(kind) for board in boards for kind in hoping) else answer
+
+
+def _hoping(calendar: Calendar, waiting: Iterable[tuple[Claim, tuple[int, Shape]]]) -> frozenset[Kind]:
+    """The kinds of boards that somebody waits for whose team could pay."""
+    wants = {want for _claim, want in waiting}
+    return frozenset(
+        shape.kind for team, shape in wants if shape.wanted and calendar.room.can_pay(team, shape)
+    )

@@ -1,0 +1,167 @@
+"""An elastic lease grows while boards idle, and gives back first what it has grown by."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.common.invariants import broken
+from portal.leases import lifecycle
+from portal.leases.growing import set_growth
+from portal.leases.models import Lease, LeaseRequest
+from portal.quotas.models import Quota
+from tests.portal.builders import World
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def base(world: World) -> Lease:
+    """A lease of one whole board that may grow to four, active for an hour."""
+    world.submit("alice", "h100", most_count=4, duration_s=3600)
+    (lease,) = world.turn()
+    world.ready(lease)
+    lease.refresh_from_db()
+    return lease
+
+
+def extras(base: Lease) -> list[Lease]:
+    return list(Lease.objects.filter(request=base.request_id, is_extra=True).order_by("part"))
+
+
+def test_it_grows_to_what_it_may_and_no_further(world: World, base: Lease) -> None:
+    first, second = world.turn(), world.turn()
+
+    assert [ls.part for ls in first] == [1, 2, 3]
+    assert second == []
+    assert all(ls.is_preemptible and ls.not_after == base.not_after for ls in extras(base))
+    assert Quota.objects.get(team__slug="vision").used_milli == 4000
+    assert broken() == []
+
+
+def test_it_does_not_grow_where_somebody_waits_for_such_a_board(world: World, base: Lease) -> None:
+    world.submit("charlie", "h100", count=8)
+
+    assert world.turn() == []
+
+
+def test_it_grows_beside_those_whose_quota_keeps_them_out(world: World, base: Lease) -> None:
+    Quota.objects.filter(team__slug="language").update(ceiling_milli=2000, guaranteed_milli=0)
+    world.active("charlie", "h100", count=2)
+    assert len(extras(base)) == 3
+
+    world.submit("charlie", "h100", count=1)
+    lifecycle.release_lease(lease=extras(base)[0], actor=world.user("alice"), now=world.now)
+    world.gone(extras(base)[0])
+
+    assert [ls.is_extra for ls in world.turn()] == [True]
+
+
+def test_its_quota_bounds_it(world: World, base: Lease) -> None:
+    Quota.objects.filter(team__slug="vision").update(ceiling_milli=2000, guaranteed_milli=0)
+
+    assert len(world.turn()) == 1
+
+
+def test_near_its_end_it_grows_no_more(world: World, base: Lease) -> None:
+    assert world.turn(at=base.not_after - timedelta(seconds=500)) == []
+
+
+def test_what_was_grown_ends_with_its_base_whenever_it_became_active(world: World, base: Lease) -> None:
+    grown = world.turn()
+    world.ready(*grown, at=world.now + timedelta(seconds=30))
+    assert {ls.not_after for ls in extras(base)} == {base.not_after}
+
+    lifecycle.release_lease(lease=base, actor=world.user("alice"), now=world.now + timedelta(seconds=60))
+
+    assert {ls.state for ls in extras(base)} == {"ending"}
+    assert {ls.ended_at for ls in extras(base)} == {world.now + timedelta(seconds=60)}
+
+
+def test_the_request_is_fulfilled_when_base_and_extras_are_clean(world: World, base: Lease) -> None:
+    grown = world.turn()
+    world.ready(*grown)
+    lifecycle.release_lease(lease=base, actor=world.user("alice"), now=world.now)
+
+    world.gone(base)
+    assert LeaseRequest.objects.get(pk=base.request_id).state == "granted"
+    world.gone(*grown)
+
+    assert LeaseRequest.objects.get(pk=base.request_id).state == "fulfilled"
+
+
+def test_giving_one_back_leaves_the_others_and_the_request(world: World, base: Lease) -> None:
+    grown = world.turn()
+    world.ready(*grown)
+
+    lifecycle.release_lease(lease=grown[1], actor=world.user("alice"), now=world.now)
+    world.gone(grown[1])
+
+    base.refresh_from_db()
+    assert base.state == "active"
+    assert [ls.state for ls in extras(base)] == ["active", "ended", "active"]
+    assert LeaseRequest.objects.get(pk=base.request_id).state == "granted"
+
+
+def test_one_that_is_told_to_stop_keeps_what_it_has_and_grows_no_more(world: World, base: Lease) -> None:
+    (first, *_rest) = world.turn()
+    world.ready(first)
+    set_growth(
+        request=base.request,
+        most_count=1,
+        actor=world.user("alice"),
+        rights=world.rights("alice"),
+        now=world.now,
+    )
+    lifecycle.release_lease(lease=first, actor=world.user("alice"), now=world.now)
+    world.gone(first)
+
+    assert world.turn() == []
+    assert len([ls for ls in extras(base) if ls.state != "ended"]) == 2
+
+
+def test_how_far_is_for_the_author_and_within_the_flavor(world: World, base: Lease) -> None:
+    def ask(who: str, most: int) -> None:
+        set_growth(
+            request=base.request,
+            most_count=most,
+            actor=world.user(who),
+            rights=world.rights(who),
+            now=world.now,
+        )
+
+    with pytest.raises(NotFound):
+        ask("charlie", 2)
+    with pytest.raises(Forbidden):
+        ask("approver", 2)
+    with pytest.raises(Invalid):
+        ask("alice", 9)
+    with pytest.raises(Invalid):
+        ask("alice", 0)
+
+    assert LeaseRequest.objects.get(pk=base.request_id).most_count == 4
+
+
+def test_a_request_that_never_could_grow_is_not_told_how_far(world: World) -> None:
+    lease = world.active("alice", "h100")
+
+    with pytest.raises(Conflict):
+        set_growth(
+            request=lease.request,
+            most_count=2,
+            actor=world.user("alice"),
+            rights=world.rights("alice"),
+            now=world.now,
+        )
+
+
+def test_an_extra_whose_base_has_ended_meanwhile_goes_in_the_next_sweep(world: World, base: Lease) -> None:
+    world.turn()
+    with_base = lifecycle.lock_leases([base.pk])
+    lifecycle.move_all(with_base, "ending", at=world.now, ended_at=world.now, end_reason="released")
+
+    assert lifecycle.end_left_behind(now=world.now) == 3
+
+    assert {ls.state for ls in extras(base)} == {"cleaning"}
