@@ -89,7 +89,9 @@ _REFUSALS = {
 
 def _answer(answer: Shape | None, *, is_list: bool, media_type: str) -> Any:
     if answer is None:
-        return OpenApiResponse(OpenApiTypes.STR if media_type == "text/csv" else None, description="Done.")
+        return OpenApiResponse(
+            OpenApiTypes.STR if media_type.startswith("text/") else None, description="Done."
+        )
     return _page_of(answer) if is_list else answer
 
 

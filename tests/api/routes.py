@@ -7,13 +7,15 @@ new one cannot escape the tests that walk this table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from portal.accounts.services import create_token
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device
+from portal.leases.maintenance import plan_window
+from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.leases.services import RequestSpec, submit_request
 from portal.notifications.services import notify
 from portal.policies.services import save_policy
@@ -31,6 +33,8 @@ MISSING = {
     "node": "no-such-node",
     "device": "GPU-00000000-0000-0000-0000-000000000000",
     "flavor": "no-such-flavor",
+    "series": "rsv-0000000000000000",
+    "window": "mnt-0000000000000000",
     "month": "2001-01",
     "key": "9-9-9",
     "token": "999999999",
@@ -68,6 +72,9 @@ GRANT = {
     "ends_at": "2900-01-02T00:00:00Z",
     "reason": "paper deadline",
 }
+_SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
+AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Europe/Berlin"}
+AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
 ROUTES = (
     Route("GET", "me/"),
     Route("GET", "teams/"),
@@ -106,8 +113,8 @@ ROUTES = (
     Route("GET", "flavors/{flavor}/"),
     Route("POST", "quote/", body=ASK),
     Route("GET", "rates/"),
-    Route(
     Route("GET", "forecasts/calibration/"),
+    Route(
         "POST",
         "rates/",
         "finance",
@@ -130,6 +137,18 @@ ROUTES = (
     Route("GET", "leases/{ended}/usage/", is_foreign=True),
     Route("GET", "leases/{lease}/sample/", is_foreign=True),
     Route("GET", "lease-events/"),
+    Route("GET", "calendar/"),
+    Route("GET", "calendar/mine.ics/"),
+    Route("GET", "reservations/"),
+    Route("POST", "reservations/", body=AGAIN, status=201),
+    Route("GET", "reservations/{series}/", is_foreign=True),
+    Route("POST", "reservations/{series}/cancel/", is_foreign=True),
+    Route("GET", "maintenance/"),
+    Route("POST", "maintenance/", "operator", {**AWAY, "nodes": ["gpu-01"], "reason": "fans"}, 201),
+    Route("POST", "maintenance/preview/", "operator", {**AWAY, "nodes": ["gpu-01"], "reason": "fans"}),
+    Route("GET", "maintenance/{window}/"),
+    Route("POST", "maintenance/{window}/change/", "operator", AWAY, 200, True),
+    Route("POST", "maintenance/{window}/cancel/", "operator", None, 200, True),
     Route("GET", "nodes/"),
     Route("GET", "nodes/", "operator"),
     Route("POST", "nodes/", "operator", {"name": "gpu-99"}, 201),
@@ -166,6 +185,21 @@ def scene(world: World) -> dict[str, str]:
     lease = world.active("bob", at=world.now - timedelta(seconds=120))
     meter_all(now=world.now)
     queued = world.submit("bob")
+    series = create_reservation(
+        team=world.team("perception"),
+        actor=world.user("bob"),
+        rights=world.rights("bob"),
+        spec=SeriesSpec("h100", 3600, world.now + timedelta(days=2)),
+        now=world.now,
+    )
+    window = plan_window(
+        nodes=[world.nodes["gpu-03"]],
+        starts_at=world.now + timedelta(days=1),
+        ends_at=world.now + timedelta(days=2),
+        reason="fans",
+        actor=world.user("operator"),
+        now=world.now,
+    )
     team = world.team("perception")
     team.approval_above_gpu_seconds = 10
     team.save()
@@ -184,6 +218,8 @@ def scene(world: World) -> dict[str, str]:
         "lease": lease.uid,
         "ended": ended.uid,
         "queued": queued.uid,
+        "series": series.uid,
+        "window": window.uid,
         "awaiting": awaiting.uid,
         "team": "perception",
         "member": "bob",
