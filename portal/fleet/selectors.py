@@ -9,6 +9,7 @@ from portal.common.rows import fetch
 from portal.fleet.models import Device, Health, Node
 
 ONLINE, STALE, OFFLINE, NEVER = "online", "stale", "offline", "never"
+ASLEEP = "asleep"
 
 
 def node_state(node: Node, *, now: datetime) -> str:
@@ -31,7 +32,9 @@ def blocked_why(node: Node, *, now: datetime, away: Collection[int] = ()) -> str
     if node.is_cordoned:
         return "cordoned"
     state = node_state(node, now=now)
-    return "" if state == ONLINE else state
+    if state != ONLINE:
+        return state
+    return ASLEEP if ASLEEP in (node.power_desired, node.power_state) else ""
 
 
 def device_blocked_why(device: Device) -> str:

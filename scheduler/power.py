@@ -1,0 +1,92 @@
+"""Carry out the policy's sleep: since when nodes idle, who may sleep, who must wake. One sweep of the tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from portal.audit.services import record
+from portal.common.rows import execute, fetch
+from portal.fleet.models import Power
+from portal.fleet.power import tell
+from portal.policies.selectors import active_policy
+from scheduler import snapshot
+from scheduler.cycle import CYCLE_LOCK
+from scheduler.engine.model import Policy
+from scheduler.engine.sleep import NodePower, Orders, orders
+
+# Only agents that say their own power state are asked to change it.
+NODES = (
+    "SELECT id, power_desired = 'asleep', idle_since,"
+    " CASE WHEN power_rule_until IS NULL OR power_rule_until > %s THEN power_rule ELSE '' END"
+    " FROM fleet_node WHERE power_state IN ('awake', 'asleep') ORDER BY id"
+)
+# A node without ``idle_since`` holds something; what is booked for later holds nothing yet.
+IDLE = (
+    "WITH busy AS (SELECT DISTINCT d.node_id FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
+    "  LEFT JOIN leases_lease l ON l.id = p.lease_id"
+    "  WHERE p.is_live AND (lower(p.period) <= %s OR coalesce(l.state, 'booked') <> 'booked')),"
+    " changed AS (SELECT n.id, b.node_id IS NOT NULL AS is_busy FROM fleet_node n"
+    "  LEFT JOIN busy b ON b.node_id = n.id WHERE n.power_state IN ('awake', 'asleep')"
+    "  AND (n.idle_since IS NULL) <> (b.node_id IS NOT NULL) ORDER BY n.id FOR UPDATE OF n)"
+    " UPDATE fleet_node n SET idle_since = CASE WHEN c.is_busy THEN NULL ELSE %s END"
+    " FROM changed c WHERE n.id = c.id"
+)
+# The plan was made from what was seen; a lease that came to the node since then keeps it awake.
+STILL_FREE = (
+    "SELECT n.id FROM fleet_node n WHERE n.id = ANY(%s) AND NOT EXISTS (SELECT 1 FROM leases_lease l"
+    " WHERE l.node_id = n.id AND l.state IN"
+    " ('preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed')) ORDER BY n.id"
+)
+NEEDED = frozenset({"claim", "booking", "held"})
+
+
+@transaction.atomic
+def settle(*, now: datetime, policy: Policy | None = None) -> Orders:
+    """Note which nodes idle, let some sleep and wake others; returns what was ordered. Safe to repeat.
+
+    Waits for a turn that is under way, so that no turn places anything on a node that falls asleep. Costs two
+    statements where no node sleeps and none may. Locks nodes only.
+    """
+    execute(IDLE, [now, now])
+    policy = policy or active_policy()
+    if not _is_anything_to_do(policy):
+        return Orders()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
+    power = [NodePower(*row) for row in fetch(NODES, [now])]
+    found = orders(snapshot.take(now=now), policy, power)
+    _order(found.wake, Power.AWAKE, now)
+    needed = [pk for pk, why in found.wake if why in NEEDED]
+    if needed:
+        execute(
+            "UPDATE fleet_node SET power_rule = '' WHERE id = ANY(%s) AND power_rule = 'asleep'", [needed]
+        )
+    free = {pk for (pk,) in fetch(STILL_FREE, [[pk for pk, _why in found.sleep]])} if found.sleep else set()
+    _order([one for one in found.sleep if one[0] in free], Power.ASLEEP, now)
+    return found
+
+
+def _is_anything_to_do(policy: Policy) -> bool:
+    """Say whether any node sleeps, may sleep, or has an operator's word that is not spent."""
+    if policy.sleep.times:
+        return bool(fetch("SELECT 1 FROM fleet_node WHERE power_state IN ('awake', 'asleep') LIMIT 1"))
+    return bool(
+        fetch("SELECT 1 FROM fleet_node WHERE power_desired = 'asleep' OR power_rule = 'asleep' LIMIT 1")
+    )
+
+
+def _order(found: Iterable[tuple[int, str]], power: Power, now: datetime) -> None:
+    why_of: dict[str, list[int]] = {}
+    for pk, why in found:
+        why_of.setdefault(why, []).append(pk)
+    for why, ids in sorted(why_of.items()):
+        _tell(ids, power, why, now)
+
+
+def _tell(ids: Sequence[int], power: Power, why: str, now: datetime) -> None:
+    action = "node.put_to_sleep" if power == Power.ASLEEP else "node.woken"
+    for name in tell(ids, power, now=now):
+        record(None, action, name, at=now, why=why)
