@@ -172,8 +172,8 @@ RULES = (
         gettext_lazy("Who gets a start in the future that is kept."),
     ),
     Rule(
-        "depth", "backfill", "number", gettext_lazy("For how many"),
-        gettext_lazy("How many requests hold such a start, from the head of the queue."), gettext_lazy("requests"),
+        "depth", "backfill", "number", gettext_lazy("For how many requests"),
+        gettext_lazy("So many hold such a start, from the head of the queue."),
     ),
     Rule(
         "reserve_after_s", "backfill", "seconds", gettext_lazy("After a wait of"),
@@ -197,7 +197,7 @@ RULES = (
     ),
     Rule(
         "preempting.most_evictions", "preempting", "number", gettext_lazy("At most so many times"),
-        gettext_lazy("A request that was preempted this often is left alone."), gettext_lazy("times"),
+        gettext_lazy("A request that was preempted this often is left alone."),
     ),
     Rule(
         "preempting.factor", "preempting", "number", gettext_lazy("Only for one so much better"),
@@ -271,7 +271,9 @@ def _named(texts: dict[str, tuple[Any, Any]]) -> Callable[[Any, Rule], list[str]
 
 
 def _number(value: Any, rule: Rule) -> list[str]:
-    return [f"{value:g} {rule.unit}".strip() if isinstance(value, float) else f"{value} {rule.unit}".strip()]
+    return [
+        f"{value:.12g} {rule.unit}".strip() if isinstance(value, float) else f"{value} {rule.unit}".strip()
+    ]
 
 
 def _pool_times(value: Any, _rule: Rule) -> list[str]:

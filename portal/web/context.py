@@ -94,6 +94,9 @@ def _oversight(rights: Rights) -> list[Entry]:
         entries.append(Entry("rates", _("Prices"), "tag", section=_("Finance")))
     if rights.is_operator:
         entries.append(Entry("nodes", _("Nodes"), "server-2", section=_("Operations")))
+        entries.append(
+            Entry("policies", _("Policies"), "adjustments", section=_("Operations"), also="cohorts")
+        )
         entries.append(Entry("audit", _("Audit"), "history", section=_("Operations")))
     return entries
 

@@ -6,21 +6,21 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from portal.audit.memberships import end_role, give_role
 from portal.billing.selectors import currency
-from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.errors import BerthError, Forbidden
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
-from portal.quotas.services import set_quota
 from portal.teams.models import Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
-from portal.web.teams_forms import MemberForm, QuotaForm
+from portal.web.teams_forms import MemberForm
 from portal.web.teams_page import leases_of, waiting_of
+from portal.web.teams_priority import PriorityForm, grant_rows
 from portal.web.teams_rows import (
     approval_hours,
     limits_above,
@@ -47,7 +47,7 @@ def page(request: HttpRequest) -> HttpResponse:
 def team(request: HttpRequest, slug: str) -> HttpResponse:
     """Show one team."""
     found = visible_team(rights_of(request), slug)
-    return _team_page(request, found, MemberForm(roles=roles_to_give(rights_of(request), found)))
+    return team_page(request, found)
 
 
 @require_POST
@@ -59,7 +59,7 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
     if not form.fields["role"].choices:  # type: ignore[attr-defined]
         raise Forbidden(_("Only an admin of the team adds people."))
     if not form.is_valid():
-        return _team_page(request, found, form, status=422)
+        return team_page(request, found, form, status=422)
     user, role = form.cleaned_data["username"], form.cleaned_data["role"]
     try:
         is_new = give_role(team=found, user=user, role=role, rights=rights, now=timezone.now())
@@ -85,50 +85,17 @@ def remove_member(request: HttpRequest, slug: str, key: int) -> HttpResponse:
     return done(request, said, "web:team", slug) if still_sees else done(request, said, "web:teams")
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-def quota(request: HttpRequest, slug: str) -> HttpResponse:
-    """Set a team's guarantee and ceiling."""
-    rights = rights_of(request)
-    found = visible_team(rights, slug)
-    if not may_set_quota(rights, found):
-        raise Forbidden(_("An admin of a team above decides on this quota."))
-    row = Quota.objects.filter(team=found).first()
-    form = QuotaForm(request.POST) if request.method == "POST" else QuotaForm.of(row)
-    if form.is_bound and form.is_valid() and _stored(request, found, form):
-        return done(request, _("The quota of %(team)s is set.") % {"team": found.name}, "web:team", slug)
-    context = {
-        "team": found,
-        "form": form,
-        "bar": quota_bar(found.name, row) if row else None,
-        "above": limits_above(found),
-    }
-    return render(request, "web/team_quota.html", context, status=422 if form.is_bound else 200)
-
-
-def _stored(request: HttpRequest, team: Team, form: QuotaForm) -> bool:
-    """Set the quota; False when it was refused, with the reason on the form."""
-    try:
-        set_quota(
-            team=team,
-            actor=person(request),
-            guaranteed_milli=form.milli("guaranteed") or 0,
-            ceiling_milli=form.milli("ceiling"),
-            version=form.cleaned_data["version"],
-            now=timezone.now(),
-        )
-    except Invalid as error:
-        for field, text in error.fields.items():
-            form.add_error(field, text)
-        return False
-    except BerthError as error:
-        form.add_error(None, str(error.detail))
-        return False
-    return True
-
-
-def _team_page(request: HttpRequest, team: Team, form: MemberForm, status: int = 200) -> HttpResponse:
+def team_page(
+    request: HttpRequest,
+    team: Team,
+    form: MemberForm | None = None,
+    priority: PriorityForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """Return a team's page; forms that were refused are given with their errors."""
     rights, now = rights_of(request), timezone.now()
-    row = Quota.objects.filter(team=team).first()
+    form = form or MemberForm(roles=roles_to_give(rights, team))
+    row = Quota.objects.select_related("cohort").filter(team=team).first()
     below = visible_teams(rights).filter(lineage__contains=[team.pk]).exclude(pk=team.pk)
     standing = standing_card(team, rights, now=now)
     above = {t.pk: t for t in visible_teams(rights).filter(pk__in=team.lineage[:-1])}
@@ -144,6 +111,10 @@ def _team_page(request: HttpRequest, team: Team, form: MemberForm, status: int =
         "form": form,
         "can_add": bool(form.fields["role"].choices),  # type: ignore[attr-defined]
         "can_set_quota": may_set_quota(rights, team),
+        "cohort": row.cohort.name if row and row.cohort else "",
+        "grants": grant_rows(team, rights, now=now),
+        "priority": priority or PriorityForm.fresh(now),
+        "is_giving": priority is not None,
         "leases": leases_of(team, now=now),
         "waiting": waiting_of(team),
         "standing": standing,

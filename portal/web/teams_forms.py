@@ -38,7 +38,7 @@ class MemberForm(forms.Form):
 
 
 class QuotaForm(forms.Form):
-    """A team's guarantee and ceiling in devices; ``version`` guards against a change in between."""
+    """A team's quota in devices; ``version`` guards against a change in between, ``cohorts`` are on offer."""
 
     guaranteed = forms.DecimalField(
         label=_("Guaranteed"),
@@ -57,20 +57,48 @@ class QuotaForm(forms.Form):
         help_text=_("The team never has more than this. Empty: only the teams above limit it."),
         widget=forms.NumberInput({"class": "form-control", "step": "0.125", "min": "0"}),
     )
+    lending = forms.DecimalField(
+        label=_("Lends at most"),
+        required=False,
+        min_value=0,
+        max_value=MOST_DEVICES,
+        decimal_places=3,
+        help_text=_("Of what it does not use of its guarantee. Empty: all of it."),
+        widget=forms.NumberInput({"class": "form-control", "step": "0.125", "min": "0"}),
+    )
+    cohort = forms.ChoiceField(
+        label=_("Cohort"),
+        required=False,
+        help_text=_("Teams of a cohort use what the others do not need, above their own guarantee."),
+        widget=forms.Select({"class": "form-select"}),
+    )
     version = forms.IntegerField(min_value=1, max_value=2**31 - 1, widget=forms.HiddenInput())
 
+    def __init__(self, *args: Any, cohorts: Iterable[tuple[int, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choices = [("", _("None: it neither borrows nor lends")), *((str(pk), name) for pk, name in cohorts)]
+        self.fields["cohort"].choices = choices  # type: ignore[attr-defined]
+
     @classmethod
-    def of(cls, quota: Quota | None) -> QuotaForm:
+    def of(cls, quota: Quota | None, *, cohorts: Iterable[tuple[int, str]] = ()) -> QuotaForm:
         """Return the form filled with what holds now."""
         if quota is None:
-            return cls(initial={"guaranteed": 0, "ceiling": None, "version": 1})
+            return cls(initial={"guaranteed": 0, "ceiling": None, "version": 1}, cohorts=cohorts)
         return cls(
+            cohorts=cohorts,
             initial={
                 "guaranteed": devices(quota.guaranteed_milli),
                 "ceiling": devices(quota.ceiling_milli),
+                "lending": devices(quota.lending_milli),
+                "cohort": quota.cohort_id or "",
                 "version": quota.version,
-            }
+            },
         )
+
+    def cohort_id(self) -> int | None:
+        """Return the key of the chosen cohort."""
+        chosen = self.cleaned_data["cohort"]
+        return int(chosen) if chosen else None
 
     def milli(self, name: str) -> int | None:
         """Return a field in thousandths of a device."""

@@ -1,0 +1,344 @@
+"""The policy form: what people type, kept as typed; the engine's reader says what is wrong with it and where.
+
+Names of fields are the dotted names of the body, so that a fault lands at its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+
+from portal.fleet.models import DeviceModel
+from portal.policies.faults import DAY_NAMES, sentence
+from portal.policies.rules import (
+    BACKFILL_TEXTS,
+    GROUPS,
+    ORDER_TEXTS,
+    PLACE_TEXTS,
+    RULES,
+    WORK_NAMES,
+    Group,
+    Rule,
+    length,
+    value_at,
+)
+from portal.web.figures import duration_text, parse_duration
+from scheduler.engine.order import ORDERS
+from scheduler.engine.place.policy import POLICIES
+from scheduler.engine.policy import WORKS
+from scheduler.engine.policy_body import BACKFILLS, MOST_TIMES, BadPolicy, Fault
+
+MOST_TEXT = 200
+MOST_FACTORS = 50
+WHOLE = frozenset({"depth", "preempting.most_evictions"})
+NAMES: dict[str, tuple[Iterable[str], dict[str, tuple[Any, Any]]]] = {
+    "order": (ORDERS, ORDER_TEXTS),
+    "place": (POLICIES, PLACE_TEXTS),
+    "backfill": (BACKFILLS, BACKFILL_TEXTS),
+}
+ROW_KINDS = ("pool_times", "sleep_times", "factors")
+
+
+@dataclass(slots=True)
+class Control:
+    """One field as it is drawn. ``kind`` is select, text, number or check; ``choices`` are (value, text)."""
+
+    name: str
+    kind: str
+    label: Any
+    value: str = ""
+    help: Any = ""
+    unit: Any = ""
+    choices: list[tuple[str, str]] = field(default_factory=list)
+    is_checked: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """The element's id: a name without dots and brackets."""
+        return "id_" + "".join(c if c.isalnum() else "-" for c in self.name)
+
+
+@dataclass(slots=True)
+class TimeRow:
+    """One row of a list of times or of factors: its days, its fields, and what removes it."""
+
+    number: int
+    drop: str
+    days: list[Control]
+    fields: list[Control]
+    parts: list[Control]
+    errors: list[str]
+
+
+@dataclass(slots=True)
+class Drawn:
+    """One rule as it is drawn: a single field, parts side by side, or rows that can be added."""
+
+    rule: Rule
+    control: Control | None = None
+    parts: list[Control] = field(default_factory=list)
+    rows: list[TimeRow] = field(default_factory=list)
+    is_list: bool = False
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Section:
+    """A group of rules as it is drawn."""
+
+    group: Group
+    rules: list[Drawn]
+
+
+class Draft:
+    """A body as a form has it, faults included: values that are no numbers stay the text they are."""
+
+    def __init__(self, body: Mapping[str, Any], faults: Iterable[Fault] = ()) -> None:
+        self.body = body
+        self.faults = list(faults)
+
+    @classmethod
+    def typed(cls, data: QueryDict) -> Draft:
+        """Return what was typed into the form; ``do=add:…`` and ``do=drop:…`` change its rows."""
+        body: dict[str, Any] = {}
+        for rule in RULES:
+            _put(body, rule.key, _typed(data, rule))
+        what, _colon, where = data.get("do", "").partition(":")
+        key, _colon, number = where.partition(":")
+        rule_kinds = {rule.key: rule.kind for rule in RULES if rule.kind in ROW_KINDS}
+        if what == "add" and key in rule_kinds:
+            _add(body, key, rule_kinds[key])
+        elif what == "drop" and key in rule_kinds and number.isascii() and number.isdecimal():
+            _drop(body, key, int(number[:6]))
+        return cls(body)
+
+    def refused(self, error: BadPolicy) -> Draft:
+        """Return the draft with its faults."""
+        return Draft(self.body, error.faults)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the body as the engine reads it: factors as an object, a time without parts with none."""
+        factors = {model: factor for model, factor in self.body["memory_factors"] if model}
+        return {**self.body, "memory_factors": factors}
+
+    @property
+    def general_errors(self) -> list[str]:
+        """Faults that belong to no field of the form."""
+        shown = {control.name for control in self._controls()} | {rule.key for rule in RULES}
+        return [
+            f"{fault.field}: {sentence(fault)}"
+            for fault in self.faults
+            if fault.field not in shown and not self._is_in_a_row(fault.field)
+        ]
+
+    def sections(self) -> list[Section]:
+        """Return all rules as they are drawn, group by group."""
+        return [
+            Section(group, [self._drawn(rule) for rule in RULES if rule.group == group.name])
+            for group in GROUPS
+        ]
+
+    def _controls(self) -> Iterable[Control]:
+        for section in self.sections():
+            for drawn in section.rules:
+                yield from [drawn.control] if drawn.control else []
+                yield from drawn.parts
+                for row in drawn.rows:
+                    yield from [*row.days, *row.fields, *row.parts]
+
+    def _is_in_a_row(self, name: str) -> bool:
+        return any(
+            name.startswith((f"{rule.key}[", f"{rule.key}.")) for rule in RULES if rule.kind in ROW_KINDS
+        )
+
+    def _said(self, name: str, kind: str = "") -> list[str]:
+        """Return the faults of a field, lengths of time in words."""
+        return [_fault_text(fault, kind) for fault in self.faults if fault.field == name]
+
+    def _drawn(self, rule: Rule) -> Drawn:
+        value = value_at(self.body, rule.key)
+        errors = self._said(rule.key, rule.kind)
+        if rule.kind == "parts":
+            return Drawn(rule, parts=self._parts(rule.key, value), errors=errors)
+        if rule.kind in ROW_KINDS:
+            rows = [self._row(rule, number, row) for number, row in enumerate(value)]
+            return Drawn(rule, rows=rows, is_list=True, errors=errors)
+        control = Control(rule.key, "text", rule.label, help=rule.help, unit=rule.unit, errors=errors)
+        if rule.kind in NAMES:
+            names, texts = NAMES[rule.kind]
+            control.kind, control.value = "select", str(value)
+            control.choices = [(name, _choice(texts, name)) for name in _in_order(names, texts)]
+        elif rule.kind == "yes_no":
+            control.kind, control.is_checked, control.value = "check", value is True, "yes"
+        elif rule.kind == "seconds":
+            control.value = duration_text(value) if isinstance(value, int) else str(value)
+        else:
+            control.kind = "number" if rule.kind == "number" else "text"
+            control.value = f"{value:.12g}" if isinstance(value, float) else str(value)
+        return Drawn(rule, control, errors=errors)
+
+    def _parts(self, at: str, value: Mapping[str, Any]) -> list[Control]:
+        return [
+            Control(
+                f"{at}.{work}", "number", WORK_NAMES[work], str(value.get(work, "")), errors=self._said(f"{at}.{work}")
+            )
+            for work in WORKS
+        ]  # fmt: skip
+
+    def _row(self, rule: Rule, number: int, row: Any) -> TimeRow:
+        at, drop = f"{rule.key}[{number}]", f"drop:{rule.key}:{number}"
+        if rule.kind == "factors":
+            model, factor = row
+            named = f"{rule.key}.{model}"
+            fields = [
+                Control(f"{at}.model", "select", _("Model"), str(model), choices=_models(str(model))),
+                Control(f"{at}.factor", "number", _("Thousandths"), str(factor), errors=self._said(named)),
+            ]
+            return TimeRow(number, drop, [], fields, [], [])
+        days = [
+            Control(f"{at}.days", "check", name, str(day), is_checked=day in row["days"])
+            for day, name in enumerate(DAY_NAMES.values())
+        ]
+        fields = [
+            Control(f"{at}.{key}", "text", label, str(row[key]), errors=self._said(f"{at}.{key}"))
+            for key, label in (("from", _("From")), ("to", _("Until")))
+        ]
+        if rule.kind == "sleep_times":
+            fields.append(
+                Control(
+                    f"{at}.awake", "number", _("Idle nodes that stay awake"), str(row["awake"]),
+                    errors=self._said(f"{at}.awake"),
+                )
+            )  # fmt: skip
+        parts = self._parts(f"{at}.parts", row["parts"]) if rule.kind == "pool_times" else []
+        errors = [*self._said(at), *self._said(f"{at}.days"), *self._said(f"{at}.parts")]
+        return TimeRow(number, drop, days, fields, parts, errors)
+
+
+def draft_of(body: Mapping[str, Any]) -> Draft:
+    """Return a form filled with a whole body."""
+    return Draft({**body, "memory_factors": sorted(body["memory_factors"].items())})
+
+
+def _in_order(names: Iterable[str], texts: Mapping[str, Any]) -> list[str]:
+    """Return names in the order of their texts; one without a text comes last."""
+    known = list(texts)
+    return sorted(names, key=lambda name: (known.index(name) if name in texts else len(known), name))
+
+
+def _choice(texts: dict[str, tuple[Any, Any]], name: str) -> str:
+    if name not in texts:
+        return name
+    label, text = texts[name]
+    return f"{label} – {text}"
+
+
+def _models(own: str) -> list[tuple[str, str]]:
+    """Return the device models of the fleet, and the one that is chosen where the fleet has it no longer."""
+    found = [(row.slug, row.name) for row in DeviceModel.objects.order_by("name")]
+    if own and own not in {slug for slug, _name in found}:
+        found.append((own, own))
+    return [("", _("Choose a model")), *found]
+
+
+def _fault_text(fault: Fault, kind: str) -> str:
+    """Return a fault as the form says it: a length of time is written in words, not in seconds."""
+    if kind != "seconds":
+        return sentence(fault)
+    if fault.code == "not_whole":
+        return _("Write a time such as 6 h, 90 min or 2 d.")
+    facts = tuple((name, length(value) if isinstance(value, int) else value) for name, value in fault.facts)
+    return sentence(Fault(fault.field, fault.code, facts))
+
+
+def _text(data: QueryDict, name: str) -> str:
+    return data.get(name, "").strip()[:MOST_TEXT]
+
+
+def _whole(text: str) -> int | str:
+    try:
+        return int(text) if text.isascii() and len(text) <= 20 else text
+    except ValueError:
+        return text
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text.replace(",", ".")) if text.isascii() else text
+    except ValueError:
+        return text
+
+
+def _seconds(text: str) -> int | str:
+    found = parse_duration(text)
+    return text if found is None else found
+
+
+def _typed(data: QueryDict, rule: Rule) -> Any:
+    """Return a rule's value as it was typed."""
+    if rule.kind in ROW_KINDS:
+        return [_typed_row(data, rule, number) for number in range(_rows(data, rule.key))]
+    if rule.kind == "parts":
+        return _typed_parts(data, rule.key)
+    text = _text(data, rule.key)
+    if rule.kind == "yes_no":
+        return text == "yes"
+    if rule.kind == "seconds":
+        return _seconds(text)
+    if rule.kind == "number":
+        return _whole(text) if rule.key in WHOLE else _number(text)
+    return text
+
+
+def _rows(data: QueryDict, key: str) -> int:
+    """Return how many rows a list of the form has; more than a policy may have are not looked at."""
+    text = data.get(f"{key}.rows", "0")
+    most = MOST_TIMES + 1
+    return min(int(text), most) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
+
+
+def _typed_parts(data: QueryDict, at: str) -> dict[str, int | str]:
+    texts = {work: _text(data, f"{at}.{work}") for work in WORKS}
+    return {work: _whole(text) for work, text in texts.items() if text}
+
+
+def _typed_row(data: QueryDict, rule: Rule, number: int) -> Any:
+    at = f"{rule.key}[{number}]"
+    if rule.kind == "factors":
+        return _text(data, f"{at}.model"), _whole(_text(data, f"{at}.factor"))
+    days = [_whole(text[:4]) for text in data.getlist(f"{at}.days")[:8]]
+    row: dict[str, Any] = {"days": days, "from": _text(data, f"{at}.from"), "to": _text(data, f"{at}.to")}
+    if rule.kind == "pool_times":
+        return {**row, "parts": _typed_parts(data, f"{at}.parts")}
+    return {**row, "awake": _whole(_text(data, f"{at}.awake"))}
+
+
+def _put(body: dict[str, Any], key: str, value: Any) -> None:
+    *above, last = key.split(".")
+    for part in above:
+        body = body.setdefault(part, {})
+    body[last] = value
+
+
+def _add(body: dict[str, Any], key: str, kind: str) -> None:
+    rows = value_at(body, key)
+    if len(rows) >= (MOST_FACTORS if kind == "factors" else MOST_TIMES):
+        return
+    weekdays: dict[str, Any] = {"days": [0, 1, 2, 3, 4], "from": "", "to": ""}
+    new: dict[str, Any] = {
+        "pool_times": {**weekdays, "parts": {}},
+        "sleep_times": {**weekdays, "awake": 1},
+        "factors": ("", 1000),
+    }
+    rows.append(new[kind])
+
+
+def _drop(body: dict[str, Any], key: str, number: int) -> None:
+    rows = value_at(body, key)
+    if number < len(rows):
+        del rows[number]
