@@ -94,9 +94,20 @@ class Calendar:
         self._seen = _closed_now(snapshot)
         self.room = EngineState.from_snapshot(self._seen, policy)
         self.blocks = known_blocks(snapshot)
-        longest = max((claim.duration_s for claim in (*snapshot.queue, *snapshot.growing)), default=0)
-        ahead = [one for one in self.blocks if self.now < one.starts_at < self._end_of(longest)]
-        self.layers = _layers(ahead, self.room)
+        self._known = tuple(self.blocks)
+        self._reached = self.now
+        self.layers: list[Layer] = []
+        self.reach(max((claim.duration_s for claim in (*snapshot.queue, *snapshot.growing)), default=0))
+
+    def reach(self, duration_s: int) -> None:
+        """Heed what begins before the end of a claim as long as this, too."""
+        until = self._end_of(duration_s)
+        if until > self._reached:
+            ahead = [
+                b for b in self._known if b.starts_at > self.now and self._reached <= b.starts_at < until
+            ]
+            self._layer(merged(ahead))
+            self._reached = until
 
     def began(self) -> EngineState:
         """The room of now as it was before anything was granted, on a budget of its own."""
@@ -159,6 +170,9 @@ class Calendar:
     def add(self, blocks: Sequence[Block]) -> None:
         """Let something begin later that was not known before; a layer for each new instant."""
         self.blocks += blocks
+        self._layer(blocks)
+
+    def _layer(self, blocks: Sequence[Block]) -> None:
         for at in sorted({block.starts_at for block in blocks}):
             if all(layer.at != at for layer in self.layers):
                 layer = Layer(at, ())
@@ -207,20 +221,12 @@ def _cause(blocks: Sequence[Block]) -> str:
     return next((cause for cause in FIRST_NAMED if cause in causes), "booking")
 
 
-def _layers(blocks: Sequence[Block], room: EngineState) -> list[Layer]:
-    """A layer per instant, each with all that begins until then; many instants share one."""
+def merged(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks with so few instants at which any begins as there may be: some begin earlier."""
     instants = sorted({block.starts_at for block in blocks})
     share = max(-(-len(instants) // MOST_INSTANTS), 1)
-    firsts = instants[::share]
-    layers: list[Layer] = []
-    for at, following in zip(firsts, [*firsts[1:], None], strict=False):
-        new = [b for b in blocks if b.starts_at >= at and (following is None or b.starts_at < following)]
-        layer = Layer(at, new)
-        for other in layers:
-            layer.add(other.new, room)
-        layer.add(new, room)
-        layers.append(layer)
-    return layers
+    at = {instant: instants[number - number % share] for number, instant in enumerate(instants)}
+    return [replace(block, starts_at=at[block.starts_at]) for block in blocks]
 
 
 def _closed_now(snapshot: Snapshot) -> Snapshot:

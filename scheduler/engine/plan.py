@@ -37,15 +37,21 @@ def _decide(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
+    turn = decided(snapshot, policy)
+    waits = _waits(snapshot, turn)
+    growth = grown(turn.calendar, snapshot.growing, turn.waiting)
+    return Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth)
+
+
+def decided(snapshot: Snapshot, policy: Policy) -> Serving:
+    """One turn without its wait reasons, for those who look further ahead; see ``plan``."""
     turn = Serving(snapshot, policy)
     turn.serve()
     if turn.is_plain:
         served = turn.grants, turn.waiting
         queue = [claim for claim in turn.lineup.served if not is_booking(claim, snapshot.taken_at)]
         turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, _serve, served)
-    waits = _waits(snapshot, turn)
-    growth = grown(turn.calendar, snapshot.growing, turn.waiting)
-    return Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth)
+    return turn
 
 
 def _serve(

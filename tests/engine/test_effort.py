@@ -46,14 +46,14 @@ def test_what_does_not_fit_once_is_not_tried_for_more_units(cluster: Cluster, lo
     assert len(looks) == 1
 
 
-def test_an_end_wakes_only_those_it_can_help(cluster: Cluster, looks: list[int]) -> None:
+def test_a_forecast_looks_once_at_the_queue_and_never_at_what_nobody_submitted(cluster: Cluster, looks: list[int]) -> None:
     cluster.node("a").hold(0, hours=1)
     cluster.node("b", "l40s-48gb").hold(0, hours=9)
     cluster.request("shares", "mps 100 1000", models=("l40s-48gb",))
     claim = cluster.claim(-1, models=("h100-80gb",))
 
     assert cluster.start_of(claim) == 1
-    assert looks == [1, -1, -1]
+    assert looks == [1]
 
 
 def test_a_forecast_gives_up_after_a_bounded_number_of_ends(
@@ -62,7 +62,7 @@ def test_a_forecast_gives_up_after_a_bounded_number_of_ends(
     cluster.node("a").hold(0, hours=1)
     for number in range(5):
         cluster.request(f"r{number}")
-    monkeypatch.setattr(import_module("scheduler.engine.forecast"), "MOST_EVENTS", 3)
+    monkeypatch.setattr(import_module("scheduler.engine.timeline"), "MOST_EVENTS", 3)
 
     found = cluster.forecast(cluster.claim(-1))[-1]
 

@@ -20,6 +20,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         "one turn: 10,000 GPUs, 5,000 waiting, about 100 grants, rows read and committed",
         cycle.measure,
     ),
+    "forecast": (
+        "forecast and counter-offers of 100 unsubmitted requests, 1,000 GPUs, 5,000 waiting",
+        forecast.measure,
+    ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 

@@ -1,0 +1,129 @@
+"""Whether a what-if may have the room that a step of the timeline shows: quota, and what begins before its end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler.engine.columns import Ints
+from scheduler.engine.model import Claim, Held
+from scheduler.engine.quota import Budget
+from scheduler.engine.shape import Shape
+from scheduler.engine.timeline import Ahead, Timeline
+from scheduler.engine.track import Columns
+
+
+class Asker(NamedTuple):
+    """Who asks: a claim, its shape, and how many queued claims go before it."""
+
+    claim: Claim
+    shape: Shape
+    rank: int
+
+
+class Clearance:
+    """One what-if against one timeline; ``holds`` is asked for steps in rising order.
+
+    ``seen`` says from which step the asker sees each record, ``cost`` what it takes of the quota.
+    """
+
+    def __init__(self, timeline: Timeline, records: Columns, seen: Ints, asker: Asker, cost: int) -> None:
+        self._timeline = timeline
+        self._records = records
+        self._seen = seen
+        self._claim, self._shape, self._rank = asker
+        self._cost = cost
+        self._budget = Budget(timeline.snapshot.quotas)
+        self._spent = 0
+        self._is_bounded = self._budget.headroom(self._claim.team_id) is not None
+        self._duration = timedelta(seconds=self._claim.duration_s)
+        self._kept: dict[int, list[Ahead]] = defaultdict(list)
+        for one in timeline.ahead:
+            if one.rank < asker.rank:
+                self._kept[timeline.row_of[one.block.held.device_id]].append(one)
+        self._rows_on: dict[int, list[int]] = {}
+
+    def holds(self, step: int, nodes: Sequence[int]) -> bool:
+        """Whether the claim could start at the step on one of the nodes (a gang over several: on all of them)."""
+        if not self._can_pay(step):
+            return False
+        if not self._kept:
+            return True
+        if not self._shape.is_spread:
+            return any(self._units(step, node) >= self._shape.wanted for node in nodes)
+        units = [self._units(step, node) for node in nodes]
+        if self._shape.nodes:
+            return sum(one >= self._shape.wanted for one in units) >= self._shape.nodes
+        return sum(units) >= self._shape.wanted
+
+    def _can_pay(self, step: int) -> bool:
+        if not self._is_bounded:
+            return True
+        spends = self._timeline.spends
+        while self._spent < len(spends):
+            at, rank, team_id, cost = spends[self._spent]
+            if at + (rank >= self._rank) > step:
+                break
+            self._budget.take(team_id, cost)
+            self._spent += 1
+        return self._budget.allows(self._claim.team_id, self._cost)
+
+    def _units(self, step: int, node: int) -> int:
+        """Units of the shape that fit on the node for the whole time from this step on."""
+        found = 0
+        cpu = memory = 0
+        for row in self._rows(node):
+            later = self._later(step, row)
+            cpu += sum(held.cpu_milli for held in later)
+            memory += sum(held.host_memory_mib for held in later)
+            found += self._room(step, row, later)
+        if not self._shape.wants_host or not (cpu or memory):
+            return found
+        last = max((self._record_at(step, row) for row in self._rows(node)), default=-1)
+        free_cpu = int(self._records.cpu[last]) - cpu
+        free_memory = int(self._records.memory[last]) - memory
+        is_enough = free_cpu >= self._shape.cpu_milli and free_memory >= self._shape.host_memory_mib
+        return found if is_enough else 0
+
+    def _rows(self, node: int) -> list[int]:
+        known = self._rows_on.get(node)
+        if known is None:
+            first, last = self._records.first_on[node], self._records.first_on[node + 1]
+            known = self._rows_on[node] = sorted(set(self._records.row[first:last].tolist()))
+        return known
+
+    def _later(self, step: int, row: int) -> list[Held]:
+        now = self._timeline.times[step]
+        return [
+            one.block.held
+            for one in self._kept.get(row, ())
+            if one.since + (one.by >= self._rank) <= step < one.till
+            and now < one.block.starts_at < now + self._duration
+        ]
+
+    def _room(self, step: int, row: int, later: Sequence[Held]) -> int:
+        track = self._timeline.track
+        device = track.boards[row].device
+        if not track.boards[row].serves(self._shape.kind):
+            return 0
+        state = track.states[int(self._records.state[self._record_at(step, row)])]
+        if later:
+            beside = state.beside(later, is_for_all=self._timeline.policy.share_across_teams)
+            return 0 if beside is None else beside.room(self._shape, device.memory_mib, device.max_clients)
+        return state.room(self._shape, device.memory_mib, device.max_clients)
+
+    def _record_at(self, step: int, row: int) -> int:
+        """The last record of the board that is seen at the step."""
+        numbers = self._by_row[1][self._by_row[0][row] : self._by_row[0][row + 1]]
+        return int(numbers[np.searchsorted(self._seen[numbers], step, side="right") - 1])
+
+    @cached_property
+    def _by_row(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self._records.row, kind="stable")
+        rows = np.arange(len(self._timeline.track.boards) + 1)
+        return np.searchsorted(self._records.row[order], rows), order

@@ -1,0 +1,217 @@
+"""One snapshot's future, played once and asked many times: when would this claim start?
+
+What-ifs take nothing from anybody and do not see each other, so the future of the queue does not depend on
+them. It is played forward once (``timeline``); a what-if is then a look along the boards' states for the
+first step at which there is room for all its units, for its whole time, and quota to pay for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+
+import numpy as np
+
+from scheduler.engine.clearance import Asker, Clearance
+from scheduler.engine.columns import Flags, Ints
+from scheduler.engine.explain import Explainer
+from scheduler.engine.model import Claim, Forecast, Policy, Reason, Snapshot
+from scheduler.engine.order.live.ranking import tie
+from scheduler.engine.plan import decided
+from scheduler.engine.reasons import are_impossible
+from scheduler.engine.serve import Want, is_booking
+from scheduler.engine.shape import LONGEST_S, Shape, shape_of
+from scheduler.engine.state import EngineState
+from scheduler.engine.sweep import Sweep
+from scheduler.engine.timeline import Timeline
+
+HORIZON_S = 7 * 86_400
+# Steps that a what-if is checked at one by one; beyond that its start is unknown.
+MOST_CHECKS = 5_000
+
+
+class Outlook:
+    """The future of a snapshot up to a horizon in seconds. Reading it changes nothing; not for several threads.
+
+    ``began`` is the room as it is now, before the turn. Raises UnknownPolicy as ``plan`` does.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self._turn = turn = decided(snapshot, policy)
+        self._order = turn.lineup.ordered(snapshot.queue)
+        self._ids = {claim.id for claim in snapshot.queue}
+        self._granted = {grant.claim_id for grant in turn.grants}
+        left = [
+            claim.id not in self._granted and not is_booking(claim, snapshot.taken_at)
+            for claim in self._order
+        ]
+        self._waiting_before = np.concatenate([[0], np.cumsum(left)]) if left else np.zeros(1, np.int64)
+        self._timeline = timeline = Timeline(snapshot, policy, turn, self._order)
+        timeline.run(snapshot.taken_at + timedelta(seconds=min(horizon_s, LONGEST_S)))
+        self._records = timeline.track.closed()
+        self._reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
+        self._rooms: dict[Shape, Ints] = {}
+
+    @cached_property
+    def began(self) -> EngineState:
+        """The room of now before anything of the turn was granted."""
+        return self._turn.calendar.began()
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        return Explainer(self._turn.calendar.room, self.began, len(self._granted))
+
+    def ask(self, claims: Iterable[Claim], horizon_s: int = HORIZON_S) -> dict[int, Forecast]:
+        """The earliest start of each claim, by id, see ``forecast``."""
+        asked = {claim.id: claim for claim in claims}
+        until = self.snapshot.taken_at + timedelta(seconds=min(horizon_s, LONGEST_S))
+        ranks = self._ranks([claim for claim in asked.values() if claim.id not in self._ids])
+        return {claim.id: self._answer(claim, ranks.get(claim.id), until) for claim in asked.values()}
+
+    def _ranks(self, what_ifs: Sequence[Claim]) -> dict[int, int]:
+        """How many queued claims go before each what-if."""
+        if not what_ifs:
+            return {}
+        if self.policy.order == "priority_fifo" and not self.policy.pools.parts:
+            return {claim.id: bisect_left(self._keys, (-claim.priority, tie(claim))) for claim in what_ifs}
+        found, rank = {}, 0
+        for claim in self._turn.lineup.ordered((*self.snapshot.queue, *what_ifs)):
+            if claim.id in self._ids:
+                rank += 1
+            else:
+                found[claim.id] = rank
+        return found
+
+    @cached_property
+    def _keys(self) -> list[tuple[object, ...]]:
+        return [(-claim.priority, tie(claim)) for claim in self._order]
+
+    def _answer(self, claim: Claim, rank: int | None, until: datetime) -> Forecast:
+        own = self._timeline.rank_of.get(claim.id)
+        position = int(self._waiting_before[own if rank is None and own is not None else rank or 0]) + 1
+        shape = shape_of(claim, self.policy)
+        if rank is None:
+            starts_at = self._timeline.starts.get(claim.id)
+        elif is_booking(claim, self.snapshot.taken_at):
+            starts_at = self._booked(claim, shape)
+        else:
+            starts_at = self._start_of(claim, shape, rank, until)
+        if starts_at is not None and starts_at > until:
+            starts_at = None
+        is_now = starts_at is not None and starts_at <= self.snapshot.taken_at
+        reasons = () if is_now else self._why(claim, shape, position)
+        is_impossible = are_impossible(reasons)
+        return Forecast(claim.id, None if is_impossible else starts_at, position, reasons, is_impossible)
+
+    def _why(self, claim: Claim, shape: Shape, position: int) -> tuple[Reason, ...]:
+        """Why the claim does not start now."""
+        if is_booking(claim, self.snapshot.taken_at):
+            never = self._explainer.never(claim, shape)
+            return (never,) if never else ()
+        calendar = self._turn.calendar
+        calendar.reach(claim.duration_s)
+        number = calendar.layer_of(claim.duration_s) if shape.wanted else 0
+        key = (claim.team_id, shape), number
+        if key not in self._reasons:
+            ahead = calendar.ahead(claim, shape, {})
+            self._reasons[key] = (ahead,) if ahead else self._explainer.explain(claim, shape, position)
+        return self._reasons[key]
+
+    def _booked(self, claim: Claim, shape: Shape) -> datetime | None:
+        """The wanted time, if it is free by all that is known."""
+        if not shape.wanted or claim.starts_at is None:
+            return None
+        calendar = self._turn.calendar
+        spots = Sweep(calendar.room, calendar.blocks, shape, claim.duration_s).at(claim.starts_at)
+        return None if spots is None else claim.starts_at
+
+    def _start_of(self, claim: Claim, shape: Shape, rank: int, until: datetime) -> datetime | None:
+        if not shape.wanted or not self._turn.calendar.room.matching(shape.kind):
+            return None
+        times = self._timeline.times
+        seen, is_last = self._records.seen_from(rank)
+        is_last &= seen < len(times)
+        clearance = Clearance(
+            self._timeline, self._records, seen, Asker(claim, shape, rank), self._least(shape)
+        )
+        for tried, (step, nodes) in enumerate(self._openings(shape, seen, is_last)):
+            if tried >= MOST_CHECKS or times[step] > until:
+                return None
+            if clearance.holds(step, nodes):
+                return times[step]
+        return None
+
+    def _least(self, shape: Shape) -> int:
+        return self._turn.calendar.room.least_cost(shape)
+
+    def _openings(self, shape: Shape, seen: Ints, is_last: Flags) -> Iterator[tuple[int, list[int]]]:
+        """Steps in order with the nodes that have room then, blocks and quota aside.
+
+        For a claim over several nodes that are all that have room for a part of it.
+        """
+        records = self._records
+        units = np.minimum(records.on_node(self._room_of(shape)), records.host_units(shape))
+        least = 1 if shape.nodes == 0 else shape.wanted
+        at = np.flatnonzero(is_last)
+        value = np.where(units[at] >= least, units[at], 0)
+        turns = np.ones(len(at), np.bool_)
+        same = records.node[at][1:] == records.node[at][:-1]
+        turns[1:] = ~same | (value[1:] != value[:-1])
+        turns[0:1] = True
+        at, value = at[turns], value[turns]
+        enough = max(shape.nodes, 1) if shape.nodes else shape.wanted
+        yield from _steps(
+            [
+                (int(seen[i]), int(records.node[i]), int(v))
+                for i, v in sorted(zip(at, value, strict=True), key=lambda one: seen[one[0]])
+            ],
+            enough,
+            is_summed=shape.nodes == 0,
+            last=len(self._timeline.times),
+        )
+
+    def _room_of(self, shape: Shape) -> Ints:
+        """Units of the shape per record, on its own board."""
+        known = self._rooms.get(shape)
+        if known is not None:
+            return known
+        track, records = self._timeline.track, self._records
+        device_of = {(b.device.memory_mib, b.device.max_clients): None for b in track.boards}
+        classes = {key: number for number, key in enumerate(device_of)}
+        serving = np.array(
+            [
+                classes[b.device.memory_mib, b.device.max_clients] if b.serves(shape.kind) else -1
+                for b in track.boards
+            ],
+            np.int64,
+        )
+        found = np.zeros(len(records.row), np.int64)
+        for (memory_mib, max_clients), number in classes.items():
+            here = np.flatnonzero(serving[records.row] == number)
+            states, back = np.unique(records.state[here], return_inverse=True)
+            rooms = [track.states[state].room(shape, memory_mib, max_clients) for state in states]
+            found[here] = np.array(rooms, np.int64)[back] if len(here) else 0
+        self._rooms[shape] = found
+        return found
+
+
+def _steps(
+    changes: Sequence[tuple[int, int, int]], enough: int, *, is_summed: bool, last: int
+) -> Iterator[tuple[int, list[int]]]:
+    """Steps at which enough nodes (or with ``is_summed`` units) are open; changes are (step, node, units)."""
+    open_nodes: dict[int, int] = {}
+    for number, (step, node, units) in enumerate(changes):
+        if units:
+            open_nodes[node] = units
+        else:
+            open_nodes.pop(node, None)
+        following = changes[number + 1][0] if number + 1 < len(changes) else last
+        if following == step:
+            continue
+        if (sum(open_nodes.values()) if is_summed else len(open_nodes)) >= enough:
+            for at in range(step, following):
+                yield at, list(open_nodes)

@@ -1,0 +1,438 @@
+"""The queue played forward: from one end to the next, by the turn's own rules, over the ends already known.
+
+It starts with the turn as it is decided now. After that it knows when live placements must end, what was
+booked, which nodes go away and come back, and how long claims run at most; nothing else: no early release,
+no new arrivals, blocked nodes stay blocked. So it is a bound by the book, not a prediction.
+
+Equal claims (same team, shape and duration) form one line. Everybody left is stuck, so after an end only
+the nodes where it happened are looked at, and teams that were short of quota. Within a node the fullest
+boards are taken first, which is simpler than the placement policy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+
+from scheduler.engine.blocks import Block, fill_beside, known_blocks, promised
+from scheduler.engine.board import Board
+from scheduler.engine.events import Ended
+from scheduler.engine.model import Claim, Grant, Held, Policy, Snapshot
+from scheduler.engine.place.fill import Spot, fill, node_room, spots_cost
+from scheduler.engine.serve import Serving
+from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.spread import lightest, parts_now
+from scheduler.engine.sweep import CLOSED, OVERDUE_S, Sweep
+from scheduler.engine.track import AT_FIRST, Track
+
+MOST_EVENTS = 20_000
+# Starts promised later than now: each costs a look at everything that runs.
+MOST_PROMISES = 64
+MOST_PASSED_OVER = 32
+
+
+@dataclass(slots=True)
+class Ahead:
+    """A block, and for whom it counts: claims behind ``rank``, from step ``since`` until before ``till``.
+
+    It was made within that step when the claim of rank ``by`` was served.
+    """
+
+    block: Block
+    rank: int
+    since: int
+    by: int
+    till: int = 1 << 60
+
+
+class _Line:
+    """Equal claims in queue order; ``head`` is the first still waiting."""
+
+    __slots__ = ("claims", "cost", "duration_s", "head", "shape", "team_id")
+
+    def __init__(self, claim: Claim, shape: Shape, cost: int) -> None:
+        self.team_id = claim.team_id
+        self.shape = shape
+        self.duration_s = claim.duration_s
+        self.cost = cost
+        self.claims: list[tuple[int, Claim]] = []
+        self.head = 0
+
+    @property
+    def rank(self) -> int:
+        """The rank of the first claim still waiting."""
+        return self.claims[self.head][0]
+
+
+class Timeline:
+    """The future of one snapshot. ``starts`` says when each queued claim starts, as far as it was played.
+
+    ``times`` are the instants of the steps, ``track`` the boards' states, ``ahead`` what was kept for later,
+    ``spends`` what was taken of quotas: (step, rank, team, weighted thousandths).
+    ``order`` is the queue in order, a claim's place in it is its rank. ``room`` is the future's, not now's.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, turn: Serving, order: Sequence[Claim]) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.turn = turn
+        self.order = order
+        self.rank_of = {claim.id: rank for rank, claim in enumerate(order)}
+        self.now = snapshot.taken_at
+        self.times = [self.now]
+        self.starts: dict[int, datetime] = {}
+        self.ahead: list[Ahead] = []
+        self.spends: list[tuple[int, int, int, int]] = []
+        self.room = turn.calendar.began()
+        self._events: list[tuple[datetime, int, int, tuple[Held, ...], Sequence[Board]]] = []
+        self._made = 0
+        self._later: dict[int, list[Ahead]] = defaultdict(list)
+        self._twins: dict[Board, Board] = {}
+        self._lines: dict[Shape, list[tuple[int, int, _Line]]] = defaultdict(list)
+        self._short: dict[int, list[_Line]] = defaultdict(list)
+        self._shapes_on: dict[tuple[object, ...], list[Shape]] = {}
+        self._promised: set[int] = set()
+        self._passed = 0
+        self._promises_left = MOST_PROMISES
+        self._depth = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
+        self._open_again(snapshot)
+        self.track = Track([board for board in self.room.boards if not board.blocked])
+        self.row_of = {board.device.id: row for row, board in enumerate(self.track.boards)}
+        self._boards_of: dict[int, list[Board]] = defaultdict(list)
+        for board in self.room.boards:
+            self._boards_of[board.node.id].append(board)
+        self._begin(snapshot)
+
+    def _open_again(self, snapshot: Snapshot) -> None:
+        """Nodes whose maintenance is on come back: until then their boards are held, not closed."""
+        away = {one.node_id: one.until for one in snapshot.outages if one.starts_at <= self.now < one.until}
+        for board in self.room.boards:
+            if board.node.id in away and board.blocked == CLOSED:
+                board.blocked = ""
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        for block in known_blocks(snapshot):
+            if block.starts_at <= self.now:
+                self._close(block)
+            else:
+                self._keep(block, AT_FIRST)
+        for held in snapshot.held:
+            if held.device_id in self.room.board_of:
+                end = held.until if held.until > self.now else self.now + timedelta(seconds=OVERDUE_S)
+                self._push(end, 0, (held,))
+        for board in self.track.boards:
+            self.track.note(0, AT_FIRST, board, self.room.host_of(board))
+        for grant in sorted(self.turn.grants, key=lambda grant: self.rank_of[grant.claim_id]):
+            self._start(grant, self.rank_of[grant.claim_id])
+        for grant in self.turn.booked:
+            starts_at = grant.starts_at or self.now
+            self.starts[grant.claim_id] = starts_at
+            for block in promised(grant, starts_at):
+                self._keep(Block(block.starts_at, block.held, "booking"), AT_FIRST)
+        for block in self.turn.calendar.blocks:
+            if block.cause == "waiting" and block.claim_id is not None:
+                self._promised.add(block.claim_id)
+                self._keep(block, self.rank_of[block.claim_id])
+        for claim, (team_id, shape) in self.turn.waiting:
+            if shape.wanted:
+                self._line_up(claim, shape, team_id)
+        for team_lines in self._lines.values():
+            for _, _, line in team_lines:
+                if not self.room.budget.allows(line.team_id, line.cost):
+                    self._short[line.team_id].append(line)
+
+    def _close(self, block: Block) -> None:
+        self.room.board_of[block.held.device_id].put(block.held)
+        self._push(block.held.until, 0, (block.held,))
+
+    def _keep(self, block: Block, rank: int, by: int = AT_FIRST) -> None:
+        one = Ahead(block, rank, len(self.times) - 1, by)
+        self.ahead.append(one)
+        self._later[block.held.device_id].append(one)
+        board = self.room.board_of[block.held.device_id]
+        if block.cause == "waiting":
+            self._push(block.starts_at, 2, (), (board,))
+        else:
+            self._push(block.starts_at, 1, (block.held,))
+
+    def _push(self, at: datetime, kind: int, held: tuple[Held, ...], boards: Sequence[Board] = ()) -> None:
+        self._made += 1
+        heappush(self._events, (at, kind, self._made, held, boards))
+
+    def _line_up(self, claim: Claim, shape: Shape, team_id: int) -> None:
+        lines = self._lines[shape]
+        line = next(
+            (x for _, _, x in lines if x.team_id == team_id and x.duration_s == claim.duration_s), None
+        )
+        if line is None:
+            line = _Line(claim, shape, self.room.least_cost(shape))
+            # Claims come in queue order, so that the list is a heap by first ranks from the start.
+            lines.append((self.rank_of[claim.id], len(lines), line))
+        line.claims.append((self.rank_of[claim.id], claim))
+
+    def run(self, until: datetime) -> None:
+        """Play until nothing more ends or the time is over; after the queue what-ifs may still find room."""
+        for _ in range(MOST_EVENTS):
+            if not self._events or self._events[0][0] > until:
+                return
+            self.now = self.room.now = self._events[0][0]
+            self.times.append(self.now)
+            self._serve(self._next())
+
+    def _next(self) -> list[Board]:
+        """Let all that is due end and begin; the boards where there may be more room than before."""
+        changed: dict[Board, None] = {}
+        freed: dict[Board, None] = {}
+        while self._events and self._events[0][0] == self.now:
+            _, kind, _, held, boards = heappop(self._events)
+            freed.update(dict.fromkeys(boards))
+            for one in held:
+                board = self.room.board_of[one.device_id]
+                changed[board] = None
+                if kind:
+                    self._take_over(board, one)
+                else:
+                    freed[board] = None
+            if not kind:
+                self._end(held)
+        for board in changed:
+            self.track.note(len(self.times) - 1, AT_FIRST, board, self.room.host_of(board))
+        return list(freed)
+
+    def _end(self, held: Iterable[Held]) -> None:
+        for one in held:
+            board = self.room.board_of[one.device_id]
+            if one in board.held:
+                self.room.end(Ended((one,)))
+                self._spend(AT_FIRST, one.team_id, -board.cost_of(one))
+
+    def _spend(self, rank: int, team_id: int, cost: int) -> None:
+        if cost:
+            self.spends.append((len(self.times) - 1, rank, team_id, cost))
+
+    def _take_over(self, board: Board, held: Held) -> None:
+        """What was booked begins; maintenance ends what is still there."""
+        for one in [x for x in self._later[held.device_id] if x.block.held is held]:
+            self._drop(one)
+        if not held.team_id:
+            self._end(tuple(board.held))
+        board.put(held)
+        self.room.host_of(board).take(held, 1)
+        self.room.budget.take(held.team_id, board.cost_of(held))
+        self._spend(AT_FIRST, held.team_id, board.cost_of(held))
+        self._push(held.until, 0, (held,))
+
+    def _drop(self, one: Ahead) -> None:
+        self._later[one.block.held.device_id].remove(one)
+        one.till = len(self.times) - 1
+
+    def _serve(self, freed: Sequence[Board]) -> None:
+        """Start in queue order whoever fits on the nodes of the freed boards, or has quota again."""
+        nodes = {board.node.id: None for board in freed}
+        tops: list[tuple[int, int, Shape]] = []
+        places: dict[Shape, list[int] | None] = {}
+        for shape in self._helped(freed):
+            places[shape] = None if shape.is_spread else list(nodes)
+        for line in self._with_quota_again():
+            places[line.shape] = None
+        for number, shape in enumerate(places):
+            if self._lines[shape]:
+                heappush(tops, (self._lines[shape][0][0], number, shape))
+        aside: dict[Shape, list[tuple[int, int, _Line]]] = defaultdict(list)
+        late: dict[Shape, int] = {}
+        while tops:
+            _, number, shape = heappop(tops)
+            lines = self._lines[shape]
+            rank, nth, line = lines[0]
+            is_full = False
+            if line.duration_s >= late.get(shape, 1 << 60):
+                aside[shape].append(heappop(lines))
+            else:
+                is_full = self._try(line, places[shape], late)
+                heappop(lines)
+                if line.head == len(line.claims):
+                    pass
+                elif line.rank == rank:
+                    aside[shape].append((rank, nth, line))
+                else:
+                    heappush(lines, (line.rank, nth, line))
+            if lines and not is_full:
+                heappush(tops, (lines[0][0], number, shape))
+        for shape, lines in aside.items():
+            for entry in lines:
+                heappush(self._lines[shape], entry)
+
+    def _helped(self, freed: Iterable[Board]) -> dict[Shape, None]:
+        """The shapes that a freed board has room for."""
+        helped: dict[Shape, None] = {}
+        for board in freed:
+            if board.blocked:
+                continue
+            for shape in self._asked_of(board):
+                if shape not in helped and self._lines[shape] and board.room(shape):
+                    helped[shape] = None
+            host = self.room.host_of(board)
+            if host.is_limited:
+                for other in self._boards_of[board.node.id]:
+                    for shape in self._asked_of(other):
+                        if (
+                            shape.wants_host
+                            and shape not in helped
+                            and self._lines[shape]
+                            and other.room(shape)
+                        ):
+                            helped[shape] = None
+        return helped
+
+    def _asked_of(self, board: Board) -> list[Shape]:
+        device = board.device
+        key = device.model, device.modes, device.memory_mib, board.node.zone, board.geometry
+        known = self._shapes_on.get(key)
+        if known is None:
+            known = self._shapes_on[key] = [shape for shape in self._lines if board.serves(shape.kind)]
+        return known
+
+    def _with_quota_again(self) -> list[_Line]:
+        again = []
+        for team_id in [team_id for team_id, lines in self._short.items() if lines]:
+            lines = self._short[team_id]
+            headroom = self.room.budget.headroom(team_id)
+            if headroom is None or headroom >= min(line.cost for line in lines):
+                able = [one for one in lines if self.room.budget.allows(team_id, one.cost)]
+                self._short[team_id] = [one for one in lines if one not in able]
+                again += [one for one in able if one.head < len(one.claims)]
+        return again
+
+    def _try(self, line: _Line, nodes: list[int] | None, late: dict[Shape, int]) -> bool:
+        """Start the line's first claim if it can be; True when its shape finds no room whatever its duration."""
+        rank, claim = line.claims[line.head]
+        if not self.room.budget.allows(line.team_id, line.cost):
+            self._set_short(line)
+            return False
+        found = self._place(line, nodes, rank, claim)
+        if isinstance(found, list) and self._promise_before(rank):
+            found = self._place(line, nodes, rank, claim)
+        if not isinstance(found, list):
+            if found == "quota":
+                self._set_short(line)
+            elif found == "later":
+                late[line.shape] = min(late.get(line.shape, 1 << 60), line.duration_s)
+            return found == "full"
+        line.head += 1
+        self._start(self.room.granted(claim, line.shape, found), rank)
+        return False
+
+    def _set_short(self, line: _Line) -> None:
+        if line not in self._short[line.team_id]:
+            self._short[line.team_id].append(line)
+
+    def _place(self, line: _Line, nodes: list[int] | None, rank: int, claim: Claim) -> list[Spot] | str:
+        """Spots on one of the nodes (None: any), or why not: "quota", "later" (something begins), "full"."""
+        shape, refused = line.shape, "full"
+        ends_at = self.now + timedelta(seconds=claim.duration_s)
+        groups = self.room.groups(shape.kind)
+        if shape.is_spread:
+            beside = [[self._beside(b, ends_at, rank, claim.id) for b in group] for group in groups]
+            spots = lightest(shape, parts_now(shape, beside, self.room.host_of))
+            return self._payable(line, spots) if spots else "later" if self._later else "full"
+        for group in groups:
+            node = group[0].node.id
+            if nodes is not None and node not in nodes:
+                continue
+            if node_room(group, shape) < shape.wanted or not self.room.host_of(group[0]).has_room(shape):
+                continue
+            boards = [self._beside(board, ends_at, rank, claim.id) for board in group]
+            fullest = sorted(boards, key=lambda board: -board.load)
+            spots = fill([(board, board.room(shape)) for board in fullest], shape)
+            if spots is None or not self._has_cpu(group[0], shape, ends_at, rank):
+                refused = "later"
+                continue
+            payable = self._payable(line, spots)
+            if isinstance(payable, list):
+                return payable
+            refused = payable
+        return refused
+
+    def _payable(self, line: _Line, spots: list[Spot]) -> list[Spot] | str:
+        is_payable = self.room.budget.allows(line.team_id, spots_cost(spots, line.shape))
+        return spots if is_payable else "quota"
+
+    def _in_the_way(self, board: Board, ends_at: datetime, rank: int, claim_id: int = 0) -> list[Held]:
+        return [
+            one.block.held
+            for one in self._later.get(board.device.id, ())
+            if one.block.starts_at < ends_at and one.rank < rank and one.block.claim_id != claim_id
+        ]
+
+    def _beside(self, board: Board, ends_at: datetime, rank: int, claim_id: int) -> Board:
+        """The board, or where something begins before the end a twin in which that has begun."""
+        later = self._in_the_way(board, ends_at, rank, claim_id)
+        if not later:
+            return board
+        twin = self._twins.get(board)
+        if twin is None:
+            twin = self._twins[board] = board.twin()
+        fill_beside(twin, board.held, later, is_for_all=self.policy.share_across_teams)
+        return twin
+
+    def _has_cpu(self, board: Board, shape: Shape, ends_at: datetime, rank: int) -> bool:
+        host = self.room.host_of(board)
+        if not shape.wants_host or not host.is_limited:
+            return True
+        here = self._boards_of[board.node.id]
+        later = [held for one in here for held in self._in_the_way(one, ends_at, rank)]
+        for held in later:
+            host.take(held, 1)
+        has_room = host.has_room(shape)
+        for held in later:
+            host.take(held, -1)
+        return has_room
+
+    def _start(self, grant: Grant, rank: int) -> None:
+        held = self.room.grant(grant, self.now)
+        self._spend(rank, grant.team_id, grant.cost_milli)
+        self._push(held[0].until, 0, held)
+        self.starts[grant.claim_id] = self.now
+        step = len(self.times) - 1
+        for board in {self.room.board_of[one.device_id]: None for one in held}:
+            self.track.note(step, rank, board, self.room.host_of(board))
+        if grant.claim_id in self._promised:
+            self._promised.discard(grant.claim_id)
+            kept = [one for one in self.ahead if one.block.claim_id == grant.claim_id and one.till > step]
+            for one in kept:
+                self._drop(one)
+            # What was kept may help others, but only in a step of its own: within one, ranks go up.
+            self._push(self.now, 2, (), [self.room.board_of[one.block.held.device_id] for one in kept])
+
+    def _promise_before(self, rank: int) -> bool:
+        """Somebody of this rank is about to start: keep a place for the first one it would pass over."""
+        while self._passed < len(self.order) and self.order[self._passed].id in self.starts:
+            self._passed += 1
+        if len(self._promised) >= self._depth or not self._promises_left:
+            return False
+        for claim in self.order[self._passed : min(rank, self._passed + MOST_PASSED_OVER)]:
+            if claim.id in self.starts or claim.id in self._promised or not self._may_be_promised(claim):
+                continue
+            self._promises_left -= 1
+            shape = shape_of(claim, self.policy)
+            blocks = [one.block for some in self._later.values() for one in some]
+            found = Sweep(self.room, blocks, shape, claim.duration_s).earliest()
+            if found is None:
+                continue
+            self._promised.add(claim.id)
+            for block in promised(self.room.granted(claim, shape, found[1]), found[0]):
+                self._keep(block, self.rank_of[claim.id], rank)
+            return True
+        return False
+
+    def _may_be_promised(self, claim: Claim) -> bool:
+        shape = shape_of(claim, self.policy)
+        return (
+            shape.wanted > 0
+            and (claim.starts_at is None or claim.starts_at <= self.now)
+            and (self.now - claim.queued_at).total_seconds() >= self.policy.reserve_after_s
+            and self.room.can_pay(claim.team_id, shape)
+        )

@@ -1,0 +1,196 @@
+"""What a queue that is played forward leaves behind: every board's states in order, to be asked many times.
+
+A record says that from one moment on a board holds something else. A moment is a step (an instant at
+which something ends or begins) and, within it, the rank of the claim that was served: a claim of rank r
+sees of a step all that ended, and what was served to lower ranks. States are few and records are many, so
+what fits is asked once per state and then looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler.engine.board import WHOLE_MILLI, Board
+from scheduler.engine.columns import PLENTY, Flags, Ints
+from scheduler.engine.geometry import Geometry
+from scheduler.engine.host import Host
+from scheduler.engine.model import SHARED_MODES, Held
+from scheduler.engine.shape import Shape
+
+AT_FIRST = -1  # the rank of what is there, or ends, before anybody is served
+
+
+class State(NamedTuple):
+    """What a board holds, as far as it decides what else fits; see ``Board``."""
+
+    geometry: Geometry
+    use: str
+    mask: int
+    counts: tuple[tuple[str, int], ...]
+    share_used: int
+    memory_left_mib: int
+    clients: int
+    team_id: int
+
+    @classmethod
+    def of(cls, board: Board) -> State:
+        """The board's state now."""
+        counts = tuple(sorted(board.counts.items())) if board.use == "mig" else ()
+        return cls(
+            board.geometry, board.use, board.mask, counts,
+            board.share_used, board.memory_left_mib, board.clients, board.team_id,
+        )  # fmt: skip
+
+    def room(self, shape: Shape, memory_mib: int, max_clients: int) -> int:
+        """How many units of one claim fit, as ``Board.room`` says it; memory and clients are the device's."""
+        if self.use and (self.use != shape.kind.mode or self.use == "exclusive"):
+            return 0
+        if not shape.is_shared:
+            profile = shape.kind.profile
+            return self._slices(profile) if profile else 1
+        if self.use and shape.team_id and shape.team_id != self.team_id:
+            return 0
+        return int(
+            self.share_used + shape.share_milli <= WHOLE_MILLI
+            and shape.memory_mib <= min(self.memory_left_mib, memory_mib)
+            and self.clients < max_clients
+        )
+
+    def _slices(self, profile: str) -> int:
+        room = self.geometry.units(profile, self.mask)
+        return min(room, self.geometry.most(profile, dict(self.counts))) if room else 0
+
+    def beside(self, later: Sequence[Held], *, is_for_all: bool) -> State | None:
+        """The state with what begins later in it, too; None where nothing is free beside (``fill_beside``)."""
+        use = self.use or later[0].mode
+        is_of_team = use in SHARED_MODES and not is_for_all
+        team_id = self.team_id if self.use else later[0].team_id
+        if use == "exclusive" or any(
+            one.mode != use or (is_of_team and one.team_id != team_id) for one in later
+        ):
+            return None
+        if use != "mig":
+            shares = [one for one in later if not one.is_host]
+            return self._replace(
+                use=use,
+                team_id=team_id,
+                share_used=self.share_used + sum(one.share_milli for one in shares),
+                memory_left_mib=self.memory_left_mib - sum(one.memory_mib for one in shares),
+                clients=self.clients + len(shares),
+            )
+        counts, mask = dict(self.counts), self.mask
+        for one in later:
+            mask |= ((1 << one.size) - 1) << one.start
+            counts[one.profile] = counts.get(one.profile, 0) + 1
+        return self._replace(use=use, mask=mask, counts=tuple(sorted(counts.items())))
+
+
+class Track:
+    """Records while they are made; ``closed`` turns them into columns."""
+
+    def __init__(self, boards: Sequence[Board]) -> None:
+        self.boards = tuple(boards)
+        self.states: list[State] = []
+        self._number_of: dict[State, int] = {}
+        self._row_of = {board: row for row, board in enumerate(boards)}
+        self._steps: list[int] = []
+        self._ranks: list[int] = []
+        self._rows: list[int] = []
+        self._found: list[int] = []
+        self._cpu: list[int] = []
+        self._memory: list[int] = []
+
+    def note(self, step: int, rank: int, board: Board, host: Host) -> None:
+        """The board, and its node's CPU, are now as they are."""
+        row = self._row_of.get(board)
+        if row is None:
+            return
+        state = State.of(board)
+        number = self._number_of.get(state)
+        if number is None:
+            number = self._number_of[state] = len(self.states)
+            self.states.append(state)
+        self._steps.append(step)
+        self._ranks.append(rank)
+        self._rows.append(row)
+        self._found.append(number)
+        self._cpu.append(host.cpu_free)
+        self._memory.append(host.memory_free)
+
+    def closed(self) -> Columns:
+        """All records, those of a node together, each in the order they were made."""
+        nodes = {n: at for at, n in enumerate(dict.fromkeys(b.node.id for b in self.boards))}
+        node_of = np.array([nodes[board.node.id] for board in self.boards], np.int64)
+        row = np.array(self._rows, np.int64)
+        by_node = np.argsort(node_of[row], kind="stable") if len(row) else row
+        row = row[by_node]
+        return Columns(
+            step=np.array(self._steps, np.int64)[by_node],
+            rank=np.array(self._ranks, np.int64)[by_node],
+            row=row,
+            node=node_of[row],
+            state=np.array(self._found, np.int64)[by_node],
+            before=_before(row),
+            cpu=np.array(self._cpu, np.int64)[by_node],
+            memory=np.array(self._memory, np.int64)[by_node],
+            first_on=np.searchsorted(node_of[row], np.arange(len(nodes) + 1)),
+        )
+
+
+class Columns(NamedTuple):
+    """Records as columns. ``before`` is the number of the record of the same board before it, -1 for none.
+
+    ``first_on`` says where each node's records begin.
+    """
+
+    step: Ints
+    rank: Ints
+    row: Ints
+    node: Ints
+    state: Ints
+    before: Ints
+    cpu: Ints
+    memory: Ints
+    first_on: Ints
+
+    def seen_from(self, rank: int) -> tuple[Ints, Flags]:
+        """From which step a claim of this rank sees each record, and whether it is the last of its node then."""
+        seen = self.step + (self.rank >= rank)
+        is_last = np.ones(len(seen), np.bool_)
+        is_last[:-1] = (seen[1:] != seen[:-1]) | (self.node[1:] != self.node[:-1])
+        return seen, is_last
+
+    def on_node(self, units: Ints) -> Ints:
+        """Units per record as units on its whole node from then on."""
+        change = units - np.where(self.before >= 0, units[self.before], 0)
+        total = np.cumsum(change)
+        start = self.first_on[self.node]
+        return np.asarray(total - np.where(start > 0, total[start - 1], 0), np.int64)
+
+    def host_units(self, shape: Shape) -> Ints:
+        """How often CPU and memory of the node suffice: for units of a gang of any parts, else for the claim."""
+        if shape.nodes == 0:
+            cpu = self.cpu * shape.wanted // max(shape.cpu_milli, 1) if shape.cpu_milli else PLENTY
+            memory = (
+                self.memory * shape.wanted // max(shape.host_memory_mib, 1)
+                if shape.host_memory_mib
+                else PLENTY
+            )
+            least: Ints = np.minimum(np.broadcast_to(cpu, self.cpu.shape), memory).astype(np.int64)
+            return least
+        is_enough: Flags = (self.cpu >= shape.cpu_milli) & (self.memory >= shape.host_memory_mib)
+        enough: Ints = np.where(is_enough, PLENTY, 0).astype(np.int64)
+        return enough
+
+
+def _before(rows: Ints) -> Ints:
+    """For each record the one of the same row before it, or -1."""
+    order = np.argsort(rows, kind="stable")
+    found = np.full(len(rows), -1, np.int64)
+    if len(rows):
+        same = rows[order][1:] == rows[order][:-1]
+        found[order[1:][same]] = order[:-1][same]
+    return found
