@@ -6,11 +6,12 @@ A lineup belongs to one turn. It hears of each grant, so orders that weigh use s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from scheduler.engine.model import Claim, Grant, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.order.live.costs import capacity_of
-from scheduler.engine.order.live.ranking import Ranking
+from scheduler.engine.order.live.ranking import Order, Ranking
 from scheduler.engine.pools import Entitlements
 
 
@@ -25,11 +26,11 @@ class Lineup:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot = snapshot
         self._policy = policy
-        self._rules = order_named(policy.order)(snapshot, policy)
+        self._order = order_named(policy.order)
         self._pools = Entitlements(policy.pools, snapshot, capacity_of(snapshot))
         self._claims = {claim.id: claim for claim in snapshot.queue}
         self._left = dict(self._claims)
-        self._classes = self._sort(self._left.values())
+        self._classes: list[list[Claim]] | None = None
         self._ranking: Ranking | None = None
         self._has_owed = any(not self._pools.is_over(work) for work in {c.work for c in snapshot.queue})
         self.served: list[Claim] = []
@@ -43,13 +44,18 @@ class Lineup:
         """These claims, of the queue or not, in the order they would have without any grant."""
         start = Lineup(self._snapshot, self._policy)
         start._left = {claim.id: claim for claim in claims}
-        start._classes = start._sort(start._left.values())
         return list(start)
+
+    @cached_property
+    def _rules(self) -> Order:
+        return self._order(self._snapshot, self._policy)
 
     def next(self) -> Claim | None:
         """Hand out the claim that chooses next; None when nobody is left."""
         while True:
             if self._ranking is None:
+                if self._classes is None:
+                    self._classes = self._sort(self._left.values())
                 if not self._classes:
                     return None
                 self._ranking = self._rules.ranking(self._classes.pop())
@@ -65,8 +71,7 @@ class Lineup:
         claim = self._claims[grant.claim_id]
         self._rules.note(claim, grant)
         if self._pools.take(claim.work, grant.cost_milli):
-            self._classes = self._sort(self._left.values())
-            self._ranking = None
+            self._classes = self._ranking = None
         elif self._ranking is not None:
             self._ranking.refresh()
 
@@ -82,6 +87,6 @@ class Lineup:
         """The claims by class, the class that is served first at the end."""
         found: dict[tuple[bool, int], list[Claim]] = {}
         for claim in claims:
-            priority = -claim.priority if self._rules.by_priority else 0
+            priority = -claim.priority if self._order.by_priority else 0
             found.setdefault((self._pools.is_over(claim.work), priority), []).append(claim)
         return [found[key] for key in sorted(found, reverse=True)]

@@ -59,10 +59,11 @@ class Sorted:
 class _Line:
     """Claims that stand and fall together, best first by their own worth."""
 
-    __slots__ = ("claims", "of")
+    __slots__ = ("age", "claims", "of")
 
     def __init__(self, of: Any) -> None:
         self.of = of
+        self.age = 0  # grants noted when its key was last reckoned
         self.claims: deque[tuple[Any, Tie, Claim]] = deque()
 
 
@@ -82,6 +83,7 @@ class Heaped:
         key: Callable[[Any, Any], Any],
     ) -> None:
         self._key = key
+        self._age = 0
         self._lines: list[_Line] = []
         found: dict[Hashable, list[tuple[Any, Tie, Claim]]] = {}
         for claim in claims:
@@ -95,6 +97,7 @@ class Heaped:
 
     def _entry(self, at: int) -> tuple[Any, Tie, int]:
         line = self._lines[at]
+        line.age = self._age
         worth, when, _ = line.claims[0]
         return self._key(line.of, worth), when, at
 
@@ -102,12 +105,12 @@ class Heaped:
         """Take the next claim."""
         while self._heap:
             key, _, at = self._heap[0]
-            present = self._entry(at)
-            if present[0] > key:
+            line = self._lines[at]
+            if line.age != self._age and (present := self._entry(at))[0] > key:
                 heapreplace(self._heap, present)
                 continue
-            claim = self._lines[at].claims.popleft()[2]
-            if self._lines[at].claims:
+            claim = line.claims.popleft()[2]
+            if line.claims:
                 heapreplace(self._heap, self._entry(at))
             else:
                 heappop(self._heap)
@@ -115,4 +118,5 @@ class Heaped:
         return None
 
     def refresh(self) -> None:
-        """Old keys are found when they come up."""
+        """Keys are old now; that is found when they come up."""
+        self._age += 1
