@@ -63,6 +63,15 @@ class Board:
         for one in sorted(held, key=lambda h: not h.is_host):
             self.put(one)
 
+    @property
+    def make(self) -> tuple[object, ...]:
+        """What an idle board offers and costs: equal makes are the same to everybody."""
+        one = self.device
+        return (
+            one.model, one.grid, one.memory_mib, one.weight_milli, one.modes, one.max_clients, one.layout,
+            id(self.geometry), self.idle_memory_mib,
+        )  # fmt: skip
+
     def serves(self, kind: Kind) -> bool:
         """Whether this kind of board can serve the kind of shape at all, idle or not."""
         device = self.device

@@ -23,6 +23,11 @@ class Host:
         self.memory_free = self.memory_mib = PLENTY if node.memory_mib is None else node.memory_mib
 
     @property
+    def size(self) -> tuple[int, int]:
+        """All of its CPU and memory."""
+        return self.cpu_milli, self.memory_mib
+
+    @property
     def is_limited(self) -> bool:
         """Whether its CPU or its memory is known."""
         return self.node.cpu_milli is not None or self.node.memory_mib is not None

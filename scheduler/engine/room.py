@@ -43,6 +43,7 @@ class Room:
         self._fleet: Fleet | None = None
         self._matching: dict[Kind, tuple[Board, ...]] = {}
         self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
+        self._makes: dict[Kind, Groups] = {}
         self._least_cost: dict[Shape, int] = {}
 
     @classmethod
@@ -124,10 +125,21 @@ class Room:
             parts = parts_idle(shape, by_node(self.matching(shape.kind)), self.host_of)
             known = self._least_cost[shape] = spots_cost(lightest(shape, parts) or [], shape)
         if known is None:
-            nodes = by_node(self.matching(shape.kind))
+            nodes = self._one_of_each(shape.kind)
             costs = (_idle_cost(boards, shape) for boards in nodes if self.could_hold(boards, shape))
             known = min((cost for cost in costs if cost is not None), default=0)
             self._least_cost[shape] = known
+        return known
+
+    def _one_of_each(self, kind: Kind) -> Groups:
+        """The boards that can serve the kind, of one node of each make: idle ones are all the same."""
+        known = self._makes.get(kind)
+        if known is None:
+            makes = {
+                (self.host_of(boards[0]).size, tuple(board.make for board in boards)): boards
+                for boards in by_node(self.matching(kind))
+            }
+            known = self._makes[kind] = list(makes.values())
         return known
 
     def cheapest(self, shape: Shape) -> list[Spot] | None:
