@@ -57,6 +57,14 @@ class Api:
                 return _decoded(self._send("POST", path, json=body or {}, headers=key))
         return _decoded(self._send("POST", path, json=body or {}, headers=key))
 
+    def put(self, path: str, body: dict[str, Any], *, match: str = "") -> Any:
+        """Return the decoded answer; ``match`` is the ETag of what is edited."""
+        return _decoded(self._send("PUT", path, json=body, headers={"If-Match": match} if match else {}))
+
+    def delete(self, path: str) -> None:
+        """Remove what is at an address."""
+        _decoded(self._send("DELETE", path))
+
     def every(self, path: str, *, most: int = 1000, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Yield the rows of a list, page after page, up to ``most``."""
         page = self.get(path, **parameters)

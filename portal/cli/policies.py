@@ -1,0 +1,185 @@
+"""``berth policy``: the rules of a turn, kept in a file or looked at. Operators."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import screen, words
+from portal.cli.run import Json, api, guarded
+
+app = typer.Typer(help="See and change the rules of a turn.", no_args_is_help=True, rich_markup_mode=None)
+Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As “berth policy list” shows it.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Rules as JSON; “-” reads them from stdin.")]
+Note = Annotated[str, typer.Option(help="Why; it stands in the list of versions.")]
+MOST_BYTES = 1_000_000
+
+
+@app.callback()
+def group() -> None:
+    """See and change the rules of a turn."""
+
+
+@app.command("list")
+@guarded
+def list_versions(as_json: Json = False) -> None:
+    """List the versions, newest first."""
+    with api() as portal:
+        rows = list(portal.every("policies/"))
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            row["version"], row["name"], _state(row), row["made_by"] or "Berth",
+            words.when(row["created_at"]), row["note"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns = ("VERSION", "NAME", "STATE", "BY", "MADE", "NOTE")
+    screen.table(columns, cells, empty="There is no version yet: the built-in rules decide.")
+
+
+@app.command()
+@guarded
+def show(version: Version, as_json: Json = False) -> None:
+    """Print the rules of a version as JSON, ready to be edited and saved."""
+    with api() as portal:
+        found = portal.get(f"policies/{version}/")
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"Version {version} “{found['name']}”, {_state(found)}. {found['note']}")
+    for fault in found["faults"]:
+        screen.say(f"  {fault['field']}: {fault['detail']}")
+    screen.out_json(found["body"])
+
+
+@app.command()
+@guarded
+def diff(version: Version, other: Version, as_json: Json = False) -> None:
+    """Show the rules in which two versions differ."""
+    with api() as portal:
+        rows = portal.get(f"policies/{version}/diff/{other}/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    _changes(rows)
+
+
+@app.command()
+@guarded
+def check(
+    file: File,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Also try the rules on those who wait now.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong with rules, or what they would change. Saves nothing."""
+    body = _read(file)
+    with api() as portal:
+        found = portal.post("policies/check/", {"body": body, "preview": preview})
+    if as_json:
+        screen.out_json(found)
+        return
+    _changes(found["changes"])
+    if not preview:
+        return
+    tried = found["preview"]
+    if tried is None:
+        screen.say("There is no picture of the queue to try them on yet.")
+        return
+    counts = tried["counts"]
+    screen.facts(
+        (
+            ("looked at", f"{tried['looked_at']} of {tried['waiting']} waiting"),
+            ("would start now", counts["would_start"]),
+            ("would no longer start", counts["would_not_start"]),
+            ("move up", counts["sooner"]),
+            ("move down", counts["later"]),
+            ("leases told to go", f"{tried['preemptions_was']} → {tried['preemptions_now']}"),
+        )
+    )
+
+
+@app.command()
+@guarded
+def save(
+    file: File,
+    name: Annotated[str, typer.Option(help="Name of the rules (default: as in force).")] = "",
+    note: Note = "",
+    draft: Annotated[bool, typer.Option("--draft", help="Keep it, but do not put it in force.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Save rules as a new version and put it in force."""
+    body = _read(file)
+    with api() as portal:
+        active = _active(portal)
+        given = {
+            "name": name or active["name"], "body": body, "note": note,
+            "based_on": active["version"], "is_active": not draft,
+        }  # fmt: skip
+        found = portal.post("policies/", given)
+    _told(found, as_json)
+
+
+@app.command()
+@guarded
+def activate(version: Version, as_json: Json = False) -> None:
+    """Put a stored version in force, for instance a draft."""
+    with api() as portal:
+        found = portal.post(f"policies/{version}/activate/", {"based_on": _active(portal)["version"]})
+    _told(found, as_json)
+
+
+@app.command()
+@guarded
+def rollback(version: Version, note: Note = "", as_json: Json = False) -> None:
+    """Go back to the rules of an old version; they become a new one."""
+    with api() as portal:
+        given = {"based_on": _active(portal)["version"], "note": note}
+        found = portal.post(f"policies/{version}/roll-back/", given)
+    _told(found, as_json)
+
+
+def _active(portal: Any) -> dict[str, Any]:
+    """Return the version in force, or what stands for the built-in rules."""
+    for row in portal.every("policies/"):
+        if row["is_active"]:
+            return dict(row)
+    return {"version": 0, "name": "default"}
+
+
+def _read(file: str) -> Any:
+    """Return decoded JSON of a file, or stop with what is wrong with it."""
+    try:
+        text = sys.stdin.read(MOST_BYTES) if file == "-" else Path(file).read_text(encoding="utf-8")
+        return json.loads(text)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint="FILE") from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{file} is not JSON: {error}", param_hint="FILE") from error
+
+
+def _state(row: Any) -> str:
+    if row["is_active"]:
+        return "in force"
+    return "replaced" if row["activated_at"] else "draft"
+
+
+def _told(row: Any, as_json: bool) -> None:
+    if as_json:
+        screen.out_json(row)
+        return
+    print(row["version"])
+    screen.say(f"Version {row['version']} “{row['name']}” is {_state(row)}.")
+
+
+def _changes(rows: Any) -> None:
+    cells = [(row["rule"], "; ".join(row["was"]), "; ".join(row["now"])) for row in rows]
+    screen.table(("RULE", "WAS", "NOW"), cells, empty="Nothing differs.")

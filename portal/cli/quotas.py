@@ -1,0 +1,221 @@
+"""``berth quota``, ``cohort`` and ``priority``: what a team may have, lends and borrows, and when it goes first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from portal.cli import screen, words
+from portal.cli.run import Json, api, guarded
+
+MILLI = 1000
+quota = typer.Typer(help="See and set a team's quota.", no_args_is_help=True, rich_markup_mode=None)
+cohort = typer.Typer(
+    help="See and change cohorts: teams that lend each other.", no_args_is_help=True, rich_markup_mode=None
+)
+priority = typer.Typer(help="Let a team go first for a time.", no_args_is_help=True, rich_markup_mode=None)
+Slug = Annotated[str, typer.Argument(metavar="TEAM", help="Slug of the team.")]
+Key = Annotated[int, typer.Argument(metavar="ID", min=1, help="As the list shows it.")]
+Devices = Annotated[float | None, typer.Option(min=0, max=1_000_000, help="Devices; left out: as it is.")]
+
+
+@quota.command("show")
+@guarded
+def show_quota(slug: Slug, as_json: Json = False) -> None:
+    """Show a team's guarantee, ceiling, use, lending limit and cohort."""
+    with api() as portal:
+        found = portal.get(f"teams/{_safe(slug)}/quota/")
+    if as_json:
+        screen.out_json(found)
+        return
+    _quota_facts(found)
+
+
+@quota.command("set")
+@guarded
+def set_quota(
+    slug: Slug,
+    guaranteed: Devices = None,
+    ceiling: Devices = None,
+    no_ceiling: Annotated[bool, typer.Option("--unbounded", help="No ceiling of its own.")] = False,
+    lending: Devices = None,
+    lend_all: Annotated[bool, typer.Option("--all", help="Lend all it does not use.")] = False,
+    cohort_id: Annotated[int | None, typer.Option("--cohort", min=1, help="Put it into this cohort.")] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Take it out of its cohort.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Set a team's quota in devices; what is left out stays as it is."""
+    path = f"teams/{_safe(slug)}/quota/"
+    with api() as portal:
+        was = portal.get(path)
+        body: dict[str, Any] = {
+            "guaranteed_milli": was["guaranteed_milli"] if guaranteed is None else round(guaranteed * MILLI),
+            "ceiling_milli": was["ceiling_milli"] if ceiling is None else round(ceiling * MILLI),
+        }
+        if no_ceiling:
+            body["ceiling_milli"] = None
+        if lend_all or lending is not None:
+            body["lending_milli"] = None if lend_all or lending is None else round(lending * MILLI)
+        if alone or cohort_id is not None:
+            body["cohort_id"] = None if alone else cohort_id
+        found = portal.put(path, body, match=f'"{was["version"]}"')
+    if as_json:
+        screen.out_json(found)
+        return
+    _quota_facts(found)
+
+
+@cohort.command("list")
+@guarded
+def list_cohorts(as_json: Json = False) -> None:
+    """List cohorts with their teams, what is borrowed and what could be lent."""
+    with api() as portal:
+        rows = portal.get("cohorts/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            row["id"], row["name"], member["team"], _devices(member["guaranteed_milli"]),
+            _devices(member["used_milli"]), _devices(member["borrowed_milli"]), _devices(member["lendable_milli"]),
+        )
+        for row in rows
+        for member in row["members"] or [dict.fromkeys(NO_MEMBER, 0) | {"team": "no team yet"}]
+    ]  # fmt: skip
+    columns = ("ID", "COHORT", "TEAM", "GUARANTEED", "IN USE", "BORROWS", "COULD LEND")
+    screen.table(columns, cells, empty="There are no cohorts yet.")
+
+
+@cohort.command("create")
+@guarded
+def create_cohort(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")], as_json: Json = False
+) -> None:
+    """Make a cohort; put teams into it with “berth quota set --cohort”."""
+    with api() as portal:
+        found = portal.post("cohorts/", {"name": name})
+    _told_cohort(found, as_json)
+
+
+@cohort.command("rename")
+@guarded
+def rename_cohort(
+    key: Key,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+    as_json: Json = False,
+) -> None:
+    """Give a cohort another name."""
+    with api() as portal:
+        found = portal.put(f"cohorts/{key}/", {"name": name})
+    _told_cohort(found, as_json)
+
+
+@cohort.command("remove")
+@guarded
+def remove_cohort(key: Key) -> None:
+    """Remove a cohort that no team is in."""
+    with api() as portal:
+        portal.delete(f"cohorts/{key}/")
+    screen.say(f"Cohort {key} is gone.")
+
+
+@priority.command("list")
+@guarded
+def list_grants(slug: Slug, as_json: Json = False) -> None:
+    """List what lets a team go first, its own and from teams above."""
+    with api() as portal:
+        rows = portal.get(f"teams/{_safe(slug)}/priority/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            row["id"], row["team"], f"+{row['steps']}", row["state"].replace("_", " "),
+            words.when(row["starts_at"]), words.when(row["ends_at"]), row["reason"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns = ("ID", "TEAM", "STEPS", "STATE", "FROM", "UNTIL", "REASON")
+    screen.table(columns, cells, empty="It never went first.")
+
+
+@priority.command("give")
+@guarded
+def give(
+    slug: Slug,
+    reason: Annotated[str, typer.Option(help="Why; others wait longer for it.")],
+    until: Annotated[str, typer.Option(help="Until when, like 2026-01-31T12:00Z.")],
+    begin: Annotated[str, typer.Option("--from", help="From when (default: now).")] = "",
+    steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Let a team and those below it go first for a time."""
+    body = {"steps": steps, "starts_at": _instant(begin), "ends_at": _instant(until), "reason": reason}
+    with api() as portal:
+        found = portal.post(f"teams/{_safe(slug)}/priority/", body)
+    _told_grant(found, as_json)
+
+
+@priority.command("revoke")
+@guarded
+def revoke(slug: Slug, key: Key, as_json: Json = False) -> None:
+    """End a team's priority now."""
+    with api() as portal:
+        found = portal.post(f"teams/{_safe(slug)}/priority/{key}/revoke/")
+    _told_grant(found, as_json)
+
+
+NO_MEMBER = ("guaranteed_milli", "used_milli", "borrowed_milli", "lendable_milli")
+
+
+def _safe(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    return quote(name, safe="") or "-"
+
+
+def _devices(milli: int | None) -> str:
+    return "-" if milli is None else f"{milli / MILLI:g}"
+
+
+def _instant(text: str) -> str:
+    """Return an instant as the API reads it, now for nothing; local time where no offset is named."""
+    from datetime import UTC, datetime
+
+    if not text:
+        return datetime.now(tz=UTC).isoformat()
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone().isoformat()
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter("write the time like 2026-01-31T12:00Z") from error
+
+
+def _quota_facts(row: Any) -> None:
+    ceiling, lending = row["ceiling_milli"], row["lending_milli"]
+    screen.facts(
+        (
+            ("guaranteed", _devices(row["guaranteed_milli"])),
+            ("ceiling", "none" if ceiling is None else _devices(ceiling)),
+            ("in use", _devices(row["used_milli"])),
+            ("cohort", f"{row['cohort']['id']} {row['cohort']['name']}" if row["cohort"] else "none"),
+            ("lends", "all it does not use" if lending is None else f"at most {_devices(lending)}"),
+        )
+    )
+
+
+def _told_cohort(row: Any, as_json: bool) -> None:
+    if as_json:
+        screen.out_json(row)
+        return
+    print(row["id"])
+    screen.say(f"Cohort {row['id']} is called {row['name']}.")
+
+
+def _told_grant(row: Any, as_json: bool) -> None:
+    if as_json:
+        screen.out_json(row)
+        return
+    print(row["id"])
+    said = f"from {words.when(row['starts_at'])} until {words.when(row['ends_at'])}"
+    screen.say(f"+{row['steps']} for {row['team']} {said}: {row['state'].replace('_', ' ')}.")
