@@ -37,7 +37,7 @@ def standing(
         (
             ("team", found["team"]),
             ("order", found["order"] + ("" if found["counts"] else " (does not weigh use)")),
-            ("goes first", f"number {found['rank']} of {found['siblings']}"),
+            ("place", f"{found['rank']} of {found['siblings']}"),
             ("entitled to", _percent(found["share_milli"])),
             ("has used", _percent(found["part_milli"])),
             ("used ÷ share", _ratio(found["ratio_milli"])),
@@ -55,7 +55,7 @@ def standing(
         )
         for row in found["people"]
     ]  # fmt: skip
-    columns = ("PERSON", "GOES FIRST", "GPU-HOURS", "OF THE TEAM'S", "USED ÷ SHARE")
+    columns = ("PERSON", "PLACE", "GPU-HOURS", "OF THE TEAM'S", "USED ÷ SHARE")
     screen.table(columns, cells, empty="Nobody of this team has used anything yet, as far as you may see.")
 
 

@@ -118,6 +118,6 @@ def test_the_command_prints_it(used: World, berth: Any) -> None:  # noqa: F811
     foreign = berth("team", "standing", "language")
 
     assert shown.exit_code == 0, shown.stderr
-    assert "number 2 of 2" in shown.stdout
+    assert "2 of 2" in shown.stdout
     assert "1.60" in shown.stdout
     assert foreign.exit_code == 1
