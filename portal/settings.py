@@ -262,6 +262,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "RequestState": "portal.leases.states.RequestState",
         "LeaseState": "portal.leases.states.LeaseState",
+        "Work": "portal.leases.states.Work",
         "PeriodState": "portal.billing.models.PeriodState",
         "NodeState": ["online", "stale", "offline", "never"],
     },

@@ -12,7 +12,7 @@ from rest_framework import serializers as s
 from portal.accounts.models import Scope
 from portal.billing.models import PeriodState
 from portal.leases.services import LOAD_PATTERNS, PRIORITIES
-from portal.leases.states import EndReason, LeaseState, RequestState
+from portal.leases.states import EndReason, LeaseState, RequestState, Work
 from portal.teams.models import Role
 
 
@@ -212,6 +212,15 @@ class RequestAnswer(Shape):
     name = s.CharField(allow_blank=True)
     purpose = s.CharField(allow_blank=True)
     load_pattern = s.ChoiceField(LOAD_PATTERNS)
+    work = s.ChoiceField(Work.choices)
+    is_preemptible = s.BooleanField()
+    price_milli = s.IntegerField(help_text="What it pays of the price, in thousandths.")
+    least_duration_s = s.IntegerField(help_text="How short it may be cut; 0 is not at all.")
+    starts_at = s.DateTimeField(allow_null=True, help_text="The start asked for; null: as soon as possible.")
+    nodes = s.IntegerField(
+        help_text="Nodes with `count` units each; 0: `count` in all on as few as possible."
+    )
+    most_count = s.IntegerField(help_text="What it may grow to while devices idle; 0 is not at all.")
     quote = Money()
     reasons = ReasonAnswer(many=True)
     submitted_at = s.DateTimeField()
@@ -270,6 +279,11 @@ class LeaseAnswer(Shape):
     end_reason = s.ChoiceField(EndReason.choices)
     warned_at = s.DateTimeField(allow_null=True)
     seconds_left = s.IntegerField(allow_null=True)
+    part = s.IntegerField(help_text="Counts the leases of one request that live together, from 0.")
+    is_extra = s.BooleanField(help_text="Grown into idle devices; ends with its base at the latest.")
+    cut_by = s.CharField(
+        allow_blank=True, help_text="What made it shorter than asked: maintenance or booking."
+    )
     cost_so_far = Money(allow_null=True)
 
 
@@ -286,17 +300,33 @@ class Slot(Shape):
     memory_mib = s.IntegerField()
 
 
+class PartAnswer(Shape):
+    """One of the leases of a request that live together."""
+
+    id = s.CharField()
+    part = s.IntegerField()
+    node = s.CharField()
+    count = s.IntegerField()
+    state = s.ChoiceField(LeaseState.choices)
+    is_extra = s.BooleanField()
+
+
 class LeaseDetail(LeaseAnswer):
-    """A lease with its slices."""
+    """A lease with its slices, and all leases that live together with it (itself too)."""
 
     price_per_hour = Money(allow_null=True)
     fault = s.CharField(allow_blank=True)
     agent_active_ms = s.IntegerField(allow_null=True)
     policy_version = s.IntegerField()
     demand_version = s.IntegerField()
+    latest_end = s.DateTimeField(
+        allow_null=True, help_text="Until when it could be extended at most; null while it does not run."
+    )
+    latest_end_because = s.CharField(allow_blank=True, help_text="booking, maintenance or flavor.")
     can_manage = s.BooleanField()
     can_see_access = s.BooleanField()
     slots = Slot(many=True)
+    parts = PartAnswer(many=True)
 
 
 class AccessSlot(Shape):
@@ -312,6 +342,7 @@ class AccessAnswer(Shape):
     """How the holder reaches the slices of a lease."""
 
     node = s.CharField()
+    environment = s.DictField(child=s.CharField(), help_text="Of the whole lease: the nodes of its gang.")
     slots = AccessSlot(many=True)
 
 

@@ -76,6 +76,16 @@ class Whole(serializers.IntegerField):
         return data
 
 
+class Flag(serializers.BooleanField):
+    """Yes or no, written as a JSON boolean."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        """Return the value, or fail for anything that is not a JSON boolean."""
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
 class Text(serializers.CharField):
     """A text of bounded length without line noise."""
 

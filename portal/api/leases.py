@@ -27,7 +27,7 @@ from portal.api.filters import LeaseEventFilters, LeaseFilters
 from portal.api.idempotency import once
 from portal.api.money import usage_row
 from portal.api.pagination import MAX_FEED_SIZE, Pages
-from portal.api.shapes import Row, access_row, event_row, lease_row, lease_rows, slot_row
+from portal.api.shapes import Row, access_row, event_row, lease_row, lease_rows, part_row, slot_row
 from portal.api.wire import instant, money
 from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
@@ -35,8 +35,16 @@ from portal.common.clock import db_now
 from portal.common.errors import Forbidden
 from portal.common.rows import fetch
 from portal.leases import lifecycle
+from portal.leases.ahead import latest_end
 from portal.leases.models import Lease, LeaseEvent
-from portal.leases.selectors import may_manage_lease, may_see_access, visible_lease, visible_leases
+from portal.leases.selectors import (
+    gang_environment,
+    may_manage_lease,
+    may_see_access,
+    together,
+    visible_lease,
+    visible_leases,
+)
 from portal.leases.states import LeaseState
 from portal.teams.selectors import Rights
 from portal.telemetry.selectors import latest_for_leases
@@ -134,7 +142,13 @@ class LeaseAccess(Endpoint):
         if not may_see_access(self.rights, lease):
             raise Forbidden(_("Only the holder and the team's admins see how to connect."))
         slots = lease.placements.filter(is_live=True).select_related("device") if lease.state in HELD else []
-        return Response({"node": lease.node.name, "slots": [access_row(slot) for slot in slots]})
+        return Response(
+            {
+                "node": lease.node.name,
+                "environment": gang_environment(lease, together(lease)),
+                "slots": [access_row(slot) for slot in slots],
+            }
+        )
 
 
 class LeaseUsage(Endpoint):
@@ -198,6 +212,7 @@ def detail(rights: Rights, lease: Lease) -> Row:
     """Return a lease as its page shows it; its relations must be at hand."""
     now = timezone.now()
     slots = fetch(_SLOTS, [lease.pk])
+    end = latest_end(lease, now=now)
     cost, hourly, unit = cost_and_price(lease, now=now)
     return {
         **lease_row(lease, cost_micro=cost, currency=unit, now=now),
@@ -206,7 +221,10 @@ def detail(rights: Rights, lease: Lease) -> Row:
         "agent_active_ms": lease.agent_active_ms,
         "policy_version": lease.policy_version,
         "demand_version": lease.demand_version,
+        "latest_end": instant(max(end.at, lease.not_after)) if end else None,
+        "latest_end_because": end.why if end else "",
         "can_manage": may_manage_lease(rights, lease),
         "can_see_access": may_see_access(rights, lease),
         "slots": [slot_row(slot) for slot in slots],
+        "parts": [part_row(part) for part in together(lease)],
     }

@@ -14,7 +14,7 @@ from portal.accounts.models import Scope
 from portal.api.answers import EventAnswer, RequestAnswer, RequestDetail, RequestListed
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Empty, Text, Whole
+from portal.api.fields import Body, Empty, Flag, Instant, Text, Whole
 from portal.api.filters import RequestFilters
 from portal.api.idempotency import once
 from portal.api.pagination import Pages
@@ -23,10 +23,11 @@ from portal.api.wire import instant
 from portal.common.errors import Invalid
 from portal.leases import services
 from portal.leases.forecasting import estimates
+from portal.leases.growing import set_growth
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
-from portal.leases.services import LOAD_PATTERNS, PRIORITIES, RequestSpec
-from portal.leases.states import RequestState
+from portal.leases.services import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
+from portal.leases.states import RequestState, Work
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_team
 
@@ -47,6 +48,35 @@ class RequestBody(Body):
     load_pattern = serializers.ChoiceField(
         tuple(p for p in LOAD_PATTERNS if p), default="", allow_blank=True, help_text="Of simulated nodes."
     )
+    work = serializers.ChoiceField(Work.choices, default="interactive")
+    is_preemptible = Flag(default=False, help_text="It may be taken back after a warning, and costs less.")
+    least_duration_s = Whole(
+        least=0,
+        most=MOST_SECONDS,
+        default=0,
+        help_text="How short it may be cut to start sooner; 0: not at all.",
+    )
+    starts_at = Instant(
+        default=None,
+        allow_null=True,
+        help_text="Books a start in the next 90 days; null: as soon as possible.",
+    )
+    nodes = Whole(
+        least=0, most=MOST_NODES, default=1,
+        help_text="With n above 1: `count` whole devices on each of n nodes; 0: `count` in all on few nodes.",
+    )  # fmt: skip
+    most_count = Whole(
+        least=0,
+        most=1000,
+        default=0,
+        help_text="What it may grow to while devices idle; 0: it does not grow.",
+    )
+
+
+class GrowthBody(Body):
+    """Up to how many units, the first ones counted in."""
+
+    most_count = Whole(least=1, most=1000)
 
 
 class NoteBody(Body):
@@ -138,6 +168,24 @@ class Withdraw(Endpoint):
         self.take(Empty)
         found = visible_request(self.rights, uid)
         services.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
+        return Response(detail(visible_request(self.rights, uid)))
+
+
+class Growth(Endpoint):
+    """How far a request may grow."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call(
+        "Say how far a request may grow", body=GrowthBody, answer=RequestDetail,
+        refusals=(404, 409, 422), tag=TAG,
+    )  # fmt: skip
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Say up to how many units an elastic request may grow; its own `count` stops it. Safe to repeat."""
+        most = self.take(GrowthBody)["most_count"]
+        found = visible_request(self.rights, uid)
+        set_growth(request=found, most_count=most, actor=self.person, rights=self.rights, now=timezone.now())
         return Response(detail(visible_request(self.rights, uid)))
 
 

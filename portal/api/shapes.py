@@ -40,6 +40,13 @@ def request_row(request: LeaseRequest) -> Row:
         "name": request.name,
         "purpose": request.purpose,
         "load_pattern": request.load_pattern,
+        "work": str(request.work),
+        "is_preemptible": request.is_preemptible,
+        "price_milli": request.price_milli,
+        "least_duration_s": request.least_duration_s,
+        "starts_at": instant(request.starts_at),
+        "nodes": request.nodes,
+        "most_count": request.most_count,
         "quote": money(request.quote_micro, request.currency),
         "reasons": [reason_row(reason) for reason in request.reasons],
         "submitted_at": instant(request.submitted_at),
@@ -90,6 +97,9 @@ def lease_row(lease: Lease, *, cost_micro: int | None, currency: str, now: datet
         "end_reason": str(lease.end_reason),
         "warned_at": instant(lease.warned_at),
         "seconds_left": seconds_left(lease, now=now),
+        "part": lease.part,
+        "is_extra": lease.is_extra,
+        "cut_by": lease.cut_by,
         "cost_so_far": money(cost_micro, currency),
     }
 
@@ -106,6 +116,18 @@ def slot_row(slot: Sequence[Any]) -> Row:
         "size": size,
         "share_milli": share_milli,
         "memory_mib": memory_mib,
+    }
+
+
+def part_row(lease: Lease) -> Row:
+    """Return a lease as one of those that live together; its node must be at hand."""
+    return {
+        "id": lease.uid,
+        "part": lease.part,
+        "node": lease.node.name,
+        "count": lease.count,
+        "state": str(lease.state),
+        "is_extra": lease.is_extra,
     }
 
 

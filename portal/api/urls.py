@@ -70,6 +70,7 @@ v1: list[URLPattern | URLResolver] = [
     path("requests/", requests.Requests.as_view(), name="requests"),
     path("requests/<str:uid>/", requests.OneRequest.as_view(), name="request"),
     path("requests/<str:uid>/events/", requests.RequestEvents.as_view(), name="request-events"),
+    path("requests/<str:uid>/growth/", requests.Growth.as_view(), name="growth"),
     path("requests/<str:uid>/withdraw/", requests.Withdraw.as_view(), name="withdraw"),
     path("requests/<str:uid>/approve/", requests.Approve.as_view(), name="approve"),
     path("requests/<str:uid>/reject/", requests.Reject.as_view(), name="reject"),

@@ -10,13 +10,19 @@ import typer
 from portal.cli import screen, words
 from portal.cli.look import lease_facts, request_facts
 from portal.cli.run import STILL_WAITING, Json, Team, api, guarded
+from portal.cli.wishes import Grow, Least, Nodes, Preemptible, Start, Work, wishes
 
 POLL_S = 0.5
 Hours = Annotated[float, typer.Option(min=0, max=8784, help="Hours.")]
 Minutes = Annotated[int, typer.Option(min=0, max=527_040, help="Minutes.")]
 Seconds = Annotated[int, typer.Option(min=0, max=31_622_400, help="Seconds.")]
 Flavor = Annotated[str, typer.Argument(metavar="FLAVOR", help="What to ask for; see “berth flavors”.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many, all on one node.")]
+Count = Annotated[
+    int,
+    typer.Option(
+        "--count", "-n", min=1, max=1000, help="How many, all on one node unless --nodes says else."
+    ),
+]
 Priority = Annotated[str, typer.Option(help="low, normal or high.")]
 Name = Annotated[str, typer.Argument(metavar="ID", help="As “berth list” shows it.")]
 
@@ -40,6 +46,12 @@ def request(
     name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
     purpose: Annotated[str, typer.Option(help="What it is for.")] = "",
     priority: Priority = "normal",
+    work: Work = "interactive",
+    preemptible: Preemptible = False,
+    least: Least = 0,
+    start: Start = "",
+    nodes: Nodes = 1,
+    grow: Grow = 0,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is active.")] = False,
     timeout: Annotated[int, typer.Option(min=1, max=86_400, help="With --wait: seconds to wait.")] = 600,
     as_json: Json = False,
@@ -48,6 +60,7 @@ def request(
     body: dict[str, Any] = {
         "flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count,
         "name": name, "purpose": purpose, "priority": priority, **({"team": team} if team else {}),
+        **wishes(work=work, preemptible=preemptible, least=least, start=start, nodes=nodes, grow=grow),
     }  # fmt: skip
     with api() as portal:
         made = portal.post("requests/", body)
@@ -74,12 +87,19 @@ def _await_active(portal: Any, uid: str, timeout: int) -> Any:
         asked = portal.get(f"requests/{uid}/")
         for lease_uid in asked["leases"][:1]:
             lease = portal.get(f"leases/{lease_uid}/")
-            if lease["state"] == "active":
-                lease["access"] = portal.get(f"leases/{lease_uid}/access/")
-                return lease
+            if all(part["state"] == "active" for part in lease["parts"] if not part["is_extra"]):
+                return _first_part(portal, lease)
         if asked["state"] not in ("awaiting_approval", "queued", "granted") or time.monotonic() >= until:
             return asked
         time.sleep(min(POLL_S, max(0.0, until - time.monotonic())))
+
+
+def _first_part(portal: Any, lease: Any) -> Any:
+    """Return the lease that a gang is entered by, with how to connect."""
+    uid = lease["parts"][0]["id"]
+    found = lease if uid == lease["id"] else portal.get(f"leases/{uid}/")
+    found["access"] = portal.get(f"leases/{uid}/access/")
+    return found
 
 
 def _end_of_wait(found: Any, as_json: bool) -> None:
@@ -108,10 +128,19 @@ def quote(
     count: Count = 1,
     team: Team = "",
     priority: Priority = "normal",
+    work: Work = "interactive",
+    preemptible: Preemptible = False,
+    least: Least = 0,
+    start: Start = "",
+    nodes: Nodes = 1,
+    grow: Grow = 0,
     as_json: Json = False,
 ) -> None:
     """Say what a request would cost and when it would start. Changes nothing."""
-    body: dict[str, Any] = {"flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count}
+    body: dict[str, Any] = {
+        "flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count,
+        **wishes(work=work, preemptible=preemptible, least=least, start=start, nodes=nodes, grow=grow),
+    }  # fmt: skip
     with api() as portal:
         found = portal.post("quote/", {**body, "priority": priority, **({"team": team} if team else {})})
     if as_json:
@@ -164,6 +193,24 @@ def extend(
         screen.out_json(found)
         return
     screen.say(f"{found['id']} now ends {words.when(found['not_after'])}.")
+
+
+@guarded
+def grow(
+    name: Name,
+    most: Annotated[
+        int, typer.Argument(min=1, max=1000, help="Up to how many in all; its own number stops it.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Say how far an elastic request may grow from now on."""
+    with api() as portal:
+        found = portal.post(f"requests/{_part(name)}/growth/", {"most_count": most})
+    if as_json:
+        screen.out_json(found)
+        return
+    is_over = found["most_count"] <= found["count"]
+    screen.say(f"{found['id']} {'grows no more' if is_over else 'may grow to ' + str(found['most_count'])}.")
 
 
 @guarded

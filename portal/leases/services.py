@@ -222,6 +222,24 @@ def submit_request(
     return request
 
 
+def spec_of(request: LeaseRequest) -> RequestSpec:
+    """Return what a request asks for now: the time still owed; a start that was booked has passed its turn."""
+    return RequestSpec(
+        flavor=request.flavor.slug,
+        duration_s=request.remaining_s,
+        count=request.count,
+        priority=next((name for name, rank in PRIORITIES.items() if rank == request.priority), "normal"),
+        name=request.name,
+        purpose=request.purpose,
+        load_pattern=request.load_pattern,
+        work=request.work,
+        is_preemptible=request.is_preemptible,
+        least_duration_s=min(request.least_duration_s, request.remaining_s),
+        nodes=request.nodes,
+        most_count=request.most_count,
+    )
+
+
 def quote_of(flavor: Flavor, spec: RequestSpec, *, now: datetime) -> pricing.Quote:
     """Return what a checked specification would cost; what it may grow by is not in it."""
     return pricing.quote(

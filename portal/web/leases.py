@@ -15,12 +15,18 @@ from django.views.decorators.http import require_safe
 from portal.catalog import pricing
 from portal.common.errors import BerthError
 from portal.leases.models import Lease, Placement
-from portal.leases.selectors import may_manage_lease, may_see_access, visible_lease
+from portal.leases.selectors import (
+    gang_environment,
+    may_manage_lease,
+    may_see_access,
+    together,
+    visible_lease,
+)
 from portal.leases.states import LeaseState
 from portal.web.access import rights_of
 from portal.web.figures import duration_text, money, span
 from portal.web.leases_access import device_views, entrance
-from portal.web.leases_receipt import receipt_of
+from portal.web.leases_receipt import quoted_micro, receipt_of
 from portal.web.leases_rows import LeaseRow, lease_rows
 from portal.web.leases_timeline import request_steps
 from portal.web.slice_metrics import silent_lease_text
@@ -53,13 +59,16 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         .order_by("device__index", "start", "id")
     )
     is_over = lease.state in OVER
+    all_parts = together(lease)
     may_manage = may_manage_lease(rights, lease)
     context: dict[str, Any] = {
         "lease": lease,
         "row": row,
         "devices": device_views(placements),
         "silent_text": silent_lease_text(placements),
-        "entrance": entrance(placements) if may_see_access(rights, lease) and not is_over else None,
+        "entrance": entrance(placements, gang_environment(lease, all_parts))
+        if may_see_access(rights, lease) and not is_over
+        else None,
         "may_see_access": may_see_access(rights, lease),
         "is_over": is_over,
         "receipt": receipt_of(lease) if is_over else None,
@@ -69,6 +78,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "may_release": may_manage and lease.state in RELEASABLE,
         "longest": span(lease.flavor.max_duration_s),
         "saving": _saving(lease, row),
+        "others": lease_rows([one for one in all_parts if one.pk != lease.pk], now=now),
+        "is_gang": lease.request.nodes != 1,
     }
     return render(request, "web/lease_detail.html", context)
 
@@ -106,7 +117,7 @@ def _extension(lease: Lease, extra_s: int) -> Extension:
 
 def _saving(lease: Lease, row: LeaseRow) -> Decimal | None:
     """Return what releasing now saves of the price that was quoted; None when that is unknown or nothing."""
-    quoted = money(lease.request.quote_micro)
+    quoted = money(quoted_micro(lease))
     if lease.state != LeaseState.ACTIVE or row.cost is None or quoted is None or row.cost >= quoted:
         return None
     return quoted - row.cost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from portal.leases.models import Placement
@@ -46,8 +46,8 @@ class Entrance:
     nodes: list[str]
 
 
-def entrance(placements: Sequence[Placement]) -> Entrance | None:
-    """Return how to reach the slices, or None before the agent has said so."""
+def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> Entrance | None:
+    """Return how to reach the slices, or None before the agent has said so; ``gang`` names its other nodes."""
     if not placements or not all(p.partition_uuid for p in placements):
         return None
     env: dict[str, list[str]] = {}
@@ -58,6 +58,7 @@ def entrance(placements: Sequence[Placement]) -> Entrance | None:
             if str(value) not in values:
                 values.append(str(value))
     lines = [f"export {name}={shlex.quote(','.join(values))}" for name, values in sorted(env.items())]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in gang.items()]
     nodes = {str(n) for p in placements if isinstance(p.access, dict) for n in p.access.get("nodes") or ()}
     return Entrance("\n".join(lines), sorted(nodes))
 

@@ -53,7 +53,7 @@ def receipt_of(lease: Lease) -> Receipt:
     total = money(to_minor(exact))
     seconds = sum(record.seconds for record in records)
     agent = None if lease.agent_active_ms is None else Decimal(lease.agent_active_ms) / 1000
-    quoted = money(lease.request.quote_micro)
+    quoted = money(quoted_micro(lease))
     is_free = lease.activated_at is None
     is_counted = lease.is_metered or is_free
     saved = (
@@ -72,6 +72,13 @@ def receipt_of(lease: Lease) -> Receipt:
         is_free=is_free,
         invoice_url=line_url(records[-1], lease) if records else "",
     )
+
+
+def quoted_micro(lease: Lease) -> int | None:
+    """Return what was quoted for this lease: its part of a gang's quote; None for what was grown later."""
+    if lease.is_extra:
+        return None
+    return lease.request.quote_micro * lease.cost_milli // max(lease.request.cost_milli, 1)
 
 
 def line_url(record: UsageRecord, lease: Lease) -> str:

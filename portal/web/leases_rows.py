@@ -52,6 +52,8 @@ class LeaseRow:
     currency: str
     memory_mib: int
     read_at: datetime
+    part: str = ""
+    is_extra: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -72,6 +74,15 @@ def lease_rows(leases: Sequence[Lease], *, now: datetime) -> list[LeaseRow]:
         hourly = None if price is None else int(exact_micro(lease.share_milli * 3600, price))
         rows.append(_row(lease, cost=costs.get(lease.pk), hourly=hourly, now=now))
     return rows
+
+
+def part_text(lease: Lease) -> str:
+    """Return which of its request's leases this is, in words; "" for the only one."""
+    if lease.is_extra:
+        return _("grown")
+    if lease.request.nodes > 1:
+        return _("part %(n)d of %(all)d") % {"n": lease.part + 1, "all": lease.request.nodes}
+    return _("part %(n)d") % {"n": lease.part + 1} if lease.request.nodes == 0 else ""
 
 
 def end_text(lease: Lease) -> str:
@@ -113,6 +124,8 @@ def _row(lease: Lease, *, cost: int | None, hourly: int | None, now: datetime) -
         currency=lease.request.currency,
         memory_mib=lease.flavor.memory_mib * lease.count,
         read_at=now,
+        part=part_text(lease),
+        is_extra=lease.is_extra,
     )
 
 

@@ -15,8 +15,9 @@ from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.parts import lives_with_others
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
-from portal.leases.services import PRIORITIES, RequestSpec, withdraw_request
+from portal.leases.services import PRIORITIES, spec_of, withdraw_request
 from portal.leases.states import LeaseState, RequestState
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
@@ -24,27 +25,33 @@ from portal.web.access import done, person, refused, rights_of
 from portal.web.leases_rows import lease_rows
 from portal.web.leases_timeline import request_steps
 from portal.web.requests_approvals import Decision, decisions
+from portal.web.requests_growth import growth_form
 from portal.web.requests_quote import OfferView, offer_views
 from portal.web.requests_rows import request_rows
+from portal.web.requests_wishes import wish_facts
 
 TO_WITHDRAW = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
 
 
 @require_safe
 def page(request: HttpRequest, uid: str) -> HttpResponse:
-    """Show a request; one whose lease lives leads there, unless ``?show=request`` asks for itself."""
+    """Show a request; one whose only lease lives leads there, unless ``?show=request`` asks for itself."""
     rights, now = rights_of(request), timezone.now()
     found = visible_request(rights, uid)
     leases = list(visible_leases(rights).filter(request=found).order_by("id"))
-    live = next((lease for lease in leases if lease.state != LeaseState.ENDED), None)
-    if live is not None and request.GET.get("show") != "request":
-        return _follow(request, live)
+    live = [lease for lease in leases if lease.state != LeaseState.ENDED]
+    if live and not lives_with_others(found) and request.GET.get("show") != "request":
+        return _follow(request, live[0])
     (row,) = request_rows([found])
     offers = _offers(found, row.starts_at, now)
     context: dict[str, Any] = {
         "request_row": row,
         "asked": found,
-        "leases": lease_rows(leases, now=now),
+        "leases": lease_rows([lease for lease in leases if lease not in live], now=now),
+        "live_leases": lease_rows(live, now=now),
+        "is_gang": found.nodes != 1,
+        "wishes": wish_facts(found),
+        "growth": growth_form(rights, found),
         "steps": request_steps(found, leases, starts_at=row.starts_at),
         "reasons": [forecasting.sentence(reason) for reason in found.reasons],
         "offers_now": [offer for offer in offers if offer.is_now],
@@ -85,6 +92,7 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
     """Return what would start sooner than this waiting request."""
     if found.state != RequestState.QUEUED:
         return []
+    spec = spec_of(found)
     seen = forecasting.preview(
         team=found.team,
         flavor=found.flavor,
@@ -93,9 +101,9 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
         priority=_priority(found),
         now=now,
         instead_of=found,
+        spec=spec,
     )
     sooner = [offer for offer in seen.offers if starts_at is None or offer.starts_at < starts_at]
-    spec = RequestSpec(flavor=found.flavor.slug, duration_s=found.remaining_s, count=found.count)
     return offer_views(found.team, sooner, spec=spec, instead_of=found.uid)
 
 

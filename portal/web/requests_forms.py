@@ -13,6 +13,7 @@ from portal.common.errors import Invalid
 from portal.leases.services import RequestSpec
 from portal.teams.models import Team
 from portal.web.figures import parse_duration
+from portal.web.requests_wishes import WishesForm
 
 FIRST_DURATION = "1 h"
 PRESETS = ("30 min", "1 h", "4 h", "8 h", "1 d", "3 d")
@@ -25,7 +26,7 @@ PATTERN_CHOICES = (
     ("dummy_loop", _("Full load")),
 )
 # How the fields of the service are called on the form.
-FIELD_OF = {"duration_s": "duration", "extra_s": "extra"}
+FIELD_OF = {"duration_s": "duration", "extra_s": "extra", "least_duration_s": "least"}
 
 
 def _text(placeholder: Any = "", **attrs: Any) -> forms.TextInput:
@@ -45,7 +46,7 @@ class DurationField(forms.CharField):
         return seconds
 
 
-class RequestForm(forms.Form):
+class RequestForm(WishesForm):
     """What is asked for. Used for the form, for the live quote and for offers in an address."""
 
     team = forms.ChoiceField(label=_("Team"), widget=forms.Select({"class": "form-select"}))
@@ -57,7 +58,7 @@ class RequestForm(forms.Form):
         min_value=1,
         max_value=1000,
         initial=1,
-        help_text=_("They start together, on one node."),
+        help_text=_("They start together, on one node unless you choose more nodes below."),
         widget=forms.NumberInput({"class": "form-control", "inputmode": "numeric"}),
     )
     duration = DurationField(
@@ -127,6 +128,7 @@ class RequestForm(forms.Form):
             name=data.get("name", ""),
             purpose=data.get("purpose", ""),
             load_pattern=data.get("load_pattern", ""),
+            **self.wishes(),
         )
 
     def refuse(self, error: Invalid) -> None:

@@ -27,6 +27,7 @@ from portal.web.figures import parse_duration, span
 from portal.web.requests_flavors import flavor_cards
 from portal.web.requests_forms import PRESETS, RequestForm
 from portal.web.requests_quote import quote_view
+from portal.web.requests_wishes import NAMES, prefilled
 
 log = logging.getLogger(__name__)
 TICKET_S = 900
@@ -40,6 +41,7 @@ PREFILLED = (
     "priority",
     "load_pattern",
     "instead_of",
+    *NAMES,
 )
 
 
@@ -53,8 +55,8 @@ def page(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         form = _form(request, teams, request.POST)
         return _send(request, form)
-    prefilled = {name: request.GET[name] for name in PREFILLED if name in request.GET}
-    form = _form(request, teams, None, initial={"ticket": secrets.token_hex(12), **prefilled})
+    given = {name: request.GET[name] for name in PREFILLED if name in request.GET} | prefilled(request.GET)
+    form = _form(request, teams, None, initial={"ticket": secrets.token_hex(12), **given})
     return _shown(request, form)
 
 

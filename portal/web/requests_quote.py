@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from urllib.parse import urlencode
@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.catalog.models import Flavor
+from portal.catalog.pricing import Quote
 from portal.catalog.services import cost_milli
 from portal.common.errors import Impossible
 from portal.leases import forecasting
@@ -20,6 +21,7 @@ from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.web.figures import duration_text, gpus, money, span
 from portal.web.requests_rows import what_text
+from portal.web.requests_wishes import wish_facts
 
 FILLS = "[name=flavor], #id_count, #id_duration, [name=is_preemptible], [name=starts_at]"
 
@@ -37,10 +39,10 @@ class OfferView:
     url: str
     value: str
     fills: str = FILLS
-
-
     by: datetime | None = None
     is_booked: bool = False
+
+
 @dataclass(frozen=True)
 class Room:
     """The team's headroom before and after, in GPUs; None where nothing above has a ceiling."""
@@ -53,7 +55,10 @@ class Room:
 
 @dataclass(frozen=True)
 class QuoteView:
-    """What the form would get; ``starts_at`` and ``is_now`` are None when nobody knows."""
+    """What the form would get; ``starts_at`` and ``is_now`` are None when nobody knows.
+
+    ``usual`` is the price without what makes it cheaper, ``facts`` what was chosen beside the usual.
+    """
 
     what: str
     duration: str
@@ -68,14 +73,14 @@ class QuoteView:
     approval: bool
     room: Room
     offers: list[OfferView]
+    by: datetime | None = None
+    usual: Decimal | None = None
+    facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
 
 
 def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives for a specification; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
-    by: datetime | None = None
-    usual: Decimal | None = None
-    facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
     price = quote_of(flavor, spec, now=now)
     seen = forecasting.preview(
         team=team,
@@ -106,14 +111,22 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
             *_nearest(team, flavor, spec, nearest, now),
             *offer_views(team, seen.offers, spec=spec),
         ],
+        by=None if refusal else seen.by,
+        usual=_usual(flavor, spec, price, now=now),
+        facts=wish_facts(spec),
     )
+
+
+def _usual(flavor: Flavor, spec: RequestSpec, price: Quote, *, now: datetime) -> Decimal | None:
+    """Return what it would cost if it were not lent for less; None where it costs the same."""
+    if not spec.is_preemptible or flavor.preemptible_milli == 1000:
+        return None
+    usual = quote_of(flavor, replace(spec, is_preemptible=False), now=now)
+    return money(usual.amount_micro) if usual.amount_micro > price.amount_micro else None
 
 
 def offer_views(
     team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, instead_of: str = ""
-        by=None if refusal else seen.by,
-        usual=_usual(flavor, spec, price, now=now),
-        facts=wish_facts(spec),
 ) -> list[OfferView]:
     """Return counter-offers as buttons: what differs, when it starts, what it costs."""
     return [_offer(team, o, title=_difference(o, spec), instead_of=instead_of) for o in offers]

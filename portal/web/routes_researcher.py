@@ -15,6 +15,7 @@ from portal.web import (
     notifications,
     requests_approvals,
     requests_detail,
+    requests_growth,
     requests_new,
 )
 
@@ -27,6 +28,7 @@ urlpatterns = [
     path("requests/quote/", requests_new.quote, name="request_quote"),
     path("requests/<str:uid>/", requests_detail.page, name="request"),
     path("requests/<str:uid>/withdraw/", requests_detail.withdraw, name="request_withdraw"),
+    path("requests/<str:uid>/growth/", requests_growth.growth, name="request_growth"),
     path("requests/<str:uid>/decide/", requests_approvals.decide, name="request_decide"),
     path("forecasts/", forecasts.page, name="forecasts"),
     path("approvals/", requests_approvals.page, name="approvals"),

@@ -13,7 +13,7 @@ from typing import Any
 from portal.accounts.services import create_token
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
-from portal.fleet.models import Device
+from portal.fleet.models import Device, Node
 from portal.leases.maintenance import plan_window
 from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.leases.services import RequestSpec, submit_request
@@ -125,6 +125,7 @@ ROUTES = (
     Route("POST", "requests/", body=ASK, status=201),
     Route("GET", "requests/{queued}/", is_foreign=True),
     Route("GET", "requests/{queued}/events/", is_foreign=True),
+    Route("POST", "requests/{queued}/growth/", body={"most_count": 1}, is_foreign=True),
     Route("POST", "requests/{queued}/withdraw/", is_foreign=True),
     Route("POST", "requests/{awaiting}/approve/", "approver", {"note": "yes"}, 200, True),
     Route("POST", "requests/{awaiting}/reject/", "approver", {"note": "no"}, 200, True),
@@ -156,6 +157,10 @@ ROUTES = (
     Route("POST", "nodes/{node}/cordon/", "operator", {"reason": "fan"}, 200, True),
     Route("POST", "nodes/{node}/uncordon/", "operator", None, 200, True),
     Route("POST", "nodes/{node}/revoke/", "operator", None, 200, True),
+    Route("GET", "nodes/{node}/power/", "operator", None, 200, True),
+    Route("POST", "nodes/{node}/wake/", "operator", {}, 200, True),
+    Route("POST", "nodes/{node}/sleep/", "operator", None, 200, True),
+    Route("GET", "fleet/energy/", "operator"),
     Route("GET", "devices/"),
     Route("GET", "devices/", "operator"),
     Route("POST", "devices/{device}/clear-health/", "operator", None, 200, True),
@@ -184,7 +189,7 @@ def scene(world: World) -> dict[str, str]:
     ended = world.ended("bob", seconds=600)
     lease = world.active("bob", at=world.now - timedelta(seconds=120))
     meter_all(now=world.now)
-    queued = world.submit("bob")
+    queued = world.submit("bob", most_count=2)
     series = create_reservation(
         team=world.team("perception"),
         actor=world.user("bob"),
@@ -214,6 +219,7 @@ def scene(world: World) -> dict[str, str]:
     row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
     period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
     line = next(iter(invoice_view(team, period_of(ended.activated_at), now=world.now).lines))
+    Node.objects.filter(name="gpu-01").update(power_state="awake")
     return {
         "lease": lease.uid,
         "ended": ended.uid,

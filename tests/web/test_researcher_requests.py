@@ -155,7 +155,7 @@ def test_a_busy_cluster_is_answered_with_reasons_and_offers_that_fill_the_form(
 
     assert "Why not now" in text
     assert "What you could have instead" in text
-    assert 'data-value="l40s-quarter|1|6 h"' in text
+    assert 'data-value="l40s-quarter|1|6 h||"' in text
 
 
 def test_without_a_picture_the_quote_has_a_price_and_an_unknown_start(
