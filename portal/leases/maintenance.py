@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from portal.accounts.models import User
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
@@ -52,7 +53,8 @@ def affected(
 ) -> list[Affected]:
     """Return the leases and bookings that a window on these nodes would reach, as things stand; changes nothing."""
     rows = (
-        Lease.objects.filter(node_id__in=list(node_ids), not_after__gt=starts_at)
+        Lease.objects.filter(Q(not_after__gt=starts_at) | Q(wanted_until__gt=starts_at))
+        .filter(node_id__in=list(node_ids))
         .filter(state__in=(LeaseState.BOOKED, LeaseState.PREPARING, *RUNS), starts_at__lt=ends_at)
         .select_related("team", "user", "flavor", "node", "request")
         .order_by("node__name", "starts_at", "id")

@@ -79,6 +79,7 @@ def _common(request: HttpRequest) -> list[Entry]:
         entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
     entries.append(Entry("leases", _("Leases"), "list-details", also="requests"))
     entries.append(Entry("cluster", _("Cluster"), "layout-grid"))
+    entries.append(Entry("calendar", _("Calendar"), "calendar", also="reservations"))
     if asks and decides:
         entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
     entries.append(Entry("teams", _("Teams"), "users"))
@@ -97,6 +98,7 @@ def _oversight(rights: Rights) -> list[Entry]:
         entries.append(
             Entry("policies", _("Policies"), "adjustments", section=_("Operations"), also="cohorts")
         )
+        entries.append(Entry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
         entries.append(Entry("audit", _("Audit"), "history", section=_("Operations")))
     return entries
 

@@ -10,6 +10,7 @@ import { startToasts } from "./toast.js";
 const PARTS = [
   ["[data-chart]", () => import("./chart.js")],
   ["[data-map]", () => import("./map.js")],
+  ["[data-calendar]", () => import("./calendar.js")],
   ["[data-slices]", () => import("./slices.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
 ];
