@@ -19,6 +19,7 @@ from portal.api import (
     maintenance,
     people,
     policies,
+    power,
     quotas,
     requests,
     reservations,
@@ -100,6 +101,9 @@ v1: list[URLPattern | URLResolver] = [
     path("nodes/<str:name>/cordon/", fleet.Cordon.as_view(), name="cordon"),
     path("nodes/<str:name>/uncordon/", fleet.Uncordon.as_view(), name="uncordon"),
     path("nodes/<str:name>/revoke/", fleet.Revoke.as_view(), name="revoke"),
+    path("nodes/<str:name>/power/", power.NodePower.as_view(), name="node-power"),
+    path("nodes/<str:name>/wake/", power.Wake.as_view(), name="node-wake"),
+    path("nodes/<str:name>/sleep/", power.LetSleep.as_view(), name="node-sleep"),
     path("devices/", fleet.Devices.as_view(), name="devices"),
     path("devices/<str:uuid>/clear-health/", fleet.ClearHealth.as_view(), name="clear-health"),
     path("map/", fleet.Map.as_view(), name="map"),
@@ -120,6 +124,7 @@ v1: list[URLPattern | URLResolver] = [
     path("notifications/read/", people.MarkRead.as_view(), name="mark-read"),
     path("audit/", people.Audit.as_view(), name="audit"),
     path("fleet/accounting/", accounting.Accounting.as_view(), name="accounting"),
+    path("fleet/energy/", power.Energy.as_view(), name="energy"),
     path("fleet/overlaps/", accounting.Overlaps.as_view(), name="overlaps"),
 ]
 

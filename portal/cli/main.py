@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from portal.cli import config, forecasts, look, policies, quotas, screen, standing, work
+from portal.cli import config, forecasts, look, nodes, policies, quotas, screen, standing, work
 from portal.cli.run import Json, api, guarded
 
 app = typer.Typer(
@@ -89,6 +89,7 @@ app.command("invoice")(look.invoice)
 app.command("teams")(look.teams)
 app.command("nodes")(look.nodes)
 app.add_typer(forecasts.app, name="forecast")
+app.add_typer(nodes.app, name="node")
 app.add_typer(standing.app, name="team")
 app.add_typer(policies.app, name="policy")
 app.add_typer(quotas.quota, name="quota")

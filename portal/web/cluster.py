@@ -15,6 +15,8 @@ from portal.web.cluster_map import as_json, fleet_view, narrowed
 from portal.web.cluster_node import devices_of, events_of, facts_of, leases_on
 from portal.web.cluster_rows import capacity_of, table_of, teams_of
 from portal.web.operator_forms import CordonForm
+from portal.web.power_forms import WakeForm
+from portal.web.power_rows import power_facts
 from portal.web.slice_metrics import silent_devices_text
 
 
@@ -59,6 +61,8 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "events": events_of(row),
         "leases": leases_on(rights, row),
         "facts": facts_of(row) if rights.is_operator else None,
+        "power": power_facts(row, now=now) if rights.is_operator else None,
+        "wake_form": WakeForm(),
         "is_operator": rights.is_operator,
         "cordon_form": CordonForm(),
     }

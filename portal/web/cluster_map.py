@@ -13,11 +13,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.fleet.models import Device, Layout, Mode, Node, Partition, Profile
-from portal.fleet.selectors import ONLINE, blocked_why, device_blocked_why, node_state
+from portal.fleet.selectors import ASLEEP, ONLINE, blocked_why, device_blocked_why, node_state
 from portal.leases.models import Placement
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below, visible_teams
 from portal.web.cluster_slices import SHARES, Board, Slot, Viewer, cut
+from portal.web.power_rows import power_text
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.model import Profile as Size
 
@@ -126,6 +127,8 @@ def shown_state(node: Node, *, now: datetime) -> tuple[str, str]:
     }  # fmt: skip
     if node.is_cordoned and state == ONLINE:
         return "draining", _("Cordoned")
+    if blocked_why(node, now=now) == ASLEEP:
+        return "asleep", str(power_text(node) or _("Asleep"))
     return state, words[state]
 
 
@@ -176,6 +179,8 @@ def _positions(grid: int, sizes: tuple[Size, ...], pinned: list[list[Any]] | Non
 
 def _why_closed(node: Node, now: datetime) -> str:
     why = blocked_why(node, now=now)
+    if why == ASLEEP:
+        return ""  # its room is free: whoever wants it wakes the node
     if why == "cordoned":
         return _("Takes no new work: %(reason)s") % {"reason": node.cordon_reason}
     return _("Takes no new work: the node is silent") if why else ""

@@ -16,6 +16,7 @@ from portal.fleet.models import Device, Node
 from portal.web.access import done, person, refused, rights_of
 from portal.web.operator_forms import CordonForm, EnrolForm
 from portal.web.operator_rows import enrol_command, node_rows, open_events
+from portal.web.power_rows import fleet_saving
 
 
 def require_operator(request: HttpRequest) -> None:
@@ -115,5 +116,11 @@ def _node(name: str) -> Node:
 
 
 def _nodes_context(form: EnrolForm) -> dict[str, object]:
-    rows = node_rows(now=timezone.now())
-    return {"rows": rows, "events": open_events(), "form": form, "is_enrolling": form.is_bound}
+    now = timezone.now()
+    return {
+        "rows": node_rows(now=now),
+        "events": open_events(),
+        "form": form,
+        "is_enrolling": form.is_bound,
+        "saving": fleet_saving(now=now),
+    }

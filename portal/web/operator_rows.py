@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Count, Q
 from django.http import HttpRequest
 
 from portal.fleet.models import HealthEvent, Node
+from portal.fleet.power import shown_power
 from portal.leases.states import LIVE_LEASES
 from portal.web.cluster_map import driver_text, shown_state
+from portal.web.power_rows import power_text
 
 ENROL_COMMAND = r"""python -m nodeagent \
   --portal {portal} \
@@ -36,6 +39,8 @@ class NodeRow:
     open_events: int
     is_behind: bool
     is_enrolled: bool
+    power: str
+    power_text: Any
 
 
 def node_rows(*, now: datetime) -> list[NodeRow]:
@@ -80,4 +85,6 @@ def _row(node: Node, now: datetime) -> NodeRow:
         open_events=node.event_count,  # type: ignore[attr-defined]
         is_behind=node.observed_revision < node.desired_revision,
         is_enrolled=node.public_key is not None,
+        power=shown_power(node),
+        power_text=power_text(node),
     )

@@ -12,7 +12,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const PATTERNS = { stranded: "#pat-hatch", reserved: "#pat-hatch", cleaning: "#pat-dots", blocked: "#pat-cross" };
 // A slice is drawn 100 units wide: browsers rasterise tiny user units coarsely.
 const UNIT = 100;
-const TONES = { online: "good", never: "info", stale: "warn", draining: "warn", maintenance: "warn" };
+const TONES = { online: "good", never: "info", asleep: "info", stale: "warn", draining: "warn", maintenance: "warn" };
 
 function html(tag, className, text) {
   const el = document.createElement(tag);

@@ -8,8 +8,8 @@ import { setLevel } from "./slices.js";
 const MANY_NODES = 16;
 const FIRST_WAIT_MS = 2000;
 const LONGEST_WAIT_MS = 30000;
-// What a page says of a cordoned node that speaks, and of one that never did; frames know neither word.
-const AS_LIVE = { draining: "online", never: "offline" };
+// What a page says of a cordoned or sleeping node that speaks, and of one that never did; frames know none of the words.
+const AS_LIVE = { draining: "online", asleep: "online", never: "offline" };
 
 /** The parts of one device that move, found once. */
 function movingParts(box) {
