@@ -6,6 +6,7 @@ from django.urls import path
 
 from portal.web import (
     auth,
+    calendar,
     design,
     forecasts,
     home,
@@ -17,6 +18,7 @@ from portal.web import (
     requests_detail,
     requests_growth,
     requests_new,
+    reservations,
 )
 
 urlpatterns = [
@@ -36,6 +38,11 @@ urlpatterns = [
     path("leases/<str:uid>/", leases.page, name="lease"),
     path("leases/<str:uid>/extend/", leases_actions.extend, name="lease_extend"),
     path("leases/<str:uid>/release/", leases_actions.release, name="lease_release"),
+    path("calendar/", calendar.page, name="calendar"),
+    path("calendar/mine.ics", calendar.mine, name="calendar_mine"),
+    path("reservations/", reservations.page, name="reservations"),
+    path("reservations/<str:uid>/", reservations.one, name="reservation"),
+    path("reservations/<str:uid>/cancel/", reservations.cancel, name="reservation_cancel"),
     path("notifications/", notifications.page, name="notifications"),
     path("notifications/read/", notifications.read, name="notifications_read"),
     path("design/", design.page, name="design"),
