@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from portal.common.rows import Rows, fetch
 from portal.fleet.models import Node as NodeRow
 from portal.fleet.selectors import blocked_why
 from portal.policies.demand import current_demand
 from scheduler import facts
-from scheduler.engine.model import Claim, Learned, Node, Outage, PersonUsage, Snapshot, TeamQuota
+from scheduler.engine.model import Claim, Learned, Node, Outage, PersonUsage, Running, Snapshot, TeamQuota
 
 MAX_QUEUE = 20_000
 OUTAGES = (
@@ -49,13 +50,13 @@ _NODES = Rows(NodeRow)
 def take(*, now: datetime) -> Snapshot:
     """Return everything one turn may look at, in one read-only transaction's worth of queries."""
     placed = facts.placed()
+    steps: dict[int, int] = dict(fetch(STEPS, [now, now]))
     outages = tuple(Outage(*row) for row in fetch(OUTAGES, [now]))
     away = {outage.node_id for outage in outages if outage.starts_at <= now}
     return Snapshot(
         taken_at=now,
         nodes=tuple(
-            Node(n.pk, n.name, blocked_why(n, now=now, away=away), n.cpu_milli, n.memory_mib, n.site, n.rack)
-            for n in _NODES.where("TRUE ORDER BY it.name", [])
+            _node(n, blocked_why(n, now=now, away=away)) for n in _NODES.where("TRUE ORDER BY it.name", [])
         ),
         devices=facts.devices(),
         held=tuple(p.held for p in placed if p.booking is None or p.booking.starts_at <= now),
@@ -69,6 +70,10 @@ def take(*, now: datetime) -> Snapshot:
         growing=facts.growing(now),
         learned=_learned(),
     )
+
+
+def _node(n: NodeRow, blocked: str) -> Node:
+    return Node(n.pk, n.name, blocked, n.cpu_milli, n.memory_mib, n.site, n.rack, n.wake_s)
 
 
 def _learned() -> Learned:
