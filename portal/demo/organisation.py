@@ -220,6 +220,7 @@ def make_catalogue(now: datetime) -> None:
             "name": "default",
             "is_active": True,
             "created_at": now,
+            "activated_at": now,
             "body": {"order": "priority_fifo", "place": "default"},
         },
     )

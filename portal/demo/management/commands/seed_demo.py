@@ -9,7 +9,7 @@ from django.db import transaction
 
 from portal.agents.services import create_enrol_token
 from portal.common.clock import db_now
-from portal.demo import history, organisation, present
+from portal.demo import history, organisation, present, rules
 from portal.fleet.models import Node
 from portal.leases.models import LeaseRequest
 
@@ -41,6 +41,7 @@ class Command(BaseCommand):
         if not options["bare"]:
             if not LeaseRequest.objects.exists():
                 history.make_history(teams, people, now)
+                rules.make_rules(teams, people, now)
             present.make_present(teams, people, now)
         if options["enrol_dir"]:
             self._write_tokens(options["enrol_dir"])
