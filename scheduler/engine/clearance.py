@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from scheduler.engine.columns import Ints
 from scheduler.engine.model import Claim, Held
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Shape
-from scheduler.engine.timeline import Ahead, Timeline
+from scheduler.engine.timeline import CHECKPOINT, Ahead, Timeline
 from scheduler.engine.track import Columns
 
 
@@ -65,6 +66,7 @@ class Clearance:
         if not self._is_bounded:
             return True
         spends = self._timeline.spends
+        self._jump(step)
         while self._spent < len(spends):
             at, rank, team_id, cost = spends[self._spent]
             if at + (rank >= self._rank) > step:
@@ -72,6 +74,17 @@ class Clearance:
             self._budget.take(team_id, cost)
             self._spent += 1
         return self._budget.allows(self._claim.team_id, self._cost)
+
+    def _jump(self, step: int) -> None:
+        """Go on from the last checkpoint of the budget before this step, if that is ahead."""
+        timeline = self._timeline
+        passed = bisect_left(timeline.spends, (step,))
+        number = min(passed // CHECKPOINT, len(timeline.checkpoints) - 1)
+        if number * CHECKPOINT > self._spent:
+            used = timeline.checkpoints[number]
+            quotas = timeline.snapshot.quotas
+            self._budget = Budget(replace(quota, used_milli=used[quota.team_id]) for quota in quotas)
+            self._spent = number * CHECKPOINT
 
     def _units(self, step: int, node: int) -> int:
         """Units of the shape that fit on the node for the whole time from this step on."""
@@ -119,11 +132,5 @@ class Clearance:
 
     def _record_at(self, step: int, row: int) -> int:
         """The last record of the board that is seen at the step."""
-        numbers = self._by_row[1][self._by_row[0][row] : self._by_row[0][row + 1]]
+        numbers = self._records.of_row(row)
         return int(numbers[np.searchsorted(self._seen[numbers], step, side="right") - 1])
-
-    @cached_property
-    def _by_row(self) -> tuple[Ints, Ints]:
-        order = np.argsort(self._records.row, kind="stable")
-        rows = np.arange(len(self._timeline.track.boards) + 1)
-        return np.searchsorted(self._records.row[order], rows), order

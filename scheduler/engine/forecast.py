@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
-from scheduler.engine.outlook import HORIZON_S, Outlook
+from scheduler.engine.outlook import HORIZON_S, outlook_of
 
 __all__ = ["HORIZON_S", "forecast"]
 
@@ -24,6 +24,6 @@ def forecast(
     from queued claims and what-ifs do not see each other. ``starts_at`` is None when no start was
     found within the horizon (or within the bounded number of events), with the reasons why; a claim
     that cannot start at once carries the reasons of now. ``position`` counts from 1 among the claims
-    that are left waiting now. Who asks often about one snapshot keeps an ``Outlook`` of it.
+    that are left waiting now. The future is played once for all that is asked about the same object.
     """
-    return Outlook(snapshot, policy, horizon_s).ask(claims, horizon_s)
+    return outlook_of(snapshot, policy, horizon_s).ask(claims, horizon_s)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.engine.forecast import HORIZON_S, forecast
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
 from scheduler.engine.nearest import Change, nearest, ranked, varied
-from scheduler.engine.state import EngineState
+from scheduler.engine.outlook import HORIZON_S, outlook_of
 
 # Alternatives that a forecast looks at; each one may keep it busy up to its horizon.
 MOST_NOW = 8
@@ -28,13 +27,14 @@ def counter_offers(
     first, the nearest to what was asked first, then those that start later, the soonest first. A claim that
     starts now needs no offer; a candidate that never starts, or no sooner than the claim, is none.
     """
-    state = EngineState.from_snapshot(snapshot, policy)
-    others = {change.claim.id: change for change in ranked(state, claim, candidates)}
-    now = nearest(state, claim, [change.claim for change in others.values()], most=MOST_NOW)
+    outlook = outlook_of(snapshot, policy, horizon_s)
+    with outlook.lock:
+        others = {change.claim.id: change for change in ranked(outlook.began, claim, candidates)}
+        now = nearest(outlook.began, claim, [change.claim for change in others.values()], most=MOST_NOW)
     has_room = {change.claim.id for change in now}
     rest = varied((change for id_, change in others.items() if id_ not in has_room), MOST_SOONER)
     asked = [change.claim for change in (*now, *rest)]
-    known = forecast(snapshot, policy, [claim, *asked], horizon_s)
+    known = outlook.ask([claim, *asked], horizon_s)
     own = known[claim.id]
     found = []
     for other in asked:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from threading import RLock
 
 import numpy as np
 
@@ -28,19 +29,24 @@ from scheduler.engine.sweep import Sweep
 from scheduler.engine.timeline import Timeline
 
 HORIZON_S = 7 * 86_400
+# Outlooks kept: of what is published now, as the book says and as it will probably be, and one before.
+MOST_KEPT = 3
 # Steps that a what-if is checked at one by one; beyond that its start is unknown.
 MOST_CHECKS = 5_000
 
 
 class Outlook:
-    """The future of a snapshot up to a horizon in seconds. Reading it changes nothing; not for several threads.
+    """The future of a snapshot up to a horizon in seconds. May be asked by several threads.
 
-    ``began`` is the room as it is now, before the turn. Raises UnknownPolicy as ``plan`` does.
+    ``began`` is the room as it is now, before the turn; whoever looks into it holds ``lock`` meanwhile.
+    Raises UnknownPolicy as ``plan`` does.
     """
 
     def __init__(self, snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> None:
         self.snapshot = snapshot
         self.policy = policy
+        self.horizon_s = horizon_s
+        self.lock = RLock()
         self._turn = turn = decided(snapshot, policy)
         self._order = turn.lineup.ordered(snapshot.queue)
         self._ids = {claim.id for claim in snapshot.queue}
@@ -69,8 +75,9 @@ class Outlook:
         """The earliest start of each claim, by id, see ``forecast``."""
         asked = {claim.id: claim for claim in claims}
         until = self.snapshot.taken_at + timedelta(seconds=min(horizon_s, LONGEST_S))
-        ranks = self._ranks([claim for claim in asked.values() if claim.id not in self._ids])
-        return {claim.id: self._answer(claim, ranks.get(claim.id), until) for claim in asked.values()}
+        with self.lock:
+            ranks = self._ranks([claim for claim in asked.values() if claim.id not in self._ids])
+            return {claim.id: self._answer(claim, ranks.get(claim.id), until) for claim in asked.values()}
 
     def _ranks(self, what_ifs: Sequence[Claim]) -> dict[int, int]:
         """How many queued claims go before each what-if."""
@@ -161,18 +168,13 @@ class Outlook:
         turns = np.ones(len(at), np.bool_)
         same = records.node[at][1:] == records.node[at][:-1]
         turns[1:] = ~same | (value[1:] != value[:-1])
-        turns[0:1] = True
         at, value = at[turns], value[turns]
         enough = max(shape.nodes, 1) if shape.nodes else shape.wanted
-        yield from _steps(
-            [
-                (int(seen[i]), int(records.node[i]), int(v))
-                for i, v in sorted(zip(at, value, strict=True), key=lambda one: seen[one[0]])
-            ],
-            enough,
-            is_summed=shape.nodes == 0,
-            last=len(self._timeline.times),
-        )
+        in_time = np.argsort(seen[at], kind="stable")
+        at, value = at[in_time], value[in_time]
+        changes = zip(seen[at].tolist(), records.node[at].tolist(), value.tolist(), strict=True)
+        last = len(self._timeline.times)
+        return _steps(list(changes), enough, is_summed=shape.nodes == 0, last=last)
 
     def _room_of(self, shape: Shape) -> Ints:
         """Units of the shape per record, on its own board."""
@@ -196,6 +198,21 @@ class Outlook:
             rooms = [track.states[state].room(shape, memory_mib, max_clients) for state in states]
             found[here] = np.array(rooms, np.int64)[back] if len(here) else 0
         self._rooms[shape] = found
+        return found
+
+
+_KEPT: list[Outlook] = []
+_KEEPING = RLock()
+
+
+def outlook_of(snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> Outlook:
+    """The outlook of this very snapshot object, played once: the last few are kept. Safe between threads."""
+    with _KEEPING:
+        for one in _KEPT:
+            if one.snapshot is snapshot and one.policy == policy and one.horizon_s >= horizon_s:
+                return one
+        found = Outlook(snapshot, policy, horizon_s)
+        _KEPT[:] = [found, *_KEPT][:MOST_KEPT]
         return found
 
 

@@ -32,6 +32,7 @@ MOST_EVENTS = 20_000
 # Starts promised later than now: each costs a look at everything that runs.
 MOST_PROMISES = 64
 MOST_PASSED_OVER = 32
+CHECKPOINT = 256
 
 
 @dataclass(slots=True)
@@ -71,7 +72,8 @@ class Timeline:
     """The future of one snapshot. ``starts`` says when each queued claim starts, as far as it was played.
 
     ``times`` are the instants of the steps, ``track`` the boards' states, ``ahead`` what was kept for later,
-    ``spends`` what was taken of quotas: (step, rank, team, weighted thousandths).
+    ``spends`` what was taken of quotas: (step, rank, team, weighted thousandths), ``checkpoints`` what every
+    team used before each ``CHECKPOINT`` of them.
     ``order`` is the queue in order, a claim's place in it is its rank. ``room`` is the future's, not now's.
     """
 
@@ -86,6 +88,7 @@ class Timeline:
         self.starts: dict[int, datetime] = {}
         self.ahead: list[Ahead] = []
         self.spends: list[tuple[int, int, int, int]] = []
+        self.checkpoints: list[dict[int, int]] = []
         self.room = turn.calendar.began()
         self._events: list[tuple[datetime, int, int, tuple[Held, ...], Sequence[Board]]] = []
         self._made = 0
@@ -95,6 +98,7 @@ class Timeline:
         self._short: dict[int, list[_Line]] = defaultdict(list)
         self._shapes_on: dict[tuple[object, ...], list[Shape]] = {}
         self._promised: set[int] = set()
+        self._crowded: set[Board] = set()
         self._passed = 0
         self._promises_left = MOST_PROMISES
         self._depth = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
@@ -104,6 +108,11 @@ class Timeline:
         self._boards_of: dict[int, list[Board]] = defaultdict(list)
         for board in self.room.boards:
             self._boards_of[board.node.id].append(board)
+        self._make_of: dict[Board, tuple[object, ...]] = {
+            board: (board.device.model, board.device.modes, board.device.memory_mib, board.node.zone,
+                    board.device.bandwidth_gbps, board.device.compute_class, id(board.geometry))
+            for board in self.room.boards
+        }  # fmt: skip
         self._begin(snapshot)
 
     def _open_again(self, snapshot: Snapshot) -> None:
@@ -205,20 +214,47 @@ class Timeline:
     def _end(self, held: Iterable[Held]) -> None:
         for one in held:
             board = self.room.board_of[one.device_id]
-            if one in board.held:
+            if one not in board.held:
+                continue
+            if board in self._crowded:
+                self._clear_of(board, one)
+            else:
                 self.room.end(Ended((one,)))
-                self._spend(AT_FIRST, one.team_id, -board.cost_of(one))
+            self._spend(AT_FIRST, one.team_id, -board.cost_of(one))
+
+    def _clear_of(self, board: Board, held: Held) -> None:
+        """End one of several things that should not stand on one board together."""
+        left = [one for one in board.held if one is not held]
+        board.refill(left)
+        if any(one.mode == "exclusive" for one in left):
+            board.use, board.mask = "exclusive", board.full
+        if not left:
+            self._crowded.discard(board)
+        self.room.host_of(board).take(held, -1)
+        self.room.budget.take(held.team_id, -board.cost_of(held))
 
     def _spend(self, rank: int, team_id: int, cost: int) -> None:
         if cost:
+            if len(self.spends) >= CHECKPOINT * len(self.checkpoints):
+                self.checkpoints.append(self._budget_now(team_id, -cost))
             self.spends.append((len(self.times) - 1, rank, team_id, cost))
+
+    def _budget_now(self, team_id: int, cost: int) -> dict[int, int]:
+        """What every team uses, with ``cost`` more of one team."""
+        budget = self.room.budget
+        budget.take(team_id, cost)
+        used = {quota.team_id: budget.used(quota.team_id) for quota in self.snapshot.quotas}
+        budget.take(team_id, -cost)
+        return used
 
     def _take_over(self, board: Board, held: Held) -> None:
         """What was booked begins; maintenance ends what is still there."""
         for one in [x for x in self._later[held.device_id] if x.block.held is held]:
             self._drop(one)
         if not held.team_id:
-            self._end(tuple(board.held))
+            self._end(tuple(one for one in board.held if one.team_id))
+        if board.held:
+            self._crowded.add(board)
         board.put(held)
         self.room.host_of(board).take(held, 1)
         self.room.budget.take(held.team_id, board.cost_of(held))
@@ -266,33 +302,37 @@ class Timeline:
                 heappush(self._lines[shape], entry)
 
     def _helped(self, freed: Iterable[Board]) -> dict[Shape, None]:
-        """The shapes that a freed board has room for."""
+        """The shapes that a freed board has room for, or where CPU comes back any board of its node."""
         helped: dict[Shape, None] = {}
+        nodes: dict[int, list[Board]] = defaultdict(list)
         for board in freed:
-            if board.blocked:
-                continue
-            for shape in self._asked_of(board):
-                if shape not in helped and self._lines[shape] and board.room(shape):
-                    helped[shape] = None
-            host = self.room.host_of(board)
-            if host.is_limited:
-                for other in self._boards_of[board.node.id]:
-                    for shape in self._asked_of(other):
-                        if (
-                            shape.wants_host
-                            and shape not in helped
-                            and self._lines[shape]
-                            and other.room(shape)
-                        ):
-                            helped[shape] = None
+            if not board.blocked:
+                nodes[board.node.id].append(board)
+        for node_id, own in nodes.items():
+            host = self.room.host_of(own[0])
+            boards = self._boards_of[node_id] if host.is_limited else own
+            for (make, uses), some in self._alike(boards).items():
+                for shape in self._asked_of(make, some[0]):
+                    if shape in helped or not self._lines[shape] or uses not in ("", shape.kind.mode):
+                        continue
+                    if shape.nodes and shape.wants_host and not host.has_room(shape):
+                        continue
+                    if any(board.room(shape) for board in some):
+                        helped[shape] = None
         return helped
 
-    def _asked_of(self, board: Board) -> list[Shape]:
-        device = board.device
-        key = device.model, device.modes, device.memory_mib, board.node.zone, board.geometry
-        known = self._shapes_on.get(key)
+    def _alike(self, boards: Iterable[Board]) -> dict[tuple[tuple[object, ...], str], list[Board]]:
+        """The open boards by what they are and what they are used for."""
+        alike: dict[tuple[tuple[object, ...], str], list[Board]] = defaultdict(list)
+        for board in boards:
+            if board.use != "exclusive" and not board.blocked:
+                alike[self._make_of[board], board.use].append(board)
+        return alike
+
+    def _asked_of(self, make: tuple[object, ...], board: Board) -> list[Shape]:
+        known = self._shapes_on.get(make)
         if known is None:
-            known = self._shapes_on[key] = [shape for shape in self._lines if board.serves(shape.kind)]
+            known = self._shapes_on[make] = [shape for shape in self._lines if board.serves(shape.kind)]
         return known
 
     def _with_quota_again(self) -> list[_Line]:

@@ -137,13 +137,16 @@ class Track:
             cpu=np.array(self._cpu, np.int64)[by_node],
             memory=np.array(self._memory, np.int64)[by_node],
             first_on=np.searchsorted(node_of[row], np.arange(len(nodes) + 1)),
+            by_row=(by_row := np.argsort(row, kind="stable")),
+            first_of=np.searchsorted(row[by_row], np.arange(len(self.boards) + 1)),
         )
 
 
 class Columns(NamedTuple):
     """Records as columns. ``before`` is the number of the record of the same board before it, -1 for none.
 
-    ``first_on`` says where each node's records begin.
+    ``first_on`` says where each node's records begin; ``by_row`` numbers the records board by board, and
+    ``first_of`` says where each board begins there.
     """
 
     step: Ints
@@ -155,6 +158,12 @@ class Columns(NamedTuple):
     cpu: Ints
     memory: Ints
     first_on: Ints
+    by_row: Ints
+    first_of: Ints
+
+    def of_row(self, row: int) -> Ints:
+        """The numbers of a board's records, in the order they were made."""
+        return self.by_row[self.first_of[row] : self.first_of[row + 1]]
 
     def seen_from(self, rank: int) -> tuple[Ints, Flags]:
         """From which step a claim of this rank sees each record, and whether it is the last of its node then."""

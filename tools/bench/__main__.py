@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tools.bench import cycle, latency, live, machine, placement, stages, startup, throughput
+from tools.bench import cycle, forecast, latency, live, machine, placement, stages, startup, throughput
 
 BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
