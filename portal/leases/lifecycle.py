@@ -440,10 +440,14 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
     """Give an active lease more time, or raise Invalid or Conflict saying why not.
 
     The whole time may not pass the flavor's longest, and nothing may come behind it on its slots: no booking,
-    no maintenance. The refusal says until when it could run (``latest_end``).
+    no maintenance. The refusal says until when it could run (``latest_end``). All parts of a gang are extended
+    together; what was grown is not, it ends with the lease it belongs to.
     """
-    (locked,) = lock_leases([lease.pk])
-    if locked.state != LeaseState.ACTIVE or locked.not_after <= now:
+    together = lock_leases(parts.gang_ids(lease))
+    locked = next(one for one in together if one.pk == lease.pk)
+    if locked.is_extra:
+        raise Conflict(_("This one was grown while devices idled: it ends with the first one at the latest."))
+    if any(one.state != LeaseState.ACTIVE or one.not_after <= now for one in together):
         raise Conflict(_("Only a lease that is active can be extended."))
     if extra_s < 1:
         raise Invalid(fields={"extra_s": _("Ask for at least one second more.")})
@@ -458,17 +462,19 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
             }
         )
     until = locked.not_after + timedelta(seconds=extra_s)
-    block = next_blocks([locked.pk], now=now).get(locked.pk)
+    ids = [one.pk for one in together]
+    block = min(next_blocks(ids, now=now).values(), key=lambda found: found.at, default=None)
     if block is not None and until > block.at:
         raise Conflict(_cannot_extend(locked, block), latest_end=max(block.at, locked.not_after).isoformat())
-    Lease.objects.filter(pk=locked.pk).update(not_after=until, warned_at=None)
-    reached = hold_until([locked.pk], until)
+    Lease.objects.filter(pk__in=ids).update(not_after=until, warned_at=None)
+    reached = hold_until(ids, until)
     if reached is not None and reached < until:  # booked since we looked; the transaction is undone
         block = Block("booking", reached)
         raise Conflict(_cannot_extend(locked, block), latest_end=reached.isoformat())
-    locked.not_after, locked.warned_at = until, None
-    raise_revision([locked.node_id])
-    announce([locked], at=now)
+    for one in together:
+        one.not_after, one.warned_at = until, None
+    raise_revision([one.node_id for one in together])
+    announce(together, at=now)
     record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
     return locked
 
@@ -494,7 +500,7 @@ def warn_due(*, now: datetime) -> int:
     if due:
         Lease.objects.filter(pk__in=[ls.pk for ls in due]).update(warned_at=now)
         announce(due, at=now)
-    for lease in due:
+    for lease in [ls for ls in due if ls.part == 0]:  # the others end with it: one word is enough
         notify(
             [lease.user], "lease.ends_soon", target=lease.uid, at=now, not_after=lease.not_after.isoformat()
         )

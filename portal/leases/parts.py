@@ -53,6 +53,18 @@ def others_of(leases: Sequence[Lease]) -> list[Lease]:
     )
 
 
+def gang_ids(lease: Lease) -> list[int]:
+    """Return the ids of all wanted parts of the gang that a lease belongs to, its own alone where it is none."""
+    if lease.request.nodes == 1 or lease.is_extra:
+        return [lease.pk]
+    rows = fetch(
+        "SELECT id FROM leases_lease WHERE request_id = %s AND generation = %s AND NOT is_extra"  # noqa: S608
+        f" AND state IN {_WANTED} ORDER BY id",
+        [lease.request_id, lease.generation],
+    )
+    return sorted({lease.pk, *(pk for (pk,) in rows)})
+
+
 def gang_parts_of(leases: Sequence[Lease]) -> list[Lease]:
     """Return the other wanted parts of the gangs that these leases belong to, locked as by ``others_of``."""
     gangs = [ls for ls in leases if ls.request.nodes != 1 and not ls.is_extra]

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 
 from portal.catalog import pricing
 from portal.common.errors import BerthError
+from portal.leases.ahead import Block, block_sentence, latest_end
 from portal.leases.models import Lease, Placement
 from portal.leases.selectors import (
     gang_environment,
@@ -32,7 +33,8 @@ from portal.web.leases_timeline import request_steps
 from portal.web.slice_metrics import silent_lease_text
 
 EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
-RELEASABLE = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+LEAST_EXTRA_S = 60
+RELEASABLE = (LeaseState.BOOKED, LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 OVER = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED)
 
 
@@ -61,6 +63,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     is_over = lease.state in OVER
     all_parts = together(lease)
     may_manage = may_manage_lease(rights, lease)
+    latest = latest_end(lease, now=now)
     context: dict[str, Any] = {
         "lease": lease,
         "row": row,
@@ -73,7 +76,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "is_over": is_over,
         "receipt": receipt_of(lease) if is_over else None,
         "steps": request_steps(lease.request, [lease], starts_at=None),
-        "extensions": extensions(lease, now=now) if may_manage else [],
+        "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
+        "block_text": block_sentence(latest) if latest and latest.why != "flavor" else "",
         "may_extend": may_manage and lease.state == LeaseState.ACTIVE,
         "may_release": may_manage and lease.state in RELEASABLE,
         "longest": span(lease.flavor.max_duration_s),
@@ -84,12 +88,17 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     return render(request, "web/lease_detail.html", context)
 
 
-def extensions(lease: Lease, *, now: datetime) -> list[Extension]:
-    """Return the usual extensions that keep the lease within its flavor's longest time, priced."""
-    if lease.state != LeaseState.ACTIVE or lease.activated_at is None or lease.not_after <= now:
+def extensions(lease: Lease, *, now: datetime, latest: Block | None) -> list[Extension]:
+    """Return the usual extensions that fit before what comes behind, and up to there, priced.
+
+    That is the flavor's longest time, a booking of its place or maintenance of its node.
+    """
+    if lease.state != LeaseState.ACTIVE or latest is None or lease.not_after <= now:
         return []
-    used_s = int((lease.not_after - lease.activated_at).total_seconds())
-    fitting = [extra for extra in EXTENSIONS_S if used_s + extra <= lease.flavor.max_duration_s]
+    most_s = int((latest.at - lease.not_after).total_seconds())
+    fitting = [extra for extra in EXTENSIONS_S if extra <= most_s]
+    if latest.why != "flavor" and most_s >= LEAST_EXTRA_S and most_s not in fitting:
+        fitting = sorted([*fitting, most_s])
     return [_extension(lease, extra) for extra in fitting]
 
 

@@ -177,6 +177,22 @@ def test_time_that_is_up_ends_all_parts_at_that_instant(wide: World) -> None:
     assert {ls.ended_at for ls in parts_of(request)} == {wide.now + timedelta(seconds=3600)}
 
 
+def test_extending_one_part_extends_all(wide: World) -> None:
+    request, (_first, second) = running(wide)
+
+    lifecycle.extend_lease(lease=second, actor=wide.user("alice"), extra_s=1800, now=wide.now)
+
+    assert {ls.not_after for ls in parts_of(request)} == {wide.now + timedelta(seconds=5400)}
+
+
+def test_the_holder_of_a_gang_is_warned_once(wide: World) -> None:
+    running(wide)
+
+    lifecycle.warn_due(now=wide.now + timedelta(seconds=3100))
+
+    assert [n.kind for n in wide.user("alice").notifications.all()] == ["lease.ends_soon"]
+
+
 def test_more_nodes_than_there_are_is_refused_with_how_many_could(wide: World) -> None:
     with pytest.raises(Impossible) as refused:
         wide.submit("alice", "h100", nodes=3, count=2)

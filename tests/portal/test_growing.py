@@ -92,6 +92,17 @@ def test_the_request_is_fulfilled_when_base_and_extras_are_clean(world: World, b
     assert LeaseRequest.objects.get(pk=base.request_id).state == "fulfilled"
 
 
+def test_what_was_grown_is_not_extended_by_itself(world: World, base: Lease) -> None:
+    grown = world.turn()
+    world.ready(*grown)
+
+    with pytest.raises(Conflict):
+        lifecycle.extend_lease(lease=grown[0], actor=world.user("alice"), extra_s=600, now=world.now)
+
+    lifecycle.extend_lease(lease=base, actor=world.user("alice"), extra_s=600, now=world.now)
+    assert {ls.not_after for ls in extras(base)} == {base.not_after}
+
+
 def test_giving_one_back_leaves_the_others_and_the_request(world: World, base: Lease) -> None:
     grown = world.turn()
     world.ready(*grown)
