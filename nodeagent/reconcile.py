@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver
 from nodeagent.goals import newest, require_current, why_ended
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
+from nodeagent.notices import notice_path, take_down
 from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.steps import Outcome, Refusal, Step, find, read_partitions
@@ -56,6 +58,7 @@ class Reconciler:
         self.ledger = Ledger(journal, driver.boot_id(), driver.version)
         self.works = self.ledger.works
         self.power = PowerMind(driver)
+        self._notices = journal.path.parent / "notices"
         self._unwritten: Desired | None = None
         self._rewrite_at = 0
         self._reported: dict[int, tuple[Key, ...]] = {}
@@ -79,9 +82,9 @@ class Reconciler:
         ended = [work for key, work in self.works.items() if key not in wanted and work.phase in HELD]
         for work in ended:
             self._drain(work, why_ended(work, wanted), now)
-        moved = [
-            self.works[key] for key in wanted if key in self.works and self._moved(key, wanted[key], now)
-        ]
+        known = [key for key in wanted if key in self.works]
+        moved = [self.works[key] for key in known if self._moved(key, wanted[key], now)]
+        moved += [self.works[key] for key in known if self._heard(key, wanted[key], now)]
         fresh = [new_work(lease, now) for key, lease in wanted.items() if key not in self.works]
         for work in fresh:
             self._check_places(work)
@@ -103,6 +106,18 @@ class Reconciler:
             return False
         work.deadline, work.taken_at = deadline, now
         return True
+
+    def _heard(self, key: Key, wanted: DesiredLease, now: int) -> bool:
+        """Take over what the holder should know; a notice that is withdrawn is taken down at once."""
+        work = self.works[key]
+        if work.phase not in HELD or not work.hear(wanted.notice, now):
+            return False
+        if not work.told_why:
+            take_down(self._notice_of(work))
+        return True
+
+    def _notice_of(self, work: Work) -> Path:
+        return notice_path(self._notices, work.lease)
 
     def _check_places(self, work: Work) -> None:
         """Mark places where something already stands that is not ours: it will never be taken over."""
@@ -166,6 +181,10 @@ class Reconciler:
             if work.phase == DRAINING and not place.is_cleared and place.retry_at <= now:
                 kill = work.drain_at is None or now >= work.drain_at + work.grace_s * NS
                 return Step("clear", device, work, place, kill=kill, spared=self._held(device, place))
+        for work, place in self._on.get(device, ()):
+            if work.phase == READY and work.told_why and place.is_made and not place.is_told:
+                in_s = (work.told_at - now) / NS
+                return Step("tell", device, work, place, notice=self._notice_of(work), in_s=in_s)
         if not self.power.is_ready:
             return None
         for work, place in self._on.get(device, ()):
@@ -204,7 +223,7 @@ class Reconciler:
         device, mig = place.slot.device, place.slot.mode == "mig"
         if self.mig[device] is not None and self.mig[device] != mig:
             return Step("mode", device, work, place, enabled=mig)
-        return Step("make", device, work, place)
+        return Step("make", device, work, place, notice=self._notice_of(work))
 
     def _obstacle(self, work: Work, place: Place) -> Refusal | bool:
         """Return a refusal when a place is taken for good, True when it will become free, else False."""
@@ -225,7 +244,11 @@ class Reconciler:
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
-        if outcome.refusal is None:
+        if step.kind == "tell":
+            step.place.is_told = True  # once: a file and a signal are a courtesy, the end comes anyway
+            if outcome.refusal is not None:
+                log.warning("lease %s could not be told: %s", step.work.lease, outcome.refusal.detail)
+        elif outcome.refusal is None:
             self._settle_done(step, outcome, now)
         elif step.kind == "clear":
             self._settle_uncleared(step, outcome.refusal, now)
@@ -397,6 +420,8 @@ class Reconciler:
         for work in list(works):
             if work.phase == GONE and work.key not in self._wanted:
                 self.ledger.forget(work.key)
+                if work.told_why:
+                    take_down(self._notice_of(work))
 
     def _fail(self, work: Work, refusal: Refusal, now: int) -> None:
         if work.phase in (PREPARING, READY):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
+from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
@@ -18,18 +21,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Make or clear one place, or switch MIG mode for it (``enabled``); ``kill`` ends processes.
+    """Make or clear one place, switch MIG mode for it (``enabled``), or tell its holder; ``kill`` ends processes.
 
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
+    ``notice`` is the file that its holder reads notices from, ``in_s`` when what it is told will be.
     """
 
-    kind: Literal["make", "clear", "mode"]
+    kind: Literal["make", "clear", "mode", "tell"]
     device: str
     work: Work
     place: Place
     enabled: bool = False
     kill: bool = False
     spared: frozenset[str] = frozenset()
+    notice: Path | None = None
+    in_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,16 @@ def _make(driver: Driver, step: Step) -> SlotAccess:
     fact = found or driver.create(step.device, place.shape, place.slot.start, work.owner(place))
     driver.attach(fact.uuid, Tenant(work.lease, work.load_pattern))
     way = driver.access(fact.uuid)
-    return SlotAccess(step.device, place.slot.start, fact.uuid, way.env, way.nodes)
+    env = way.env if step.notice is None else {**way.env, notices.VARIABLE: str(step.notice)}
+    return SlotAccess(step.device, place.slot.start, fact.uuid, env, way.nodes)
+
+
+def _tell(driver: Driver, step: Step) -> None:
+    work = step.work
+    if step.notice is not None:
+        ends_at = datetime.now(UTC) + timedelta(seconds=max(0.0, step.in_s))
+        notices.put_up(step.notice, lease=work.lease, why=work.told_why, ends_at=ends_at)
+    driver.tell(step.place.partition, work.told_why)
 
 
 def _clear(driver: Driver, step: Step) -> None:
@@ -134,4 +149,4 @@ def _switch(driver: Driver, step: Step) -> None:
         raise NvmlLikeError(status, "the MIG mode did not change")
 
 
-_ACTIONS = {"make": _make, "clear": _clear, "mode": _switch}
+_ACTIONS = {"make": _make, "clear": _clear, "mode": _switch, "tell": _tell}

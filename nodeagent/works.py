@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from nodeagent.drivers.base import Shape
-from nodeagent.protocol.messages import DesiredLease, DesiredSlot, LeaseReport, SlotAccess
+from nodeagent.protocol.messages import DesiredLease, DesiredSlot, LeaseReport, Notice, SlotAccess
 
 PREPARING: Final = "preparing"
 READY: Final = "ready"
@@ -32,6 +32,7 @@ class Place:
     is_made: bool = False
     is_cleared: bool = False
     is_ours: bool = True
+    is_told: bool = False
     tries: int = 0
     retry_at: int = 0
 
@@ -80,6 +81,8 @@ class Work:
     reason: str = ""
     is_clock_lost: bool = False
     is_acked: bool = False
+    told_why: str = ""
+    told_at: int = 0
 
     @property
     def key(self) -> Key:
@@ -120,6 +123,17 @@ class Work:
         for place in self.places:
             place.tries = place.retry_at = 0
 
+    def hear(self, notice: Notice | None, now: int) -> bool:
+        """Take over what the holder should know; says whether that is news."""
+        why = "" if notice is None else notice.why
+        if why == self.told_why:
+            return False
+        self.told_why = why
+        self.told_at = 0 if notice is None else now + notice.in_s * NS
+        for place in self.places:
+            place.is_told = False
+        return True
+
     def stop_clock(self, now: int) -> None:
         """Fix the time between ready and now, once."""
         if self.active_ms is None and not self.is_clock_lost:
@@ -141,7 +155,7 @@ class Work:
 
     def record(self) -> dict[str, Any]:
         """Return its line for the journal."""
-        row = {name: getattr(self, name) for name in _PLAIN}
+        row = {name: getattr(self, name) for name in (*_PLAIN, *_ADDED)}
         row["places"] = [_place_record(place) for place in self.places]
         return {"op": "work", **row}
 
@@ -162,11 +176,12 @@ _PLAIN = (
     "reason",
     "is_clock_lost",
 )
+_ADDED = ("told_why", "told_at")  # not in journals of an earlier version
 
 
 def new_work(wanted: DesiredLease, now: int) -> Work:
     """Return fresh work for a desired lease; its end is counted from now."""
-    return Work(
+    work = Work(
         lease=wanted.lease,
         generation=wanted.generation,
         places=[Place(slot, number) for number, slot in enumerate(wanted.slots)],
@@ -175,11 +190,14 @@ def new_work(wanted: DesiredLease, now: int) -> Work:
         grace_s=wanted.grace_s,
         load_pattern=wanted.load_pattern,
     )
+    work.hear(wanted.notice, now)
+    return work
 
 
 def work_from_record(row: dict[str, Any]) -> Work:
     """Return the work of a journal line."""
-    return Work(**{name: row[name] for name in _PLAIN}, places=_places(row["places"]))
+    added = {name: row[name] for name in _ADDED if name in row}
+    return Work(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
 
 
 def _place_record(place: Place) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
-from portal.leases import bookings, lifecycle, maintenance
-from portal.leases.selectors import queue
+from portal.leases import bookings, lifecycle, maintenance, preempting, reservations
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import cycle, dispatch, forecasts, learning, usage
+from scheduler import cycle, dispatch, forecasts, learning, power, usage
 
 
 @app.task
@@ -26,6 +25,8 @@ def tick() -> None:
     maintenance.heed_windows(now=now)
     for due in (
         lifecycle.expire_due,
+        preempting.spare_idle,
+        preempting.preempt_due,
         lifecycle.end_left_behind,
         lifecycle.warn_due,
         bookings.start_booked,
@@ -34,8 +35,9 @@ def tick() -> None:
         lifecycle.interrupt_lost,
     ):
         with_retries(lambda due=due: due(now=now))  # type: ignore[misc]
-    if queue().exists():
+    if cycle.is_due(now=now):
         cycle.run()
+    with_retries(lambda: power.settle(now=now))
     cycle.publish_snapshot(now=now)
 
 
@@ -50,6 +52,12 @@ def sweep_outbox() -> None:
 def meter() -> None:
     """Turn lease events into usage records."""
     metering.meter_all(now=db_now())
+
+
+@app.task
+def book_series() -> None:
+    """Ask for the times of recurring reservations that have come into sight."""
+    reservations.make_occurrences(now=db_now())
 
 
 @app.task

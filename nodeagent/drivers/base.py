@@ -74,7 +74,7 @@ class Reading:
 
 
 class Driver(Protocol):
-    """Nine verbs, three that sharing needs (``set_mig_mode``, ``attach``, ``detach``), two for energy.
+    """Nine verbs, three that sharing needs (``set_mig_mode``, ``attach``, ``detach``), ``tell``, two for energy.
 
     Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
     version cannot do it at all. Calls may block when ``is_blocking``; calls for different devices
@@ -142,6 +142,10 @@ class Driver(Protocol):
 
     def detach(self, partition: str, *, kill: bool) -> None:
         """Ask the tenant's processes to stop, or end them; safe to repeat and on what is gone."""
+        ...
+
+    def tell(self, partition: str, why: str) -> None:
+        """Let the tenant's processes know, if they listen, that they must end soon; safe to repeat."""
         ...
 
     def power(self) -> str:

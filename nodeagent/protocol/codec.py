@@ -215,12 +215,19 @@ def _read_object(cls: type) -> Reader:
 
 def _writer(hint: Any) -> Writer | None:
     """Return how to write values of a type; None where JSON takes them as they are."""
+    if get_origin(hint) is types.UnionType:
+        (within,) = [arg for arg in get_args(hint) if arg is not type(None)]
+        return _write_optional(_writer(within))
     if get_origin(hint) is tuple:
         inner = _writer(get_args(hint)[0])
         return list if inner is None else (lambda values: [inner(value) for value in values])
     if is_dataclass(hint):
         return _write_object(cast(type, hint))
     return None
+
+
+def _write_optional(inner: Writer | None) -> Writer | None:
+    return None if inner is None else (lambda value: None if value is None else inner(value))
 
 
 def _default(field: Field[Any]) -> Any:

@@ -9,6 +9,7 @@ T = TypeVar("T")
 MODES: Final = ("exclusive", "mig", "mps", "memlimit", "timeslice")
 PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
 SEVERITIES: Final = ("info", "warning", "critical")
+WHYS: Final = ("reclaim", "priority", "elastic")
 POWERS: Final = ("awake", "asleep")
 POWER_STATES: Final = ("", *POWERS, "unsupported")
 
@@ -25,6 +26,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "LeaseReport.phase": PHASES,
     "HealthFact.severity": SEVERITIES,
     "Desired.power": POWERS,
+    "Notice.why": WHYS,
     "Report.power": POWER_STATES,
 }
 
@@ -53,6 +55,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "sample_s": (1, 3600),
     "remaining_s": (0, _YEARS_10),
     "grace_s": (0, 86_400),
+    "in_s": (0, 86_400),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {

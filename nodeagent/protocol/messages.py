@@ -123,8 +123,23 @@ class DesiredSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """A lease must go before its time, in ``in_s`` seconds from when the frame was made.
+
+    ``why``: reclaim, priority or elastic (docs/preemption.md).
+    """
+
+    why: str
+    in_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredLease:
-    """A lease that must exist on the node. ``remaining_s`` counts from when the frame was made."""
+    """A lease that must exist on the node. ``remaining_s`` counts from when the frame was made.
+
+    ``notice`` is what its holder should know; sent only to agents whose reports name their own power state:
+    older ones refuse the field.
+    """
 
     lease: str
     generation: int
@@ -134,6 +149,7 @@ class DesiredLease:
     grace_s: int
     slots: tuple[DesiredSlot, ...]
     load_pattern: str = ""
+    notice: Notice | None = None
 
 
 @dataclass(frozen=True, slots=True)

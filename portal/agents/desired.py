@@ -7,14 +7,15 @@ from datetime import datetime
 
 from django.conf import settings
 
-from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
+from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Notice
 from portal.common.rows import Row, fetch
+from portal.leases.preempting import why_told
 from portal.leases.states import WANTED_ON_NODE, LeaseState
 
 # Read on every change of a node: plain rows, as far as they are needed.
 LEASES = (
     "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
-    " r.remaining_s, t.slug, u.username"
+    " r.remaining_s, t.slug, u.username, l.preempt_at, l.is_extra, l.is_preemptible"
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
     " JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id"
     f" WHERE l.node_id = %s AND l.state IN ({', '.join(repr(str(state)) for state in WANTED_ON_NODE)})"
@@ -35,8 +36,11 @@ def desired_state(node_id: int, *, now: datetime) -> Desired:
 
     The revision is read before the leases, so that it can only be older than what is sent.
     """
-    ((name, epoch, revision),) = fetch(
-        "SELECT name, epoch, desired_revision FROM fleet_node WHERE id = %s", [node_id]
+    ((name, epoch, revision, may_sleep, takes_notice),) = fetch(
+        "SELECT name, epoch, desired_revision, power_desired = 'asleep' AND power_state IN ('awake', 'asleep'),"
+        " power_state <> ''"
+        " FROM fleet_node WHERE id = %s",
+        [node_id],
     )
     rows = fetch(LEASES, [node_id])
     slots = _slots([row[0] for row in rows])
@@ -44,7 +48,10 @@ def desired_state(node_id: int, *, now: datetime) -> Desired:
         node=name,
         epoch=epoch,
         revision=revision,
-        leases=tuple(_lease(row, tuple(slots[row[0]]), now) for row in rows if slots[row[0]]),
+        leases=tuple(
+            _lease(row, tuple(slots[row[0]]), now, takes_notice=takes_notice) for row in rows if slots[row[0]]
+        ),
+        power="asleep" if may_sleep and not rows else "awake",
     )
 
 
@@ -56,10 +63,18 @@ def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
     return slots
 
 
-def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime) -> DesiredLease:
-    _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user = row
-    if state != LeaseState.PREPARING:
-        remaining_s = max(0, int((not_after - now).total_seconds()))
+def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, *, takes_notice: bool) -> DesiredLease:
+    _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user, *told = row
+    preempt_at, is_extra, is_preemptible = told
+    left_s = max(0, int((not_after - now).total_seconds()))
+    # Before it is active it is held for its time and a margin; what was cut short or grown for less than its time.
+    remaining_s = min(remaining_s, left_s) if state == LeaseState.PREPARING else left_s
+    notice = None
+    if preempt_at is not None:
+        in_s = max(0, int((preempt_at - now).total_seconds()))
+        remaining_s = min(remaining_s, in_s)
+        if takes_notice:
+            notice = Notice(why_told(is_extra=is_extra, is_preemptible=is_preemptible), in_s)
     return DesiredLease(
         lease=uid,
         generation=generation,
@@ -69,4 +84,5 @@ def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime) -> DesiredLe
         grace_s=settings.LEASE_GRACE_S,
         slots=slots,
         load_pattern=load_pattern,
+        notice=notice,
     )

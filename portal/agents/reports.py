@@ -13,6 +13,7 @@ from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
 from portal.common.rows import Rows, execute, fetch
 from portal.fleet.models import Node
+from portal.fleet.power import see_power
 from portal.fleet.services import see_health, see_partitions
 from portal.leases import lifecycle
 from portal.leases.models import Lease
@@ -45,6 +46,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
     see_partitions(node, report.partitions, now=now)
     see_health(node, report.health, now=now)
+    see_power(node, report.power, report.power_note, now=now)
     execute(
         "UPDATE fleet_node SET observed_revision = least(%s, desired_revision), last_seq = %s, boot_id = %s,"
         " last_seen_at = %s WHERE id = %s",
@@ -147,7 +149,14 @@ def _store_clocks(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
 
 
 def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
-    if lease.state == LeaseState.ACTIVE and (entry.reason == "expired" or lease.not_after - now <= NEAR_END):
+    told = lease.preempt_at
+    if lease.state == LeaseState.ACTIVE and told is not None and told - now <= NEAR_END:
+        lifecycle.end_leases(
+            [lease], reason=EndReason.PREEMPTED, at=max(min(now, told), lease.activated_at or told)
+        )
+    elif lease.state == LeaseState.ACTIVE and (
+        entry.reason == "expired" or lease.not_after - now <= NEAR_END
+    ):
         lifecycle.end_leases([lease], reason=EndReason.EXPIRED, at=min(now, lease.not_after))
     else:
         why = entry.detail or entry.reason or "the node ended it"

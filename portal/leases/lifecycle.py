@@ -358,6 +358,7 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
     done: list[LeaseRequest] = []
     again: list[LeaseRequest] = []
     broken: list[LeaseRequest] = []
+    was_preempted: dict[int, bool] = {}
     for outcome in parts.outcomes(gone):
         request = outcome.request
         if request.state != RequestState.GRANTED:
@@ -366,15 +367,20 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             done.append(request)
             continue
         request.remaining_s = outcome.left_s
-        (again if request.attempts < MAX_ATTEMPTS else broken).append(request)
+        was_preempted[request.pk] = outcome.end_reason == EndReason.PREEMPTED
+        is_broken = outcome.end_reason == EndReason.FAULT and (
+            request.attempts - request.evictions >= MAX_ATTEMPTS
+        )
+        (broken if is_broken else again).append(request)
     move_requests(done, RequestState.FULFILLED, at=at)
     for request in again:
         move_requests(
             [request],
             RequestState.QUEUED,
             at=at,
-            reason="the lease was lost",
+            reason="the lease was preempted" if was_preempted[request.pk] else "the lease was lost",
             remaining_s=request.remaining_s,
+            evictions=request.evictions + was_preempted[request.pk],
             attempts=request.attempts + 1,  # changes only under the lock of the request's last live lease
         )
     move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")

@@ -50,10 +50,18 @@ def keep_places(snapshot: Snapshot, policy: Policy) -> Kept:
     owed = [claim for claim in snapshot.queue if claim.is_owed or claim.id in told]
     if not owed:
         return Kept(snapshot, spared=_spared(told, set(), snapshot))
+    # The oldest promise first: who is freed for one must not start another, who may count on somebody else.
+    owed.sort(key=lambda claim: _since(told.get(claim.id, ()), snapshot.taken_at))
     keeper = _Keeper(snapshot, policy, told)
     for claim in owed:
         keeper.serve(claim)
     return keeper.result()
+
+
+def _since(told: Iterable[Running], now: datetime) -> tuple[bool, datetime]:
+    """When the first of them must be gone; those of whom all are gone come before."""
+    ends = [one.preempt_at for one in told if one.preempt_at is not None]
+    return (True, min(ends)) if ends else (False, now)
 
 
 def with_used(quotas: Iterable[TeamQuota], budget: Budget) -> tuple[TeamQuota, ...]:

@@ -32,6 +32,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 from portal.teams.services import add_member, create_team
 from scheduler import commit, snapshot
+from scheduler.commit_preemptions import preemptions
 from scheduler.engine.plan import plan
 
 PASSWORD = "berth-demo"
@@ -160,6 +161,7 @@ class World:
         decided = plan(seen, policy)
         made = commit.grants(decided.grants, policy_version=policy.version, now=now, snapshot=seen)
         made += commit.growth(decided.growth, policy_version=policy.version, now=now, snapshot=seen)
+        preemptions(decided, policy, now=now)
         commit.impossible(decided.waits, now=now)
         commit.waits([wait for wait in decided.waits if not wait.is_impossible])
         return made

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import pynvml
 
+from nodeagent import notices
 from nodeagent.drivers.base import (
     Access,
     Offer,
@@ -21,6 +23,8 @@ from nodeagent.drivers.nvml.facts import ask, device_fact, health_of, instance_f
 from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.topology import seats
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact
+
+log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 
@@ -129,6 +133,11 @@ class NvmlDriver:
 
     def detach(self, partition: str, *, kill: bool) -> None:
         """Nothing to stop: this version ends no processes, it waits until the card lists none."""
+
+    def tell(self, partition: str, why: str) -> None:
+        """Signal the processes on a card that listen for it."""
+        called = notices.call(process.pid for process in self.processes(partition))
+        log.info("told %d process(es) on %s that their lease ends (%s)", len(called), partition, why)
 
     def power(self) -> str:
         """Return whether the cards stand at their lowest power limit."""

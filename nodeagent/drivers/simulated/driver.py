@@ -1,4 +1,4 @@
-"""The simulated driver: fourteen verbs over simulated cards, kept in a file of the state folder."""
+"""The simulated driver: fifteen verbs over simulated cards, kept in a file of the state folder."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class SimulatedDriver:
         self._boot_id = boot_id
         self._cards = {fact.uuid: self._new_card(fact) for fact in devices}
         self._where: dict[str, str] = {}
+        self.told: dict[str, str] = {}
         self._is_asleep = False
         self._energy_mj = dict.fromkeys(self._cards, 0.0)
         self._energy_at: int | None = None
@@ -188,6 +189,12 @@ class SimulatedDriver:
             return
         del card.tenants[partition]
         self._file.append({"op": "out", "partition": partition})
+
+    def tell(self, partition: str, why: str) -> None:
+        """Note that the tenant was told; its processes are not real ones, so nothing is signalled."""
+        card = self._owner(partition)
+        if card is not None and partition in card.tenants:
+            self.told[partition] = why
 
     def power(self) -> str:
         """Return whether the simulated host sleeps."""

@@ -1,0 +1,69 @@
+"""What a lease's holder should know before it ends: a file per lease, named in its environment, and a signal.
+
+``BERTH_NOTICE`` names a file that does not exist until there is something to say. It then holds one JSON object:
+lease, why, ends_at (ISO 8601, by this host's clock). Processes that listen for SIGUSR1 get that signal; others
+are left alone, because it would end them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+VARIABLE: Final = "BERTH_NOTICE"
+CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
+
+
+def notice_path(folder: Path, lease: str) -> Path:
+    """Return the file for a lease's notice; a name that could lead elsewhere is made harmless."""
+    return folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', lease)}.json"
+
+
+def put_up(path: Path, *, lease: str, why: str, ends_at: datetime) -> None:
+    """Write a notice in one piece; raises OSError when the disk refuses."""
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    body = {"lease": lease, "why": why, "ends_at": ends_at.isoformat(timespec="seconds")}
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(body) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def take_down(path: Path) -> None:
+    """Remove a notice; none there, or a disk that refuses, is no harm."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as no:
+        log.warning("cannot remove %s: %s", path, no)
+
+
+def call(pids: Iterable[int], proc: Path = Path("/proc")) -> list[int]:
+    """Send SIGUSR1 to those of the processes that handle it; returns which."""
+    called = []
+    for pid in pids:
+        if not listens(pid, proc):
+            continue
+        try:
+            os.kill(pid, signal.SIGUSR1)
+        except OSError as no:
+            log.warning("cannot signal process %d: %s", pid, no)
+            continue
+        called.append(pid)
+    return called
+
+
+def listens(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Say whether a process has a handler for SIGUSR1; unknown is no."""
+    try:
+        found = CAUGHT.search((proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return False
+    return found is not None and bool(int(found[1], 16) >> (signal.SIGUSR1 - 1) & 1)

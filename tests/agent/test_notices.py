@@ -1,0 +1,149 @@
+"""Who must go before their time is told where the work can see it: a file, and a signal to those that listen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nodeagent.notices import VARIABLE, call, listens, notice_path, put_up
+from nodeagent.protocol.codec import ProtocolError, decode, encode
+from nodeagent.protocol.messages import Desired, DesiredLease, Notice
+from tests.agent.builder import SimulatedNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> SimulatedNode:
+    return SimulatedNode(tmp_path)
+
+
+def lease(node: SimulatedNode, **more: object) -> DesiredLease:
+    return DesiredLease("lse-1", 1, "vision", "bob", 3600, 20, (node.whole(),), **more)  # type: ignore[arg-type]
+
+
+def notice_file(node: SimulatedNode) -> Path:
+    (report,) = node.reports().values()
+    return Path(report.access[0].env[VARIABLE])
+
+
+def test_the_environment_names_a_file_that_is_not_there_until_there_is_something_to_say(
+    node: SimulatedNode,
+) -> None:
+    node.desire(lease(node))
+
+    assert not notice_file(node).exists()
+
+
+def test_a_notice_is_written_the_holder_told_and_the_end_moved(node: SimulatedNode) -> None:
+    node.desire(lease(node))
+    node.desire(replace(lease(node), remaining_s=125, notice=Notice("reclaim", 120)))
+
+    told = json.loads(notice_file(node).read_text())
+    assert (told["lease"], told["why"]) == ("lse-1", "reclaim")
+    assert datetime.fromisoformat(told["ends_at"]).tzinfo == UTC
+    assert list(node.driver.told.values()) == ["reclaim"]
+    node.pass_time(126)
+    assert node.phases() == {"lse-1": "gone"}
+
+
+def test_a_notice_is_given_once_and_taken_down_when_the_lease_is_spared(node: SimulatedNode) -> None:
+    node.desire(lease(node))
+    file = notice_file(node)
+    told = replace(lease(node), remaining_s=125, notice=Notice("priority", 120))
+    node.desire(told)
+    node.driver.told.clear()
+    file.write_text("as it was")
+    node.desire(told)
+    assert (file.read_text(), node.driver.told) == ("as it was", {})
+
+    node.desire(lease(node))
+
+    assert not file.exists()
+    node.pass_time(200)
+    assert node.phases() == {"lse-1": "ready"}
+
+
+def test_a_restart_of_the_agent_keeps_what_was_told(node: SimulatedNode) -> None:
+    node.desire(lease(node))
+    node.desire(replace(lease(node), remaining_s=125, notice=Notice("elastic", 120)))
+    node.start().work()
+
+    assert list(node.driver.told.values()) == ["elastic"]
+    node.pass_time(126)
+    assert node.phases() == {"lse-1": "gone"}
+
+
+def test_a_journal_of_an_earlier_version_is_read(node: SimulatedNode) -> None:
+    node.desire(lease(node))
+    journal = node.state / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        line.pop("told_why", None)
+        line.pop("told_at", None)
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    assert node.start().phases() == {"lse-1": "ready"}
+
+
+def test_the_file_goes_with_the_lease(node: SimulatedNode) -> None:
+    node.desire(lease(node))
+    file = notice_file(node)
+    node.desire(replace(lease(node), remaining_s=125, notice=Notice("reclaim", 120)))
+    node.desire()
+    node.pass_time(30)
+    node.reports()
+    node.acknowledge()
+
+    assert not file.exists()
+
+
+def test_a_notice_travels_and_one_without_costs_no_field() -> None:
+    bare = DesiredLease("lse-1", 1, "vision", "bob", 60, 20, ())
+    told = replace(bare, notice=Notice("reclaim", 30))
+
+    assert decode(encode(Desired("gpu-01", 1, 1, (told,)))) == Desired("gpu-01", 1, 1, (told,))
+    assert "notice" not in encode(Desired("gpu-01", 1, 1, (bare,)))
+
+
+@pytest.mark.parametrize(
+    "notice", [{"why": "because", "in_s": 3}, {"why": "reclaim", "in_s": -1}, {"why": "reclaim"}, "soon"]
+)
+def test_a_notice_that_makes_no_sense_is_refused(notice: object) -> None:
+    frame = json.loads(encode(Desired("gpu-01", 1, 1, (DesiredLease("lse-1", 1, "v", "b", 60, 20, ()),))))
+    frame["leases"][0]["notice"] = notice
+
+    with pytest.raises(ProtocolError):
+        decode(json.dumps(frame))
+
+
+def test_only_processes_that_listen_are_signalled(tmp_path: Path) -> None:
+    mask = 1 << (signal.SIGUSR1 - 1)
+    for pid, caught in ((7, 0), (8, mask)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nSigCgt:\t{caught:016x}\n")
+
+    assert [listens(pid, tmp_path) for pid in (7, 8, 9)] == [False, True, False]
+
+
+def test_a_process_with_a_handler_hears_it() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: heard.append(number))
+    try:
+        assert call([os.getpid()]) == [os.getpid()]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert heard == [signal.SIGUSR1]
+
+
+def test_a_lease_name_leads_nowhere_else(tmp_path: Path) -> None:
+    path = notice_path(tmp_path / "notices", "../../etc/x")
+    put_up(path, lease="../../etc/x", why="reclaim", ends_at=datetime.now(UTC))
+
+    assert path.parent == tmp_path / "notices"
+    assert [file.name for file in (tmp_path / "notices").iterdir()] == [path.name]
