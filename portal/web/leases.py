@@ -78,7 +78,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "steps": request_steps(lease.request, [lease], starts_at=None),
         "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
         "block_text": block_sentence(latest) if latest and latest.why != "flavor" else "",
-        "may_extend": may_manage and lease.state == LeaseState.ACTIVE,
+        "may_extend": may_manage and lease.state == LeaseState.ACTIVE and not lease.is_extra,
         "may_release": may_manage and lease.state in RELEASABLE,
         "longest": span(lease.flavor.max_duration_s),
         "saving": _saving(lease, row),
@@ -107,7 +107,7 @@ def _extension(lease: Lease, extra_s: int) -> Extension:
     try:
         found = pricing.quote(
             lease.flavor,
-            count=lease.count,
+            count=_extended_units(lease),
             duration_s=extra_s,
             starts_at=lease.not_after,
             price_milli=lease.price_milli,
@@ -122,6 +122,12 @@ def _extension(lease: Lease, extra_s: int) -> Extension:
         price=price,
         currency=lease.request.currency,
     )
+
+
+def _extended_units(lease: Lease) -> int:
+    """Return how many units an extension pays for: all parts of a gang are extended together."""
+    asked = lease.request
+    return lease.count if asked.nodes == 1 else asked.count * max(asked.nodes, 1)
 
 
 def _saving(lease: Lease, row: LeaseRow) -> Decimal | None:
