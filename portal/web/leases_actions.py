@@ -11,6 +11,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.leases.lifecycle import extend_lease, release_lease
 from portal.leases.models import Lease
 from portal.leases.selectors import may_manage_lease, visible_lease
+from portal.leases.states import LeaseState
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
 from portal.web.requests_forms import ExtendForm
@@ -41,13 +42,17 @@ def extend(request: HttpRequest, uid: str) -> HttpResponse:
 
 @require_POST
 def release(request: HttpRequest, uid: str) -> HttpResponse:
-    """End a lease early. Safe to repeat."""
+    """End a lease early, or give up a booking. Safe to repeat."""
     lease = _managed(request, uid)
+    is_booking = lease.state == LeaseState.BOOKED
     try:
         release_lease(lease=lease, actor=person(request), now=db_now())
     except Conflict as error:
         return refused(request, error, "web:lease", uid)
-    return done(request, _("Released. The money clock has stopped."), "web:lease", uid)
+    said = _("Released. The money clock has stopped.")
+    if is_booking:
+        said = _("The booking is given up. Nothing is billed.")
+    return done(request, said, "web:lease", uid)
 
 
 def _managed(request: HttpRequest, uid: str) -> Lease:

@@ -58,6 +58,7 @@ KNOWN_REASONS = (
     gettext_noop("the node of another part has not been heard"),
     gettext_noop("the node is back"),
     gettext_noop("the lease was lost"),
+    gettext_noop("the booking could not be kept"),
     gettext_noop("it failed five times; an operator was told"),
     gettext_noop("the node ended it"),
 )
@@ -101,7 +102,12 @@ def request_ahead(request: LeaseRequest, starts_at: datetime | None) -> list[Ste
 def lease_ahead(lease: Lease) -> list[Step]:
     """Return the steps a live lease still has before it."""
     clean = Step(_("Cleaned; the receipt is ready"), icon="receipt", todo=True)
-    if lease.state in (L.BOOKED, L.PREPARING):
+    if lease.state == L.BOOKED:
+        return [
+            Step(_("Begins, and the node makes the slice"), lease.starts_at, icon="calendar", todo=True),
+            clean,
+        ]
+    if lease.state == L.PREPARING:
         return [Step(_("Active: the clock starts"), icon="activity", todo=True), clean]
     if lease.state in (L.ACTIVE, L.INTERRUPTED):
         return [Step(_("Ends by itself"), lease.not_after, icon="hourglass", todo=True), clean]

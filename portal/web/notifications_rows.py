@@ -9,7 +9,9 @@ from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
+from portal.leases.ahead import clock
 from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
 
@@ -67,6 +69,8 @@ def target_url(target: str) -> str:
         return reverse("web:request", args=[target])
     if target.startswith("lse-"):
         return reverse("web:lease", args=[target])
+    if target.startswith("rsv-"):
+        return reverse("web:reservation", args=[target])
     return ""
 
 
@@ -98,6 +102,68 @@ def _rejected(f: Facts) -> str:
     return _("%(who)s rejected your request and says why.") % {"who": f.get("by", "?")}
 
 
+def _at(f: Facts, name: str) -> str:
+    """Return an instant among the figures as people read it; "?" where there is none."""
+    try:
+        return clock(datetime.fromisoformat(str(f.get(name))))
+    except ValueError:
+        return "?"
+
+
+def _booking_soon(f: Facts) -> str:
+    return _("Your booking on %(node)s begins %(at)s.") % {
+        "node": f.get("node", "?"),
+        "at": _at(f, "starts_at"),
+    }
+
+
+def _booking_taken(f: Facts) -> str:
+    said = _("The time you wanted to book is taken: %(at)s.") % {"at": _at(f, "starts_at")}
+    free = [_at({"at": text}, "at") for text in f.get("nearest") or ()]
+    if not free:
+        return _("%(said)s Nothing near it is free; choose another size or week.") % {"said": said}
+    return _("%(said)s Free near it: %(times)s.") % {"said": said, "times": pgettext("list", "; ").join(free)}
+
+
+def _booking_replanned(f: Facts) -> str:
+    why = {
+        "held": _("its place was not clean in time"),
+        "quota": _("the quota of the team was used up"),
+        "device": _("a device is not healthy"),
+        "maintenance": _("maintenance of the node"),
+        "cordoned": _("the node takes no new work"),
+    }.get(str(f.get("why")), _("the node was not ready"))
+    return _("Your booking for %(at)s on %(node)s could not be kept: %(why)s. It is planned anew now.") % {
+        "at": _at(f, "starts_at"),
+        "node": f.get("node", "?"),
+        "why": why,
+    }
+
+
+def _reservation_missed(f: Facts) -> str:
+    return _("One time of your reservation could not be booked, %(at)s: %(why)s") % {
+        "at": _at(f, "starts_at"),
+        "why": f.get("why", "?"),
+    }
+
+
+def _reservation_ended(_f: Facts) -> str:
+    return _("A reservation of yours ended, because you may not ask for its team any more.")
+
+
+def _cut_by_maintenance(f: Facts) -> str:
+    return _(
+        "A lease of yours ends %(at)s, before maintenance (%(reason)s). The rest goes back into the queue."
+    ) % {
+        "at": _at(f, "not_after"),
+        "reason": f.get("reason") or "?",
+    }
+
+
+def _longer_again(f: Facts) -> str:
+    return _("Maintenance was moved: a lease of yours runs until %(at)s.") % {"at": _at(f, "not_after")}
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -106,6 +172,13 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "lease.ends_soon": ("hourglass", "warn", _ends_soon),
     "lease.failed": ("circle-x", "bad", _failed),
     "lease.interrupted": ("plug-connected", "warn", _interrupted),
+    "lease.cut_by_maintenance": ("tools", "warn", _cut_by_maintenance),
+    "lease.longer_again": ("clock", "good", _longer_again),
+    "booking.soon": ("calendar", "info", _booking_soon),
+    "booking.taken": ("calendar", "warn", _booking_taken),
+    "booking.replanned": ("calendar", "warn", _booking_replanned),
+    "reservation.missed": ("calendar", "warn", _reservation_missed),
+    "reservation.ended": ("calendar", "warn", _reservation_ended),
     "request.awaits_approval": ("checkbox", "info", _awaits),
     "request.approved": ("circle-check", "good", _approved),
     "request.rejected": ("circle-x", "bad", _rejected),
