@@ -108,12 +108,13 @@ def _behind(r: Figures) -> str:
 def _pool_full(r: Figures) -> str:
     work = str(r.get("work", ""))
     return _(
-        "Pool “%(work)s” uses %(used)s GPU of the %(part)s that are its part now; kinds of work below their part "
-        "go first."
+        "Pool “%(work)s” uses %(used)s GPU of the %(part)s that are its part now, and this needs %(wanted)s; "
+        "work that stays within its pool goes first."
     ) % {
         "work": Work(work).label if work in Work.values else work or "?",
         "used": _gpus(r.get("used_milli")),
         "part": _gpus(r.get("part_milli")),
+        "wanted": _gpus(r.get("wanted_milli")),
     }
 
 

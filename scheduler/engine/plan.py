@@ -95,7 +95,7 @@ def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
             ahead = calendar.ahead(claim, want[1], positions)
             reasons[key] = (ahead,) if ahead else explainer.explain(claim, want[1], position)
         never = are_impossible(reasons[key])
-        told = reasons[key] if never else reasons[key] + turn.lineup.reasons(claim)
+        told = reasons[key] if never else turn.lineup.explain(claim, reasons[key])
         positions[claim.id] = position
         waits.append(Wait(claim.id, position, told, never))
         position += not never

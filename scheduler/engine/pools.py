@@ -1,7 +1,8 @@
 """Pools: which part of the fleet each kind of work is entitled to now, and how much it has.
 
-A pool is no fence. Claims of pools that have less than their part go before claims of those that have more;
-what nobody entitled wants, others use.
+A pool is no fence. Claims that keep their kind of work within its part go first, then those that cross its edge
+(so nothing is too large for its pool), then those of work that has its part or more; what nobody entitled
+wants, others use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from zoneinfo import ZoneInfo
 from scheduler.engine.model import Snapshot
 from scheduler.engine.policy import WORKS, Part, Pools, PoolTime, Work
 
+WITHIN, CROSSING, OVER = range(3)
 DAYS = 7
 MIDNIGHT = 24 * 60
 
@@ -54,23 +56,34 @@ def used(snapshot: Snapshot) -> Counter[Work]:
     return found
 
 
+def capacity_of(snapshot: Snapshot) -> int:
+    """Weighted thousandths of all devices that can be used now; of all devices when none can."""
+    blocked = {node.id for node in snapshot.nodes if node.blocked}
+    usable = sum(d.weight_milli for d in snapshot.devices if not d.blocked and d.node_id not in blocked)
+    return usable or sum(device.weight_milli for device in snapshot.devices)
+
+
 class Entitlements:
     """Parts of one instant against what is used, kept up to date with the grants of a turn.
 
-    ``capacity`` in weighted thousandths. Without pools everybody is always below their part.
+    Without pools everybody is always within their part.
     """
 
-    def __init__(self, pools: Pools, snapshot: Snapshot, capacity: int) -> None:
+    def __init__(self, pools: Pools, snapshot: Snapshot) -> None:
         self.parts = parts_at(pools, snapshot.taken_at)
-        self.capacity = capacity
+        self.capacity = capacity_of(snapshot) if self.parts else 0
         self.used = used(snapshot) if self.parts else Counter()
 
-    def is_over(self, work: Work) -> bool:
-        """Whether this kind of work has all it is entitled to, or more."""
-        return bool(self.parts) and self.used[work] >= self.parts[work] * self.capacity
+    def part_milli(self, work: Work) -> int:
+        """What this kind of work is entitled to, in weighted thousandths."""
+        return round(self.parts[work] * self.capacity)
 
-    def take(self, work: Work, cost_milli: int) -> bool:
-        """Count a grant; whether this kind of work is over its part now and was not before."""
-        was = self.is_over(work)
+    def place(self, work: Work, cost_milli: int) -> int:
+        """Where a claim stands: ``WITHIN`` its pool's part, ``CROSSING`` its edge, or ``OVER`` it already."""
+        if not self.parts or self.used[work] + cost_milli <= self.part_milli(work):
+            return WITHIN
+        return CROSSING if self.used[work] < self.part_milli(work) else OVER
+
+    def take(self, work: Work, cost_milli: int) -> None:
+        """Count a grant."""
         self.used[work] += cost_milli
-        return self.is_over(work) and not was

@@ -47,8 +47,8 @@ REASONS: dict[str, ReasonKind] = {
         ("position", "granted"),
     ),
     "pool_full": ReasonKind(
-        "This kind of work has all that its pool is entitled to now, or more; others, who have less, went first.",
-        ("work", "part_milli", "used_milli"),
+        "With this its kind of work has more than its pool is entitled to now; what stays within its part went first.",
+        ("work", "part_milli", "used_milli", "wanted_milli"),
     ),
     "no_capacity": ReasonKind(
         "Too few units are free; next_end is when the first placement in the way must end.",

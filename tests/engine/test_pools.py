@@ -56,6 +56,16 @@ def test_what_runs_counts_towards_its_pool(cluster: Cluster) -> None:
     assert found == {"interactive": 1, "training": 1}
 
 
+def test_what_is_larger_than_its_pool_goes_after_what_fits_and_before_what_is_over(cluster: Cluster) -> None:
+    cluster.node("a", devices=8)
+    cluster.request("gang", count=4, work="training")
+    cluster.request("over", work="inference")
+    cluster.request("within", count=2, work="interactive")
+    cluster.policy = Policy(pools=Pools((("interactive", 3), ("training", 1))))
+
+    assert list(cluster.plan().grants) == ["within", "gang", "over"]
+
+
 def test_idle_parts_are_used_by_others(cluster: Cluster) -> None:
     cluster.node("a", devices=8)
     for number in range(9):
@@ -91,7 +101,19 @@ def test_who_waits_over_its_part_is_told_so(cluster: Cluster) -> None:
         "work": "training",
         "part_milli": 1000,
         "used_milli": 1000,
+        "wanted_milli": 1000,
     }
+
+
+def test_whom_only_the_quota_keeps_out_is_not_told_of_a_pool(cluster: Cluster) -> None:
+    cluster.node("a", devices=4)
+    cluster.team("vision", ceiling=1000)
+    cluster.request("training 0", work="training")
+    cluster.request("training 1", work="training")
+    cluster.request("interactive", work="interactive", team="speech")
+    cluster.policy = Policy(pools=Pools((("interactive", 3), ("training", 1))))
+
+    assert cluster.plan().codes("training 1") == ["quota_ceiling"]
 
 
 def test_nobody_is_told_of_a_pool_when_nobody_below_its_part_was_there(cluster: Cluster) -> None:
@@ -129,14 +151,13 @@ def test_without_pools_nobody_has_a_part() -> None:
 
 @given(
     st.lists(st.sampled_from(WORKS), min_size=1, max_size=40),
-    st.integers(1, 2),
-    st.tuples(*[st.integers(0, 4)] * 3).filter(any),
+    st.integers(1, 12),
+    st.tuples(*[st.integers(0, 5)] * 3).filter(any),
 )
 def test_no_kind_of_work_gets_less_than_its_part_while_it_waits_and_nothing_stays_idle(
-    works: list[str], times: int, sizes: tuple[int, int, int]
+    works: list[str], boards: int, sizes: tuple[int, int, int]
 ) -> None:
     cluster = Cluster()
-    boards = times * sum(sizes)
     for number in range(boards):
         cluster.node(str(number))
     for number, work in enumerate(works):
@@ -146,4 +167,4 @@ def test_no_kind_of_work_gets_less_than_its_part_while_it_waits_and_nothing_stay
 
     assert found.total() == min(boards, len(works))
     for work, size in zip(WORKS, sizes, strict=True):
-        assert found[work] >= min(works.count(work), times * size)
+        assert found[work] >= min(works.count(work), boards * size // sum(sizes))

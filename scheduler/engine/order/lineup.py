@@ -1,4 +1,4 @@
-"""Who chooses next: pools below their part first, then priority, then the order policy.
+"""Who chooses next: work within its pool's part first, then priority, then the order policy.
 
 A lineup belongs to one turn. It hears of each grant, so orders that weigh use stay right within the turn.
 """
@@ -10,9 +10,12 @@ from functools import cached_property
 
 from scheduler.engine.model import Claim, Grant, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
-from scheduler.engine.order.live.costs import capacity_of
+from scheduler.engine.order.live.costs import Costs
 from scheduler.engine.order.live.ranking import Order, Ranking
-from scheduler.engine.pools import Entitlements
+from scheduler.engine.pools import WITHIN, Entitlements
+
+OF_QUOTA = frozenset({"quota_ceiling", "cohort_exhausted"})
+Class = tuple[int, int]  # where a claim stands in its pool, and its priority; the smaller goes first
 
 
 class Lineup:
@@ -27,12 +30,11 @@ class Lineup:
         self._snapshot = snapshot
         self._policy = policy
         self._order = order_named(policy.order)
-        self._pools = Entitlements(policy.pools, snapshot, capacity_of(snapshot))
+        self._pools = Entitlements(policy.pools, snapshot)
         self._claims = {claim.id: claim for claim in snapshot.queue}
-        self._left = dict(self._claims)
-        self._classes: list[list[Claim]] | None = None
+        self._queue: Iterable[Claim] = snapshot.queue
         self._ranking: Ranking | None = None
-        self._has_owed = any(not self._pools.is_over(work) for work in {c.work for c in snapshot.queue})
+        self._class: Class = (WITHIN, 0)
         self.served: list[Claim] = []
 
     def __iter__(self) -> Iterator[Claim]:
@@ -43,50 +45,75 @@ class Lineup:
     def ordered(self, claims: Iterable[Claim]) -> list[Claim]:
         """These claims, of the queue or not, in the order they would have without any grant."""
         start = Lineup(self._snapshot, self._policy)
-        start._left = {claim.id: claim for claim in claims}
+        start._queue = claims
         return list(start)
-
-    @cached_property
-    def _rules(self) -> Order:
-        return self._order(self._snapshot, self._policy)
 
     def next(self) -> Claim | None:
         """Hand out the claim that chooses next; None when nobody is left."""
         while True:
             if self._ranking is None:
-                if self._classes is None:
-                    self._classes = self._sort(self._left.values())
                 if not self._classes:
                     return None
-                self._ranking = self._rules.ranking(self._classes.pop())
+                self._class = min(self._classes)
+                self._ranking = self._rules.ranking(self._classes.pop(self._class))
             claim = self._ranking.pop()
-            if claim is not None:
-                del self._left[claim.id]
+            if claim is None:
+                self._ranking = None
+            elif (now := self._class_of(claim)) != self._class:
+                # Its pool has come closer to its part since; pools only fill within a turn.
+                self._classes.setdefault(now, []).append(claim)
+            else:
                 self.served.append(claim)
                 return claim
-            self._ranking = None
 
     def note(self, grant: Grant) -> None:
         """Count a grant of a claim of the queue; what comes next may change."""
         claim = self._claims[grant.claim_id]
         self._rules.note(claim, grant)
-        if self._pools.take(claim.work, grant.cost_milli):
-            self._classes = self._ranking = None
-        elif self._ranking is not None:
+        self._pools.take(claim.work, grant.cost_milli)
+        if self._ranking is not None:
             self._ranking.refresh()
 
-    def reasons(self, claim: Claim) -> tuple[Reason, ...]:
-        """Why others went before, beyond the order: the claim's pool is over its part, and others' were not."""
-        if not self._has_owed or not self._pools.is_over(claim.work):
-            return ()
-        part = int(self._pools.parts[claim.work] * self._pools.capacity)
-        figures = {"work": claim.work, "part_milli": part, "used_milli": self._pools.used[claim.work]}
-        return (Reason("pool_full", figures),)
+    def explain(self, claim: Claim, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        """The reasons, and ``pool_full`` where other kinds of work went first because they are within their part.
 
-    def _sort(self, claims: Iterable[Claim]) -> list[list[Claim]]:
-        """The claims by class, the class that is served first at the end."""
-        found: dict[tuple[bool, int], list[Claim]] = {}
-        for claim in claims:
-            priority = -claim.priority if self._order.by_priority else 0
-            found.setdefault((self._pools.is_over(claim.work), priority), []).append(claim)
-        return [found[key] for key in sorted(found, reverse=True)]
+        Whom only a quota keeps out would wait in any pool.
+        """
+        is_room_short = any(reason.code not in OF_QUOTA for reason in reasons)
+        if not self._pools.parts or not is_room_short or not self._owed - {claim.work}:
+            return reasons
+        if self._class_of(claim)[0] == WITHIN:
+            return reasons
+        figures = {
+            "work": claim.work,
+            "part_milli": self._pools.part_milli(claim.work),
+            "used_milli": self._pools.used[claim.work],
+            "wanted_milli": self._costs.of(claim),
+        }
+        return (*reasons, Reason("pool_full", figures))
+
+    @cached_property
+    def _rules(self) -> Order:
+        return self._order(self._snapshot, self._policy)
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return Costs(self._snapshot)
+
+    @cached_property
+    def _classes(self) -> dict[Class, list[Claim]]:
+        found: dict[Class, list[Claim]] = {}
+        for claim in self._queue:
+            found.setdefault(self._class_of(claim), []).append(claim)
+        return found
+
+    @cached_property
+    def _owed(self) -> set[str]:
+        """The kinds of work that had claims within their part as the turn began."""
+        start = Entitlements(self._policy.pools, self._snapshot)
+        claims = self._claims.values()
+        return {claim.work for claim in claims if start.place(claim.work, self._costs.of(claim)) == WITHIN}
+
+    def _class_of(self, claim: Claim) -> Class:
+        place = self._pools.place(claim.work, self._costs.of(claim)) if self._pools.parts else WITHIN
+        return place, -claim.priority if self._order.by_priority else 0

@@ -1,10 +1,11 @@
-"""What a claim takes of a quota before its place is known, and what the fleet has to give."""
+"""What a claim takes of a quota before its place is known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from scheduler.engine.model import Claim, Snapshot
+from scheduler.engine.pools import capacity_of
 
 
 class Costs:
@@ -46,10 +47,3 @@ class Costs:
 def units_of(claim: Claim) -> int:
     """How many units the claim wants on all its nodes together."""
     return claim.count * max(claim.nodes, 1)
-
-
-def capacity_of(snapshot: Snapshot) -> int:
-    """Weighted thousandths of all devices that can be used now; of all devices when none can."""
-    blocked = {node.id for node in snapshot.nodes if node.blocked}
-    usable = sum(d.weight_milli for d in snapshot.devices if not d.blocked and d.node_id not in blocked)
-    return usable or sum(device.weight_milli for device in snapshot.devices)
