@@ -34,25 +34,42 @@ class Books:
         self._grants = grants
         self._explainer = Explainer(calendar.room)
 
-    def book(self, claim: Claim) -> Grant | tuple[Reason, ...]:
-        """The slots for the wanted time, which are kept from now on; or why not. ``starts_at`` is set."""
-        room, starts_at = self._calendar.room, claim.starts_at
-        shape = shape_of(claim, room.policy)
-        never = self._explainer.never(claim, shape)
-        if starts_at is None or starts_at - room.now > FURTHEST:
-            never = never or Reason("malformed", {"field": "starts_at", "value": str(starts_at)})
-        if never is not None or starts_at is None:
+    def book(self, claim: Claim) -> Grant | None:
+        """The slots for the wanted time, which are kept from now on; None when they cannot be had."""
+        room, shape = self._calendar.room, shape_of(claim, self._calendar.room.policy)
+        if claim.starts_at is None or self._never(claim, shape):
+            return None
+        spots = self._sweep(claim, shape).at(claim.starts_at)
+        if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
+            return None
+        grant = replace(room.granted(claim, shape, spots), starts_at=claim.starts_at)
+        self._calendar.grant(grant)
+        return grant
+
+    def why(self, claim: Claim) -> tuple[Reason, ...]:
+        """Why a claim was not booked, and which times near it are free after all others were."""
+        shape = shape_of(claim, self._calendar.room.policy)
+        never = self._never(claim, shape)
+        if never is not None or claim.starts_at is None:
             return (never,) if never else ()
-        sweep = Sweep(room, self._calendar.blocks, shape, claim.duration_s)
-        spots = sweep.at(starts_at)
-        if spots is not None and self._can_pay(claim, shape, spots, starts_at):
-            grant = replace(room.granted(claim, shape, spots), starts_at=starts_at)
-            self._calendar.grant(grant)
-            return grant
-        code = "booking_taken" if spots is None else "booking_above_quota"
-        nearest = [at.isoformat() for at in self._nearest(sweep, claim, shape, starts_at)]
-        figures = {"starts_at": starts_at.isoformat(), "duration_s": claim.duration_s, "nearest": nearest}
+        sweep = self._sweep(claim, shape)
+        code = "booking_taken" if sweep.at(claim.starts_at) is None else "booking_above_quota"
+        nearest = [at.isoformat() for at in self._nearest(sweep, claim, shape, claim.starts_at)]
+        figures = {
+            "starts_at": claim.starts_at.isoformat(),
+            "duration_s": claim.duration_s,
+            "nearest": nearest,
+        }
         return (Reason(code, figures),)
+
+    def _never(self, claim: Claim, shape: Shape) -> Reason | None:
+        starts_at = claim.starts_at
+        if starts_at is not None and starts_at - self._calendar.now > FURTHEST:
+            return Reason("malformed", {"field": "starts_at", "value": starts_at.isoformat()})
+        return self._explainer.never(claim, shape)
+
+    def _sweep(self, claim: Claim, shape: Shape) -> Sweep:
+        return Sweep(self._calendar.room, self._calendar.blocks, shape, claim.duration_s)
 
     def _nearest(self, sweep: Sweep, claim: Claim, shape: Shape, wanted: datetime) -> list[datetime]:
         """Up to three starts near the wanted one that are free, one of them before and one behind if any are."""
@@ -60,7 +77,9 @@ class Books:
         free = [
             at
             for at, spots in sweep.openings(since, wanted + AROUND)
-            if spots is not None and at != wanted and self._can_pay(claim, shape, spots, at)
+            if spots is not None
+            and at not in (self._calendar.now, wanted)
+            and self._can_pay(claim, shape, spots, at)
         ]
         before = sorted((at for at in free if at < wanted), reverse=True)[:MOST_WINDOWS]
         behind = sorted(at for at in free if at > wanted)[:MOST_WINDOWS]

@@ -88,12 +88,14 @@ class Serving:
 
     def _book(self, bookings: Iterable[Claim]) -> None:
         books = Books(self.calendar, self._snapshot, self.grants)
+        failed = []
         for claim in bookings:
-            answer = books.book(claim)
-            if isinstance(answer, Grant):
-                self.booked.append(answer)
+            grant = books.book(claim)
+            if grant is None:
+                failed.append(claim)
             else:
-                self.refused.append((claim, answer))
+                self.booked.append(grant)
+        self.refused += [(claim, books.why(claim)) for claim in failed]
 
 
 def is_booking(claim: Claim, now: datetime) -> bool:
