@@ -8,9 +8,11 @@ import pytest
 
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.invariants import broken
+from portal.fleet.models import Node
 from portal.leases import lifecycle
 from portal.leases.growing import set_growth
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.preempting import preempt_due
 from portal.quotas.models import Quota
 from tests.portal.builders import World
 
@@ -166,6 +168,26 @@ def test_a_request_that_never_could_grow_is_not_told_how_far(world: World) -> No
             rights=world.rights("alice"),
             now=world.now,
         )
+
+
+def test_what_was_grown_goes_first_when_somebody_waits(world: World, base: Lease) -> None:
+    world.ready(*world.turn())
+    asked = world.submit("charlie", "h100", count=6)
+
+    assert world.turn() == []
+    told = Lease.objects.filter(preempted_for=asked)
+    assert [ls.is_extra for ls in told] == [True, True]
+    up = max(ls.preempt_at for ls in told if ls.preempt_at)
+    preempt_due(now=up)
+    world.gone(*told, at=up)
+    Node.objects.update(last_seen_at=up)
+
+    assert [ls.request_id for ls in world.turn(at=up)] == [asked.pk]
+    base.refresh_from_db()
+    assert base.state == "active"
+    assert LeaseRequest.objects.get(pk=base.request_id).state == "granted"
+    assert sorted(ls.state for ls in extras(base)) == ["active", "ended", "ended"]
+    assert broken() == []
 
 
 def test_an_extra_whose_base_has_ended_meanwhile_goes_in_the_next_sweep(world: World, base: Lease) -> None:
