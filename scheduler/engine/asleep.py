@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
-from scheduler.engine.model import Snapshot
+from scheduler.engine.model import Outage, Snapshot
 
 ASLEEP: Final = "asleep"  # ``Node.blocked`` of a node that sleeps or is being woken
+USUAL_WAKE_S: Final = 120  # assumed of a node that was never woken before
 
 
 def awakened(snapshot: Snapshot) -> Snapshot:
@@ -16,3 +18,22 @@ def awakened(snapshot: Snapshot) -> Snapshot:
         return snapshot
     nodes = tuple(replace(n, blocked="") if n.blocked == ASLEEP else n for n in snapshot.nodes)
     return replace(snapshot, nodes=nodes)
+
+
+def waking(snapshot: Snapshot) -> Snapshot:
+    """The same picture with each sleeping node away only for as long as waking it takes.
+
+    So it takes nothing now, but bookings, promises and forecasts count on it from then on. Safe to repeat.
+    """
+    known = {outage.node_id for outage in snapshot.outages if outage.starts_at <= snapshot.taken_at}
+    asleep = [n for n in snapshot.nodes if n.blocked == ASLEEP and n.id not in known]
+    if not asleep:
+        return snapshot
+    now = snapshot.taken_at
+    away = (
+        Outage(
+            n.id, now, now + timedelta(seconds=USUAL_WAKE_S if n.wake_s is None else max(1, n.wake_s)), ASLEEP
+        )
+        for n in asleep
+    )
+    return replace(snapshot, outages=(*snapshot.outages, *away))

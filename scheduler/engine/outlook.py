@@ -15,6 +15,7 @@ from threading import RLock
 
 import numpy as np
 
+from scheduler.engine.asleep import waking
 from scheduler.engine.clearance import Asker, Clearance
 from scheduler.engine.columns import Flags, Ints
 from scheduler.engine.explain import Explainer
@@ -47,6 +48,7 @@ class Outlook:
         self.policy = policy
         self.horizon_s = horizon_s
         self.lock = RLock()
+        snapshot = waking(snapshot)
         self._turn = turn = decided(snapshot, policy)
         self._order = turn.lineup.ordered(snapshot.queue)
         self._ids = {claim.id for claim in snapshot.queue}

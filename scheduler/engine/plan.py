@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from scheduler.engine.asleep import waking
 from scheduler.engine.elastic import grown
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import serve_together
@@ -45,6 +46,7 @@ def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def decided(snapshot: Snapshot, policy: Policy) -> Serving:
     """One turn without its wait reasons, for those who look further ahead; see ``plan``."""
+    snapshot = waking(snapshot)
     turn = Serving(snapshot, policy)
     turn.serve()
     if turn.is_plain:

@@ -81,7 +81,8 @@ def _named(kept: Kept, policy: Policy, found: Plan, planner: Planner) -> list[Pr
     if not units:
         return []
     claims = {claim.id: claim for claim in snapshot.queue}
-    waiting = [claims[w.claim_id] for w in found.waits if w.claim_id in claims and not w.is_impossible]
+    left = (w for w in found.waits if not w.is_impossible and not _is_node_waking(w))
+    waiting = [claims[w.claim_id] for w in left if w.claim_id in claims]
     waiting = [claim for claim in waiting if claim.starts_at is None][:MOST_CLAIMS]
     if not waiting:
         return []
@@ -110,6 +111,12 @@ def _named(kept: Kept, policy: Policy, found: Plan, planner: Planner) -> list[Pr
         search.keep()
         named += [Preemption(lease.lease_id, claim.id, why) for unit, why in victims for lease in unit.leases]
     return named
+
+
+def _is_node_waking(wait: Wait) -> bool:
+    """Whether a node is woken for the claim: nobody has to go for what comes by itself."""
+    codes = [reason.code for reason in wait.reasons]
+    return "node_waking" in codes and codes[0] in ("node_waking", "behind")
 
 
 def _starts(snapshot: Snapshot, policy: Policy, planner: Planner, room: EngineState, claim: Claim) -> bool:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from scheduler.engine.asleep import ASLEEP
 from scheduler.engine.blocks import Block, fill_beside
 from scheduler.engine.board import Board
 from scheduler.engine.host import Host
@@ -24,8 +25,14 @@ from scheduler.engine.spread import lightest, parts_now
 # A placement past its end is being cleaned; nobody knows how long, so a short while is assumed.
 OVERDUE_S = 30
 CLOSED = "maintenance"
+AWAY = (CLOSED, ASLEEP)
 
 Opening = tuple[datetime, list[Spot] | None]
+
+
+def comes_back(board: Board) -> bool:
+    """Whether the board's node is away for a known time only: its maintenance ends, or it can be woken."""
+    return board.blocked in AWAY and not board.device.blocked
 
 
 class Sweep:
@@ -45,7 +52,7 @@ class Sweep:
         self._twins: dict[int, Board] = {}
         self._hosts: dict[int, Host] = {}
         for board in room.matching(shape.kind):
-            if not board.blocked or (board.blocked == CLOSED and later.get(board.device.id)):
+            if not board.blocked or (comes_back(board) and later.get(board.device.id)):
                 self._twins[board.device.id] = twin = board.twin()
                 twin.blocked = ""
                 self._hosts.setdefault(board.node.id, Host(board.node))

@@ -25,7 +25,7 @@ from scheduler.engine.place.fill import Spot, fill, node_room, spots_cost
 from scheduler.engine.serve import Serving
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.spread import lightest, parts_now
-from scheduler.engine.sweep import CLOSED, OVERDUE_S, Sweep
+from scheduler.engine.sweep import OVERDUE_S, Sweep, comes_back
 from scheduler.engine.track import AT_FIRST, Track
 
 MOST_EVENTS = 20_000
@@ -116,10 +116,10 @@ class Timeline:
         self._begin(snapshot)
 
     def _open_again(self, snapshot: Snapshot) -> None:
-        """Nodes whose maintenance is on come back: until then their boards are held, not closed."""
+        """Nodes whose maintenance is on, or that sleep, come back: until then their boards are held, not closed."""
         away = {one.node_id: one.until for one in snapshot.outages if one.starts_at <= self.now < one.until}
         for board in self.room.boards:
-            if board.node.id in away and board.blocked == CLOSED:
+            if board.node.id in away and comes_back(board):
                 board.blocked = ""
 
     def _begin(self, snapshot: Snapshot) -> None:

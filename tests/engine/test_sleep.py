@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.asleep import ASLEEP
-from scheduler.engine.model import Booking, Claim, Device, Held, Node, Outage, Policy, Snapshot, TeamQuota
+from scheduler.engine.model import (
+    Booking,
+    Claim,
+    Device,
+    Held,
+    Node,
+    Outage,
+    Policy,
+    Running,
+    Snapshot,
+    TeamQuota,
+)
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Sleep, SleepTime
 from scheduler.engine.sleep import LEAD_S, NodePower, Orders, allowed, orders
@@ -217,6 +228,45 @@ def test_nobody_falls_asleep_for_a_nap_and_all_wake_before_the_day_begins(cluste
     assert at("05:30") == Orders(sleep=((1, "idle"),))
     assert at("05:45") == Orders()
     assert at("05:56") == Orders(wake=((2, "hours"),))
+
+
+def test_a_sleeping_node_can_be_booked_for_later(cluster):
+    cluster.node("a", blocked=ASLEEP, host={"wake_s": 60})
+    cluster.request("x", starts_at=NOON + timedelta(hours=8))
+
+    turn = cluster.plan()
+
+    assert turn.grants["x"].starts_at == NOON + timedelta(hours=8)
+
+
+def test_a_forecast_counts_on_waking_and_says_so_meanwhile(cluster):
+    cluster.node("a", blocked=ASLEEP, host={"wake_s": 90})
+    cluster.node("b", blocked="cordoned")
+    claim = cluster.claim(-1)
+
+    (found,) = cluster.forecast(claim).values()
+
+    assert found.starts_at == NOON + timedelta(seconds=90)
+    assert found.reasons[0].code == "node_waking"
+
+
+def test_a_quarantined_board_of_a_sleeping_node_is_not_counted_on(cluster):
+    cluster.node("a", blocked=ASLEEP)
+    cluster.change(1, blocked="quarantined")
+
+    assert cluster.start_of(cluster.claim(-1)) is None
+
+
+def test_nobody_is_told_to_go_for_a_claim_that_a_node_is_woken_for(cluster):
+    cluster.node("a").hold(0, lease=7)
+    running = Running(7, 70, 1, 1, 1, LONG_AGO, NOON + timedelta(hours=1), 1000, is_preemptible=True)
+    cluster.request("x", priority=1)
+    alone = replace(cluster.snapshot(), running=(running,))
+    cluster.node("b", blocked=ASLEEP)
+    helped = replace(cluster.snapshot(), running=(running,))
+
+    assert [p.lease_id for p in plan(alone, Policy()).preemptions] == [7]
+    assert plan(helped, Policy()).preemptions == ()
 
 
 class Days:
