@@ -10,6 +10,7 @@ from django.db import connection
 
 from portal.celery import app
 from portal.leases import lifecycle
+from portal.leases.states import LeaseState
 from portal.policies.models import Policy
 from portal.quotas.models import PersonUsage
 from portal.settings import CELERY_BEAT_SCHEDULE
@@ -99,6 +100,17 @@ def test_nobody_who_only_waits_has_used_anything(world: World) -> None:
     world.submit("bob", "h100")
 
     assert settle(now=world.now) == 0
+    assert not PersonUsage.objects.exists()
+
+
+def test_a_booking_counts_from_its_start_not_before(world: World) -> None:
+    world.submit("bob", "h100", starts_at=world.now + timedelta(hours=2))
+    (lease,) = world.turn()
+    assert lease.state == LeaseState.BOOKED
+
+    settle(now=world.now + timedelta(hours=1))
+    settle(now=world.now + timedelta(hours=2, minutes=1))
+
     assert not PersonUsage.objects.exists()
 
 
