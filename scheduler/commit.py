@@ -23,6 +23,7 @@ from portal.fleet.services import raise_revision
 from portal.leases.lifecycle import announce, move_requests, note_events
 from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
+from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.models import Team
 from scheduler import book
@@ -134,6 +135,10 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
         for slot in part.slots
     )
     move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
+    for lease in leases:
+        if lease.cut_by and lease.part == 0:
+            facts = {"ends_at": lease.not_after.isoformat(), "why": lease.cut_by}
+            notify([lease.request.author], "lease.cut_short", target=lease.uid, at=now, **facts)
     return leases
 
 

@@ -164,6 +164,16 @@ def _longer_again(f: Facts) -> str:
     return _("Maintenance was moved: a lease of yours runs until %(at)s.") % {"at": _at(f, "not_after")}
 
 
+def _cut_short(f: Facts) -> str:
+    if f.get("why") == "maintenance":
+        return _("You have less time than you asked for: it ends %(at)s, because maintenance begins then.") % {
+            "at": _at(f, "ends_at")
+        }
+    return _("You have less time than you asked for: it ends %(at)s, because its place is booked then.") % {
+        "at": _at(f, "ends_at")
+    }
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -172,6 +182,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "lease.ends_soon": ("hourglass", "warn", _ends_soon),
     "lease.failed": ("circle-x", "bad", _failed),
     "lease.interrupted": ("plug-connected", "warn", _interrupted),
+    "lease.cut_short": ("clock", "warn", _cut_short),
     "lease.cut_by_maintenance": ("tools", "warn", _cut_by_maintenance),
     "lease.longer_again": ("clock", "good", _longer_again),
     "booking.soon": ("calendar", "info", _booking_soon),
