@@ -137,8 +137,8 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
     for lease in leases:
         if lease.cut_by and lease.part == 0:
-            facts = {"ends_at": lease.not_after.isoformat(), "why": lease.cut_by}
-            notify([lease.request.author], "lease.cut_short", target=lease.uid, at=now, **facts)
+            ends_at, author = lease.not_after.isoformat(), lease.request.author
+            notify([author], "lease.cut_short", target=lease.uid, at=now, ends_at=ends_at, why=lease.cut_by)
     return leases
 
 
