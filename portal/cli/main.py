@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from portal.cli import config, forecasts, look, nodes, policies, quotas, screen, standing, work
+from portal.cli import config, forecasts, look, nodes, plans, policies, quotas, screen, standing, work
 from portal.cli.run import Json, api, guarded
 
 app = typer.Typer(
@@ -88,6 +88,10 @@ app.command("flavors")(look.flavors)
 app.command("invoice")(look.invoice)
 app.command("teams")(look.teams)
 app.command("nodes")(look.nodes)
+app.command("calendar")(plans.calendar)
+app.command("reserve")(plans.reserve)
+app.add_typer(plans.reservation, name="reservation")
+app.add_typer(plans.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
 app.add_typer(nodes.app, name="node")
 app.add_typer(standing.app, name="team")

@@ -1,0 +1,252 @@
+"""``berth calendar``, ``berth reserve``, ``berth reservation`` and ``berth maintenance``: time to come."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from portal.cli import screen, words
+from portal.cli.run import Json, Team, api, guarded
+from portal.cli.work import Count, Flavor, Hours, Minutes, Seconds, length
+
+reservation = typer.Typer(
+    help="Look at and cancel reservations.", no_args_is_help=True, rich_markup_mode=None
+)
+maintenance = typer.Typer(help="Look at and plan maintenance.", no_args_is_help=True, rich_markup_mode=None)
+Series = Annotated[str, typer.Argument(metavar="ID", help="A reservation (rsv-…).")]
+Window = Annotated[str, typer.Argument(metavar="ID", help="A maintenance window (mnt-…).")]
+When = "e.g. 2026-03-01T14:00 (your time zone unless it names one)"
+
+
+def instant(text: str, option: str) -> str:
+    """Return a time as the API takes it, or stop with how to write it."""
+    try:
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(
+            "write it like 2026-03-01T14:00 or 2026-03-01T13:00:00Z", param_hint=option
+        ) from None
+
+
+def _part(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    return quote(name, safe="") or "-"
+
+
+@guarded
+def calendar(
+    start: Annotated[str, typer.Option("--from", help=f"Begin, {When}; now when left out.")] = "",
+    end: Annotated[str, typer.Option("--to", help=f"End, {When}; a week later when left out.")] = "",
+    node: Annotated[str, typer.Option(help="Only this node.")] = "",
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    ical: Annotated[bool, typer.Option("--ical", help="Print your bookings as a calendar file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what is held, booked and planned on every device."""
+    with api() as portal:
+        if ical:
+            print(portal.text("calendar/mine.ics/"), end="")
+            return
+        since = instant(start, "--from") if start else ""
+        until = instant(end, "--to") if end else ""
+        rows = portal.get("calendar/", **{"from": since, "to": until, "node": node})["results"]
+    rows = [row for row in rows if row["is_own"] or not mine]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            row["node"], "all" if row["device_index"] is None else row["device_index"], row["kind"],
+            words.when(row["starts_at"]), words.when(row["ends_at"]),
+            row["note"] or row["name"] or "busy", row["team"], row["holder"], row["lease"] or row["window"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns = ("NODE", "DEVICE", "KIND", "BEGINS", "ENDS", "WHAT", "TEAM", "WHO", "ID")
+    screen.table(columns, cells, empty="Nothing is held or planned then.")
+
+
+@guarded
+def reserve(
+    flavor: Flavor,
+    start: Annotated[
+        str,
+        typer.Option(help="First time, e.g. 2026-03-01T14:00, in the zone of --zone."),
+    ],
+    hours: Hours = 0,
+    minutes: Minutes = 0,
+    seconds: Seconds = 0,
+    count: Count = 1,
+    repeat: Annotated[str, typer.Option(help="daily, weekdays or weekly.")] = "weekly",
+    until: Annotated[str, typer.Option(help="No time after this.")] = "",
+    zone: Annotated[str, typer.Option(help="Time zone in which the hour stays the same.")] = "UTC",
+    team: Team = "",
+    name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Book the same again and again. A single start is booked with “berth request --start”."""
+    body: dict[str, Any] = {
+        "flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count, "repeat": repeat,
+        "starts_at": _in_zone(start, zone, "--start"), "zone": zone, "name": name,
+        **({"until": _in_zone(until, zone, "--until")} if until else {}), **({"team": team} if team else {}),
+    }  # fmt: skip
+    with api() as portal:
+        found = portal.post("reservations/", body)
+    if as_json:
+        screen.out_json(found)
+        return
+    print(found["id"])
+    screen.say(f"{len(found['times'])} times in the next four weeks; see “berth reservation show”.")
+
+
+def _in_zone(text: str, zone: str, option: str) -> str:
+    """Return a time that names no zone as one of the zone given: the hour that is to come again."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=ZoneInfo(zone))).isoformat()
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, ZoneInfoNotFoundError):
+            return instant(text, option)
+        raise typer.BadParameter("write a time zone like Europe/Berlin", param_hint="--zone") from None
+
+
+@reservation.callback()
+def reservations() -> None:
+    """Look at and cancel reservations."""
+
+
+@reservation.command("list")
+@guarded
+def list_series(as_json: Json = False) -> None:
+    """List the reservations of your teams."""
+    with api() as portal:
+        rows = list(portal.every("reservations/"))
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (
+            r["id"], "cancelled" if r["cancelled_at"] else r["repeat"], f"{r['count']} × {r['flavor']}",
+            words.when(r["starts_at"]), words.span(r["duration_s"]), r["zone"], r["team"], r["author"], r["name"],
+        )
+        for r in rows
+    ]  # fmt: skip
+    columns = ("ID", "AGAIN", "WHAT", "FIRST", "FOR", "ZONE", "TEAM", "WHO", "NAME")
+    screen.table(columns, cells, empty="There are none. Make one with “berth reserve FLAVOR --start …”.")
+
+
+@reservation.command("show")
+@guarded
+def show_series(name: Series, as_json: Json = False) -> None:
+    """Show a reservation and what became of its times."""
+    with api() as portal:
+        found = portal.get(f"reservations/{_part(name)}/")
+    if as_json:
+        screen.out_json(found)
+        return
+    cells = [
+        (words.when(t["starts_at"]), t["state"], t["request"], " ".join(t["leases"])) for t in found["times"]
+    ]
+    screen.table(("BEGINS", "STATE", "REQUEST", "LEASES"), cells, empty="No times ahead.")
+
+
+@reservation.command("cancel")
+@guarded
+def cancel_series(name: Series, as_json: Json = False) -> None:
+    """End a reservation and give up its bookings; what runs goes on."""
+    with api() as portal:
+        found = portal.post(f"reservations/{_part(name)}/cancel/")
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['id']} is cancelled. Nothing is billed for what had not begun.")
+
+
+@maintenance.callback()
+def windows() -> None:
+    """Look at and plan maintenance."""
+
+
+@maintenance.command("list")
+@guarded
+def list_windows(as_json: Json = False) -> None:
+    """List the windows that are on or to come."""
+    with api() as portal:
+        rows = portal.get("maintenance/")["results"]
+    if as_json:
+        screen.out_json(rows)
+        return
+    cells = [
+        (w["id"], ", ".join(w["nodes"]), words.when(w["starts_at"]), words.when(w["ends_at"]), w["reason"])
+        for w in rows
+    ]
+    screen.table(("ID", "NODES", "BEGINS", "ENDS", "REASON"), cells, empty="No maintenance is planned.")
+
+
+@maintenance.command("add")
+@guarded
+def add_window(
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes.")],
+    start: Annotated[str, typer.Option("--from", help=f"Begin, {When}.")],
+    end: Annotated[str, typer.Option("--to", help=f"End, {When}.")],
+    reason: Annotated[str, typer.Option(help="Why; those whom it reaches read it.")],
+    dry: Annotated[bool, typer.Option("--preview", help="Only say whom it reaches.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan maintenance: leases end before it and their holders are told. Operators."""
+    body = {
+        "nodes": nodes, "starts_at": instant(start, "--from"), "ends_at": instant(end, "--to"), "reason": reason
+    }  # fmt: skip
+    with api() as portal:
+        found = portal.post("maintenance/preview/" if dry else "maintenance/", body)
+    if as_json:
+        screen.out_json(found["results"] if dry else found)
+        return
+    if not dry:
+        print(found["id"])
+        screen.say("Planned. Everybody whom it reaches was told.")
+        return
+    cells = [
+        (
+            r["lease"], "booked" if r["is_booking"] else r["state"], r["node"], r["team"], r["user"],
+            words.when(r["ends_at"]), words.span(r["loses_s"]),
+        )
+        for r in found["results"]
+    ]  # fmt: skip
+    columns = ("LEASE", "STATE", "NODE", "TEAM", "WHO", "WOULD END", "LOSES")
+    screen.table(columns, cells, empty="It reaches nobody.")
+
+
+@maintenance.command("change")
+@guarded
+def change_window(
+    name: Window,
+    start: Annotated[str, typer.Option("--from", help=f"Begin, {When}.")],
+    end: Annotated[str, typer.Option("--to", help=f"End, {When}.")],
+    as_json: Json = False,
+) -> None:
+    """Give a window another time; ends of leases follow. Operators."""
+    body = {"starts_at": instant(start, "--from"), "ends_at": instant(end, "--to")}
+    with api() as portal:
+        found = portal.post(f"maintenance/{_part(name)}/change/", body)
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['id']} is from {words.when(found['starts_at'])} to {words.when(found['ends_at'])}.")
+
+
+@maintenance.command("cancel")
+@guarded
+def cancel_window(name: Window, as_json: Json = False) -> None:
+    """Take a window back: nodes take work again, leases get their ends back. Operators."""
+    with api() as portal:
+        found = portal.post(f"maintenance/{_part(name)}/cancel/")
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['id']} is taken back.")
