@@ -9,8 +9,7 @@ from django.conf import settings
 
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Notice
 from portal.common.rows import Row, fetch
-from portal.leases.preempting import why_told
-from portal.leases.states import WANTED_ON_NODE, LeaseState
+from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 
 # Read on every change of a node: plain rows, as far as they are needed.
 LEASES = (

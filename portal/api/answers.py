@@ -284,6 +284,13 @@ class LeaseAnswer(Shape):
     cut_by = s.CharField(
         allow_blank=True, help_text="What made it shorter than asked: maintenance or booking."
     )
+    is_preemptible = s.BooleanField(help_text="It may be preempted, for a lower price.")
+    preempt_at = s.DateTimeField(
+        allow_null=True, help_text="When it must go to make room; null while it may stay."
+    )
+    preempt_why = s.CharField(
+        allow_blank=True, help_text="Why it must go: reclaim, priority or elastic; empty while it may stay."
+    )
     cost_so_far = Money(allow_null=True)
 
 

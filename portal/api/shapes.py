@@ -100,6 +100,9 @@ def lease_row(lease: Lease, *, cost_micro: int | None, currency: str, now: datet
         "part": lease.part,
         "is_extra": lease.is_extra,
         "cut_by": lease.cut_by,
+        "is_preemptible": lease.is_preemptible,
+        "preempt_at": instant(lease.preempt_at),
+        "preempt_why": lease.must_go_for,
         "cost_so_far": money(cost_micro, currency),
     }
 

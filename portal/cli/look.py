@@ -101,6 +101,11 @@ def lease_facts(row: Any) -> None:
             ("node", row["node"] + _part_text(row)),
             ("active since", words.when(row["activated_at"])),
             ("ends", words.when(row["ended_at"] or row["not_after"])),
+            *(
+                (("must make room", f"{words.when(row['preempt_at'])} ({row['preempt_why']})"),)
+                if row["preempt_at"]
+                else ()
+            ),
             ("time left", words.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
             ("cost so far", words.money(row["cost_so_far"])),
             ("price per hour", words.money(row["price_per_hour"])),

@@ -453,6 +453,8 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
     locked = next(one for one in together if one.pk == lease.pk)
     if locked.is_extra:
         raise Conflict(_("This one was grown while devices idled: it ends with the first one at the latest."))
+    if any(one.preempt_at is not None for one in together):
+        raise Conflict(_("This lease must make room for another request, so it cannot be extended."))
     if any(one.state != LeaseState.ACTIVE or one.not_after <= now for one in together):
         raise Conflict(_("Only a lease that is active can be extended."))
     if extra_s < 1:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import BigIntegerRangeField, DateTimeRangeField, RangeOperators
@@ -9,7 +11,7 @@ from django.db.models import F, Func, Q
 from portal.catalog.models import Flavor
 from portal.common.ids import lease_uid, request_uid, reservation_uid
 from portal.fleet.models import Device, Mode, Node
-from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, Repeat, RequestState, Work
+from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, Repeat, RequestState, Work, why_told
 from portal.teams.models import Team
 
 
@@ -289,6 +291,17 @@ class Lease(models.Model):
 
     def __str__(self) -> str:
         return self.uid
+
+    @property
+    def ends_at(self) -> datetime:
+        """When it ends as things stand: by its own time, or because it must go before."""
+        return self.not_after if self.preempt_at is None else min(self.not_after, self.preempt_at)
+
+    @property
+    def must_go_for(self) -> str:
+        """Why it was told to go, as a stable code: elastic, priority or reclaim; "" while it may stay."""
+        told = self.preempt_at is not None
+        return why_told(is_extra=self.is_extra, is_preemptible=self.is_preemptible) if told else ""
 
 
 class LeaseEvent(models.Model):

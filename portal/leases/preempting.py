@@ -119,18 +119,6 @@ def preempt_due(*, now: datetime) -> int:
     return len(leases)
 
 
-def ends_at(lease: Lease) -> datetime:
-    """Return when a lease ends as things stand: by its own time, or because it must go."""
-    return lease.not_after if lease.preempt_at is None else min(lease.not_after, lease.preempt_at)
-
-
-def why_told(*, is_extra: bool, is_preemptible: bool) -> str:
-    """Return why a told lease must go, as the stable code: elastic, priority or reclaim."""
-    if is_extra:
-        return "elastic"
-    return "priority" if is_preemptible else "reclaim"
-
-
 def _news(leases: Sequence[Lease], now: datetime) -> None:
     """Tell nodes and browsers that ends have moved."""
     if leases:

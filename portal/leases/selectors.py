@@ -138,4 +138,4 @@ def seconds_left(lease: Lease, *, now: datetime) -> int | None:
     """Return the whole seconds a lease still has, or None before it is active and after it ended."""
     if lease.state not in (LeaseState.ACTIVE, LeaseState.INTERRUPTED):
         return None
-    return max(0, int((lease.not_after - now).total_seconds()))
+    return max(0, int((lease.ends_at - now).total_seconds()))

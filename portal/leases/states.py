@@ -83,3 +83,10 @@ LEASE_NEXT: dict[str, frozenset[str]] = {
 OPEN_REQUESTS = (R.SUBMITTED, R.AWAITING_APPROVAL, R.QUEUED, R.GRANTED)
 LIVE_LEASES = (L.BOOKED, L.PREPARING, L.ACTIVE, L.INTERRUPTED, L.ENDING, L.CLEANING, L.FAILED)
 WANTED_ON_NODE = (L.PREPARING, L.ACTIVE, L.INTERRUPTED)
+
+
+def why_told(*, is_extra: bool, is_preemptible: bool) -> str:
+    """Return why a lease that was told to go must go, as the stable code: elastic, priority or reclaim."""
+    if is_extra:
+        return "elastic"
+    return "priority" if is_preemptible else "reclaim"

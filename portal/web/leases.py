@@ -78,7 +78,10 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "steps": request_steps(lease.request, [lease], starts_at=None),
         "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
         "block_text": block_sentence(latest) if latest and latest.why != "flavor" else "",
-        "may_extend": may_manage and lease.state == LeaseState.ACTIVE and not lease.is_extra,
+        "may_extend": may_manage
+        and lease.state == LeaseState.ACTIVE
+        and not lease.is_extra
+        and lease.preempt_at is None,
         "may_release": may_manage and lease.state in RELEASABLE,
         "longest": span(lease.flavor.max_duration_s),
         "saving": _saving(lease, row),

@@ -54,6 +54,7 @@ class LeaseRow:
     read_at: datetime
     part: str = ""
     is_extra: bool = False
+    must_go: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -112,7 +113,7 @@ def _row(lease: Lease, *, cost: int | None, hourly: int | None, now: datetime) -
         end_reason=end_text(lease),
         starts_at=lease.starts_at,
         activated_at=lease.activated_at,
-        ends_at=lease.not_after if is_on else None,
+        ends_at=lease.ends_at if is_on else None,
         ended_at=lease.ended_at,
         run_s=run_s,
         left_s=left_s,
@@ -126,7 +127,17 @@ def _row(lease: Lease, *, cost: int | None, hourly: int | None, now: datetime) -
         read_at=now,
         part=part_text(lease),
         is_extra=lease.is_extra,
+        must_go=must_go_text(lease) if is_on else "",
     )
+
+
+def must_go_text(lease: Lease) -> str:
+    """Return why the lease was told to go, in words; "" while it may stay."""
+    return {
+        "reclaim": _("Another team takes back what it is guaranteed."),
+        "priority": _("It may be preempted, and a request that goes before it needs the place."),
+        "elastic": _("It was grown while devices idled, and somebody waits for them now."),
+    }.get(lease.must_go_for, "")
 
 
 def _run_s(lease: Lease, now: datetime) -> int | None:

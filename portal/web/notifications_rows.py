@@ -164,11 +164,31 @@ def _longer_again(f: Facts) -> str:
     return _("Maintenance was moved: a lease of yours runs until %(at)s.") % {"at": _at(f, "not_after")}
 
 
+def _preempted_soon(f: Facts) -> str:
+    why = {
+        "reclaim": _("another team takes back what it is guaranteed"),
+        "priority": _("it may be preempted, and a request that goes before it needs the place"),
+        "elastic": _("it was grown while devices idled, and somebody waits for them now"),
+    }.get(str(f.get("why")), _("somebody needs its place"))
+    return _("A lease of yours must make room by %(at)s: %(why)s. Save your work now.") % {
+        "at": _at(f, "ends_at"),
+        "why": why,
+    }
+
+
+def _spared(_f: Facts) -> str:
+    return _("A lease of yours may stay after all: nobody needs its place any more.")
+
+
+def _preempted(_f: Facts) -> str:
+    return _("A lease of yours was preempted. Its request is back in the queue with the time that is left.")
+
+
 def _cut_short(f: Facts) -> str:
     if f.get("why") == "maintenance":
-        return _("You have less time than you asked for: it ends %(at)s, because maintenance begins then.") % {
-            "at": _at(f, "ends_at")
-        }
+        return _(
+            "You have less time than you asked for: it ends %(at)s, because maintenance begins then."
+        ) % {"at": _at(f, "ends_at")}
     return _("You have less time than you asked for: it ends %(at)s, because its place is booked then.") % {
         "at": _at(f, "ends_at")
     }
@@ -180,6 +200,9 @@ def _unknown(_f: Facts) -> str:
 
 _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "lease.ends_soon": ("hourglass", "warn", _ends_soon),
+    "lease.preempted_soon": ("hourglass", "warn", _preempted_soon),
+    "lease.spared": ("circle-check", "good", _spared),
+    "lease.preempted": ("refresh", "warn", _preempted),
     "lease.failed": ("circle-x", "bad", _failed),
     "lease.interrupted": ("plug-connected", "warn", _interrupted),
     "lease.cut_short": ("clock", "warn", _cut_short),
