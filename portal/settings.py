@@ -167,6 +167,16 @@ CELERY_BEAT_SCHEDULE = {
     "meter": {"task": "scheduler.tasks.meter", "schedule": 10.0, "options": {"expires": 20}},
     "learn_demand": {"task": "scheduler.tasks.learn_demand", "schedule": 300.0, "options": {"expires": 300}},
     "note_forecasts": {"task": "scheduler.tasks.note_forecasts", "schedule": 5.0, "options": {"expires": 5}},
+    "learn_durations": {
+        "task": "scheduler.tasks.learn_durations",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
+    "predict_durations": {
+        "task": "scheduler.tasks.predict_durations",
+        "schedule": 10.0,
+        "options": {"expires": 10},
+    },
     "calibrate": {"task": "scheduler.tasks.calibrate", "schedule": 60.0, "options": {"expires": 60}},
     "settle_usage": {"task": "scheduler.tasks.settle_usage", "schedule": 60.0, "options": {"expires": 60}},
     "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},

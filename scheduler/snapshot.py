@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -78,7 +79,8 @@ def _node(n: NodeRow, blocked: str) -> Node:
 
 def _learned() -> Learned:
     for version, curves in fetch(LEARNED):
-        return Learned(version, tuple((team, group, tuple(curve)) for team, group, curve in curves))
+        rows = json.loads(curves)  # a plain cursor hands JSON out as text
+        return Learned(version, tuple((team, group, tuple(curve)) for team, group, curve in rows))
     return Learned()
 
 

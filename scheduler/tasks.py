@@ -9,7 +9,7 @@ from portal.common.clock import db_now
 from portal.common.retry import with_retries
 from portal.leases import bookings, lifecycle, maintenance, preempting, reservations
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import cycle, dispatch, forecasts, learning, power, usage
+from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage
 
 
 @app.task
@@ -88,3 +88,15 @@ def calibrate() -> None:
 def settle_usage() -> None:
     """Bring what everybody has used, decayed, up to now."""
     with_retries(lambda: usage.settle(now=db_now()))
+
+
+@app.task
+def learn_durations() -> None:
+    """Look whether enough has ended to learn anew how long requests run."""
+    predict.learn(now=db_now())
+
+
+@app.task
+def predict_durations() -> None:
+    """Predict how long new requests run."""
+    predict.predict()

@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "gang": "scheduler.replay.gang",
     "queue": "scheduler.replay.queue",
     "forecast": "scheduler.replay.forecast",
+    "predict": "scheduler.replay.predict",
 }
 
 

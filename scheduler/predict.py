@@ -1,0 +1,182 @@
+"""Learn from ended requests how long requests run, and write it on those that wait or run.
+
+Training happens in a short-lived process (``scheduler.training``); what it found is kept as plain numbers in a
+``DurationModel``, which any worker applies with numpy alone. With too little history nothing is predicted, and
+everything counts with the time asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from django.db import IntegrityError
+
+from portal.common.rows import execute, fetch
+from portal.leases.states import Work
+from portal.policies.durations import current_model
+from portal.policies.models import DurationModel
+from scheduler.engine.learning.curves import CURVES
+from scheduler.engine.learning.durations import Durations, durations_from
+from scheduler.engine.learning.habits import Kind, Past
+from scheduler.engine.learning.history import GROUPS, History, group_of
+
+log = logging.getLogger(__name__)
+LEAST = 200  # ended requests before anything is learned
+NEW = 50  # ended requests since the last model before another one is made
+MOST = 20_000  # the newest ended requests that are learned from
+MOST_AT_ONCE = 2_000
+KEEP = 24  # models
+TRAINING_S = 300
+SMOOTHING = 10.0
+WORK = {value: at for at, value in enumerate(Work.values)}
+# What a request ran in all its leases; extras of an elastic one and the other nodes of a gang ran beside it.
+PAST = (
+    "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
+    " r.submitted_at, max(l.ended_at), sum(extract(epoch FROM l.ended_at - l.activated_at))::float,"
+    " max(u.peak), r.count"
+    " FROM leases_leaserequest r JOIN leases_lease l ON l.request_id = r.id"
+    " LEFT JOIN LATERAL (SELECT max(m.memory_max_mib) AS peak FROM telemetry_minuterollup m"
+    " WHERE m.lease_id = l.id) u ON TRUE"
+    " WHERE r.state = 'fulfilled' AND l.part = 0 AND l.activated_at IS NOT NULL AND l.ended_at IS NOT NULL"
+    " GROUP BY r.id ORDER BY r.id DESC LIMIT %s"
+)
+OPEN = (
+    "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s, r.submitted_at"
+    " FROM leases_leaserequest r WHERE r.state IN ('awaiting_approval', 'queued', 'granted')"
+    " AND (r.predicted_s IS NULL OR %s) ORDER BY r.id DESC LIMIT %s"
+)
+STORE = (
+    "UPDATE leases_leaserequest r SET predicted_s = v.likely, predicted_most_s = v.most,"
+    " predicted_memory_mib = v.memory FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::int[])"
+    " AS v(id, likely, most, memory) WHERE r.id = v.id"
+)
+_loaded: list[tuple[int, Durations]] = []  # the model of this process by version, at most one
+
+
+def learn(*, now: datetime) -> DurationModel | None:
+    """Store a new model when enough has ended since the last one, and predict anew; None when there is none.
+
+    Safe to repeat and in parallel: the version is unique, and who comes second has nothing to add.
+    """
+    rows = list(fetch(PAST, [MOST]))
+    last = current_model()
+    seen = int(last.figures.get("newest", 0)) if last else 0
+    if len(rows) < LEAST or sum(row[0] > seen for row in rows) < NEW:
+        return None
+    answer = _trained([_past(row) for row in rows])
+    if answer is None:
+        return None
+    figures = {**answer["figures"], "newest": max(row[0] for row in rows)}
+    try:
+        made = DurationModel.objects.create(
+            version=(last.version if last else 0) + 1,
+            curves=curves([(row[1], row[12], row[10]) for row in rows]),
+            trees=answer["model"],
+            figures=figures,
+            requests=len(rows),
+            made_at=now,
+        )
+    except IntegrityError:
+        return None
+    DurationModel.objects.filter(version__lte=made.version - KEEP).delete()
+    predict(is_anew=True)
+    return made
+
+
+def predict(*, is_anew: bool = False) -> int:
+    """Write what is predicted on requests that wait or run without it (``is_anew``: on all of them).
+
+    Safe to repeat; answers how many were written. Nothing happens as long as there is no model.
+    """
+    rows = list(fetch(OPEN, [is_anew, MOST_AT_ONCE]))
+    model = current() if rows else None
+    if model is None:
+        return 0
+    guesses = model.guess([_kind(row) for row in rows])
+    return execute(
+        STORE,
+        [
+            [row[0] for row in rows],
+            [one.likely_s for one in guesses],
+            [one.most_s for one in guesses],
+            [one.memory_mib for one in guesses],
+        ],
+    )
+
+
+def current() -> Durations | None:
+    """Return the newest model, read once per version and process; None without one, or if it cannot be read."""
+    version = DurationModel.objects.values_list("version", flat=True).first()
+    if version is None:
+        return None
+    if not _loaded or _loaded[0][0] != version:
+        try:
+            _loaded[:] = [(version, durations_from(DurationModel.objects.get(version=version).trees))]
+        except (DurationModel.DoesNotExist, KeyError, TypeError, ValueError):
+            log.warning("the duration model %s cannot be read; nothing is predicted", version)
+            return None
+    return _loaded[0][1]
+
+
+def curves(ended: Iterable[tuple[int, int, float]]) -> list[list[Any]]:
+    """Return the order index over age per team and size group, from (team id, units, seconds run) of ended requests.
+
+    Gittins index by Kaplan-Meier hazards, as in the queue's learned policy (``scheduler.engine.learning``).
+    """
+    known = list(ended)
+    teams = sorted({team for team, _, _ in known})
+    place = {team: at for at, team in enumerate(teams)}
+    history = History(len(teams), SMOOTHING, CURVES["gittins"])
+    for team, units, ran_s in known:
+        history.note_end(history.form_of(place[team], units, 0.0), max(ran_s, 1.0))
+    history.renew(0, np.zeros(0, np.int64), np.zeros(0))
+    found = []
+    for team, group in sorted({(team, group_of(units)) for team, units, _ in known}):
+        form = history.form_of(place[team], _UNITS[group], 0.0)
+        history.draw(form)
+        found.append([team, group, [round(float(value), 3) for value in history.table[form]]])
+    return found
+
+
+_UNITS = {group_of(units): units for units in (1, 2, 8, 9)}  # one number of units of each size group
+assert len(_UNITS) == GROUPS
+
+
+def _trained(past: Sequence[Past]) -> dict[str, Any] | None:
+    """Return what the training process answers, None when it fails: then the model at hand stays."""
+    rows = [[astuple(one.kind), one.made_s, one.over_s, one.ran_s, one.peak_mib] for one in past]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "scheduler.training"],
+            input=json.dumps(rows),
+            capture_output=True,
+            text=True,
+            timeout=TRAINING_S,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        detail = getattr(error, "stderr", "") or str(error)
+        log.warning("training failed: %s", str(detail)[-2000:])
+        return None
+    return answer
+
+
+def _past(row: Sequence[Any]) -> Past:
+    made, over = row[8].timestamp(), row[9].timestamp()
+    return Past(_kind(row), made, max(over, made), max(row[10], 1.0), row[11])
+
+
+def _kind(row: Sequence[Any]) -> Kind:
+    _, team, person, flavor, name, work, size, asked, at, *_ = row
+    return Kind(team, person, flavor, name, WORK.get(work, 0), size, asked, at.hour, at.weekday())
