@@ -31,10 +31,15 @@ class SimulatedNode:
     """A reconciler over simulated cards, without threads, sockets or waiting."""
 
     def __init__(
-        self, state: Path, model: str = "h100-80gb", count: int = 1, modes: tuple[str, ...] = ()
+        self,
+        state: Path,
+        model: str = "h100-80gb",
+        count: int = 1,
+        modes: tuple[str, ...] = (),
+        name: str = "gpu-01",
     ) -> None:
-        self.state, self.model = state, model
-        self.facts = device_facts("gpu-01", model, count, modes)
+        self.state, self.model, self.name = state, model, name
+        self.facts = device_facts(name, model, count, modes)
         self.time = FakeTime()
         self.boot = "boot-1"
         self.revision = 0
@@ -48,7 +53,7 @@ class SimulatedNode:
             self.facts, self.state, self.boot, faults=self.faults, clock=self.time, sleep=self.time.advance
         )
         journal = Journal(self.state / "journal.jsonl")
-        self.mind = Reconciler("gpu-01", self.driver, journal, self.time.now)
+        self.mind = Reconciler(self.name, self.driver, journal, self.time.now)
         return self
 
     def reboot(self) -> SimulatedNode:
