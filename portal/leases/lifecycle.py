@@ -308,11 +308,14 @@ def _nudge_when_somebody_waits() -> None:
 
 
 def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
-    """Trim the periods of the leases' placements to ``at`` and empty their hosts' sums."""
+    """Trim the periods of the leases' placements to ``at`` and empty their hosts' sums.
+
+    A booking that had to wait for this to be clean keeps its start: the period ends there at the latest.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE leases_placement SET is_live = false, period = tstzrange(lower(period),"
-            " greatest(%s, lower(period) + interval '1 microsecond'))"
+            "UPDATE leases_placement p SET is_live = false, period = tstzrange(lower(period),"
+            " greatest(least(%s, leases_next_start(p)), lower(period) + interval '1 microsecond'))"
             " WHERE lease_id = ANY(%s) AND is_live RETURNING host_id, share_milli, memory_mib",
             [at, list(lease_ids)],
         )
@@ -347,8 +350,9 @@ def _empty_hosts(shares: Sequence[tuple[int, int, int]], at: datetime) -> None:
     empty = SharedHost.objects.filter(pk__in={row[0] for row in shares}, clients=0)
     for host_id in empty.values_list("pk", flat=True):
         execute(
-            "UPDATE leases_placement SET is_live = false, period = CASE WHEN %s < lower(period) THEN 'empty'"
-            " ELSE tstzrange(lower(period), greatest(%s, lower(period) + interval '1 microsecond')) END"
+            "UPDATE leases_placement p SET is_live = false, period = CASE WHEN %s < lower(period) THEN 'empty'"
+            " ELSE tstzrange(lower(period), greatest(least(%s, leases_next_start(p)),"
+            " lower(period) + interval '1 microsecond')) END"
             " WHERE id = %s AND is_live",
             [at, at, host_id],
         )
