@@ -18,7 +18,7 @@ from portal.teams.selectors import Rights
 
 WEEKDAYS = [0, 1, 2, 3, 4]
 RULES: dict[str, Any] = {
-    "order": "priority_fifo",
+    "order": "default",
     "place": "default",
     "pools": {
         "parts": {"interactive": 1, "training": 4, "inference": 1},
@@ -68,7 +68,7 @@ def make_rules(teams: dict[str, Team], people: dict[str, User], now: datetime) -
             )
     if not PriorityGrant.objects.exists():
         give_priority(
-            team=teams["robotics"],
+            team=teams["speech"],
             actor=operator,
             rights=rights,
             steps=5,

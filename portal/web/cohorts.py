@@ -138,7 +138,7 @@ def cohort_card(found: Standing, rights: Rights) -> CohortCard:
 
 
 def member_row(share: Share) -> MemberRow:
-    """Return a team of a cohort; the bar is as long as the larger of guarantee and use."""
+    """Return a team of a cohort; its bar is measured by its guarantee, and longer where it uses more."""
     return MemberRow(
         name=share.team.name,
         slug=share.team.slug,
@@ -146,12 +146,12 @@ def member_row(share: Share) -> MemberRow:
             label=share.team.name,
             used=share.used_milli - share.borrowed_milli,
             guaranteed=share.guaranteed_milli or None,
-            ceiling=None,
+            ceiling=share.guaranteed_milli,
             borrowed=share.borrowed_milli,
             scale=max(share.used_milli, share.guaranteed_milli, 1000),
             used_text=gpus(share.used_milli),
             guaranteed_text=gpus(share.guaranteed_milli),
-            ceiling_text=None,
+            ceiling_text=gpus(share.guaranteed_milli),
         ),
         borrowed=gpus(share.borrowed_milli) if share.borrowed_milli else None,
         lendable=gpus(share.lendable_milli),

@@ -87,6 +87,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "saving": _saving(lease, row),
         "others": lease_rows([one for one in all_parts if one.pk != lease.pk], now=now),
         "is_gang": lease.request.nodes != 1,
+        "sees_policy": rights.is_operator,
     }
     return render(request, "web/lease_detail.html", context)
 

@@ -17,5 +17,5 @@ def test_the_demo_has_pools_a_cohort_and_a_priority_and_is_safe_to_repeat(world:
     [standing] = cohorts()
     assert [share.team.slug for share in standing.shares] == ["language", "vision"]
     assert (Cohort.objects.count(), PriorityGrant.objects.count()) == (1, 1)
-    assert [grant.reason for grant in grants_of(world.team("robotics"))] == ["Conference deadline"]
+    assert [grant.reason for grant in grants_of(world.team("speech"))] == ["Conference deadline"]
     assert promises().guaranteed_milli >= 32_000

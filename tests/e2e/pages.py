@@ -79,6 +79,29 @@ def _enrolled(page: Any) -> None:
     page.locator(".snippet").first.wait_for()
 
 
+def _row_added(page: Any) -> None:
+    page.locator("#rows-pool_times button[value^=add]").click()
+    page.locator("[name='pools.times[1].from']").wait_for()
+
+
+def _rules_refused(page: Any) -> None:
+    page.locator("[name=depth]").fill("none")
+    page.locator("#policy-form button.btn-lg").click()
+    page.locator(".field-error").first.wait_for()
+
+
+def _tried(page: Any) -> None:
+    page.locator("[name=depth]").fill("3")
+    page.locator("#policy-form button.btn-lg").click()
+    page.locator("aside button[value=try]").click()
+    page.locator("#tried").wait_for()
+
+
+def _priority_opened(page: Any) -> None:
+    page.locator("#priority summary").click()
+    page.locator("#priority [name=reason]").wait_for()
+
+
 def _past(visitor: Visitor) -> str:
     """Return an invoice of the last month that is over."""
     months = sorted(re.findall(r"/finance/months/(\d{4}-\d{2})/", visitor.text("/finance/months/")))
@@ -144,6 +167,23 @@ PAGES = (
     Page("prices", "finance", "/finance/prices/", "rates"),
     Page("nodes", "operator", "/operations/nodes/", "nodes"),
     Page("node-enrolled", "operator", "/operations/nodes/", "node_enrol", act=_enrolled),
+    Page("policies", "operator", "/operations/policies/", "policies"),
+    Page("policy", "operator", "/operations/policies/2/", "policy"),
+    Page("policy-edit", "operator", "/operations/policies/edit/", "policy_edit"),
+    Page("policy-edit-row", "operator", "/operations/policies/edit/", "policy_edit", act=_row_added),
+    Page(
+        "policy-refused",
+        "operator",
+        "/operations/policies/edit/",
+        "policy_edit",
+        act=_rules_refused,
+        expect="422",
+    ),
+    Page("policy-review", "operator", "/operations/policies/edit/", "policy_save", act=_tried),
+    Page("policy-json", "operator", "/operations/policies/json/", "policy_json"),
+    Page("policy-compare", "operator", "/operations/policies/compare/?a=1&b=2", "policy_compare"),
+    Page("cohorts", "operator", "/operations/cohorts/", "cohorts"),
+    Page("team-priority", "operator", "/teams/speech/", "team", act=_priority_opened),
     Page("audit", "operator", "/operations/audit/", "audit"),
     Page("design", "bob", "/design/", "design"),
     Page("not-found", "bob", "/leases/lse-0000000000000000/", "lease", status=404),
