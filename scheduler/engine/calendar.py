@@ -97,6 +97,7 @@ class Calendar:
         self._known = tuple(self.blocks)
         self._reached = self.now
         self.layers: list[Layer] = []
+        self._layer_of: dict[int, int] = {}
         self.reach(max((claim.duration_s for claim in (*snapshot.queue, *snapshot.growing)), default=0))
 
     def reach(self, duration_s: int) -> None:
@@ -117,8 +118,11 @@ class Calendar:
         """The number of the room for a claim of this duration: 0 is now, then one per layer."""
         if not self.layers:
             return 0
-        ends_at = self._end_of(duration_s)
-        return sum(1 for layer in self.layers if layer.at < ends_at)
+        known = self._layer_of.get(duration_s)
+        if known is None:
+            ends_at = self._end_of(duration_s)
+            known = self._layer_of[duration_s] = sum(1 for layer in self.layers if layer.at < ends_at)
+        return known
 
     def _end_of(self, duration_s: int) -> datetime:
         # What is longer than any claim may be would run past the end of the calendar.
@@ -173,6 +177,7 @@ class Calendar:
         self._layer(blocks)
 
     def _layer(self, blocks: Sequence[Block]) -> None:
+        self._layer_of = {}
         for at in sorted({block.starts_at for block in blocks}):
             if all(layer.at != at for layer in self.layers):
                 layer = Layer(at, ())

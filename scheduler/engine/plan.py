@@ -14,7 +14,7 @@ from scheduler.engine.reclaim import reclaimed
 from scheduler.engine.recut import repartitioned
 from scheduler.engine.refused import Refused
 from scheduler.engine.serve import Serving, Want, is_booking
-from scheduler.engine.shape import shape_of
+from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState, Refusal
 
 
@@ -89,13 +89,17 @@ def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
     explainer = Explainer(calendar.room, began, granted)
     reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
     positions: dict[int, int] = {}
+    has_room: dict[Shape, bool] = {}
     waits = []
     position = 1
     for claim, want in turn.waiting:
-        key = want, calendar.layer_of(claim.duration_s) if want[1].wanted else 0
+        shape = want[1]
+        if calendar.layers and shape not in has_room:
+            has_room[shape] = shape.wanted > 0 and calendar.room.spots(shape) is not None
+        key = want, calendar.layer_of(claim.duration_s) if has_room.get(shape) else 0
         if key not in reasons:
-            ahead = calendar.ahead(claim, want[1], positions)
-            reasons[key] = (ahead,) if ahead else explainer.explain(claim, want[1], position)
+            ahead = calendar.ahead(claim, shape, positions) if key[1] else None
+            reasons[key] = (ahead,) if ahead else explainer.explain(claim, shape, position)
         never = are_impossible(reasons[key])
         told = reasons[key] if never else turn.lineup.explain(claim, reasons[key])
         positions[claim.id] = position
