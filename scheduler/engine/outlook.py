@@ -21,6 +21,7 @@ from scheduler.engine.columns import Flags, Ints
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Forecast, Policy, Reason, Snapshot
 from scheduler.engine.order.live.ranking import tie
+from scheduler.engine.places import keep_places
 from scheduler.engine.plan import decided
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.serve import Want, is_booking
@@ -30,8 +31,8 @@ from scheduler.engine.sweep import Sweep
 from scheduler.engine.timeline import Timeline
 
 HORIZON_S = 7 * 86_400
-# Outlooks kept: of what is published now, as the book says and as it will probably be, and one before.
-MOST_KEPT = 3
+# Outlooks kept: of what is published now, as the book says and as it will probably be, and of what was before.
+MOST_KEPT = 4
 # Steps that a what-if is checked at one by one; beyond that its start is unknown.
 MOST_CHECKS = 5_000
 
@@ -49,16 +50,21 @@ class Outlook:
         self.horizon_s = horizon_s
         self.lock = RLock()
         snapshot = waking(snapshot)
-        self._turn = turn = decided(snapshot, policy)
-        self._order = turn.lineup.ordered(snapshot.queue)
+        kept = keep_places(snapshot, policy)
+        self._seen = kept.seen
+        self._turn = turn = decided(kept.seen, policy)
+        first = [claim for claim, _ in kept.placed]
+        self._first = len(first)
+        self._order = [*first, *turn.lineup.ordered(kept.seen.queue)]
         self._ids = {claim.id for claim in snapshot.queue}
-        self._granted = {grant.claim_id for grant in turn.grants}
+        self._granted = {grant.claim_id for grant in (*kept.grants, *turn.grants)}
         left = [
             claim.id not in self._granted and not is_booking(claim, snapshot.taken_at)
             for claim in self._order
         ]
         self._waiting_before = np.concatenate([[0], np.cumsum(left)]) if left else np.zeros(1, np.int64)
-        self._timeline = timeline = Timeline(snapshot, policy, turn, self._order)
+        self._timeline = timeline = Timeline(kept.seen, policy, turn, self._order, first)
+        timeline.starts.update((grant.claim_id, snapshot.taken_at) for grant in kept.grants)
         timeline.run(snapshot.taken_at + timedelta(seconds=min(horizon_s, LONGEST_S)))
         self._records = timeline.track.closed()
         self._reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
@@ -86,9 +92,10 @@ class Outlook:
         if not what_ifs:
             return {}
         if self.policy.order == "priority_fifo" and not self.policy.pools.parts:
-            return {claim.id: bisect_left(self._keys, (-claim.priority, tie(claim))) for claim in what_ifs}
-        found, rank = {}, 0
-        for claim in self._turn.lineup.ordered((*self.snapshot.queue, *what_ifs)):
+            keys = self._keys
+            return {c.id: self._first + bisect_left(keys, (-c.priority, tie(c))) for c in what_ifs}
+        found, rank = {}, self._first
+        for claim in self._turn.lineup.ordered((*self._seen.queue, *what_ifs)):
             if claim.id in self._ids:
                 rank += 1
             else:
@@ -97,7 +104,7 @@ class Outlook:
 
     @cached_property
     def _keys(self) -> list[tuple[object, ...]]:
-        return [(-claim.priority, tie(claim)) for claim in self._order]
+        return [(-claim.priority, tie(claim)) for claim in self._order[self._first :]]
 
     def _answer(self, claim: Claim, rank: int | None, until: datetime) -> Forecast:
         own = self._timeline.rank_of.get(claim.id)

@@ -74,10 +74,18 @@ class Timeline:
     ``times`` are the instants of the steps, ``track`` the boards' states, ``ahead`` what was kept for later,
     ``spends`` what was taken of quotas: (step, rank, team, weighted thousandths), ``checkpoints`` what every
     team used before each ``CHECKPOINT`` of them.
-    ``order`` is the queue in order, a claim's place in it is its rank. ``room`` is the future's, not now's.
+    ``order`` is the queue in order, a claim's place in it is its rank; ``first`` are those for whom leases
+    were told to go, which no turn serves. ``room`` is the future's, not now's.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, turn: Serving, order: Sequence[Claim]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        turn: Serving,
+        order: Sequence[Claim],
+        first: Sequence[Claim] = (),
+    ) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.turn = turn
@@ -113,7 +121,7 @@ class Timeline:
                     board.device.bandwidth_gbps, board.device.compute_class, id(board.geometry))
             for board in self.room.boards
         }  # fmt: skip
-        self._begin(snapshot)
+        self._begin(snapshot, first)
 
     def _open_again(self, snapshot: Snapshot) -> None:
         """Nodes whose maintenance is on, or that sleep, come back: until then their boards are held, not closed."""
@@ -122,7 +130,7 @@ class Timeline:
             if board.node.id in away and comes_back(board):
                 board.blocked = ""
 
-    def _begin(self, snapshot: Snapshot) -> None:
+    def _begin(self, snapshot: Snapshot, first: Sequence[Claim]) -> None:
         for block in known_blocks(snapshot):
             if block.starts_at <= self.now:
                 self._close(block)
@@ -145,9 +153,11 @@ class Timeline:
             if block.cause == "waiting" and block.claim_id is not None:
                 self._promised.add(block.claim_id)
                 self._keep(block, self.rank_of[block.claim_id])
-        for claim, (team_id, shape) in self.turn.waiting:
+        left = [claim for claim, _ in self.turn.waiting]
+        for claim in sorted((*first, *left), key=lambda claim: self.rank_of[claim.id]):
+            shape = shape_of(claim, self.policy)
             if shape.wanted:
-                self._line_up(claim, shape, team_id)
+                self._line_up(claim, shape)
         for team_lines in self._lines.values():
             for _, _, line in team_lines:
                 if not self.room.budget.allows(line.team_id, line.cost):
@@ -171,10 +181,10 @@ class Timeline:
         self._made += 1
         heappush(self._events, (at, kind, self._made, held, boards))
 
-    def _line_up(self, claim: Claim, shape: Shape, team_id: int) -> None:
+    def _line_up(self, claim: Claim, shape: Shape) -> None:
         lines = self._lines[shape]
         line = next(
-            (x for _, _, x in lines if x.team_id == team_id and x.duration_s == claim.duration_s), None
+            (x for _, _, x in lines if x.team_id == claim.team_id and x.duration_s == claim.duration_s), None
         )
         if line is None:
             line = _Line(claim, shape, self.room.least_cost(shape))

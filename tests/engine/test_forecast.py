@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from scheduler.engine import forecast
+from scheduler.engine.model import Running
 from tests.engine.builder import NOON, Cluster
 
 
@@ -160,6 +163,25 @@ def test_any_horizon_has_an_answer(cluster: Cluster, horizon: int) -> None:
     cluster.node("a").hold(0)
 
     assert cluster.forecast(cluster.claim(-1), hours=horizon)[-1].position == 1
+
+
+def test_who_leases_were_told_to_go_for_starts_when_they_are_gone_and_others_after_it(
+    cluster: Cluster,
+) -> None:
+    cluster.node("a").hold(0, hours=0.05)
+    ahead = cluster.request("ahead", hours=3)
+    owed = cluster.request("owed", hours=2)
+    told = Running(
+        cluster.held[0].lease_id or 0, 90, 1, 1, 1, NOON - timedelta(hours=1), cluster.held[0].until, 1000,
+        is_preemptible=True, preempt_at=cluster.held[0].until, preempted_for=owed.id,
+    )  # fmt: skip
+    snapshot = replace(cluster.snapshot(), running=(told,))
+
+    found = forecast(snapshot, cluster.policy, [ahead, owed, cluster.claim(-1)])
+
+    starts = [found[i].starts_at for i in (owed.id, ahead.id, -1)]
+    gone = NOON + timedelta(hours=0.05)
+    assert starts == [gone, gone + timedelta(hours=2), gone + timedelta(hours=5)]
 
 
 def test_a_malformed_what_if_is_answered_not_raised(cluster: Cluster) -> None:
