@@ -210,3 +210,14 @@ def test_what_is_forecast_for_now_and_for_the_promised_is_what_the_turn_says(clu
         said = found[claim_id].starts_at
         assert said is not None
         assert said <= starts_at
+
+
+@some
+@given(waiting_clusters())
+def test_what_is_forecast_is_what_happens_when_nothing_else_does(cluster: Cluster) -> None:
+    snapshot = in_use(cluster)
+    happened = play(snapshot, cluster.policy).starts
+
+    found = forecast(snapshot, cluster.policy, snapshot.queue)
+
+    assert {i: one.starts_at for i, one in found.items() if one.starts_at} == happened
