@@ -75,8 +75,10 @@ def request_steps(
         for event in RequestEvent.objects.filter(request=request)
         if event.now not in SAID_BY_LEASE
     ]
+    # Of several leases each step says which it is of.
+    names = {lease.pk: _which(lease) for lease in leases} if len(leases) > 1 else {}
     moments += [
-        (event.at, _rank(event), _lease_step(event))
+        (event.at, _rank(event), _lease_step(event, names.get(event.lease_id, "")))
         for event in LeaseEvent.objects.filter(lease__in=[lease.pk for lease in leases])
     ]
     past = [step for _when, _place, step in sorted(moments, key=lambda m: m[:2])]
@@ -132,9 +134,14 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:
     return Step(str(title), event.at, _reason(event.reason), actor, icon, tone)
 
 
-def _lease_step(event: LeaseEvent) -> Step:
+def _lease_step(event: LeaseEvent, which: str = "") -> Step:
     title, icon, tone = LEASE_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
-    return Step(str(title), event.at, _reason(event.reason), icon=icon, tone=tone)
+    return Step(str(title), event.at, _reason(event.reason), which, icon=icon, tone=tone)
+
+
+def _which(lease: Lease) -> str:
+    """Return a lease by its node, and by what it is to its request where that says more."""
+    return f"{lease.node.name} · {_('grown')}" if lease.is_extra else lease.node.name
 
 
 def _reason(reason: str) -> str:

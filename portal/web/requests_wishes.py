@@ -61,7 +61,6 @@ class WishesForm(forms.Form):
         help_text=gettext_lazy(
             "Others may take its place after a warning, and it queues again with the time left. It costs less."
         ),
-        widget=forms.CheckboxInput({"class": "form-check-input"}),
     )
     least = MaybeDuration(
         label=gettext_lazy("It may be cut short to"),

@@ -138,6 +138,8 @@ def test_growth_can_be_stopped_on_the_page_and_what_was_grown_given_back(
     client.post(f"/leases/{grown[0].uid}/release/")
 
     assert page.count("· grown ·") == 2
+    assert page.count("Give back lse-") == 2
+    assert "gpu-01 · grown" in page
     assert "Stop growing" in page
     request.refresh_from_db()
     assert request.most_count == 1
