@@ -8,6 +8,7 @@ from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
 from portal.leases import bookings, lifecycle, maintenance, preempting, reservations
+from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage
 
@@ -62,8 +63,9 @@ def book_series() -> None:
 
 @app.task
 def roll_up() -> None:
-    """Store the last minutes of telemetry."""
+    """Store the last minutes of telemetry, and what sleeping saved by them."""
     roll_up_minutes(now=db_now())
+    with_retries(lambda: settle_sleeps(now=db_now()))
 
 
 @app.task

@@ -47,9 +47,10 @@ INVARIANTS = (
     ),
     Invariant(
         "host_sums",
-        "A shared board's sums equal the shares inside it and stay within the board.",
+        "A shared board's sums equal the shares that have begun inside it and stay within the board.",
         """SELECT h.placement_id FROM leases_sharedhost h LEFT JOIN leases_placement s
            ON s.host_id = h.placement_id AND s.is_live
+           AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = s.lease_id AND l.state = 'booked')
            GROUP BY h.placement_id HAVING h.clients <> count(s.id)
            OR h.used_share_milli <> coalesce(sum(s.share_milli), 0)
            OR h.used_memory_mib <> coalesce(sum(s.memory_mib), 0)
@@ -75,6 +76,13 @@ INVARIANTS = (
         f"""SELECT l.uid FROM leases_lease l JOIN leases_placement p ON p.lease_id = l.id AND p.is_live
            JOIN fleet_device d ON d.id = p.device_id WHERE l.state IN {LIVE}
            GROUP BY l.id HAVING count(p.id) <> l.count OR bool_or(d.node_id <> l.node_id)""",
+    ),
+    Invariant(
+        "awake_while_held",
+        "A node that is told to sleep holds no lease that has begun.",
+        """SELECT l.uid FROM leases_lease l JOIN fleet_node n ON n.id = l.node_id
+           WHERE n.power_desired = 'asleep' AND l.state IN
+           ('preparing','active','interrupted','ending','cleaning','failed')""",
     ),
     Invariant(
         "granted_has_lease",

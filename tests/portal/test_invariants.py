@@ -21,6 +21,7 @@ CORRUPTIONS = {
     "quota_counters": "UPDATE quotas_quota SET used_milli = used_milli + 1",
     "live_leases_hold": "UPDATE leases_placement SET is_live = false",
     "gang_complete": "UPDATE leases_lease SET count = count + 1",
+    "awake_while_held": "UPDATE fleet_node SET power_desired = 'asleep'",
     "granted_has_lease": "UPDATE leases_leaserequest SET state = 'granted'",
     "gang_in_all_parts": "UPDATE leases_leaserequest SET nodes = 2 WHERE state = 'granted'",
     "states_follow_events": "UPDATE leases_lease SET state = 'preparing' WHERE state = 'active'",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tools.bench import cycle, forecast, latency, live, machine, placement, stages, startup, throughput
+from tools.bench import cycle, forecast, latency, live, machine, night, placement, stages, startup, throughput
 
 BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
@@ -24,6 +24,7 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         "forecast and counter-offers of 100 unsubmitted requests, 1,000 GPUs, 5,000 waiting",
         forecast.measure,
     ),
+    "night": ("a night of 6 × 8 simulated H100 with and without sleep: energy and waiting", night.measure),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 
