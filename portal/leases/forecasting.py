@@ -12,6 +12,7 @@ from portal.leases import offering
 from portal.leases.models import LeaseRequest
 from portal.leases.offering import Candidate, Offer, as_chosen, claim_for
 from portal.leases.pictures import (
+    HORIZON_S,
     SNAPSHOT_KEY,
     Picture,
     picture,
@@ -28,7 +29,6 @@ from scheduler.engine.calibration import Calibration
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
 from scheduler.engine.nearest import Change
 
-HORIZON_S = 14 * 86_400
 MOST_OFFERS = offering.MOST_OFFERS
 __all__ = [
     "SNAPSHOT_KEY",
@@ -103,6 +103,8 @@ def preview(
     wanted = as_chosen(claim_for(-1, team, flavor, count, duration_s, rank, book), spec)
     others = offering.candidates(team, wanted, flavor, spec, book)
     policy = active_policy()
+    if instead_of is None:
+        seen.play(policy)
     found, changes = counter_offers(
         probable, policy, wanted, [one.claim for one in others.values()], horizon_s=HORIZON_S
     )
@@ -169,7 +171,7 @@ def raw_waits(seen: Picture, request_ids: Iterable[int]) -> dict[int, float]:
 def _forecasts(seen: Picture, ids: Iterable[int], policy: Policy) -> list[tuple[Claim, Forecast]]:
     wanted = set(ids)
     claims = [claim for claim in seen.expected.queue if claim.id in wanted]
-    found = forecast(seen.expected, policy, claims, horizon_s=HORIZON_S) if claims else {}
+    found = forecast(seen.play(policy).expected, policy, claims, horizon_s=HORIZON_S) if claims else {}
     return [(claim, found[claim.id]) for claim in claims]
 
 

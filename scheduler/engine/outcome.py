@@ -52,11 +52,6 @@ def outcome(snapshot: Snapshot, level: float = EXPECTED) -> Snapshot:
     )
 
 
-def expected(claim: Claim, level: float = EXPECTED) -> Claim:
-    """The claim with the length that this share of such requests stays below."""
-    return _claim(claim, level)
-
-
 def _end(run: Running, now: datetime, level: float) -> datetime:
     began = max((now - run.started_at).total_seconds(), 0.0)
     most = (run.until - now).total_seconds()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from portal.common.live import redis_client
 from portal.fleet.models import Node
-from portal.leases import forecasting, lifecycle, record
+from portal.leases import forecasting, lifecycle, pictures, record
 from portal.leases.models import LeaseRequest, StartForecast
 from portal.leases.pictures import (
     CALIBRATION_KEY,
@@ -32,7 +33,9 @@ HOUR = 3600
 @pytest.fixture(autouse=True)
 def no_picture() -> Iterator[None]:
     redis_client().delete(SNAPSHOT_KEY, CALIBRATION_KEY)
+    pictures._last.clear()
     yield
+    pictures._last.clear()
     redis_client().delete(SNAPSHOT_KEY, CALIBRATION_KEY)
 
 
@@ -141,6 +144,35 @@ def test_a_picture_is_decoded_once(world: World) -> None:
     assert picture() is first
     publish(world, hours=1)
     assert picture() is not first
+
+
+def test_where_reading_takes_long_the_picture_at_hand_answers_and_is_renewed_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(world)
+    first = picture()
+    assert first is not None
+    first.cost_s = pictures.CHEAP_S
+    publish(world, hours=1)
+    assert picture() is first
+
+    first.made -= pictures.PATIENCE * pictures.CHEAP_S
+    monkeypatch.setattr(pictures, "Thread", AtOnce)
+    assert picture() is first
+    second = picture()
+
+    assert second is not None
+    assert second.book.taken_at == world.now + timedelta(hours=1)
+
+
+class AtOnce:
+    """A thread that has already run when it is started."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
+        self.run = lambda: target(*args)
+
+    def start(self) -> None:
+        self.run()
 
 
 def test_a_broken_picture_or_calibration_is_none(world: World) -> None:
