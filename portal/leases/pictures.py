@@ -23,10 +23,9 @@ SNAPSHOT_KEY = "berth:snapshot"
 CALIBRATION_KEY = "berth:calibration"
 CALIBRATION_LIVES_S = 3600
 HORIZON_S = 14 * 86_400
-CHEAP_S = 0.1  # a picture that took no longer is replaced as soon as there is a newer one
-PATIENCE = (
-    4.0  # others are used this many times as long as they took, and replaced behind the back of who asks
-)
+# A picture of a large fleet that took longer than this is used for as many times as long as it took, and then
+# replaced behind the back of who asks; every other one as soon as there is a newer one.
+LARGE, CHEAP_S, PATIENCE = 200_000, 0.1, 4.0
 MOST_OLD_S = 60.0
 
 
@@ -74,7 +73,7 @@ def picture() -> Picture | None:
     one at hand answers meanwhile, for at most ``MOST_OLD_S``. Changes nothing in the database.
     """
     known = _last[0] if _last else None
-    if known is not None and known.cost_s >= CHEAP_S:
+    if known is not None and len(known.raw) >= LARGE and known.cost_s >= CHEAP_S:
         age = time.monotonic() - known.made
         if age < PATIENCE * known.cost_s:
             return known

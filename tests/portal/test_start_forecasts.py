@@ -153,12 +153,14 @@ def test_where_reading_takes_long_the_picture_at_hand_answers_and_is_renewed_beh
     first = picture()
     assert first is not None
     first.cost_s = pictures.CHEAP_S
+    monkeypatch.setattr(pictures, "LARGE", 0)
     publish(world, hours=1)
     assert picture() is first
 
-    first.made -= pictures.PATIENCE * pictures.CHEAP_S
+    first.made -= pictures.PATIENCE * first.cost_s
     monkeypatch.setattr(pictures, "Thread", AtOnce)
     assert picture() is first
+    monkeypatch.setattr(pictures, "LARGE", 10**9)
     second = picture()
 
     assert second is not None
