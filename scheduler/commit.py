@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import F, Q
 from psycopg.types.range import Int8Range, TimestamptzRange
 
 from portal.audit.services import record
@@ -20,8 +19,9 @@ from portal.common.errors import QuotaExceeded
 from portal.common.rows import Rows
 from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
+from portal.leases import hosts
 from portal.leases.lifecycle import announce, move_requests, note_events
-from portal.leases.models import Lease, LeaseRequest, Placement, SharedHost
+from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
@@ -129,11 +129,12 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     note_events([(pk, "") for pk in booked], LeaseState.BOOKED, at=now)
     note_events([(pk, LeaseState.BOOKED) for pk in begun], LeaseState.PREPARING, at=now)
     book.make_room([grant for grant, _request in pairs])
-    Placement.objects.bulk_create(
+    made = Placement.objects.bulk_create(
         _placement(slot, lease, snapshot)
         for lease, (_grant, _request, part) in zip(leases, parts, strict=True)
         for slot in part.slots
     )
+    hosts.count_in([p.pk for p in made if p.host_id and p.lease_id not in booked])
     move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
     for lease in leases:
         if lease.cut_by and lease.part == 0:
@@ -203,7 +204,13 @@ def _team(request: LeaseRequest) -> Team:
 def _placement(slot: Slot, lease: Lease, snapshot: Snapshot) -> Placement:
     period = TimestamptzRange(lease.starts_at, lease.not_after)
     if slot.mode in SHARED_MODES:
-        host = _host(slot, lease, period, snapshot)
+        host = hosts.host_for(
+            _board(slot, snapshot),
+            mode=slot.mode,
+            team_id=lease.team_id,
+            period=period,
+            is_booked=lease.state == LeaseState.BOOKED,
+        )
         return Placement(
             lease=lease,
             device_id=slot.device_id,
@@ -233,46 +240,9 @@ def _placement(slot: Slot, lease: Lease, snapshot: Snapshot) -> Placement:
     )
 
 
-def _host(slot: Slot, lease: Lease, period: TimestamptzRange, snapshot: Snapshot) -> Placement:
-    """Return the device's host placement for this mode and time, made when there is none, with the share counted in.
-
-    What a share is booked in counts as taken from the booking on: the sums know no time, which is the safe side.
-    """
+def _board(slot: Slot, snapshot: Snapshot) -> hosts.Board:
     device = next(d for d in snapshot.devices if d.id == slot.device_id)
-    hosts = Placement.objects.filter(
-        device_id=slot.device_id, is_live=True, lease__isnull=True, mode=slot.mode
-    )
-    meant = Q(period__overlap=period)
-    if lease.state != LeaseState.BOOKED:  # one that outlasts its period is held all the same
-        meant |= Q(period__startswith__lte=period.lower)
-    host = hosts.filter(meant).order_by("period").first()
-    if host is None:
-        host = Placement.objects.create(
-            lease=None,
-            device_id=slot.device_id,
-            team_id=lease.team_id,
-            mode=slot.mode,
-            start=0,
-            size=device.grid,
-            slots=Int8Range(0, device.grid),
-            period=period,
-            share_milli=1000,
-            memory_mib=slot.board_memory_mib,
-        )
-        SharedHost.objects.create(
-            placement=host, memory_mib=slot.board_memory_mib, max_clients=device.max_clients
-        )
-    elif host.period.lower > period.lower or host.period.upper < period.upper:
-        host.period = TimestamptzRange(
-            min(host.period.lower, period.lower), max(host.period.upper, period.upper)
-        )
-        host.save(update_fields=["period"])
-    SharedHost.objects.filter(pk=host.pk).update(
-        used_share_milli=F("used_share_milli") + slot.share_milli,
-        used_memory_mib=F("used_memory_mib") + slot.memory_mib,
-        clients=F("clients") + 1,
-    )
-    return host
+    return hosts.Board(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
 
 
 def waits(found: Sequence[Wait], *, only_first: bool = False) -> int:

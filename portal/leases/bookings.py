@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from portal.audit.services import record
 from portal.common.errors import QuotaExceeded
@@ -21,6 +21,7 @@ from portal.common.rows import Rows, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
+from portal.leases import hosts
 from portal.leases.lifecycle import announce, drop_booked, lock_leases, move_all, move_requests
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.states import EndReason, LeaseState, RequestState
@@ -66,8 +67,12 @@ def _start(request_id: int, now: datetime) -> bool:
             with transaction.atomic():
                 quotas.reserve([(lease.team, lease.cost_milli) for lease in leases])
                 move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
-        except QuotaExceeded:
-            why = "quota"
+                shares = Placement.objects.filter(lease__in=leases, is_live=True, host__isnull=False)
+                hosts.count_in(list(shares.values_list("pk", flat=True)))
+        except (QuotaExceeded, IntegrityError) as error:
+            why = "quota" if isinstance(error, QuotaExceeded) else "held"
+            for lease in leases:
+                lease.state = LeaseState.BOOKED
     if why:
         if now >= leases[0].starts_at + timedelta(seconds=settings.BOOKING_PATIENCE_S):
             plan_anew(request, leases, why=why, at=now)

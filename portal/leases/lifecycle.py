@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Model
+from django.db.models import Model
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -23,10 +23,10 @@ from portal.common.outbox import RUN_CYCLE, add, nudge
 from portal.common.rows import Rows, execute, fetch
 from portal.common.states import check_move
 from portal.fleet.services import raise_revision
-from portal.leases import parts
+from portal.leases import hosts, parts
 from portal.leases.ahead import Block, block_sentence, next_blocks
 from portal.leases.holds import hold_until, prolong
-from portal.leases.models import Lease, LeaseRequest, SharedHost
+from portal.leases.models import Lease, LeaseRequest
 from portal.leases.selectors import is_anybody_waiting
 from portal.leases.states import LEASE_NEXT, LIVE_LEASES, REQUEST_NEXT, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
@@ -312,50 +312,25 @@ def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
 
     A booking that had to wait for this to be clean keeps its start: the period ends there at the latest.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE leases_placement p SET is_live = false, period = tstzrange(lower(period),"
-            " greatest(least(%s, leases_next_start(p)), lower(period) + interval '1 microsecond'))"
-            " WHERE lease_id = ANY(%s) AND is_live RETURNING host_id, share_milli, memory_mib",
-            [at, list(lease_ids)],
-        )
-        shares = sorted(row for row in cursor.fetchall() if row[0] is not None)
+    rows = fetch(
+        "UPDATE leases_placement p SET is_live = false, period = tstzrange(lower(period),"
+        " greatest(least(%s, leases_next_start(p)), lower(period) + interval '1 microsecond'))"
+        " WHERE lease_id = ANY(%s) AND is_live RETURNING id, host_id",
+        [at, list(lease_ids)],
+    )
+    shares = sorted(pk for pk, host_id in rows if host_id is not None)
     if shares:
-        _empty_hosts(shares, at)
+        hosts.count_out(shares, at=at)
 
 
-def forget_placements(lease_ids: Sequence[int], at: datetime) -> None:
+def _forget_placements(lease_ids: Sequence[int], at: datetime) -> None:
     """Empty the periods of placements that were booked and never began: they held nothing at any time."""
     rows = fetch(
         "UPDATE leases_placement SET is_live = false, period = 'empty'"
-        " WHERE lease_id = ANY(%s) AND is_live RETURNING host_id, share_milli, memory_mib",
+        " WHERE lease_id = ANY(%s) AND is_live RETURNING id, host_id",
         [list(lease_ids)],
     )
-    shares = sorted(row for row in rows if row[0] is not None)
-    if shares:
-        _empty_hosts(shares, at)
-
-
-def _empty_hosts(shares: Sequence[tuple[int, int, int]], at: datetime) -> None:
-    """Take (host, share, MiB) out of the hosts' sums and free those that hold nothing any more.
-
-    One that was opened for a booking only and has not begun at ``at`` held nothing at any time.
-    """
-    for host_id, share_milli, memory_mib in shares:
-        SharedHost.objects.filter(pk=host_id).update(
-            used_share_milli=F("used_share_milli") - share_milli,
-            used_memory_mib=F("used_memory_mib") - memory_mib,
-            clients=F("clients") - 1,
-        )
-    empty = SharedHost.objects.filter(pk__in={row[0] for row in shares}, clients=0)
-    for host_id in empty.values_list("pk", flat=True):
-        execute(
-            "UPDATE leases_placement p SET is_live = false, period = CASE WHEN %s < lower(period) THEN 'empty'"
-            " ELSE tstzrange(lower(period), greatest(least(%s, leases_next_start(p)),"
-            " lower(period) + interval '1 microsecond')) END"
-            " WHERE id = %s AND is_live",
-            [at, at, host_id],
-        )
+    hosts.settle([pk for pk, host_id in rows if host_id is not None], at=at)
 
 
 def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
@@ -399,7 +374,7 @@ def drop_booked(leases: Sequence[Lease], *, at: datetime, reason: str) -> None:
         leases, LeaseState.ENDED, at=at, reason=reason, ended_at=at, clean_at=at, end_reason=reason
     )
     if gone:
-        forget_placements([lease.pk for lease in gone], at)
+        _forget_placements([lease.pk for lease in gone], at)
 
 
 def cancel_booking(request: LeaseRequest, *, actor: User | None, at: datetime) -> None:
