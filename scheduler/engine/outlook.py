@@ -133,9 +133,15 @@ class Outlook:
         number = calendar.layer_of(claim.duration_s) if shape.wanted else 0
         key = (claim.team_id, shape), number
         if key not in self._reasons:
-            ahead = calendar.ahead(claim, shape, {})
+            ahead = calendar.ahead(claim, shape, self._positions)
             self._reasons[key] = (ahead,) if ahead else self._explainer.explain(claim, shape, position)
         return self._reasons[key]
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        """Where those stand who were promised a start."""
+        ranks = self._timeline.rank_of
+        return {claim_id: int(self._waiting_before[ranks[claim_id]]) + 1 for claim_id in self._turn.promised}
 
     def _booked(self, claim: Claim, shape: Shape) -> datetime | None:
         """The wanted time, if it is free by all that is known."""

@@ -58,6 +58,16 @@ def test_the_reason_names_who_it_is_kept_for_and_what_would_fit(cluster: Cluster
     }
 
 
+def test_a_form_hears_who_a_place_is_kept_for_and_starts_after(cluster: Cluster) -> None:
+    two_boards(cluster)
+
+    found = cluster.forecast(cluster.claim(-1, hours=3), cluster.claim(-2, hours=2))
+
+    assert found[-1].starts_at == NOON + timedelta(hours=6)
+    assert (found[-1].reasons[0].code, found[-1].reasons[0].detail["position"]) == ("reserved_for_waiting", 1)
+    assert found[-2].starts_at == NOON
+
+
 def test_without_backfill_nothing_is_promised(cluster: Cluster) -> None:
     cluster.policy = Policy(backfill="none")
     two_boards(cluster)
