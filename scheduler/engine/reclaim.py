@@ -20,7 +20,7 @@ from scheduler.engine.model import Claim, Plan, Policy, Preemption, Reason, Runn
 from scheduler.engine.places import Kept, keep_places, with_used
 from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState
-from scheduler.engine.victims import Search, units_of
+from scheduler.engine.victims import Search, hopeful, units_of
 
 Planner = Callable[[Snapshot, Policy], Plan]
 
@@ -77,14 +77,13 @@ def _room_is_made(told: Sequence[Running]) -> Reason:
 def _named(kept: Kept, policy: Policy, found: Plan, planner: Planner) -> list[Preemption]:
     """Who must go for the claims that still wait, in their order; at most MOST_CLAIMS of them are looked at."""
     snapshot = kept.seen
-    units = units_of(snapshot, policy)
+    claims = {claim.id: claim for claim in snapshot.queue if claim.starts_at is None}
+    waits = (
+        claims[wait.claim_id] for wait in found.waits if wait.claim_id in claims and not wait.is_impossible
+    )
+    waiting = hopeful(snapshot, policy, waits, MOST_CLAIMS)
+    units = units_of(snapshot, policy) if waiting else []
     if not units:
-        return []
-    claims = {claim.id: claim for claim in snapshot.queue}
-    left = (w for w in found.waits if not w.is_impossible and not _is_node_waking(w))
-    waiting = [claims[w.claim_id] for w in left if w.claim_id in claims]
-    waiting = [claim for claim in waiting if claim.starts_at is None][:MOST_CLAIMS]
-    if not waiting:
         return []
     room = EngineState.from_snapshot(snapshot, policy)
     for grant in (one for one in (*found.grants, *found.growth) if one.starts_at is None):

@@ -10,9 +10,11 @@ grant the claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import NamedTuple
 
 from scheduler.engine.board import Board
 from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
@@ -30,6 +32,15 @@ ELASTIC, PRIORITY, RECLAIM = "elastic", "priority", "reclaim"
 Found = list[tuple["Unit", str]]
 
 
+class UnitKind(NamedTuple):
+    """Units of which a claim may take all or none, but for those it yields to."""
+
+    is_extra: bool
+    is_preemptible: bool
+    priority: int
+    team_id: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """Leases that can only go together, with what they hold. ``loss`` is in quota units x seconds."""
@@ -44,6 +55,12 @@ class Unit:
     def lease(self) -> Running:
         """The lease that speaks for them."""
         return self.leases[0]
+
+    @property
+    def kind(self) -> UnitKind:
+        """What decides by which right it may be taken."""
+        lease = self.leases[0]
+        return UnitKind(lease.is_extra, lease.is_preemptible, lease.priority, lease.team_id)
 
 
 def units_of(snapshot: Snapshot, policy: Policy) -> list[Unit]:
@@ -119,8 +136,14 @@ class Search:
         self.room = room
         self.rules = rules
         self._units = list(units)
+        self._kinds = {unit.kind for unit in units}
+        self._on: dict[int, list[Unit]] = {}  # by node, the cheapest first
+        for unit in units:
+            boards = (room.board_of.get(held.device_id) for held in unit.held)
+            for node_id in {board.node.id for board in boards if board is not None}:
+                self._on.setdefault(node_id, []).append(unit)
+        self._is_gone: set[Unit] = set()
         self._gone: dict[Unit, None] = {}  # dropped in this search, in order
-        self._kept: set[int] = set()  # leases that went in searches before
         self._saved: dict[Board, list[Held]] = {}
         self._grant: Grant | None = None
         self._promised: dict[int, int] = {}  # by the team of the account that is guaranteed something
@@ -140,10 +163,13 @@ class Search:
         may_reclaim = self.rules.borrowed and self.room.budget.is_guaranteed(
             claim.team_id, self.room.least_cost(shape)
         )
-        whys = {unit: why for unit in self._units if (why := self._why(claim, unit, may_reclaim=may_reclaim))}
-        if not whys or not self._make_room(claim, shape, list(whys)):
+        kinds = {kind: self._why(claim, kind, may_reclaim=may_reclaim) for kind in self._kinds}
+        if not any(kinds.values()):
             return None
-        found = [(unit, whys[unit]) for unit in self._gone]
+        able = _Able(kinds, claim)
+        if not self._make_room(claim, shape, able):
+            return None
+        found = [(unit, kinds[unit.kind]) for unit in self._gone]
         if any(why == RECLAIM for _, why in found) and not self._is_inside_guarantee(claim):
             self.forget()
             return None
@@ -154,10 +180,12 @@ class Search:
         if self._grant is not None:
             self.room.grant(self._grant, self.room.now)
             self._promise(self._grant.team_id, self._grant.cost_milli)
-        self._kept |= {lease.lease_id for unit in self._gone for lease in unit.leases}
-        self._units = [
-            unit for unit in self._units if not any(lease.lease_id in self._kept for lease in unit.leases)
-        ]
+        self._is_gone |= self._gone.keys()
+        gone = {lease.lease_id for unit in self._gone for lease in unit.leases}
+        for unit in self._units if gone else ():
+            # What was grown is a unit of its own and goes with its base as well.
+            if any(lease.lease_id in gone for lease in unit.leases):
+                self._is_gone.add(unit)
         self._gone, self._saved, self._grant = {}, {}, None
 
     def forget(self) -> None:
@@ -171,24 +199,24 @@ class Search:
         self._grant = answer if isinstance(answer, Grant) else None
         return self._grant
 
-    def _why(self, claim: Claim, unit: Unit, *, may_reclaim: bool) -> str:
-        """By which right the claim may take from the unit; "" by none."""
-        lease = unit.lease
-        if lease.claim_id == claim.id or lease.claim_id in claim.yields_to:
-            return ""
-        if lease.is_extra:
+    def _why(self, claim: Claim, kind: UnitKind, *, may_reclaim: bool) -> str:
+        """By which right the claim may take such units; "" by none."""
+        if kind.is_extra:
             return ELASTIC
-        if lease.is_preemptible and self.rules.preemptible and _outranks(claim, lease):
+        if kind.is_preemptible and self.rules.preemptible and outranks(claim, kind.priority):
             return PRIORITY
-        return RECLAIM if may_reclaim and self._has_borrowed(claim, lease) else ""
+        return RECLAIM if may_reclaim and self._has_borrowed(claim, kind.team_id) else ""
 
-    def _has_borrowed(self, claim: Claim, lease: Running) -> bool:
-        """Whether the lease's team uses more than its guarantee in the claim's cohort."""
+    def _has_borrowed(self, claim: Claim, team_id: int) -> bool:
+        """Whether the team uses more than its guarantee in the claim's cohort."""
         budget = self.room.budget
-        mine, its = budget.member(claim.team_id), budget.member(lease.team_id)
+        mine, its = budget.member(claim.team_id), budget.member(team_id)
         if mine is None or its is None or mine is its or mine.cohort_id != its.cohort_id:
             return False
         return self._used_now(its) > its.guaranteed
+
+    def _able(self, able: _Able, units: Iterable[Unit]) -> Iterator[Unit]:
+        return (unit for unit in units if unit not in self._is_gone and able.holds_for(unit))
 
     def _promise(self, team_id: int, cost: int) -> None:
         its = self.room.budget.member(team_id)
@@ -212,92 +240,96 @@ class Search:
             return True
         return self._used_now(its) - unit.cost >= its.guaranteed
 
-    def _make_room(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+    def _make_room(self, claim: Claim, shape: Shape, able: _Able) -> bool:
         if self.room.spots(shape) is None:
             take = self._empty_nodes if shape.is_spread else self._empty_node
-            if not take(claim, shape, units):
+            if not take(claim, shape, able):
                 self.forget()
                 return False
         self._look_again()
-        self._give_back_quota(claim, shape, units)
+        before = len(self._gone)
+        self._give_back_quota(claim, shape, able)
         self._look_again()
         if self._grant_now(claim, shape) is None:
             self.forget()
             return False
-        self._spare(lambda: self._fits(claim, shape))
-        self._look_again()
-        return self._grant_now(claim, shape) is not None
+        if shape.is_spread or len(self._gone) > before:
+            self._spare(lambda: self._fits(claim, shape))
+            return self._fits(claim, shape)
+        return True
 
     def _fits(self, claim: Claim, shape: Shape) -> bool:
         self._look_again()
         return self._grant_now(claim, shape) is not None
 
-    def _empty_node(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+    def _empty_node(self, claim: Claim, shape: Shape, able: _Able) -> bool:
         """Drop the cheapest set of units on one node that lets the shape fit there."""
-        best: tuple[tuple[int, int, int], list[Unit]] | None = None
-        for place, (group, able) in enumerate(self._nodes(shape, units)):
-            if self._clear(claim, shape, group, able):
-                price = (sum(u.loss for u in self._gone), len(self._gone), place)
-                if best is None or price < best[0]:
-                    best = price, list(self._gone)
-            self._put_back(list(self._gone))
-        for unit in best[1] if best else ():
+        prices = self._prices(claim, shape, able)
+        if not prices:
+            return False
+        for unit in min(prices, key=lambda price: price[:2])[2]:
             self._drop(unit)
-        return best is not None
+        return True
 
-    def _empty_nodes(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+    def _prices(
+        self, claim: Claim, shape: Shape, able: _Able
+    ) -> list[tuple[int, int, list[Unit], Sequence[Board]]]:
+        """What clearing each node loses, how many go there, who they are, and its boards; nothing stays dropped."""
+        prices = []
+        for group, units in self._nodes(shape, able):
+            if self._clear(claim, shape, group, units):
+                prices.append((sum(u.loss for u in self._gone), len(self._gone), list(self._gone), group))
+            self._put_back(list(self._gone))
+        self._saved = {}  # as they were: nothing to look at again
+        return prices
+
+    def _empty_nodes(self, claim: Claim, shape: Shape, able: _Able) -> bool:
         """Drop what a gang needs: on the cheapest nodes, or with any number of nodes the cheapest units at all."""
         if not shape.nodes:
-            return self._empty_any(claim, shape, units)
-        prices = []
-        for group, able in self._nodes(shape, units):
-            if self._clear(claim, shape, group, able):
-                prices.append((sum(u.loss for u in self._gone), len(self._gone), list(self._gone)))
-            self._put_back(list(self._gone))
+            return self._empty_any(claim, shape, able)
         free = sum(self._has_room(shape, group) for group in self.room.groups(shape.kind))
-        prices.sort(key=lambda price: price[:2])
-        for _, _, chosen in prices:
+        for _, _, units, group in sorted(self._prices(claim, shape, able), key=lambda price: price[:2]):
             if free >= shape.nodes:
-                return True
-            for unit in chosen:
+                break
+            for unit in units:
                 if unit not in self._gone and self._spares_guarantee(claim, unit):
                     self._drop(unit)
-            free = sum(self._has_room(shape, group) for group in self.room.groups(shape.kind))
+            free += self._has_room(shape, group)
         return free >= shape.nodes
 
-    def _empty_any(self, claim: Claim, shape: Shape, units: list[Unit]) -> bool:
+    def _empty_any(self, claim: Claim, shape: Shape, able: _Able) -> bool:
         groups = self.room.groups(shape.kind)
-        known = {board for group in groups for board in group}
-        for unit in units[:MOST_UNITS]:
-            if not any(self.room.board_of[held.device_id] in known for held in unit.held):
+        group_of = {board.device.id: group for group in groups for board in group}
+        free = sum(node_room(group, shape) for group in groups)
+        for unit in islice(self._able(able, self._units), MOST_UNITS):
+            near = {
+                id(group_of[h.device_id]): group_of[h.device_id] for h in unit.held if h.device_id in group_of
+            }
+            if not near or not self._spares_guarantee(claim, unit):
                 continue
-            if self._spares_guarantee(claim, unit):
-                self._drop(unit)
-            if sum(node_room(group, shape) for group in groups) >= shape.wanted:
+            was = sum(node_room(group, shape) for group in near.values())
+            self._drop(unit)
+            free += sum(node_room(group, shape) for group in near.values()) - was
+            if free >= shape.wanted:
                 self._look_again()
                 if self.room.spots(shape) is not None:
                     return True
         return False
 
-    def _nodes(self, shape: Shape, units: Iterable[Unit]) -> list[tuple[Sequence[Board], list[Unit]]]:
-        """The nodes where units stand in the way, the one with the cheapest unit first, with those units."""
+    def _nodes(self, shape: Shape, able: _Able) -> list[tuple[Sequence[Board], list[Unit]]]:
+        """At most MOST_NODES nodes where units stand in the way, the one with the cheapest unit first."""
         groups = {group[0].node.id: group for group in self.room.groups(shape.kind)}
-        able: dict[int, list[Unit]] = {}
-        for unit in units:
-            nodes = {
-                self.room.board_of[held.device_id].node.id
-                for held in unit.held
-                if held.device_id in self.room.board_of
-            }
-            for node_id in nodes & groups.keys():
-                able.setdefault(node_id, []).append(unit)
         found: list[tuple[Sequence[Board], list[Unit]]] = []
-        for node_id, its in able.items():
+        for node_id in sorted(
+            self._on.keys() & groups.keys(), key=lambda node: (self._on[node][0].rank, node)
+        ):
             group = groups[node_id]
-            if self.room.could_hold(group, shape) and _could_free(group, its, shape):
-                found.append((group, its))
-        found.sort(key=lambda one: (one[1][0].rank, one[0][0].rank))
-        return found[:MOST_NODES]
+            units = list(self._able(able, self._on[node_id]))
+            if units and self.room.could_hold(group, shape) and _could_free(group, units, shape):
+                found.append((group, units))
+                if len(found) == MOST_NODES:
+                    break
+        return found
 
     def _clear(self, claim: Claim, shape: Shape, group: Sequence[Board], units: Iterable[Unit]) -> bool:
         """Drop units of this node, the cheapest first, until the shape has room on it; then spare what can be."""
@@ -321,10 +353,12 @@ class Search:
             if not is_enough():
                 self._drop(unit)
 
-    def _give_back_quota(self, claim: Claim, shape: Shape, units: Iterable[Unit]) -> None:
+    def _give_back_quota(self, claim: Claim, shape: Shape, able: _Able) -> None:
         """Drop further units, the cheapest first, each of which lowers what the quota is short of."""
         budget, cost = self.room.budget, self.room.least_cost(shape)
-        for unit in list(units)[:MOST_UNITS]:
+        if not budget.shortfall(claim.team_id, cost):
+            return
+        for unit in islice(self._able(able, self._units), MOST_UNITS):
             short = budget.shortfall(claim.team_id, cost)
             if not short:
                 return
@@ -368,9 +402,54 @@ class Search:
         self.room.look_again_at(held for board in self._saved for held in self._saved[board])
 
 
-def _outranks(claim: Claim, lease: Running) -> bool:
-    """Whether the claim stands higher: by priority, or at equal priority because it may not be preempted itself."""
-    return (claim.priority, not claim.is_preemptible) > (lease.priority, False)
+class _Able:
+    """Which units a claim may take, by kind; never those of a claim that it yields to."""
+
+    def __init__(self, whys: Mapping[UnitKind, str], claim: Claim) -> None:
+        self._whys = whys
+        self._but = claim.yields_to | {claim.id}
+
+    def holds_for(self, unit: Unit) -> bool:
+        """Whether it may take this one."""
+        return bool(self._whys[unit.kind]) and unit.lease.claim_id not in self._but
+
+
+def outranks(claim: Claim, priority: int) -> bool:
+    """Whether the claim stands higher than a lease that may be preempted: by priority, or at equal priority
+    because it may not be preempted itself.
+    """
+    return (claim.priority, not claim.is_preemptible) > (priority, False)
+
+
+def hopeful(snapshot: Snapshot, policy: Policy, claims: Iterable[Claim], most: int) -> list[Claim]:
+    """The first of the claims, at most so many, that may take anything of what lives at all: a quick look."""
+    rules = policy.preempting
+    kinds = {
+        UnitKind(one.is_extra, one.is_preemptible, one.priority, 0)
+        for one in snapshot.running
+        if one.is_extra or (rules.preemptible and one.is_preemptible)
+    }
+    guaranteed = teams_with_guarantees_left(snapshot) if rules.borrowed else frozenset()
+    known: dict[tuple[int, bool], bool] = {}
+    found: list[Claim] = []
+    for claim in claims if kinds or guaranteed else ():
+        key = claim.priority, claim.is_preemptible
+        if key not in known:
+            known[key] = any(kind.is_extra or outranks(claim, kind.priority) for kind in kinds)
+        if known[key] or claim.team_id in guaranteed:
+            found.append(claim)
+            if len(found) == most:
+                break
+    return found
+
+
+def teams_with_guarantees_left(snapshot: Snapshot) -> frozenset[int]:
+    """The teams whose account in a cohort uses less than its guarantee."""
+    if not any(q.cohort_id is not None and q.used_milli < q.guaranteed_milli for q in snapshot.quotas):
+        return frozenset()
+    budget = Budget(snapshot.quotas)
+    members = ((q.team_id, budget.member(q.team_id)) for q in snapshot.quotas)
+    return frozenset(team_id for team_id, its in members if its is not None and its.used < its.guaranteed)
 
 
 def _could_free(group: Sequence[Board], units: Iterable[Unit], shape: Shape) -> bool:
