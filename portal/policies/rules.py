@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from portal.policies.faults import DAY_NAMES
 from scheduler.engine.policy import WORKS
@@ -62,7 +62,7 @@ PLACE_TEXTS: dict[str, tuple[Any, Any]] = {
 }
 BACKFILL_TEXTS: dict[str, tuple[Any, Any]] = {
     "none": (
-        pgettext_lazy("backfill", "None"),
+        gettext_lazy("For nobody"),
         gettext_lazy("Whatever fits starts; large requests may wait long."),
     ),
     "easy": (
