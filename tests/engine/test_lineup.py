@@ -172,6 +172,15 @@ def test_shortest_goes_by_predicted_gpu_time_and_by_asked_time_where_nothing_is_
     ]
 
 
+def test_who_ran_past_its_prediction_is_taken_to_run_as_long_again(cluster: Cluster) -> None:
+    cluster.node("a")
+    cluster.request("overdue", hours=10, predicted_s=600, ran_s=900, queued_s=0)
+    cluster.request("predicted longer", hours=10, predicted_s=1000, queued_s=0)
+    cluster.request("has little left", hours=10, predicted_s=1000, ran_s=200, queued_s=0)
+
+    assert order(cluster, "shortest") == ["has little left", "overdue", "predicted longer"]
+
+
 def test_shortest_ages(cluster: Cluster) -> None:
     cluster.node("a")
     cluster.request("long, waits for ten hours", hours=10, queued_s=-10 * HOUR)

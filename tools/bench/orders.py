@@ -3,7 +3,8 @@
 ``speed``: handing out 5,000 waiting claims of 400 people in 60 teams while 100 are granted. ``play``: every
 EVERY-th job of a trace through the product's own ``plan`` on NODES nodes of 8 boards, nobody preempted. People ask
 for one to eight times what they will need (drawn by seed), which is all the engine knows: nothing is learned,
-nothing predicted, as in an installation that begins. Each team's jobs are its four people's in turn.
+nothing predicted, as in an installation that begins. With ``--learn`` curves are drawn every four hours from the
+jobs that have ended. Each team's jobs are its four people's in turn.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scheduler.engine.events import held_by
+from scheduler.engine.learning.curves import CURVES
+from scheduler.engine.learning.history import History, group_of
 from scheduler.engine.model import (
     Claim,
     Device,
     Grant,
     Held,
+    Learned,
     Node,
     PersonUsage,
     Policy,
@@ -44,6 +50,8 @@ from scheduler.engine.policy import WORKS, Pools
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 SAMPLE = "tests/data/philly/jobs.csv"
 PEOPLE, BOARDS = 4, 8
+SMOOTHING = 10.0
+SIZES = (1, 2, 8, 9)  # one number of boards of each size group
 ASKED = (1.0, 1.5, 2.0, 4.0, 8.0)
 
 
@@ -60,10 +68,11 @@ class Job:
     asked_s: int
 
 
-def play(path: str, nodes: int, every: int) -> dict[str, Any]:
-    """Waits, and slowdowns of people, per order."""
+def play(path: str, nodes: int, every: int, *, learns: bool) -> dict[str, Any]:
+    """Waits, and slowdowns of people, per order; with ``learns`` of the orders that read curves."""
     jobs = _jobs(path, every, nodes * BOARDS)
-    return {name: _Run(jobs, nodes, Policy(order=name)).figures() for name in ORDERS}
+    names = ("default", "guarantees_first") if learns else ORDERS
+    return {name: _Run(jobs, nodes, Policy(order=name), learns=learns).figures() for name in names}
 
 
 def _jobs(path: str, every: int, most: int) -> list[Job]:
@@ -86,7 +95,7 @@ def _jobs(path: str, every: int, most: int) -> list[Job]:
 class _Run:
     """One order over all jobs: turns at every arrival and end."""
 
-    def __init__(self, jobs: list[Job], nodes: int, policy: Policy) -> None:
+    def __init__(self, jobs: list[Job], nodes: int, policy: Policy, *, learns: bool) -> None:
         self.jobs = {job.id: job for job in jobs}
         self.policy = policy
         self.nodes = tuple(Node(n, f"n{n}") for n in range(1, nodes + 1))
@@ -102,6 +111,9 @@ class _Run:
         self.used: dict[tuple[int, int], float] = defaultdict(float)
         self.counted_to = 0
         self.started: dict[int, int] = {}
+        teams = 1 + max(job.team for job in jobs)
+        self.history = History(teams, SMOOTHING, CURVES["gittins"]) if learns else None
+        self.learned = Learned()
 
     def figures(self) -> dict[str, Any]:
         began = time.monotonic()
@@ -110,17 +122,37 @@ class _Run:
         turns = 0
         while events:
             now = events[0][0]
+            self._count(now)
             while events and events[0][0] == now:
                 _, kind, job_id = heapq.heappop(events)
                 if kind:
                     self.waiting[job_id] = self._claim(self.jobs[job_id])
                 else:
                     del self.held[job_id], self.running[job_id]
+                    self._learn(self.jobs[job_id], now)
             if self.waiting:
                 turns += 1
                 for job_id in self._turn(now):
                     heapq.heappush(events, (now + self.jobs[job_id].duration_s, 0, job_id))
         return {**self._waits(), "turns": turns, "wall_s": round(time.monotonic() - began, 1)}
+
+    def _learn(self, job: Job, now: int) -> None:
+        """Remember an end, and draw all curves anew when they are due."""
+        if self.history is None:
+            return
+        self.history.note_end(self.history.form_of(job.team, job.gpus, 0.0), job.duration_s)
+        if not self.history.is_due(now):
+            return
+        live = [self.jobs[job_id] for job_id in self.running]
+        forms = np.array([self.history.form_of(one.team, one.gpus, 0.0) for one in live], np.int64)
+        self.history.renew(now, forms, np.array([now - self.started[one.id] for one in live], float))
+        rows = tuple(self._curve(self.history, team.team_id, size) for team in self.quotas for size in SIZES)
+        self.learned = Learned(self.learned.version + 1, rows)
+
+    def _curve(self, history: History, team: int, gpus: int) -> tuple[int, int, tuple[float, ...]]:
+        form = history.form_of(team, gpus, 0.0)
+        history.draw(form)
+        return team, group_of(gpus), tuple(float(value) for value in history.table[form])
 
     def _claim(self, job: Job) -> Claim:
         is_gang = job.gpus > BOARDS
@@ -131,12 +163,11 @@ class _Run:
 
     def _turn(self, now_s: int) -> list[int]:
         now = NOON + timedelta(seconds=now_s)
-        self._count(now_s)
         people = tuple(PersonUsage(*who, int(used)) for who, used in sorted(self.used.items()))
         held = tuple(one for lease in self.held.values() for one in lease)
         snapshot = Snapshot(
             now, self.nodes, self.devices, held, tuple(self.waiting.values()), self.quotas,
-            running=tuple(self.running.values()), people=people,
+            running=tuple(self.running.values()), people=people, learned=self.learned,
         )  # fmt: skip
         grants = plan(snapshot, self.policy).grants
         for grant in grants:
@@ -243,8 +274,12 @@ def main() -> None:
     known.add_argument("nodes", type=int, nargs="?", default=2)
     known.add_argument("every", type=int, nargs="?", default=1)
     known.add_argument("--jobs", default=SAMPLE, help=f"trace ({SAMPLE})")
+    known.add_argument("--learn", action="store_true", help="draw curves from what has ended")
     options = known.parse_args()
-    found = speed() if options.what == "speed" else play(options.jobs, options.nodes, options.every)
+    if options.what == "speed":
+        found = speed()
+    else:
+        found = play(options.jobs, options.nodes, options.every, learns=options.learn)
     for name, figures in found.items():
         print(f"{name:24} {json.dumps(figures)}")
 

@@ -38,7 +38,7 @@ class PriorityFifo(Fifo):
 class Shortest(Fifo):
     """Least predicted time x size^0.8 first, divided by 1 + waited / ``ageing_s``.
 
-    The prediction is what was learned for the request, else the time it asks for.
+    See ``length_s`` for the time.
     """
 
     by_priority: ClassVar[bool] = True
@@ -53,8 +53,18 @@ class Shortest(Fifo):
         return Sorted(claims, lambda claim: (self._worth(claim), tie(claim)))
 
     def _worth(self, claim: Claim) -> float:
-        length = claim.predicted_s or claim.duration_s
-        return aged(claim, length, self._costs, self._now.timestamp(), self._ageing_s, AGEING_POWER)
+        return aged(claim, length_s(claim), self._costs, self._now.timestamp(), self._ageing_s, AGEING_POWER)
+
+
+def length_s(claim: Claim) -> float:
+    """How long the claim will still run by its own figures: what is predicted, else what it asks for.
+
+    One that has run past its prediction is taken to run as long again, but never longer than it may.
+    """
+    if not claim.predicted_s:
+        return float(claim.duration_s)
+    left = claim.predicted_s - claim.ran_s if claim.predicted_s > claim.ran_s else claim.ran_s
+    return float(min(left, claim.duration_s))
 
 
 def aged(claim: Claim, length_s: float, costs: Costs, now: float, ageing_s: float, power: float) -> float:

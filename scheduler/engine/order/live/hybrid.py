@@ -4,15 +4,17 @@ The index of a claim is
 
     length x size^0.8 / (1 + waited / ageing_s)^(2 / (1 + 3 x pressure)) x ratio^0.5
 
-Length is the learned curve of the team and size at the age the request has run to, else what is predicted,
-else the time asked for. Pressure is what the queue asks over what the fleet has: in overload, where somebody
-must wait anyway, ageing weakens (docs/queue.md). The ratio is the geometric mean of the team's and the person's
-part of all usage over their part of all shares, each at least 0.05: soft weights of that size change the mean
-wait by a few per cent only.
+Length is the geometric mean of the learned curve of the team and size, at the age the request has run to, and
+the request's own figure: what is predicted, else the time asked for. Without a curve it is its own figure. Either
+alone misleads somewhere (docs/queue.md), both together nowhere much. Pressure is what the queue asks over what
+the fleet has: in overload, where somebody must wait anyway, ageing weakens (docs/queue.md). The ratio is the
+geometric mean of the team's and the person's part of all usage over their part of all shares, each at least 0.05:
+soft weights of that size change the mean wait by a few per cent only.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -22,7 +24,7 @@ from scheduler.engine.learning.history import group_of
 from scheduler.engine.model import Claim, Grant, Learned, Policy, Snapshot, TeamQuota
 from scheduler.engine.order.learned import curve_at
 from scheduler.engine.order.live.costs import Costs, units_of
-from scheduler.engine.order.live.fixed import aged
+from scheduler.engine.order.live.fixed import aged, length_s
 from scheduler.engine.order.live.ranking import Heaped
 from scheduler.engine.order.live.tree import Branch, used_tree
 
@@ -144,12 +146,13 @@ class Lengths:
         """Seconds."""
         key = (claim.team_id, group_of(units_of(claim)), claim.ran_s)
         table = self._tables.get(key[:2])
+        own = length_s(claim)
         if table is None:
-            return float(claim.predicted_s or claim.duration_s)
+            return own
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = curve_at(table, 0, float(claim.ran_s))
-        return min(found, float(claim.duration_s))
+        return math.sqrt(min(found, float(claim.duration_s)) * own)
 
 
 def _team(leaf: Branch) -> tuple[Branch, ...]:
