@@ -57,7 +57,8 @@ class Preempting:
     """What may be taken back: leases that said so (``preemptible``), and what is borrowed of others' guarantees.
 
     A lease has ``grace_s`` from the notice to its end, and is left alone for its first ``least_run_s`` and
-    after ``most_evictions``. A score must be ``factor`` times worse than the newcomer's.
+    after ``most_evictions``. A score must be ``factor`` times worse than the newcomer's where scores are
+    compared; live turns compare standing instead (docs/preemption.md).
     """
 
     preemptible: bool = True
