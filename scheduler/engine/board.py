@@ -49,9 +49,11 @@ class Board:
 
     def twin(self) -> Board:
         """Another board of the same device on its own, which holds nothing yet."""
-        other = Board(self.device, self.node, self.rank)
-        other.idle_memory_mib = other.memory_mib = self.idle_memory_mib
-        other.blocked = self.blocked
+        other = object.__new__(Board)  # what the first look at a device finds out need not be found out again
+        other.device, other.node, other.rank = self.device, self.node, self.rank
+        other.geometry, other.full, other.blocked = self.geometry, self.full, self.blocked
+        other.idle_memory_mib = self.idle_memory_mib
+        other.refill(())
         return other
 
     def refill(self, held: Iterable[Held]) -> None:

@@ -50,90 +50,102 @@ class Sweep:
             later[block.held.device_id].append(block)
         self._later = later
         self._twins: dict[int, Board] = {}
-        self._hosts: dict[int, Host] = {}
+        self._groups: dict[int, list[Board]] = defaultdict(list)
         for board in room.matching(shape.kind):
-            if not board.blocked or (comes_back(board) and later.get(board.device.id)):
-                self._twins[board.device.id] = twin = board.twin()
-                twin.blocked = ""
-                self._hosts.setdefault(board.node.id, Host(board.node))
+            if not board.blocked or (board.blocked == CLOSED and later.get(board.device.id)):
+                self._groups[board.node.id].append(board)
+        self._serving = {board.device.id for group in self._groups.values() for board in group}
+        self._hosts: dict[int, Host] = {}
         # CPU and memory of a node are taken by what its other boards hold, too.
-        self._here = [b for b in room.boards if b.node.id in self._hosts]
-        groups: dict[int, list[Board]] = defaultdict(list)
-        for twin in self._twins.values():
-            groups[twin.node.id].append(twin)
-        self._groups = dict(groups)
+        self._here: dict[int, list[Board]] = defaultdict(list)
+        for board in room.boards:
+            if board.node.id in self._groups:
+                self._here[board.node.id].append(board)
 
     def earliest(self) -> tuple[datetime, list[Spot]] | None:
-        """The first start after now with room for all units, and where; None when no known end makes room."""
-        for at, spots in self.openings(self._room.now):
+        """The first start after now with room for all units, and where; None when no known end makes room.
+
+        Asked for what has no room now: on one node only what changes can help.
+        """
+        for at, spots in self.openings(self._room.now, is_stuck=not self._shape.is_spread):
             if spots is not None and at > self._room.now:
                 return at, spots
         return None
 
     def at(self, starts_at: datetime) -> list[Spot] | None:
         """Where all units would have room from one instant on; None where they would not."""
-        self._stand(starts_at, self._twins.values())
+        self._stand(starts_at, self._groups)
         return self._spots(self._groups)
 
-    def openings(self, since: datetime, until: datetime | None = None) -> Iterator[Opening]:
-        """Every start worth looking at from ``since`` to ``until``, with where the units go or None."""
+    def openings(
+        self, since: datetime, until: datetime | None = None, *, is_stuck: bool = False
+    ) -> Iterator[Opening]:
+        """Every start worth looking at from ``since`` to ``until``, with where the units go or None.
+
+        ``is_stuck`` says that no node has room at first.
+        """
         touched = self._instants(since, until)
         roomy: set[int] = set()
-        for number, at in enumerate(sorted(touched)):
-            boards = self._twins.values() if not number else [self._twins[i] for i in touched[at]]
-            self._stand(at, boards)
-            for node_id in {board.node.id for board in boards} if number else self._groups:
+        for at in sorted(touched):
+            is_first = at == since and not is_stuck
+            nodes = self._groups if is_first else touched[at]
+            self._stand(at, nodes)
+            for node_id in nodes:
                 (roomy.add if self._has_part(node_id) else roomy.discard)(node_id)
             is_enough = len(roomy) >= max(self._shape.nodes, 1)
             yield at, self._spots(sorted(roomy)) if is_enough else None
 
     def _instants(self, since: datetime, until: datetime | None) -> dict[datetime, set[int]]:
-        """When something changes, and the boards it changes; ``since`` itself always."""
+        """When something changes, and on which nodes; ``since`` itself always."""
         found: dict[datetime, set[int]] = defaultdict(set)
-        for board in self._here:
-            for one in board.held:
-                found[self._end_of(one)] |= self._touched(board, one)
+        for node_id, boards in self._here.items():
+            for board in boards:
+                for one in board.held:
+                    if self._concerns(board, one):
+                        found[self._end_of(one)].add(node_id)
         for device_id, blocks in self._later.items():
             own = self._room.board_of.get(device_id)
-            if own is None or own.node.id not in self._hosts:
+            if own is None or own.node.id not in self._groups:
                 continue
             for block in blocks:
-                touched = self._touched(own, block.held)
-                found[block.held.until] |= touched
+                begins = block.starts_at - self._duration
                 # One microsecond later the claim would run into it.
-                found[block.starts_at - self._duration] |= touched
-                found[block.starts_at - self._duration + timedelta(microseconds=1)] |= touched
+                for at in (block.held.until, begins, begins + timedelta(microseconds=1)):
+                    found[at].add(own.node.id)
         kept = {at: some for at, some in found.items() if at > since and (until is None or at <= until)}
         kept[since] = set()
         return kept
 
-    def _touched(self, board: Board, held: Held) -> set[int]:
-        """The twins to look at again: the board's own, or any of its node where CPU comes and goes."""
-        if held.cpu_milli or held.host_memory_mib or board.device.id not in self._twins:
-            return {twin.device.id for twin in self._groups[board.node.id]}
-        return {board.device.id}
+    def _concerns(self, board: Board, held: Held) -> bool:
+        """Whether it makes a difference that this ends: room on a board that serves, or CPU of its node."""
+        return board.device.id in self._serving or bool(held.cpu_milli or held.host_memory_mib)
 
     def _end_of(self, held: Held) -> datetime:
         now = self._room.now
         return held.until if held.until > now else now + timedelta(seconds=OVERDUE_S)
 
-    def _stand(self, at: datetime, boards: Iterable[Board]) -> None:
-        """Let these boards, and the hosts of their nodes, hold what they hold throughout a claim from ``at``."""
-        nodes = set()
-        for twin in boards:
-            own = self._room.board_of[twin.device.id]
-            held, later = self._held_at(own, at), self._later_at(own, at)
-            fill_beside(twin, held, later, is_for_all=self._room.policy.share_across_teams)
-            nodes.add(twin.node.id)
-        if not self._shape.wants_host:
-            return
-        fresh = {node_id: Host(self._hosts[node_id].node) for node_id in nodes}
-        for board in self._here:
-            host = fresh.get(board.node.id)
-            if host is not None and host.is_limited:
-                for one in (*self._held_at(board, at), *self._later_at(board, at)):
-                    host.take(one, 1)
-        self._hosts |= fresh
+    def _stand(self, at: datetime, nodes: Iterable[int]) -> None:
+        """Let the boards and hosts of these nodes hold what they hold throughout a claim from ``at``."""
+        is_for_all = self._room.policy.share_across_teams
+        for node_id in nodes:
+            for board in self._groups[node_id]:
+                held, later = self._held_at(board, at), self._later_at(board, at)
+                fill_beside(self._twin(board), held, later, is_for_all=is_for_all)
+            host = self._hosts[node_id] = Host(self._here[node_id][0].node)
+            if self._shape.wants_host and host.is_limited:
+                for board in self._here[node_id]:
+                    for one in (*self._held_at(board, at), *self._later_at(board, at)):
+                        host.take(one, 1)
+
+    def _twin(self, board: Board) -> Board:
+        twin = self._twins.get(board.device.id)
+        if twin is None:
+            twin = self._twins[board.device.id] = board.twin()
+            twin.blocked = ""
+        return twin
+
+    def _boards(self, node_id: int) -> list[Board]:
+        return [self._twin(board) for board in self._groups[node_id]]
 
     def _held_at(self, board: Board, at: datetime) -> list[Held]:
         """What the board still holds then; a host placement goes with the last of its shares."""
@@ -148,7 +160,7 @@ class Sweep:
         return [b.held for b in blocks if b.starts_at < ends_at and b.held.until > at]
 
     def _has_part(self, node_id: int) -> bool:
-        shape, boards = self._shape, self._groups[node_id]
+        shape, boards = self._shape, self._boards(node_id)
         host = self._hosts[node_id]
         if shape.is_spread:
             return bool(
@@ -157,7 +169,7 @@ class Sweep:
         return node_room(boards, shape) >= shape.wanted and host.has_room(shape)
 
     def _spots(self, nodes: Iterable[int]) -> list[Spot] | None:
-        groups: list[Sequence[Board]] = [self._groups[node_id] for node_id in nodes]
+        groups: list[Sequence[Board]] = [self._boards(node_id) for node_id in nodes]
         if self._shape.is_spread:
             parts = parts_now(self._shape, groups, lambda board: self._hosts[board.node.id])
             return lightest(self._shape, parts)
