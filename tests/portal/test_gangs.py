@@ -8,7 +8,10 @@ import pytest
 from django.db import transaction
 
 from portal.common.errors import Impossible, Invalid
+from portal.common.invariants import broken
+from portal.fleet.models import Node
 from portal.leases import lifecycle
+from portal.leases.bookings import start_booked
 from portal.leases.models import Lease, LeaseRequest
 from portal.quotas.models import Quota
 from tests.portal.builders import H100, World, make_node
@@ -191,6 +194,22 @@ def test_the_holder_of_a_gang_is_warned_once(wide: World) -> None:
     lifecycle.warn_due(now=wide.now + timedelta(seconds=3100))
 
     assert [n.kind for n in wide.user("alice").notifications.all()] == ["lease.ends_soon"]
+
+
+def test_a_booked_gang_begins_on_all_its_nodes_and_ends_when_it_was_booked_to(wide: World) -> None:
+    begins = wide.now + timedelta(hours=2)
+    request = gang(wide, starts_at=begins)
+    assert states(request) == ["booked", "booked"]
+    assert Quota.objects.get(team__slug="vision").used_milli == 0
+
+    Node.objects.update(last_seen_at=begins)
+    start_booked(now=begins)
+    leases = parts_of(request)
+    wide.ready(*leases, at=begins + timedelta(seconds=20))
+
+    assert states(request) == ["active", "active"]
+    assert {ls.not_after for ls in parts_of(request)} == {begins + timedelta(hours=1)}
+    assert broken() == []
 
 
 def test_more_nodes_than_there_are_is_refused_with_how_many_could(wide: World) -> None:
