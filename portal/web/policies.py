@@ -21,7 +21,7 @@ from portal.policies.selectors import active_version, in_force, policy_of
 from portal.policies.services import MOST_NAME, activate, built_in, check_body, roll_back, save_policy
 from portal.web.access import done, person, refused, rights_of
 from portal.web.policies_editor import Draft, draft_of
-from portal.web.policies_preview import MOST_WAITING, try_body
+from portal.web.policies_preview import try_body
 from scheduler.engine.policy_body import BadPolicy, Fault, body_of, policy_from
 
 MOST_JSON = 100_000
@@ -318,7 +318,6 @@ def _review_page(
         "problems": problems or [],
         "is_tried": is_tried,
         "tried": try_body(whole) if is_tried else None,
-        "most": MOST_WAITING,
         "back": reverse("web:policy_edit"),
     }
     return render(request, "web/policy_review.html", context, status=status)
