@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from portal.fleet.models import Device
 from portal.leases.calendar import Entry
 
+WIDE_ENOUGH = 6  # columns that a bar takes at least on its lane: 24 pixels, so that it can be pointed at
 COLUMNS = 168  # seven for every hour of a day, one for every hour of a week; static/css/calendar.css has a class each
 DAYS = {"day": 1, "week": 7}
 
@@ -165,12 +166,13 @@ def _lanes(entries: Iterable[Entry], span: Span) -> list[list[Bar]]:
         begin = min(begin, COLUMNS - 1)
         end = max(end, begin + 1)
         bar = _bar(entry, begin, end)
+        shown = max(end, begin + WIDE_ENOUGH)
         for number, (taken, bars) in enumerate(lanes):
             if taken <= begin:
-                lanes[number] = (end, [*bars, bar])
+                lanes[number] = (shown, [*bars, bar])
                 break
         else:
-            lanes.append((end, [bar]))
+            lanes.append((shown, [bar]))
     return [bars for _taken, bars in lanes] or [[]]
 
 
