@@ -69,6 +69,13 @@ class PowerMind:
         goal = self._wanted if is_free else AWAKE
         return goal if self.state in (AWAKE, ASLEEP) and goal != self.state else UNKNOWN
 
+    def observed(self, state: str) -> bool:
+        """Take a look at the driver into account and say whether the portal should hear of it."""
+        if self.is_busy or state == self.state:
+            return False
+        self.state = state
+        return True
+
     def settle(self, goal: str, outcome: PowerOutcome, now: int) -> bool:
         """Take the result of an attempt into account and say whether the portal should hear of it.
 

@@ -204,6 +204,11 @@ class Reconciler:
         if self.power.settle(goal, outcome, now):
             self.changed = True
 
+    def observed_power(self, state: str) -> None:
+        """Take the power that the driver shows now into account: somebody else may have changed it."""
+        if self.power.observed(state):
+            self.changed = True
+
     def _holds_nothing(self) -> bool:
         """Say whether no lease is on the node, none is being cleaned up, and nothing foreign stands there."""
         return all(work.phase == GONE for work in self.works.values()) and not any(self.facts.values())

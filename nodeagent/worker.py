@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from nodeagent.drivers.base import Driver, Reading
-from nodeagent.power import change_power
+from nodeagent.power import change_power, read_power
 from nodeagent.protocol.messages import Desired, HealthFact
 from nodeagent.reconcile import Reconciler
 from nodeagent.steps import Step, carry_out, read_partitions
@@ -139,6 +139,8 @@ class Worker:
             finally:
                 self.reconciler.busy.discard(device)
             self.reconciler.observed(device, facts, self._clock())
+        if not self.reconciler.power.is_busy:
+            self.reconciler.observed_power(await self._call(partial(read_power, self._driver)))
 
     async def _rest(self, look_at: int) -> None:
         wake = self.reconciler.next_wake()

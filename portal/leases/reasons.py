@@ -180,8 +180,8 @@ def _shared_with_other_team(r: Figures) -> str:
 def _node_waking(r: Figures) -> str:
     nodes = [str(node) for node in r.get("nodes") or []]
     why = ngettext(
-        "A sleeping node that could serve this is being woken: %(names)s.",
-        "Sleeping nodes that could serve this are being woken: %(names)s.",
+        "A node that sleeps is woken for this: %(names)s.",
+        "Nodes that sleep are woken for this: %(names)s.",
         max(1, len(nodes)),
     ) % {"names": pgettext("list", ", ").join(nodes)}
     try:

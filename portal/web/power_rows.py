@@ -92,7 +92,9 @@ def energy_text(found: Saving) -> str | None:
 
 
 def hours_text(seconds: int) -> str:
-    """Return a time in hours."""
+    """Return a time in hours, in minutes where it is less than one."""
+    if seconds < 3600:
+        return _("%(n)s min") % {"n": seconds // 60}
     return _("%(hours)s h") % {"hours": number_format(round(seconds / 3600, 1), 1)}
 
 

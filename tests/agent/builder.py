@@ -6,7 +6,7 @@ from pathlib import Path
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.journal import Journal
-from nodeagent.power import change_power
+from nodeagent.power import change_power, read_power
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
 from nodeagent.reconcile import Reconciler
@@ -107,6 +107,7 @@ class SimulatedNode:
     def look(self) -> None:
         for device in self.mind.devices:
             self.mind.observed(device, read_partitions(self.driver, device), self.time.now)
+        self.mind.observed_power(read_power(self.driver))
 
     def reports(self) -> dict[str, LeaseReport]:
         self.seq += 1

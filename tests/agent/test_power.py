@@ -104,6 +104,19 @@ def test_a_restarted_agent_wakes_its_node_for_a_lease_it_knows(node):
     assert node.mind.power.state == "awake"
 
 
+def test_who_is_woken_by_somebody_else_is_told_and_sent_back_to_sleep(node):
+    node.desire(power="asleep")
+    node.driver.set_power(asleep=False)
+    node.reports()
+
+    node.look()
+    told = node.mind.power.state, node.mind.changed
+    node.work()
+
+    assert told == ("awake", True)
+    assert node.mind.power.state == "asleep"
+
+
 def test_a_node_with_foreign_partitions_stays_awake(node):
     node.driver.add_foreign(node.device(), "1g.10gb", 0)
     node.look()

@@ -37,3 +37,10 @@ def test_a_node_short_of_cpu_says_how_much_is_free_and_nothing_of_what_nobody_kn
     assert sentence(short) == "gpu-02 has the GPUs, but is short beside them: 4 of 16 CPU cores are free."
     with translation.override("zh-hans"):
         assert sentence(short) == "gpu-02 有可用的 GPU，但其他资源不足：CPU 空闲 4 核（需要 16 核）。"
+
+
+def test_a_node_that_is_woken_is_named_with_when_it_should_be_ready_if_that_is_known() -> None:
+    waking = {"code": "node_waking", "nodes": ["gpu-02"], "ready_at": None}
+
+    assert sentence(waking) == "A node that sleeps is woken for this: gpu-02."
+    assert "It should be ready by" in sentence({**waking, "ready_at": "2026-03-02T12:00:40+00:00"})
