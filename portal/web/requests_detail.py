@@ -55,7 +55,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "steps": request_steps(found, leases, starts_at=row.starts_at),
         "reasons": [forecasting.sentence(reason) for reason in found.reasons],
         "offers_now": [offer for offer in offers if offer.is_now],
-        "offers_sooner": [offer for offer in offers if not offer.is_now],
+        "offers_sooner": [offer for offer in offers if not (offer.is_now or offer.is_other)],
+        "offers_other": [offer for offer in offers if offer.is_other],
         "may_withdraw": may_withdraw(rights, found),
         "decision": _decision(rights, found),
         "priority": _priority(found),
@@ -89,7 +90,7 @@ def _follow(request: HttpRequest, lease: Lease) -> HttpResponse:
 
 
 def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> list[OfferView]:
-    """Return what would start sooner than this waiting request."""
+    """Return what would start sooner than this waiting request, or be certain, or cost less."""
     if found.state != RequestState.QUEUED:
         return []
     spec = spec_of(found)
@@ -103,7 +104,12 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
         instead_of=found,
         spec=spec,
     )
-    sooner = [offer for offer in seen.offers if starts_at is None or offer.starts_at < starts_at]
+    other = ("later", "preemptible")
+    sooner = [
+        offer
+        for offer in seen.offers
+        if offer.kind in other or starts_at is None or offer.starts_at < starts_at
+    ]
     return offer_views(found.team, sooner, spec=spec, instead_of=found.uid)
 
 

@@ -41,6 +41,7 @@ class OfferView:
     fills: str = FILLS
     by: datetime | None = None
     is_booked: bool = False
+    is_other: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,4 +211,5 @@ def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str 
         ),
         by=offer.by,
         is_booked=offer.booked_at is not None,
+        is_other=offer.kind in ("later", "preemptible"),
     )

@@ -83,6 +83,8 @@ export function mount(form, signal) {
 function fill(form, selector, value) {
   const field = form.querySelector(selector);
   if (!field) return;
+  // What an offer sets must be seen, also where it stands in a closed section.
+  if (value) field.closest("details")?.setAttribute("open", "");
   if (field.type === "radio") {
     const card = form.querySelector(`input[name="${CSS.escape(field.name)}"][value="${CSS.escape(value)}"]`);
     if (card) card.checked = true;

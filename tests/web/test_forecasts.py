@@ -93,6 +93,7 @@ def test_a_waiting_request_shows_the_likely_start_and_the_one_that_nine_of_ten_k
 
     assert "9 of 10 start by" in page
     assert "9 of 10 start by" in listed
+    assert "The same, booked for a fixed time" in page
 
 
 def test_the_form_shows_both_and_offers_a_booked_time(
