@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
@@ -22,6 +23,7 @@ from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import gpus
 from portal.web.requests_forms import NoteForm
 from portal.web.requests_rows import RequestRow, request_rows
+from portal.web.requests_wishes import wish_facts
 
 PER_PAGE = 20
 
@@ -36,6 +38,7 @@ class Decision:
     room_left: str | None
     room_owner: str
     is_short: bool
+    wishes: list[tuple[str, str, datetime | None]]
 
 
 @require_safe
@@ -93,6 +96,7 @@ def _decision(request: LeaseRequest, row: RequestRow, quotas: dict[int, Quota]) 
         room_left=gpus(None if left is None else max(0, left)),
         room_owner=owner,
         is_short=left is not None and left < request.cost_milli,
+        wishes=wish_facts(request),
     )
 
 

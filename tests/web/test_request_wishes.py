@@ -158,6 +158,18 @@ def test_nonsense_for_growth_changes_nothing(world: World, signed_in: SignedIn, 
     assert request.most_count == 3
 
 
+def test_who_approves_reads_what_was_chosen(world: World, signed_in: SignedIn) -> None:
+    team = world.team("perception")
+    team.approval_above_gpu_seconds = 7200 * 3
+    team.save()
+    world.submit("bob", "h100", duration_s=7200, most_count=4, is_preemptible=True)
+
+    text = signed_in("approver").get("/approvals/").text
+
+    assert "to 4 while devices idle" in text
+    assert "May be taken back" in text
+
+
 def test_a_lease_that_was_cut_short_says_so(world: World, signed_in: SignedIn) -> None:
     lease = world.active("bob")
     Lease.objects.filter(pk=lease.pk).update(cut_by="maintenance")
