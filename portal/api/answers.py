@@ -282,7 +282,7 @@ class LeaseAnswer(Shape):
     part = s.IntegerField(help_text="Counts the leases of one request that live together, from 0.")
     is_extra = s.BooleanField(help_text="Grown into idle devices; ends with its base at the latest.")
     cut_by = s.CharField(
-        allow_blank=True, help_text="What made it shorter than asked: maintenance or booking."
+        allow_blank=True, help_text="What made it shorter than asked: maintenance, booking or waiting."
     )
     is_preemptible = s.BooleanField(help_text="It may be preempted, for a lower price.")
     preempt_at = s.DateTimeField(

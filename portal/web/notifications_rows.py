@@ -189,6 +189,10 @@ def _cut_short(f: Facts) -> str:
         return _(
             "You have less time than you asked for: it ends %(at)s, because maintenance begins then."
         ) % {"at": _at(f, "ends_at")}
+    if f.get("why") == "waiting":
+        return _(
+            "You have less time than you asked for: it ends %(at)s, because a request that waits longer starts then."
+        ) % {"at": _at(f, "ends_at")}
     return _("You have less time than you asked for: it ends %(at)s, because its place is booked then.") % {
         "at": _at(f, "ends_at")
     }

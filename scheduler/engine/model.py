@@ -324,7 +324,8 @@ class Grant:
 
     All are on ``node_id``, but those of a gang over several nodes: there it is the first slot's node, and
     slots of one node stand together. ``starts_at`` is set where the units are booked for later. Where
-    ``duration_s`` is less than was asked, ``cut_by`` says what comes behind: "maintenance" or "booking".
+    ``duration_s`` is less than was asked, ``cut_by`` says what comes behind: "maintenance", "booking", or "waiting"
+    for a start that was promised to another claim.
     """
 
     claim_id: int
