@@ -201,7 +201,7 @@ RULES = (
     ),
     Rule(
         "preempting.factor", "preempting", "number", gettext_lazy("Only for one so much better"),
-        gettext_lazy("How many times better placed the newcomer must be. Higher means fewer preemptions."),
+        gettext_lazy("For orders that rate requests against leases. None in the list does, so it changes nothing yet."),
     ),
     Rule(
         "sleep.times", "sleep", "sleep_times", gettext_lazy("Sleep at these times"),
