@@ -114,12 +114,18 @@ def position(request: LeaseRequest) -> int | None:
 
 
 def live_leases_of(user: User) -> QuerySet[Lease]:
-    """Return a person's leases that are not ended yet, the next to end first."""
-    return (
-        Lease.objects.filter(user=user)
-        .exclude(state=LeaseState.ENDED)
-        .select_related("team", "flavor", "flavor__device_model", "node", "request")
-        .order_by("not_after")
+    """Return a person's leases that have begun and are not ended yet, the next to end first."""
+    return _leases_of(user).exclude(state__in=(LeaseState.ENDED, LeaseState.BOOKED)).order_by("not_after")
+
+
+def bookings_of(user: User) -> QuerySet[Lease]:
+    """Return what a person has booked, the next to begin first; a gang once."""
+    return _leases_of(user).filter(state=LeaseState.BOOKED, part=0).order_by("starts_at", "id")
+
+
+def _leases_of(user: User) -> QuerySet[Lease]:
+    return Lease.objects.filter(user=user).select_related(
+        "team", "flavor", "flavor__device_model", "node", "request"
     )
 
 

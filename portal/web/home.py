@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -16,8 +18,8 @@ from django.views.decorators.http import require_safe
 from portal.billing.selectors import currency, period_of, team_spend
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.selectors import ONLINE, node_state
-from portal.leases.models import LeaseRequest
-from portal.leases.selectors import awaiting_approval, live_leases_of, visible_requests
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.selectors import awaiting_approval, bookings_of, live_leases_of, visible_requests
 from portal.leases.states import RequestState
 from portal.notifications.models import Notification
 from portal.quotas.models import Quota
@@ -27,7 +29,7 @@ from portal.web.access import rights_of
 from portal.web.figures import gpus, money
 from portal.web.leases_rows import LeaseRow, lease_rows
 from portal.web.notifications_rows import notification_rows
-from portal.web.requests_rows import RequestRow, request_rows
+from portal.web.requests_rows import RequestRow, request_rows, what_text
 
 MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS = 12, 10, 5, 4
 WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
@@ -88,7 +90,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "rooms": team_rooms(teams),
         "spend": _spend(teams, now),
         "currency": currency(),
-        "ahead": what_is_next(leases, waiting),
+        "ahead": what_is_next(leases, waiting, list(bookings_of(rights.user)[:MOST_LEASES])),
         "news": notification_rows(list(Notification.objects.filter(user=rights.user)[:MOST_NEWS])),
         "asks": rights.has_anywhere(Role.RESEARCHER, Role.ADMIN),
         "first_steps": first_steps(rights, now=now),
@@ -141,8 +143,18 @@ def _room(team: Team, quotas: dict[int, Quota]) -> TeamRoom:
     )
 
 
-def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow]) -> list[Next]:
+def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow], booked: Sequence[Lease]) -> list[Next]:
     """Return the next ends and starts, the nearest first."""
+    begins = [
+        Next(
+            row.starts_at,
+            row.request.name or what_text(row.flavor.shown_name, row.count),
+            _("begins, as booked"),
+            "calendar",
+            reverse("web:lease", args=[row.uid]),
+        )
+        for row in booked
+    ]
     ends = [
         Next(row.ends_at, row.title, _("ends"), "hourglass", row.url)
         for row in leases
@@ -153,7 +165,7 @@ def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow]) -> list[Next
         for row in waiting
         if row.starts_at is not None
     ]
-    return sorted([*ends, *starts], key=lambda event: event.at)[:5]
+    return sorted([*ends, *starts, *begins], key=lambda event: event.at)[:5]
 
 
 def first_steps(rights: Rights, *, now: datetime) -> list[FirstStep]:

@@ -37,6 +37,17 @@ def test_a_booking_shows_when_it_begins_and_is_given_up_on_its_page(world: World
     assert LeaseRequest.objects.get(pk=lease.request_id).state == "withdrawn"
 
 
+def test_the_first_page_says_when_a_booking_begins_and_does_not_count_it_as_held(
+    world: World, signed_in: Any
+) -> None:
+    booking(world)
+
+    page = signed_in("bob").get("/").content.decode()
+
+    assert "begins, as booked" in page
+    assert "You hold" not in page
+
+
 def test_charlie_cannot_see_or_give_up_a_booking(world: World, signed_in: Any) -> None:
     lease, charlie = booking(world), signed_in("charlie")
 
