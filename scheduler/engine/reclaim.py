@@ -79,7 +79,9 @@ def _named(kept: Kept, policy: Policy, found: Plan, planner: Planner) -> list[Pr
     snapshot = kept.seen
     claims = {claim.id: claim for claim in snapshot.queue if claim.starts_at is None}
     waits = (
-        claims[wait.claim_id] for wait in found.waits if wait.claim_id in claims and not wait.is_impossible
+        claims[wait.claim_id]
+        for wait in found.waits
+        if wait.claim_id in claims and not wait.is_impossible and not _is_node_waking(wait)
     )
     waiting = hopeful(snapshot, policy, waits, MOST_CLAIMS)
     units = units_of(snapshot, policy) if waiting else []

@@ -9,19 +9,21 @@ than waking does, so nothing that wakes a node was in sight when it fell asleep:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from scheduler.engine.asleep import ASLEEP, awakened
-from scheduler.engine.model import Snapshot
+from scheduler.engine.model import Claim, Snapshot
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Policy, Sleep, SleepTime
 
 # A node is woken so long before it is needed at a known time; waking takes seconds to a few minutes.
 LEAD_S: Final = 300
+MOST_CLAIMS: Final = 256
 DAYS, MIDNIGHT = 7, 24 * 60
 
 Rule = Literal["", "awake", "asleep"]
@@ -133,12 +135,14 @@ class _Night:
     def _claimed(self, asleep: set[int]) -> set[int]:
         """The sleeping nodes that claims waiting now would get if all were awake.
 
-        What grows only while boards idle wakes nobody.
+        What grows only while boards idle wakes nobody. Only the first ``MOST_CLAIMS`` that could use one of
+        these nodes at all are looked at, so that a long queue for other nodes costs nothing.
         """
         open_nodes = {i for i in asleep if self.nodes[i].blocked == ASLEEP}
-        if not open_nodes or not self.snapshot.queue:
+        queue = tuple(islice(self._able(open_nodes), MOST_CLAIMS))
+        if not queue:
             return set()
-        turn = plan(replace(awakened(self.snapshot), growing=()), self.policy)
+        turn = plan(replace(awakened(self.snapshot), queue=queue, growing=()), self.policy)
         latest = self._in(LEAD_S)
         return {
             self.node_of[slot.device_id]
@@ -146,6 +150,15 @@ class _Night:
             if grant.starts_at is None or grant.starts_at <= latest
             for slot in grant.slots
         } & open_nodes
+
+    def _able(self, nodes: set[int]) -> Iterator[Claim]:
+        """The claims, in the order of the picture, that ask for a mode and model which these nodes have."""
+        offers = {(d.model, mode) for d in self.snapshot.devices if d.node_id in nodes for mode in d.modes}
+        modes = {mode for _, mode in offers}
+        for claim in self.snapshot.queue:
+            wanted = ((model, claim.mode) for model in claim.models)
+            if claim.mode in modes if not claim.models else not offers.isdisjoint(wanted):
+                yield claim
 
     def _make_ready(self, asleep: list[NodePower], found: dict[int, str]) -> None:
         """Wake so many more that each model has its idle nodes ready, in the order of their ids."""

@@ -52,7 +52,7 @@ class Sweep:
         self._twins: dict[int, Board] = {}
         self._groups: dict[int, list[Board]] = defaultdict(list)
         for board in room.matching(shape.kind):
-            if not board.blocked or (board.blocked == CLOSED and later.get(board.device.id)):
+            if not board.blocked or (comes_back(board) and later.get(board.device.id)):
                 self._groups[board.node.id].append(board)
         self._serving = {board.device.id for group in self._groups.values() for board in group}
         self._hosts: dict[int, Host] = {}
