@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
@@ -202,3 +204,23 @@ def test_priority_that_makes_no_sense_is_refused_at_the_field(
     assert answer.status_code == 422
     assert sentence in answer.text
     assert not PriorityGrant.objects.exists()
+
+
+def test_cohorts_take_a_fixed_number_of_queries(cohort: Cohort, world: World, signed_in: SignedIn) -> None:
+    client = signed_in("operator")
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            assert client.get(HOME).status_code == 200
+        return len(seen)
+
+    before = queries()
+    for n in range(4):
+        made = create_cohort(
+            actor=world.user("operator"), rights=world.rights("operator"), name=f"more {n}", now=world.now
+        )
+        Quota.objects.filter(team__slug=("perception", "segmentation", "speech", "robotics")[n]).update(
+            cohort=made
+        )
+
+    assert queries() <= before <= 20

@@ -6,6 +6,8 @@ from re import findall
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from portal.policies.models import Policy
 from portal.policies.services import built_in, save_policy
@@ -315,3 +317,21 @@ def test_a_version_that_cannot_decide_is_shown_with_its_faults(versions: World, 
     assert "Turns go by version 1 meanwhile" in listed
     assert client.get(f"{HOME}compare/?a=1&b=2").status_code == 200
     assert client.get(f"{HOME}edit/").status_code == 200
+
+
+def test_the_list_takes_a_fixed_number_of_queries(versions: World, signed_in: SignedIn) -> None:
+    client = signed_in("operator")
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            assert client.get(HOME).status_code == 200
+        return len(seen)
+
+    before = queries()
+    for depth in range(10, 15):
+        save_policy(
+            actor=versions.user("operator"), rights=versions.rights("operator"), name="more", body={"depth": depth},
+            note="", based_on=2, now=versions.now, is_active=False,
+        )  # fmt: skip
+
+    assert queries() <= before <= 20
