@@ -335,3 +335,12 @@ def test_the_list_takes_a_fixed_number_of_queries(versions: World, signed_in: Si
         )  # fmt: skip
 
     assert queries() <= before <= 20
+
+
+def test_a_lease_leads_operators_to_the_rules_that_placed_it(versions: World, signed_in: SignedIn) -> None:
+    lease = versions.active("bob")
+
+    assert f'href="{HOME}2/"' in signed_in("operator").get(f"/leases/{lease.uid}/").text
+    bobs = signed_in("bob").get(f"/leases/{lease.uid}/").text
+    assert "policy version 2" in bobs
+    assert HOME not in bobs
