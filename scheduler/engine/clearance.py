@@ -47,6 +47,10 @@ class Clearance:
         for one in timeline.ahead:
             if one.rank < asker.rank:
                 self._kept[timeline.row_of[one.block.held.device_id]].append(one)
+        self._kept_on: dict[int, list[int]] = defaultdict(list)
+        for row in self._kept:
+            self._kept_on[records.node_of(row)].append(row)
+        self._closed_until: dict[int, int] = {}
         self._rows_on: dict[int, list[int]] = {}
 
     def holds(self, step: int, nodes: Sequence[int]) -> bool:
@@ -56,11 +60,27 @@ class Clearance:
         if not self._kept:
             return True
         if not self._shape.is_spread:
-            return any(self._units(step, node) >= self._shape.wanted for node in nodes)
+            return any(self._is_open(step, node) for node in nodes)
         units = [self._units(step, node) for node in nodes]
         if self._shape.nodes:
             return sum(one >= self._shape.wanted for one in units) >= self._shape.nodes
         return sum(units) >= self._shape.wanted
+
+    def _is_open(self, step: int, node: int) -> bool:
+        """Whether one node has the room for the whole time; where nothing is in the way, as the step shows it."""
+        if step < self._closed_until.get(node, 0):
+            return False
+        kept = self._kept_on.get(node, ())
+        if not any(self._later(step, row) for row in kept) or self._units(step, node) >= self._shape.wanted:
+            return True
+        # While it holds the same and the same is kept on it, there is no more room: what begins only comes nearer.
+        seen = self._seen[self._records.first_on[node] : self._records.first_on[node + 1]]
+        after = int(np.searchsorted(seen, step, side="right"))
+        changes = [one.till for row in kept for one in self._kept[row] if one.till > step]
+        if after < len(seen):
+            changes.append(int(seen[after]))
+        self._closed_until[node] = min(changes, default=step + 1)
+        return False
 
     def _can_pay(self, step: int) -> bool:
         if not self._is_bounded:

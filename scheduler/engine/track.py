@@ -165,6 +165,10 @@ class Columns(NamedTuple):
         """The numbers of a board's records, in the order they were made."""
         return self.by_row[self.first_of[row] : self.first_of[row + 1]]
 
+    def node_of(self, row: int) -> int:
+        """The number of the node that a board is on."""
+        return int(self.node[self.of_row(row)[0]])
+
     def seen_from(self, rank: int) -> tuple[Ints, Flags]:
         """From which step a claim of this rank sees each record, and whether it is the last of its node then."""
         seen = self.step + (self.rank >= rank)
