@@ -96,7 +96,7 @@ def _room_is_made(r: Figures) -> str:
     except ValueError:
         return why
     when = date_format(at, "DATETIME_FORMAT")
-    return _("%(why)s It starts when they have ended, by %(at)s at the latest.") % {"why": why, "at": when}
+    return _("%(why)s It starts when room is made, by %(at)s at the latest.") % {"why": why, "at": when}
 
 
 def _behind(r: Figures) -> str:

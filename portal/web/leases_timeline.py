@@ -112,7 +112,15 @@ def lease_ahead(lease: Lease) -> list[Step]:
     if lease.state == L.PREPARING:
         return [Step(_("Active: the clock starts"), icon="activity", todo=True), clean]
     if lease.state in (L.ACTIVE, L.INTERRUPTED):
-        return [Step(_("Ends by itself"), lease.not_after, icon="hourglass", todo=True), clean]
+        return [
+            Step(
+                _("Ends by itself") if lease.preempt_at is None else _("Must make room"),
+                lease.ends_at,
+                icon="hourglass",
+                todo=True,
+            ),
+            clean,
+        ]
     return [clean]
 
 
