@@ -26,7 +26,7 @@ HORIZON_S = 14 * 86_400
 # A picture of a large fleet that took longer than this is used for as many times as long as it took, and then
 # replaced behind the back of who asks; every other one as soon as there is a newer one.
 LARGE, CHEAP_S, PATIENCE = 200_000, 0.1, 4.0
-MOST_OLD_S = 60.0
+MOST_OLD_S = 300.0
 
 
 class Picture:
@@ -88,7 +88,9 @@ def _renew(known: Picture) -> None:
     """Read the newest picture and play it forward as the last one was, then put it in the last one's place."""
     try:
         raw = _raw()
-        if raw and raw != known.raw:
+        if not raw:
+            _last.clear()
+        elif raw != known.raw:
             found = Picture(raw)
             if known.policy is not None:
                 found.play(known.policy)
