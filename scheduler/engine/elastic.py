@@ -29,12 +29,15 @@ def grown(
     hoping = _hoping(calendar, waiting) if growing else frozenset()
     left = {claim.id: claim.most_count for claim in growing}
     line = sorted(growing, key=lambda claim: (-claim.priority, claim.queued_at, claim.id))
+    failed: set[tuple[int, Shape, int]] = set()
     grants: list[Grant] = []
-    while line and len(grants) < MOST_GROWN:
+    while line:
         again = []
         for claim in line:
-            grant = _one_more(calendar, claim, hoping) if left[claim.id] > 0 else None
-            if grant is not None and len(grants) < MOST_GROWN:
+            if len(grants) == MOST_GROWN:
+                return tuple(grants)
+            grant = _one_more(calendar, claim, hoping, failed) if left[claim.id] > 0 else None
+            if grant is not None:
                 calendar.grant(grant)
                 grants.append(grant)
                 left[claim.id] -= 1
@@ -43,13 +46,22 @@ def grown(
     return tuple(grants)
 
 
-def _one_more(calendar: Calendar, claim: Claim, hoping: frozenset[Kind]) -> Grant | None:
+def _one_more(
+    calendar: Calendar, claim: Claim, hoping: frozenset[Kind], failed: set[tuple[int, Shape, int]]
+) -> Grant | None:
+    """One unit more for the claim, not applied; what ``failed`` before for its like is not tried again."""
     unit = replace(claim, count=1, nodes=1, most_count=0, starts_at=None)
-    answer = calendar.try_grant(unit, shape_of(unit, calendar.room.policy))
-    if not isinstance(answer, Grant):
+    shape = shape_of(unit, calendar.room.policy)
+    want = (claim.team_id, shape, calendar.layer_of(claim.duration_s))
+    if want in failed:
         return None
-    boards = (calendar.room.board_of[slot.device_id] for slot in answer.slots)
-    return None if any(board.serves(kind) for board in boards for kind in hoping) else answer
+    answer = calendar.try_grant(unit, shape)
+    if isinstance(answer, Grant):
+        boards = (calendar.room.board_of[slot.device_id] for slot in answer.slots)
+        if not any(board.serves(kind) for board in boards for kind in hoping):
+            return answer
+    failed.add(want)
+    return None
 
 
 def _hoping(calendar: Calendar, waiting: Iterable[tuple[Claim, tuple[int, Shape]]]) -> frozenset[Kind]:
