@@ -25,6 +25,7 @@ from portal.policies.selectors import active_policy
 from portal.teams.models import Team
 from scheduler.engine import counter_offers, forecast
 from scheduler.engine import free_units as engine_free_units
+from scheduler.engine.asleep import awakened
 from scheduler.engine.calibration import Calibration
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
 from scheduler.engine.nearest import Change
@@ -69,11 +70,15 @@ class Preview:
 
 
 def free_units() -> dict[int, int | None]:
-    """Return by flavor id how many units could start now; None where that is not known."""
+    """Return by flavor id how many units could start now; None where that is not known.
+
+    Units of sleeping nodes count: these wake for whoever asks.
+    """
     flavors = list(Flavor.objects.filter(is_active=True).select_related("device_model"))
     snapshot = published_snapshot()
     if snapshot is None:
         return {f.pk: None for f in flavors}
+    snapshot = awakened(snapshot)
     return {f.pk: engine_free_units(snapshot, claim_for(-1, None, f, 1, 3600, 0, snapshot)) for f in flavors}
 
 

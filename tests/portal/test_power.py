@@ -14,9 +14,12 @@ from portal.audit.models import AuditEntry
 from portal.common.errors import Conflict, Invalid
 from portal.fleet import power
 from portal.fleet.models import Node, NodeSleep
+from portal.leases.forecasting import free_units
 from portal.leases.models import Lease, LeaseRequest
 from scheduler import snapshot
+from scheduler.cycle import publish_snapshot
 from scheduler.engine.policy import Policy, Sleep, SleepTime
+from scheduler.engine.sleep import Orders
 from scheduler.power import settle
 from tests.agent.builder import SimulatedNode
 from tests.portal.builders import World
@@ -40,13 +43,13 @@ class Agent:
         self.own.work()
         self.report()
 
-    def report(self, **more: object) -> None:
+    def report(self, **more: str) -> None:
         mind = self.own.mind
         leases = tuple(self.own.reports().values())
         fields = {"power": mind.power.state, "power_note": mind.power.note, **more}
         report = Report(
             1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.partition_facts(), **fields
-        )  # type: ignore[arg-type]
+        )
         assert accept_report(self.node.pk, report)
         Node.objects.update(last_seen_at=self.world.now)
         self.own.acknowledge()
@@ -60,7 +63,7 @@ def agent(world: World, tmp_path: Path) -> Agent:
     return Agent(world, tmp_path)
 
 
-def later(world: World, minutes: int, policy: Policy = ALWAYS) -> object:
+def later(world: World, minutes: int, policy: Policy = ALWAYS) -> Orders:
     """Let time pass with all nodes heard, and settle."""
     world.now += timedelta(minutes=minutes)
     Node.objects.update(last_seen_at=world.now)
@@ -103,6 +106,17 @@ def test_an_idle_node_sleeps_a_request_wakes_it_and_its_lease_gets_active(world:
     assert sleep.ended_at is not None
     actions = AuditEntry.objects.filter(target="gpu-01").order_by("pk").values_list("action", "detail__why")
     assert list(actions) == [("node.put_to_sleep", "idle"), ("node.woken", "claim")]
+
+
+def test_what_sleeps_counts_as_free_to_those_who_choose(world: World, agent: Agent) -> None:
+    flavor = world.flavors["h100"].pk
+    publish_snapshot(now=world.now)
+    before = free_units()[flavor]
+    asleep(world, agent)
+    publish_snapshot(now=world.now)
+
+    assert agent.row().power_state == "asleep"
+    assert free_units()[flavor] == before == 8
 
 
 def test_a_node_with_a_lease_is_never_put_to_sleep(world: World, agent: Agent) -> None:
