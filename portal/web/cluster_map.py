@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,9 +12,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import Device, Layout, Mode, Node, Partition, Profile
 from portal.fleet.selectors import ASLEEP, ONLINE, blocked_why, device_blocked_why, node_state
 from portal.leases.models import Placement
+from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below, visible_teams
 from portal.web.cluster_slices import SHARES, Board, Slot, Viewer, cut
@@ -77,12 +79,13 @@ def fleet_view(rights: Rights, *, now: datetime, node_name: str = "") -> FleetVi
         nodes = nodes.filter(name=node_name)
     rows = list(nodes)
     viewer = viewer_of(rights)
-    boards = _boards(rows, now)
-    held = _held(boards)
+    away = nodes_in_maintenance(now=now)
+    boards = _boards(rows, now, away)
+    held = _held(boards, now)
     views: dict[int, list[DeviceView]] = defaultdict(list)
     for board in boards:
         views[board.device.node_id].append(_device(board, held.get(board.device.pk, []), viewer))
-    return FleetView(tuple(_node(node, views[node.pk], now) for node in rows))
+    return FleetView(tuple(_node(node, views[node.pk], now, away) for node in rows))
 
 
 def narrowed(fleet: FleetView, *, model: str = "", state: str = "", only: str = "") -> FleetView:
@@ -118,13 +121,18 @@ def viewer_of(rights: Rights) -> Viewer:
     return Viewer(names, frozenset(mine))
 
 
-def shown_state(node: Node, *, now: datetime) -> tuple[str, str]:
-    """Return a node's state and its word, with the operator's decision before the agent's silence."""
+def shown_state(node: Node, *, now: datetime, away: Collection[int]) -> tuple[str, str]:
+    """Return a node's state and its word, with the operator's decision before the agent's silence.
+
+    ``away`` are the ids of nodes in maintenance.
+    """
     state = node_state(node, now=now)
     words = {
         "online": _("Online"), "stale": _("Silent"), "offline": _("Offline"),
         "never": _("Waiting for the agent"),
     }  # fmt: skip
+    if node.pk in away:
+        return "draining", _("Maintenance")
     if node.is_cordoned and state == ONLINE:
         return "draining", _("Cordoned")
     if blocked_why(node, now=now) == ASLEEP:
@@ -138,9 +146,9 @@ def driver_text(node: Node) -> str:
     return " ".join(part for part in (node.driver, version) if part)
 
 
-def _boards(nodes: Sequence[Node], now: datetime) -> list[Board]:
+def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int]) -> list[Board]:
     ids = [node.pk for node in nodes]
-    closed = {node.pk: _why_closed(node, now) for node in nodes}
+    closed = {node.pk: _why_closed(node, now, away) for node in nodes}
     devices = list(
         Device.objects.filter(node_id__in=ids).select_related("model").order_by("node_id", "index")
     )
@@ -157,8 +165,8 @@ def _boards(nodes: Sequence[Node], now: datetime) -> list[Board]:
         if key not in known:
             known[key] = _positions(device.model.grid, sizes.get(device.model_id, ()), pinned)
         positions = known[key] if Mode.MIG in device.modes else ()
-        fault, away = _device_fault(device), closed[device.node_id]
-        boards.append(Board(device, positions, fault, away, tuple(foreign[device.pk])))
+        fault, why = _device_fault(device), closed[device.node_id]
+        boards.append(Board(device, positions, fault, why, tuple(foreign[device.pk])))
     return boards
 
 
@@ -177,8 +185,10 @@ def _positions(grid: int, sizes: tuple[Size, ...], pinned: list[list[Any]] | Non
     return tuple({span.bits for places in spans.values() for span in places})
 
 
-def _why_closed(node: Node, now: datetime) -> str:
-    why = blocked_why(node, now=now)
+def _why_closed(node: Node, now: datetime, away: Collection[int]) -> str:
+    why = blocked_why(node, now=now, away=away)
+    if why == "maintenance":
+        return _("Takes no new work: maintenance is on")
     if why == ASLEEP:
         return ""  # its room is free: whoever wants it wakes the node
     if why == "cordoned":
@@ -190,9 +200,11 @@ def _device_fault(device: Device) -> str:
     return (device.health_reason or str(device.get_health_display())) if device_blocked_why(device) else ""
 
 
-def _held(boards: Sequence[Board]) -> dict[int, list[Placement]]:
+def _held(boards: Sequence[Board], now: datetime) -> dict[int, list[Placement]]:
+    """Return what is held now by device; what is booked for later is on the calendar."""
     found: dict[int, list[Placement]] = defaultdict(list)
     rows = Placement.objects.filter(is_live=True, device_id__in=[b.device.pk for b in boards])
+    rows = rows.exclude(lease__state=LeaseState.BOOKED).exclude(lease=None, period__startswith__gt=now)
     for row in rows.select_related("lease", "lease__user").order_by("device_id", "start", "id"):
         found[row.device_id].append(row)
     return found
@@ -214,8 +226,8 @@ def _device(board: Board, placements: Sequence[Placement], viewer: Viewer) -> De
     )
 
 
-def _node(node: Node, devices: Sequence[DeviceView], now: datetime) -> NodeView:
-    state, text = shown_state(node, now=now)
+def _node(node: Node, devices: Sequence[DeviceView], now: datetime, away: Collection[int]) -> NodeView:
+    state, text = shown_state(node, now=now, away=away)
     return NodeView(
         node.name, state, text, reverse("web:node", args=[node.name]), _inventory(devices), tuple(devices)
     )

@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Count, Q
 from django.http import HttpRequest
 
+from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.power import shown_power
 from portal.leases.states import LIVE_LEASES
@@ -52,7 +53,8 @@ def node_rows(*, now: datetime) -> list[NodeRow]:
             "devices__health_events", filter=Q(devices__health_events__cleared_at=None), distinct=True
         ),
     )
-    return [_row(node, now) for node in nodes.order_by("name")]
+    away = nodes_in_maintenance(now=now)
+    return [_row(node, now, away) for node in nodes.order_by("name")]
 
 
 def open_events() -> list[HealthEvent]:
@@ -69,8 +71,8 @@ def enrol_command(request: HttpRequest, node: str, secret: str) -> str:
     )
 
 
-def _row(node: Node, now: datetime) -> NodeRow:
-    state, text = shown_state(node, now=now)
+def _row(node: Node, now: datetime, away: frozenset[int]) -> NodeRow:
+    state, text = shown_state(node, now=now, away=away)
     return NodeRow(
         name=node.name,
         state=state,

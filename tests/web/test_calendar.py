@@ -197,6 +197,23 @@ def test_a_window_that_makes_no_sense_is_refused_at_its_field(world: World, sign
     assert not MaintenanceWindow.objects.exists()
 
 
+def test_the_cluster_shows_what_is_held_now_and_that_a_node_is_away(world: World, signed_in: Any) -> None:
+    world.submit("bob", "h100", starts_at=world.now + HOUR)
+    world.turn()
+    now = timezone.now()
+    plan_window(
+        nodes=[world.nodes["gpu-03"]], starts_at=now, ends_at=now + HOUR, reason="fans",
+        actor=world.user("operator"), now=now,
+    )  # fmt: skip
+
+    seen = signed_in("bob").get("/api/v1/map/").json()
+    nodes = {node["name"]: node for node in seen["nodes"]}
+
+    assert {slot["kind"] for device in nodes["gpu-01"]["devices"] for slot in device["slots"]} == {"free"}
+    assert "Maintenance" in signed_in("operator").get("/operations/nodes/").content.decode()
+    assert nodes["gpu-03"]["state"] == "draining"
+
+
 def test_only_operators_reach_maintenance(world: World, signed_in: Any) -> None:
     made = window(world)
 
