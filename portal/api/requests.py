@@ -226,7 +226,7 @@ def detail(request: LeaseRequest) -> Row:
     return {
         **request_row(request),
         "position": positions([request]).get(request.pk),
-        "estimated_start": instant(start and start.likely_at),
-        "estimated_start_by": instant(start and start.by),
+        "estimated_start": instant(start.likely_at if start else None),
+        "estimated_start_by": instant(start.by if start else None),
         "leases": list(request.leases.order_by("-id").values_list("uid", flat=True)),
     }
