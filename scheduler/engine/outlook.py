@@ -69,6 +69,14 @@ class Outlook:
         self._records = timeline.track.closed()
         self._reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
         self._rooms: dict[Shape, Ints] = {}
+        self._get_ready()
+
+    def _get_ready(self) -> None:
+        """Look once into the room of now, so that the first who asks does not wait for its columns."""
+        shapes = (shape_of(claim, self.policy) for claim in self._order if claim.mode != "mig")
+        shape = next((shape for shape in shapes if shape.wanted), None)
+        if shape is not None:
+            self.began.spots(shape)
 
     @cached_property
     def began(self) -> EngineState:
