@@ -43,16 +43,19 @@ PAST = (
     "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
     " r.submitted_at, max(l.ended_at), sum(extract(epoch FROM l.ended_at - l.activated_at))::float,"
     " max(u.peak), r.count"
-    " FROM leases_leaserequest r JOIN leases_lease l ON l.request_id = r.id"
+    " FROM (SELECT * FROM leases_leaserequest WHERE state = 'fulfilled' ORDER BY id DESC LIMIT %s) r"
+    " JOIN leases_lease l ON l.request_id = r.id"
     " LEFT JOIN LATERAL (SELECT max(m.memory_max_mib) AS peak FROM telemetry_minuterollup m"
-    " WHERE m.lease_id = l.id) u ON TRUE"
-    " WHERE r.state = 'fulfilled' AND l.part = 0 AND l.activated_at IS NOT NULL AND l.ended_at IS NOT NULL"
-    " GROUP BY r.id ORDER BY r.id DESC LIMIT %s"
+    " WHERE m.lease_id = l.id AND m.device_id IS NULL) u ON TRUE"
+    " WHERE l.part = 0 AND l.activated_at IS NOT NULL AND l.ended_at IS NOT NULL"
+    " GROUP BY r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
+    " r.submitted_at, r.count ORDER BY r.id DESC"
 )
 OPEN = (
     "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s, r.submitted_at"
     " FROM leases_leaserequest r WHERE r.state IN ('awaiting_approval', 'queued', 'granted')"
-    " AND (r.predicted_s IS NULL OR %s) ORDER BY r.id DESC LIMIT %s"
+    " AND (r.predicted_s IS NULL OR %s) AND r.id > (SELECT max(id) FROM leases_leaserequest) - %s"
+    " ORDER BY r.id DESC LIMIT %s"
 )
 STORE = (
     "UPDATE leases_leaserequest r SET predicted_s = v.likely, predicted_most_s = v.most,"
@@ -97,7 +100,7 @@ def predict(*, is_anew: bool = False) -> int:
 
     Safe to repeat; answers how many were written. Nothing happens as long as there is no model.
     """
-    rows = list(fetch(OPEN, [is_anew, MOST_AT_ONCE]))
+    rows = list(fetch(OPEN, [is_anew, MOST, MOST_AT_ONCE]))
     model = current() if rows else None
     if model is None:
         return 0
