@@ -53,7 +53,8 @@ def run() -> Turn:
     _PACE.rest()
     _FIRST.prepare()
     covered, began = outbox.begin(outbox.RUN_CYCLE), time.monotonic()
-    turn = with_retries(_turn)
+    with uncollected():
+        turn = with_retries(_turn)
     if turn.decided.preemptions or turn.decided.spared:
         # In a transaction of its own: leases are locked before nodes, which the grants have touched.
         with_retries(lambda: preemptions(turn.decided, turn.policy, now=db_now()))
