@@ -43,17 +43,23 @@ STILL_FREE = (
 NEEDED = frozenset({"claim", "booking", "held"})
 
 
-@transaction.atomic
 def settle(*, now: datetime, policy: Policy | None = None) -> Orders:
     """Note which nodes idle, let some sleep and wake others; returns what was ordered. Safe to repeat.
 
-    Waits for a turn that is under way, so that no turn places anything on a node that falls asleep. Costs two
-    statements where no node sleeps and none may. Locks nodes only.
+    Two transactions of its own. Costs a few statements where no node sleeps and none may.
     """
-    execute(IDLE, [now, now])
+    # On its own: a turn under way may want the same rows of nodes, and the rest waits for that turn.
+    with transaction.atomic():
+        execute(IDLE, [now, now])
     policy = policy or active_policy()
-    if not _is_anything_to_do(policy):
-        return Orders()
+    return _decide(now, policy) if _is_anything_to_do(policy) else Orders()
+
+
+@transaction.atomic
+def _decide(now: datetime, policy: Policy) -> Orders:
+    """Give the orders of now. Waits for a turn under way, so that no turn places anything on a node that falls
+    asleep. Locks nodes only.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
     power = [NodePower(*row) for row in fetch(NODES, [now])]
