@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from portal.accounts.models import User
+from portal.fleet.models import Node
+from portal.leases.maintenance import plan_window
 from portal.leases.models import LeaseRequest
+from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.leases.services import RequestSpec, submit_request
 from portal.leases.states import OPEN_REQUESTS
 from portal.teams.models import Team
@@ -71,4 +74,28 @@ def make_present(teams: dict[str, Team], people: dict[str, User], now: datetime)
             ),
             now=now,
         )
+    _make_plans(teams, people, now)
     return len(WISHES)
+
+
+def _make_plans(teams: dict[str, Team], people: dict[str, User], now: datetime) -> None:
+    """Plan what the calendar shows: a course that comes again, and maintenance of a node."""
+    bob, day = people["bob"], now.replace(minute=0, second=0, microsecond=0) + timedelta(days=1)
+    create_reservation(
+        team=teams["perception"],
+        actor=bob,
+        rights=Rights(bob),
+        spec=SeriesSpec("h100-1g", 2 * HOUR, day.replace(hour=13), name="Weekly course"),
+        now=now,
+    )
+    nodes = list(Node.objects.order_by("name"))[-1:]
+    if nodes:
+        begin = day.replace(hour=6) + timedelta(days=2)
+        plan_window(
+            nodes=nodes,
+            starts_at=begin,
+            ends_at=begin + timedelta(hours=4),
+            reason="A fan is exchanged",
+            actor=people["operator"],
+            now=now,
+        )
