@@ -73,4 +73,4 @@ def test_the_command_names_the_experiments_when_asked_for_another(capsys: pytest
     with pytest.raises(SystemExit):
         command.main(["nothing"])
 
-    assert "'gang', 'mig', 'openb', 'queue'" in capsys.readouterr().err
+    assert "'forecast', 'gang', 'mig', 'openb', 'predict', 'queue'" in capsys.readouterr().err
