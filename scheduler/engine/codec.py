@@ -209,7 +209,14 @@ def _node_row(n: Node) -> Row:
 def _node(row: Row) -> Node:
     node_id, name, blocked, cpu, memory, zone, rack, wake = row
     return Node(
-        whole(node_id), text(name), text(blocked), known(cpu), known(memory), text(zone), text(rack), known(wake)
+        whole(node_id),
+        text(name),
+        text(blocked),
+        known(cpu),
+        known(memory),
+        text(zone),
+        text(rack),
+        known(wake),
     )
 
 

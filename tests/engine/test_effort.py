@@ -46,7 +46,9 @@ def test_what_does_not_fit_once_is_not_tried_for_more_units(cluster: Cluster, lo
     assert len(looks) == 1
 
 
-def test_a_forecast_looks_once_at_the_queue_and_never_at_what_nobody_submitted(cluster: Cluster, looks: list[int]) -> None:
+def test_a_forecast_looks_once_at_the_queue_and_never_at_what_nobody_submitted(
+    cluster: Cluster, looks: list[int]
+) -> None:
     cluster.node("a").hold(0, hours=1)
     cluster.node("b", "l40s-48gb").hold(0, hours=9)
     cluster.request("shares", "mps 100 1000", models=("l40s-48gb",))
