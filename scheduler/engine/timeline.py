@@ -6,7 +6,8 @@ no new arrivals, blocked nodes stay blocked. So it is a bound by the book, not a
 
 Equal claims (same team, shape and duration) form one line. Everybody left is stuck, so after an end only
 the nodes where it happened are looked at, and teams that were short of quota. Within a node the fullest
-boards are taken first, which is simpler than the placement policy.
+boards are taken first, which is simpler than the placement policy; as in a turn, those that cost least where
+these are above the team's headroom.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from scheduler.engine.blocks import Block, fill_beside, known_blocks, promised
 from scheduler.engine.board import Board
 from scheduler.engine.events import Ended
 from scheduler.engine.model import Claim, Grant, Held, Policy, Snapshot
-from scheduler.engine.place.fill import Spot, fill, node_room, spots_cost
+from scheduler.engine.place.fill import Spot, cheapest, fill, node_room, spots_cost
 from scheduler.engine.serve import Serving
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.spread import lightest, parts_now
@@ -387,7 +388,7 @@ class Timeline:
         if shape.is_spread:
             beside = [[self._beside(b, ends_at, rank, claim.id) for b in group] for group in groups]
             spots = lightest(shape, parts_now(shape, beside, self.room.host_of))
-            return self._payable(line, spots) if spots else "later" if self._later else "full"
+            return self._payable(line, spots, ()) if spots else "later" if self._later else "full"
         for group in groups:
             node = group[0].node.id
             if nodes is not None and node not in nodes:
@@ -398,17 +399,25 @@ class Timeline:
             fullest = sorted(boards, key=lambda board: -board.load)
             spots = fill([(board, board.room(shape)) for board in fullest], shape)
             if spots is None or not self._has_cpu(group[0], shape, ends_at, rank):
-                refused = "later"
+                # Another team may pay for what this one cannot, so that "quota" says more than "later".
+                refused = refused if refused == "quota" else "later"
                 continue
-            payable = self._payable(line, spots)
+            payable = self._payable(line, spots, boards)
             if isinstance(payable, list):
                 return payable
             refused = payable
         return refused
 
-    def _payable(self, line: _Line, spots: list[Spot]) -> list[Spot] | str:
-        is_payable = self.room.budget.allows(line.team_id, spots_cost(spots, line.shape))
-        return spots if is_payable else "quota"
+    def _payable(self, line: _Line, spots: list[Spot], boards: Sequence[Board]) -> list[Spot] | str:
+        """The spots, or the cheapest on these boards where the team cannot pay for them, or "quota"."""
+        shape, allows = line.shape, self.room.budget.allows
+        if allows(line.team_id, spots_cost(spots, shape)):
+            return spots
+        if len({board.unit_cost(shape) for board in boards}) > 1:
+            lighter = cheapest(shape, [boards])
+            if lighter and allows(line.team_id, spots_cost(lighter, shape)):
+                return lighter
+        return "quota"
 
     def _in_the_way(self, board: Board, ends_at: datetime, rank: int, claim_id: int = 0) -> list[Held]:
         return [

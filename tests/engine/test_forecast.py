@@ -117,6 +117,29 @@ def test_a_simulated_lease_gives_its_quota_back_too(cluster: Cluster) -> None:
     assert cluster.start_of(cluster.claim(-1)) == 4
 
 
+def test_what_fits_under_the_ceiling_on_the_lighter_board_alone_starts_there_once_the_quota_is_back(
+    cluster: Cluster,
+) -> None:
+    cluster.team("vision", ceiling=400, used=250)
+    node = cluster.node("a", devices=2)
+    cluster.change(node.devices[1], weight_milli=500)
+    node.hold(0, "2g.20gb", hours=2)
+    claim = cluster.request("pair", "2g.20gb", 2)
+
+    assert cluster.start_of(claim) == 2
+
+
+def test_what_one_team_cannot_pay_for_another_may_start_where_the_rest_is_booked(cluster: Cluster) -> None:
+    cluster.team("poor", ceiling=600)
+    cluster.node("heavy").hold(0)
+    cluster.node("light", "l40s-48gb", weight_milli=500).hold(0)
+    cluster.request("booked", models=("l40s-48gb",), starts_at=NOON + timedelta(hours=2))
+    poor = cluster.request("poor", team="poor", hours=2)
+    other = cluster.request("other", hours=2)
+
+    assert (cluster.start_of(poor), cluster.start_of(other)) == (3, 1)
+
+
 def test_a_board_shared_by_another_team_comes_free_with_its_last_share(cluster: Cluster) -> None:
     cluster.node("a", "l40s-48gb").hold(0, "mps 100 1000", hours=1).hold(0, "mps 100 1000", hours=3)
 
