@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from portal.leases.parts import PREPARE_MARGIN
-from scheduler.engine.model import Device, Grant, Slot, Snapshot
+from scheduler.engine.model import Device, Grant, Held, Slot, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,18 @@ def _blocks(slots: Sequence[Slot], snapshot: Snapshot) -> Iterable[datetime]:
     """When bookings and outages begin on what these slots take."""
     if not (snapshot.bookings or snapshot.outages):
         return
-    taken = {slot.device_id: slot for slot in slots}
+    taken: dict[int, list[Slot]] = {}
+    for slot in slots:
+        taken.setdefault(slot.device_id, []).append(slot)
     nodes = {device.node_id for device in snapshot.devices if device.id in taken}
     for booking in snapshot.bookings:
-        slot, held = taken.get(booking.held.device_id), booking.held
-        if slot is not None and (
-            not slot.size or not held.size or _overlap(slot.start, slot.size, held.start, held.size)
-        ):
+        if any(_meet(slot, booking.held) for slot in taken.get(booking.held.device_id, ())):
             yield booking.starts_at
     yield from (outage.starts_at for outage in snapshot.outages if outage.node_id in nodes)
 
 
-def _overlap(start: int, size: int, other: int, other_size: int) -> bool:
-    return start < other + other_size and other < start + size
+def _meet(slot: Slot, held: Held) -> bool:
+    """Whether both take the same of one board; a share may be anywhere on it."""
+    if not slot.size or not held.size:
+        return True
+    return slot.start < held.start + held.size and held.start < slot.start + slot.size
