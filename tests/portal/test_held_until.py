@@ -6,23 +6,24 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from portal.leases.parts import PREPARE_MARGIN
 from scheduler.engine.model import Booking, Device, Grant, Held, Node, Outage, Slot, Snapshot
-from scheduler.parts import PREPARE_MARGIN, held_until
+from scheduler.parts import held_until
 from tests.engine.builder import NOON
 
 HOUR = timedelta(hours=1)
-BOARDS = tuple(Device(i, 1, "h100", 8, 80_000, 1000, frozenset({"partitioned"})) for i in (1, 2))
+BOARDS = tuple(Device(i, 1, "h100", 8, 80_000, 1000, frozenset({"mig"})) for i in (1, 2))
 
 
 def slot(start: int, size: int = 2, device: int = 1) -> Slot:
-    return Slot(device, "partitioned", start, size, 250, 20_000)
+    return Slot(device, "mig", start, size, 250, 20_000)
 
 
 def until(*slots: Slot, booked: tuple[int, int] | None = None, outages: tuple[Outage, ...] = ()) -> datetime:
     """When two hours of these slots are over at the latest, with (start, size) of board 1 booked in an hour."""
     bookings: tuple[Booking, ...] = ()
     if booked is not None:
-        held = Held(1, *booked, "partitioned", 1, 9, NOON + 3 * HOUR, 250)
+        held = Held(1, *booked, "mig", 1, 9, NOON + 3 * HOUR, 250)
         bookings = (Booking(NOON + HOUR, held),)
     picture = Snapshot(NOON, (Node(1, "n"),), BOARDS, (), (), (), bookings=bookings, outages=outages)
     return held_until(Grant(1, 1, 1, slots, 250 * len(slots), 7200), 7200, picture, now=NOON)
