@@ -36,6 +36,7 @@ from portal.common.errors import Forbidden
 from portal.common.rows import fetch
 from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
+from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.selectors import (
     gang_environment,
@@ -114,9 +115,7 @@ class Extend(Endpoint):
     def post(self, request: Request, uid: str) -> Response:
         """Give an active lease more time, up to the flavor's longest."""
         extra = self.take(ExtendBody)["extra_s"]
-        lifecycle.extend_lease(
-            lease=managed(self.rights, uid), actor=self.person, extra_s=extra, now=db_now()
-        )
+        extend_lease(lease=managed(self.rights, uid), actor=self.person, extra_s=extra, now=db_now())
         return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 

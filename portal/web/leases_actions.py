@@ -8,7 +8,8 @@ from django.views.decorators.http import require_POST
 
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
-from portal.leases.lifecycle import extend_lease, release_lease
+from portal.leases.extending import extend_lease
+from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease
 from portal.leases.selectors import may_manage_lease, visible_lease
 from portal.leases.states import LeaseState

@@ -12,6 +12,7 @@ from portal.common.invariants import broken
 from portal.fleet.models import Device
 from portal.leases import bookings, lifecycle
 from portal.leases.ahead import latest_end
+from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
 from portal.leases.services import withdraw_request
 from portal.quotas.models import Quota
@@ -250,12 +251,12 @@ def test_extending_stops_at_a_booking_and_says_until_when(world: World) -> None:
     book(world, request, device=Placement.objects.get(lease=lease).device)
 
     with pytest.raises(Conflict) as refused:
-        lifecycle.extend_lease(lease=lease, actor=world.user("charlie"), extra_s=3601, now=world.now)
+        extend_lease(lease=lease, actor=world.user("charlie"), extra_s=3601, now=world.now)
     assert refused.value.facts["latest_end"] == (world.now + 2 * HOUR).isoformat()
     end = latest_end(lease, now=world.now)
     assert end is not None
     assert (end.why, end.at) == ("booking", world.now + 2 * HOUR)
-    lifecycle.extend_lease(lease=lease, actor=world.user("charlie"), extra_s=3600, now=world.now)
+    extend_lease(lease=lease, actor=world.user("charlie"), extra_s=3600, now=world.now)
 
     lease.refresh_from_db()
     assert lease.not_after == world.now + 2 * HOUR

@@ -14,6 +14,7 @@ from portal.common.errors import Conflict
 from portal.common.invariants import broken
 from portal.fleet.maintenance import windows_to_come
 from portal.leases import bookings, lifecycle
+from portal.leases.extending import extend_lease
 from portal.leases.maintenance import cancel_window, heed_windows, plan_window
 from portal.leases.models import Lease, LeaseRequest, Placement
 from tests.portal.builders import World
@@ -63,7 +64,7 @@ class Walk:
         if lease:
             more = {"lease": lease, "actor": lease.user, "extra_s": self.dice.randint(1, 12) * 600}
             with contextlib.suppress(Conflict):  # something comes behind it
-                lifecycle.extend_lease(**more, now=self.now)
+                extend_lease(**more, now=self.now)
 
     def give_up(self) -> None:
         lease = self._any("active", "booked", "preparing")

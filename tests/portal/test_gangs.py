@@ -12,6 +12,7 @@ from portal.common.invariants import broken
 from portal.fleet.models import Node
 from portal.leases import lifecycle
 from portal.leases.bookings import start_booked
+from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseRequest
 from portal.quotas.models import Quota
 from tests.portal.builders import H100, World, make_node
@@ -183,7 +184,7 @@ def test_time_that_is_up_ends_all_parts_at_that_instant(wide: World) -> None:
 def test_extending_one_part_extends_all(wide: World) -> None:
     request, (_first, second) = running(wide)
 
-    lifecycle.extend_lease(lease=second, actor=wide.user("alice"), extra_s=1800, now=wide.now)
+    extend_lease(lease=second, actor=wide.user("alice"), extra_s=1800, now=wide.now)
 
     assert {ls.not_after for ls in parts_of(request)} == {wide.now + timedelta(seconds=5400)}
 

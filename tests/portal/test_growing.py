@@ -10,6 +10,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.invariants import broken
 from portal.fleet.models import Node
 from portal.leases import lifecycle
+from portal.leases.extending import extend_lease
 from portal.leases.growing import set_growth
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.preempting import preempt_due
@@ -99,9 +100,9 @@ def test_what_was_grown_is_not_extended_by_itself(world: World, base: Lease) -> 
     world.ready(*grown)
 
     with pytest.raises(Conflict):
-        lifecycle.extend_lease(lease=grown[0], actor=world.user("alice"), extra_s=600, now=world.now)
+        extend_lease(lease=grown[0], actor=world.user("alice"), extra_s=600, now=world.now)
 
-    lifecycle.extend_lease(lease=base, actor=world.user("alice"), extra_s=600, now=world.now)
+    extend_lease(lease=base, actor=world.user("alice"), extra_s=600, now=world.now)
     assert {ls.not_after for ls in extras(base)} == {base.not_after}
 
 

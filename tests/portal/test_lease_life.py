@@ -8,6 +8,7 @@ from django.db import IntegrityError, connection, transaction
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound
 from portal.common.states import IllegalMove
 from portal.leases import lifecycle
+from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
 from portal.leases.services import approve_request, reject_request, withdraw_request
 from portal.quotas.models import Quota
@@ -78,7 +79,7 @@ def test_a_long_lease_is_warned_about_once(world: World) -> None:
 def test_extending_moves_the_end_and_what_is_held(world: World) -> None:
     lease = world.active(duration_s=3600)
 
-    lifecycle.extend_lease(lease=lease, actor=world.user("bob"), extra_s=1800, now=world.now)
+    extend_lease(lease=lease, actor=world.user("bob"), extra_s=1800, now=world.now)
 
     lease.refresh_from_db()
     assert lease.not_after == world.now + timedelta(seconds=5400)
@@ -89,7 +90,7 @@ def test_extending_past_the_longest_time_is_refused_and_changes_nothing(world: W
     lease = world.active(duration_s=3600)
 
     with pytest.raises(Invalid) as refused:
-        lifecycle.extend_lease(lease=lease, actor=world.user("bob"), extra_s=8 * 86_400, now=world.now)
+        extend_lease(lease=lease, actor=world.user("bob"), extra_s=8 * 86_400, now=world.now)
 
     assert "extra_s" in refused.value.fields
     lease.refresh_from_db()
@@ -100,7 +101,7 @@ def test_an_ended_lease_cannot_be_extended(world: World) -> None:
     lease = world.ended(seconds=60)
 
     with pytest.raises(Conflict):
-        lifecycle.extend_lease(lease=lease, actor=world.user("bob"), extra_s=60, now=world.now)
+        extend_lease(lease=lease, actor=world.user("bob"), extra_s=60, now=world.now)
 
 
 def test_releasing_twice_stops_the_money_clock_once(world: World) -> None:

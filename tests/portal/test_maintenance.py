@@ -11,6 +11,7 @@ from portal.common.invariants import broken
 from portal.fleet.maintenance import nodes_in_maintenance, nodes_named, window_named
 from portal.fleet.models import MaintenanceWindow
 from portal.leases import lifecycle
+from portal.leases.extending import extend_lease
 from portal.leases.maintenance import affected, cancel_window, change_window, heed_windows, plan_window
 from portal.leases.models import Lease, LeaseRequest
 from tests.portal.builders import World
@@ -160,7 +161,7 @@ def test_extending_into_a_window_is_refused_with_the_latest_end(world: World) ->
     plan(world)
 
     with pytest.raises(Conflict) as refused:
-        lifecycle.extend_lease(lease=lease, actor=world.user("bob"), extra_s=3600, now=world.now)
+        extend_lease(lease=lease, actor=world.user("bob"), extra_s=3600, now=world.now)
 
     assert "new memory" in str(refused.value.detail)
     assert refused.value.facts["latest_end"] == (world.now + HOUR).isoformat()

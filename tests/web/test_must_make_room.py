@@ -9,7 +9,8 @@ from django.test import Client
 from django.urls import reverse
 
 from portal.common.errors import Conflict
-from portal.leases import lifecycle, preempting
+from portal.leases import preempting
+from portal.leases.extending import extend_lease
 from portal.leases.models import Lease
 from tests.portal.builders import World
 
@@ -76,4 +77,4 @@ def test_the_api_says_when_and_why(client: Client, world: World, lease: Lease) -
 
 def test_it_cannot_be_extended(world: World, lease: Lease) -> None:
     with pytest.raises(Conflict):
-        lifecycle.extend_lease(lease=lease, actor=world.user("bob"), extra_s=600, now=world.now)
+        extend_lease(lease=lease, actor=world.user("bob"), extra_s=600, now=world.now)
