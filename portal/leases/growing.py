@@ -12,6 +12,7 @@ from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.rows import Row, fetch
 from portal.leases.models import LeaseRequest
+from portal.leases.services import needs_approval
 from portal.leases.states import RequestState
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
@@ -48,7 +49,8 @@ def set_growth(
 ) -> LeaseRequest:
     """Say up to how many units a request may grow from now on; its own number stops it.
 
-    What it has grown by already stays until it is given back. Raises Invalid, Conflict, Forbidden or NotFound.
+    What it has grown by already stays until it is given back. More than what would need an approval is not
+    given afterwards. Raises Invalid, Conflict, Forbidden or NotFound.
     """
     locked = (
         LeaseRequest.objects.select_for_update(of=("self",))
@@ -67,6 +69,15 @@ def set_growth(
             fields={
                 "most_count": _("Choose %(low)d to %(high)d; %(low)d stops it growing.")
                 % {"low": locked.count, "high": most}
+            }
+        )
+    if most_count > locked.most_count and needs_approval(
+        locked.team, locked.flavor, count=most_count, duration_s=locked.duration_s
+    ):
+        raise Invalid(
+            fields={
+                "most_count": _("Growing further than %(n)d needs an approval. Ask with another request.")
+                % {"n": locked.most_count}
             }
         )
     if most_count != locked.most_count:
