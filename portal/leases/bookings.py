@@ -131,11 +131,14 @@ def plan_anew(request: LeaseRequest, leases: Sequence[Lease], *, why: str, at: d
 def replan_on(
     node_ids: Sequence[int], starts_at: datetime, ends_at: datetime, *, why: str, at: datetime
 ) -> int:
-    """Plan those bookings anew that lie on these nodes and overlap a time; returns how many requests."""
+    """Plan those bookings anew that lie on these nodes and overlap a time; returns how many requests.
+
+    ``MOST_AT_ONCE`` of them: the next call goes on.
+    """
     rows = fetch(
         "SELECT DISTINCT request_id FROM leases_lease WHERE state = 'booked' AND node_id = ANY(%s)"
-        " AND starts_at < %s AND not_after > %s ORDER BY request_id",
-        [list(node_ids), ends_at, starts_at],
+        " AND starts_at < %s AND not_after > %s ORDER BY request_id LIMIT %s",
+        [list(node_ids), ends_at, starts_at, MOST_AT_ONCE],
     )
     count = 0
     for (request_id,) in rows:

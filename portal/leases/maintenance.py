@@ -25,17 +25,23 @@ from portal.leases.models import Lease
 from portal.leases.states import EndReason, LeaseState
 from portal.notifications.services import notify
 
+MOST = 2000
 RUNS = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-# Leases that run into a window, were shortened by one that may be gone, or are being made when one begins.
+# Leases that run into a window, were shortened by one that may be gone, or are being made when one begins. Those
+# that end where a window begins are right, however many: they must not keep the others from being looked at.
 _TOUCHED = """
 SELECT l.id FROM leases_lease l
- WHERE (l.state IN ('active', 'interrupted') AND l.wanted_until IS NOT NULL)
+ WHERE (l.state IN ('active', 'interrupted') AND l.wanted_until IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
+            ON n.maintenancewindow_id = w.id
+         WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
+           AND w.starts_at = l.not_after))
     OR (l.state IN ('preparing', 'active', 'interrupted') AND EXISTS (
         SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
             ON n.maintenancewindow_id = w.id
          WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
            AND CASE WHEN l.state = 'preparing' THEN w.starts_at <= %s ELSE w.starts_at < l.not_after END))
- ORDER BY l.id LIMIT 2000
+ ORDER BY l.id LIMIT %s
 """
 
 
@@ -115,7 +121,7 @@ def heed_windows(*, now: datetime) -> int:
 
 @transaction.atomic
 def _fit_leases(now: datetime) -> int:
-    ids = [pk for (pk,) in fetch(_TOUCHED, [now, now])]
+    ids = [pk for (pk,) in fetch(_TOUCHED, [now, now, now, MOST])]
     if not ids:
         return 0
     blocks = next_blocks(ids, now=now)

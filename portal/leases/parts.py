@@ -19,6 +19,7 @@ from portal.leases.states import LIVE_LEASES, EndReason
 # What is granted is held this much longer than its time until it is active.
 PREPARE_MARGIN = timedelta(minutes=5)
 AGAIN = (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE)
+MOST = 500
 _WANTED = "('preparing', 'active', 'interrupted')"
 _LEASES = Rows(Lease, "team", "request")
 
@@ -78,7 +79,8 @@ def left_behind() -> list[tuple[Lease, str]]:
         " JOIN leases_leaserequest r ON r.id = l.request_id AND (r.nodes <> 1 OR r.most_count > 0)"
         " JOIN leases_lease b ON b.request_id = l.request_id AND b.generation = l.generation"
         "  AND NOT b.is_extra AND b.id <> l.id AND b.state IN ('ending', 'cleaning', 'failed', 'ended')"
-        f" WHERE l.state IN {_WANTED} ORDER BY l.id, b.ended_at"
+        f" WHERE l.state IN {_WANTED} ORDER BY l.id, b.ended_at LIMIT %s",
+        [MOST],
     )
     why: dict[int, str] = dict(rows)
     if not why:

@@ -71,8 +71,9 @@ def spare(lease_ids: Iterable[int] = (), *, now: datetime) -> int:
     rows = fetch(
         "SELECT l.id FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.preempted_for_id"
         " WHERE l.preempted_for_id IS NOT NULL AND l.clean_at IS NULL AND l.preempt_at > %s"
-        " AND l.state IN ('preparing', 'active', 'interrupted') AND (r.state <> 'queued' OR l.id = ANY(%s))",
-        [now, list(lease_ids)],
+        " AND l.state IN ('preparing', 'active', 'interrupted') AND (r.state <> 'queued' OR l.id = ANY(%s))"
+        " ORDER BY l.id LIMIT %s",
+        [now, list(lease_ids), MOST],
     )
     if not rows:
         return 0
