@@ -144,8 +144,14 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
 
 
 def growth(found: Sequence[Grant], *, policy_version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
-    """Store what elastic leases grow by, one more lease each; one whose base has ended meanwhile is left out."""
+    """Store what elastic leases grow by, one more lease each; one whose base has ended meanwhile is left out.
+
+    Quota rows come first: whoever cleans a part of such a request holds them when it locks the request.
+    """
     made: list[Lease] = []
+    if found:
+        rows = LeaseRequest.objects.filter(pk__in=[grant.claim_id for grant in found])
+        quotas.lock_lineages(rows.values_list("team_id", flat=True))
     for grant in found:
         try:
             with transaction.atomic():
