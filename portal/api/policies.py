@@ -14,7 +14,7 @@ from portal.api.answers_policies import PolicyAnswer, PolicyChange, PolicyChecke
 from portal.api.answers_policies import PolicyRow as PolicyRowAnswer
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Text, Whole
+from portal.api.fields import Body, Flag, Text, Whole
 from portal.api.idempotency import once
 from portal.api.pagination import PARAMETERS, Pages
 from portal.api.shapes import Row
@@ -39,7 +39,7 @@ class PolicyBody(Body):
     body = serializers.JSONField()
     based_on = Whole(least=0, most=MOST_VERSION)
     note = Text(most=MOST_NOTE, required=False, default="", allow_blank=True)
-    is_active = serializers.BooleanField(default=True, help_text="False: keep it as a draft.")
+    is_active = Flag(default=True, help_text="False: keep it as a draft.")
 
 
 class BasedOnBody(Body):
@@ -53,7 +53,7 @@ class CheckBody(Body):
     """Rules to check; with `preview` one turn is played with them on the last published picture."""
 
     body = serializers.JSONField()
-    preview = serializers.BooleanField(default=False)
+    preview = Flag(default=False)
 
 
 class Policies(Endpoint):

@@ -38,6 +38,8 @@ from portal.web.invoices_months import named
 
 TAG = "teams"
 MOST_MILLI = 10**9
+# What the rules of a quota call a field, by what it is called here.
+_QUOTA_FIELDS = {"ceiling": "ceiling_milli", "lending": "lending_milli", "cohort": "cohort_id"}
 
 
 class QuotaBody(Body):
@@ -190,6 +192,8 @@ class OneQuota(Endpoint):
             )  # fmt: skip
         except Conflict as error:
             raise PreconditionFailed from error
+        except Invalid as error:
+            raise Invalid(fields={_QUOTA_FIELDS.get(k, k): v for k, v in error.fields.items()}) from error
         return _quota_answer(team)
 
 

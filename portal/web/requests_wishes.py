@@ -132,11 +132,9 @@ def local_start(text: str) -> str:
     """Return an instant from an address as the field for the start shows it; as it is when it is none."""
     try:
         at = parse_datetime(text)
+        return text if at is None or at.tzinfo is None else f"{timezone.localtime(at):{LOCAL}}"
     except (ValueError, OverflowError):
         return text
-    if at is None or at.tzinfo is None:
-        return text
-    return f"{timezone.localtime(at):{LOCAL}}"
 
 
 def prefilled(given: Mapping[str, str]) -> dict[str, str]:

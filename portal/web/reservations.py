@@ -108,7 +108,11 @@ class ReservationForm(forms.Form):
                 fields={"zone": _("There is no such time zone. Write a name such as Europe/Berlin.")}
             )
         zone = ZoneInfo(data["zone"])
-        wall = timezone.localtime(data["starts_at"]).replace(tzinfo=None)
+        try:
+            wall = timezone.localtime(data["starts_at"]).replace(tzinfo=None)
+        except OverflowError as error:
+            said = _("The first time lies in the future, within a year.")
+            raise Invalid(fields={"starts_at": said}) from error
         last = data.get("until")
         until = datetime(last.year, last.month, last.day, 23, 59, 59, tzinfo=zone) if last else None
         return SeriesSpec(

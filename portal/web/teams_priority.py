@@ -68,7 +68,8 @@ class PriorityForm(forms.Form):
     @classmethod
     def fresh(cls, now: datetime) -> PriorityForm:
         """Return the form for a week from the next hour on."""
-        start = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        begun = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0, tzinfo=None)  # shown as it is
+        start = begun + timedelta(hours=1)
         return cls(initial={"steps": 10, "starts_at": start, "ends_at": start + timedelta(days=7)})
 
     def clean_starts_at(self) -> datetime:
