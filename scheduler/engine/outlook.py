@@ -165,18 +165,15 @@ class Outlook:
         times = self._timeline.times
         seen, is_last = self._records.seen_from(rank)
         is_last &= seen < len(times)
-        clearance = Clearance(
-            self._timeline, self._records, seen, Asker(claim, shape, rank), self._least(shape)
-        )
+        room = self._turn.calendar.room
+        asker = Asker(claim, shape, rank, room.least_cost(shape), room.most_cost(shape))
+        clearance = Clearance(self._timeline, self._records, seen, asker)
         for tried, (step, nodes) in enumerate(self._openings(shape, seen, is_last)):
             if tried >= MOST_CHECKS or times[step] > until:
                 return None
             if clearance.holds(step, nodes):
                 return times[step]
         return None
-
-    def _least(self, shape: Shape) -> int:
-        return self._turn.calendar.room.least_cost(shape)
 
     def _openings(self, shape: Shape, seen: Ints, is_last: Flags) -> Iterator[tuple[int, list[int]]]:
         """Steps in order with the nodes that have room then, blocks and quota aside.

@@ -131,6 +131,11 @@ class Room:
             self._least_cost[shape] = known
         return known
 
+    def most_cost(self, shape: Shape) -> int:
+        """What the shape costs at most, wherever its units are held; an upper bound."""
+        boards = (board for group in self._one_of_each(shape.kind) for board in group)
+        return shape.units * max((board.unit_cost(shape) for board in boards), default=0)
+
     def _one_of_each(self, kind: Kind) -> Groups:
         """The boards that can serve the kind, of one node of each make: idle ones are all the same."""
         known = self._makes.get(kind)

@@ -129,6 +129,38 @@ def test_what_fits_under_the_ceiling_on_the_lighter_board_alone_starts_there_onc
     assert cluster.start_of(claim) == 2
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("nodes", [1, 0, 2])
+def test_a_what_if_waits_for_the_board_that_its_ceiling_pays_for(
+    cluster: Cluster, count: int, nodes: int
+) -> None:
+    units = count * max(nodes, 1)
+    cluster.team("vision", ceiling=500 * units)
+    for name in ("a", "b"):
+        node = cluster.node(name, devices=4)
+        for index in (1, 3):
+            cluster.change(node.devices[index], weight_milli=500)
+            node.hold(index, team="other", hours=5)
+    what_if = cluster.claim(-1, count=count, nodes=nodes)
+
+    found = cluster.start_of(what_if)
+
+    assert found == 5
+    assert cluster.start_of(cluster.request("same", count=count, nodes=nodes)) == found
+
+
+def test_a_what_if_is_told_of_what_is_booked_on_the_board_that_its_ceiling_pays_for(
+    cluster: Cluster,
+) -> None:
+    cluster.team("vision", ceiling=600)
+    cluster.node("heavy")
+    cluster.node("light", "l40s-48gb", weight_milli=500)
+    cluster.request("booked", team="other", models=("l40s-48gb",), starts_at=NOON + timedelta(hours=1))
+
+    assert cluster.start_of(cluster.claim(-1, hours=2)) == 2
+    assert cluster.start_of(cluster.claim(-1, hours=1)) == 0
+
+
 def test_what_one_team_cannot_pay_for_another_may_start_where_the_rest_is_booked(cluster: Cluster) -> None:
     cluster.team("poor", ceiling=600)
     cluster.node("heavy").hold(0)
