@@ -26,13 +26,13 @@ from portal.fleet.services import raise_revision
 from portal.leases import hosts, parts
 from portal.leases.holds import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.selectors import is_anybody_waiting
+from portal.leases.selectors import fault_count, is_anybody_waiting
 from portal.leases.states import LEASE_NEXT, LIVE_LEASES, REQUEST_NEXT, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 
 HOLD_MARGIN = timedelta(hours=1)
-MAX_ATTEMPTS = 5
+MAX_FAULTS = 5
 _LEASES = Rows(Lease, "team", "request")
 
 
@@ -346,9 +346,7 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             continue
         request.remaining_s = outcome.left_s
         was_preempted[request.pk] = outcome.end_reason == EndReason.PREEMPTED
-        is_broken = outcome.end_reason == EndReason.FAULT and (
-            request.attempts - request.evictions >= MAX_ATTEMPTS
-        )
+        is_broken = outcome.end_reason == EndReason.FAULT and fault_count(request) >= MAX_FAULTS
         (broken if is_broken else again).append(request)
     move_requests(done, RequestState.FULFILLED, at=at)
     for request in again:

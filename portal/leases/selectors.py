@@ -33,6 +33,16 @@ def is_booked(request: LeaseRequest) -> bool:
     )
 
 
+def fault_count(request: LeaseRequest) -> int:
+    """Return how often what was granted to a request failed; a gang fails once, however many of its parts did."""
+    ((count,),) = fetch(
+        "SELECT count(DISTINCT generation) FROM leases_lease"
+        " WHERE request_id = %s AND end_reason = 'fault' AND NOT is_extra",
+        [request.pk],
+    )
+    return int(count)
+
+
 def is_anybody_waiting() -> bool:
     """Say whether the queue holds any request."""
     return bool(fetch("SELECT 1 FROM leases_leaserequest WHERE state = 'queued' LIMIT 1"))

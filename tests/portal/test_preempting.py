@@ -175,16 +175,6 @@ def test_being_preempted_is_no_failure_however_often(world: World) -> None:
     assert (back.state, back.evictions) == ("queued", 10)
 
 
-def test_five_faults_are_still_too_many(world: World) -> None:
-    lease = world.active("bob", "h100")
-    LeaseRequest.objects.filter(pk=lease.request_id).update(attempts=7, evictions=2)
-    lease = Lease.objects.select_related("request", "team", "user").get(pk=lease.pk)
-    lifecycle.fail_leases([lease], at=world.now, fault="gpu_lost")
-    world.gone(lease, at=world.now)
-
-    assert LeaseRequest.objects.get(pk=lease.request_id).state == "impossible"
-
-
 def test_the_agent_gets_the_new_end_and_the_notice_once_it_understands_it(world: World) -> None:
     _request, lease = told(world)
     node = Node.objects.get(name="gpu-01")
