@@ -29,18 +29,42 @@ def reserve(costs: Iterable[tuple[Team, int]]) -> None:
     total = _by_team(costs)
     if not total:
         return
-    rows = fetch(
-        "SELECT team_id, ceiling_milli, used_milli, guaranteed_milli, lending_milli, cohort_id FROM quotas_quota"
-        " WHERE team_id = ANY(%s) OR cohort_id IN"
-        " (SELECT cohort_id FROM quotas_quota WHERE team_id = ANY(%s) AND cohort_id IS NOT NULL)"
-        " ORDER BY id FOR UPDATE",
-        [list(total), list(total)],
-    )
+    rows = _locked(list(total))
     for team_id, ceiling, used, *_more in rows:
         if ceiling is not None and team_id in total and used + total[team_id] > ceiling:
             raise QuotaExceeded(team_id=team_id, wanted=total[team_id], headroom=max(0, ceiling - used))
     _check_cohorts([row for row in rows if row[5] is not None], total)
     _count(total, sign=1)
+
+
+class _Joined(Exception):
+    """A team joined a cohort while its rows were waited for."""
+
+
+def _locked(team_ids: list[int]) -> list[Row]:
+    """Lock the quota rows of these teams and their cohorts in id order, and return them.
+
+    Who joins while we wait for a row is not among what the statement found, and may have taken what is lent by
+    then. So it is looked at again with all locks held; where somebody is missing the locks are let go, with
+    their savepoint, and taken anew. Who joins later counts for the next one, which waits for these rows.
+    """
+    concerned = (
+        " FROM quotas_quota WHERE team_id = ANY(%s) OR cohort_id IN"
+        " (SELECT cohort_id FROM quotas_quota WHERE team_id = ANY(%s) AND cohort_id IS NOT NULL)"
+    )
+    columns = "team_id, ceiling_milli, used_milli, guaranteed_milli, lending_milli, cohort_id"
+    while True:
+        try:
+            with transaction.atomic():
+                rows = fetch(f"SELECT {columns}{concerned} ORDER BY id FOR UPDATE", [team_ids, team_ids])
+                if all(row[5] is None for row in rows):
+                    return rows
+                now = fetch(f"SELECT team_id{concerned}", [team_ids, team_ids])
+                if {team_id for (team_id,) in now} <= {row[0] for row in rows}:
+                    return rows
+                raise _Joined
+        except _Joined:
+            continue
 
 
 def _check_cohorts(rows: Iterable[Row], total: Counter[int]) -> None:

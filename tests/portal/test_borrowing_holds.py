@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from portal.common.errors import QuotaExceeded
 from portal.common.retry import with_retries
+from portal.common.rows import fetch
 from portal.quotas import services
 from portal.quotas.models import Cohort, Quota
 from portal.quotas.selectors import headroom, smallest_ceiling
@@ -103,7 +104,7 @@ def test_a_race_for_what_is_lent_never_borrows_more() -> None:
         team, won = Team.objects.get(slug=("vision", "robotics")[number % 2]), 0
         for _ in range(4):
             try:
-                with_retries(lambda: reserve_one(team))
+                with_retries(lambda: reserve_some(team, 1000))
                 won += 1
             except QuotaExceeded:
                 pass
@@ -114,6 +115,37 @@ def test_a_race_for_what_is_lent_never_borrows_more() -> None:
         assert sum(pool.map(racer, range(4))) == 5
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("already_in", [True, False])
+def test_who_joins_while_another_waits_for_the_rows_is_not_missed(already_in: bool) -> None:
+    """A team's turn waits for its row; meanwhile another joins and borrows, or it is put into the cohort itself."""
+    cohort = share(build_world(), vision=0, language=5000)
+    Quota.objects.filter(team__slug="robotics").update(guaranteed_milli=0, ceiling_milli=None)
+    if not already_in:
+        Quota.objects.filter(team__slug="vision").update(cohort=None)
+
+    def late() -> int:
+        try:
+            with_retries(lambda: reserve_some(Team.objects.get(slug="vision"), 3000))
+        except QuotaExceeded as refused:
+            return int(refused.facts["headroom"])
+        finally:
+            connections.close_all()
+        return -1
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Quota.objects.select_for_update().get(team__slug="vision")
+            waiting = pool.submit(late)
+            while not waiting.done() and not fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                pass
+            Quota.objects.filter(team__slug="vision").update(cohort=cohort)
+            Quota.objects.filter(team__slug="robotics").update(cohort=cohort, used_milli=4000)
+        assert waiting.result(timeout=20) == 1000
+
+    assert Quota.objects.get(team__slug="vision").used_milli == 0
+
+
 @transaction.atomic
-def reserve_one(team: Team) -> None:
-    services.reserve([(team, 1000)])
+def reserve_some(team: Team, cost: int) -> None:
+    services.reserve([(team, cost)])
