@@ -48,8 +48,10 @@ class Clearance:
         self._duration = timedelta(seconds=self._claim.duration_s)
         self._kept: dict[int, list[Ahead]] = defaultdict(list)
         for one in timeline.ahead:
-            if one.rank < asker.rank:
-                self._kept[timeline.row_of[one.block.held.device_id]].append(one)
+            # A board that is out of order has no row: what is kept on it stands in nobody's way.
+            row = timeline.row_of.get(one.block.held.device_id)
+            if row is not None and one.rank < asker.rank:
+                self._kept[row].append(one)
         self._kept_on: dict[int, list[int]] = defaultdict(list)
         for row in self._kept:
             self._kept_on[records.node_of(row)].append(row)

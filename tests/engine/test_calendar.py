@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from scheduler.engine import plan
+from scheduler.engine import forecast, plan
 from scheduler.engine.calendar import MOST_INSTANTS, Calendar
 from scheduler.engine.model import Booking, Grant, Held, Outage, Plan, Policy, Snapshot
 from tests.engine.builder import NOON, Cluster
@@ -231,3 +231,13 @@ def test_a_foreign_booking_on_a_board_nobody_knows_is_passed_over(cluster: Clust
     odd = Booking(NOON + hours(1), Held(99, 0, 8, "exclusive", 1, 5, NOON + hours(2)))
 
     assert claim.id in granted(decide(cluster, odd))
+
+
+def test_maintenance_of_a_node_with_a_sick_board_does_not_spoil_forecasts(cluster: Cluster) -> None:
+    cluster.node("a", devices=2).hold(0, hours=3)
+    cluster.change(2, blocked="quarantined")
+    claim = cluster.claim(-1, hours=1)
+
+    found = forecast(seen(cluster, outage(1, 5, 6)), cluster.policy, [claim])
+
+    assert found[claim.id].starts_at == NOON + hours(3)
