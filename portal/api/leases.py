@@ -101,7 +101,12 @@ class Release(Endpoint):
         self.take(Empty)
         with transaction.atomic():
             lease = managed(self.rights, uid, is_locked=True)
-            lifecycle.release_locked(lease, actor=self.person, now=db_now())
+            is_booking = lease.state == LeaseState.BOOKED
+            if not is_booking:
+                lifecycle.release_locked(lease, actor=self.person, now=db_now())
+        if is_booking:  # in a transaction that locks its request before it
+            lifecycle.release_lease(lease=lease, actor=self.person, now=db_now())
+            lease = visible_lease(self.rights, uid)
         return Response(detail(self.rights, lease))
 
 

@@ -194,6 +194,10 @@ def _end_before_bookings(leases: Sequence[Lease], until: datetime) -> None:
 @transaction.atomic
 def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
     """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
+    if (
+        lease.state == LeaseState.BOOKED
+    ):  # giving up a booking moves its request, which is locked before leases
+        fetch("SELECT 1 FROM leases_leaserequest WHERE id = %s FOR UPDATE", [lease.request_id])
     (locked,) = lock_leases([lease.pk])
     release_locked(locked, actor=actor, now=now)
     return locked
