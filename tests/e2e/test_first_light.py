@@ -31,7 +31,7 @@ def _is_live(page: Any) -> None:
 def _ask(page: Any, *, flavor: str, name: str, duration: str = "1 h", count: int = 1) -> None:
     page.get_by_role("radio", name=flavor).first.check()
     page.get_by_label("For how long").fill(duration)
-    page.get_by_label("How many").fill(str(count))
+    page.get_by_label("How many", exact=True).fill(str(count))
     page.get_by_label("Name").fill(name)
 
 
@@ -98,7 +98,7 @@ def test_waiting_request_says_why_and_when_and_what_would_start_sooner(visit):
 
     expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
     expect(page.locator("main")).to_contain_text(re.compile(r"number \d+ in the queue"))
-    expect(page.get_by_text("Expected start").first).to_be_visible()
+    expect(page.get_by_text("Likely start").first).to_be_visible()
     expect(page.locator("a.offer").first).to_contain_text("right away")
 
 
