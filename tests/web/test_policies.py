@@ -295,7 +295,7 @@ def test_new_rules_are_tried_on_those_who_wait(
     text = client.post(f"{HOME}save/", given).text
 
     assert "One waiting request was looked at" in text
-    assert "Nobody's lot would change" in unescape(text)
+    assert "Nothing would change for anybody" in unescape(text)
     assert Policy.objects.count() == 3
 
 
