@@ -6,11 +6,19 @@ from itertools import pairwise
 
 from django.db.models import Q
 
+from portal.common.rows import fetch
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 from scheduler.engine.model import TeamQuota
 from scheduler.engine.quota import Budget
+
+# Plain SQL: every request that comes in asks this.
+BOUNDS = (
+    "SELECT team_id, ceiling_milli, used_milli, '', guaranteed_milli, lending_milli, cohort_id FROM quotas_quota"
+    " WHERE team_id = ANY(%s) OR cohort_id IN"
+    " (SELECT cohort_id FROM quotas_quota WHERE team_id = ANY(%s) AND cohort_id IS NOT NULL)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,11 @@ def headroom(team: Team) -> Headroom:
 
 def smallest_ceiling(team: Team) -> int | None:
     """Return the lowest bound of the lineage, ceiling or cohort: more than this is never granted to the team."""
-    bound = _budget(team, _rows(team)).lowest_ceiling(team.pk)
+    parents = dict(pairwise(reversed(team.lineage)))
+    known = {row[0]: row for row in fetch(BOUNDS, [team.lineage, team.lineage])}
+    unknown = (TeamQuota(pk, parents.get(pk), None, 0) for pk in team.lineage if pk not in known)
+    quotas = (TeamQuota(pk, parents.get(pk), *row) for pk, *row in known.values())
+    bound = Budget((*unknown, *quotas)).lowest_ceiling(team.pk)
     return None if bound is None else bound[1]
 
 
