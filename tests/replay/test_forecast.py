@@ -48,7 +48,7 @@ def test_most_starts_come_before_the_shown_p90(trace: Path, policy: str) -> None
 
 def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
     jobs = queue.read(trace, 8)
-    watch = forecast.Forecaster(jobs, None, every=1)
+    watch = forecast.Forecaster(jobs, None, every=5)
     queue.play(jobs, policy_named("default"), [4, 4], None, watch=watch)
     return [(one.made, one.raw_s, one.p50_s, one.p90_s) for one in watch.shown]
 
@@ -58,7 +58,7 @@ def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Pat
     cut = 250
     until = int(lines[cut].split(",")[1])
     other = tmp_path / "other.csv"
-    later = [f"{n},{until + n},5000,4,t1" for n in range(cut, 400)]
+    later = [f"{n},{until + n},5000,4,t1" for n in range(cut, cut + 25)]
     other.write_text("\n".join([*lines[:cut], *later]) + "\n")
 
     before = [one for one in shown_by(trace) if one[0] < until]
@@ -71,7 +71,7 @@ def test_looking_on_changes_nothing(trace: Path) -> None:
     jobs = queue.read(trace, 8)
     plain = queue.play(jobs, policy_named("default"), [4, 4], None)
     watched = queue.play(
-        jobs, policy_named("default"), [4, 4], None, watch=forecast.Forecaster(jobs, None, every=1)
+        jobs, policy_named("default"), [4, 4], None, watch=forecast.Forecaster(jobs, None, every=3)
     )
 
     assert plain.ended.tolist() == watched.ended.tolist()
