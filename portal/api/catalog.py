@@ -78,15 +78,7 @@ class Quote(Endpoint):
         flavor = check_spec(spec, now=now)
         check_possible(team, flavor, spec.count, spec.nodes)
         price = quote_of(flavor, spec, now=now)
-        seen = preview(
-            team=team,
-            flavor=flavor,
-            count=spec.count,
-            duration_s=spec.duration_s,
-            priority=spec.priority,
-            now=now,
-            spec=spec,
-        )
+        seen = preview(team=team, flavor=flavor, spec=spec, now=now)
         return Response(
             {
                 "team": team.slug,

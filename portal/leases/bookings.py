@@ -22,7 +22,7 @@ from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
 from portal.leases import hosts
-from portal.leases.lifecycle import announce, drop_booked, lock_leases, move_all, move_requests
+from portal.leases.lifecycle import announce, drop_booked, move_all, move_requests
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.states import EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
@@ -167,10 +167,3 @@ def remind_due(*, now: datetime) -> int:
         notify([lease.user], "booking.soon", target=lease.uid, at=now, starts_at=at, node=lease.node.name)
     announce(due, at=now)
     return len(due)
-
-
-def lock_live(node_ids: Sequence[int]) -> list[Lease]:
-    """Return the leases that run on these nodes, locked in id order."""
-    states = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-    ids = Lease.objects.filter(node_id__in=list(node_ids), state__in=states).values_list("pk", flat=True)
-    return [lease for lease in lock_leases(ids) if lease.state in states]

@@ -83,66 +83,49 @@ def free_units() -> dict[int, int | None]:
 
 
 def preview(
-    *,
-    team: Team,
-    flavor: Flavor,
-    count: int,
-    duration_s: int,
-    priority: str = "normal",
-    now: datetime,
-    instead_of: LeaseRequest | None = None,
-    spec: RequestSpec | None = None,
+    *, team: Team, flavor: Flavor, spec: RequestSpec, now: datetime, instead_of: LeaseRequest | None = None
 ) -> Preview:
-    """Return likely start, reasons and up to five counter-offers. Changes nothing.
+    """Return likely start, reasons and up to five counter-offers for a specification. Changes nothing.
 
     ``instead_of`` is a waiting request that this one would replace: it is thought away from the queue.
-    ``spec`` is the whole specification, for what else was chosen: nodes, start, kind of work and the rest.
     """
     seen = picture()
     if seen is None:
         return Preview(None, None, None, [], [])
-    book, probable = seen.book, seen.expected
-    if instead_of is not None:
-        book, probable = _without(book, instead_of.pk), _without(probable, instead_of.pk)
-    rank = PRIORITIES.get(priority, 0)
-    wanted = as_chosen(claim_for(-1, team, flavor, count, duration_s, rank, book), spec)
-    others = offering.candidates(team, wanted, flavor, spec, book)
     policy = active_policy()
+    book, probable = seen.book, seen.expected
     if instead_of is None:
         seen.play(policy)
+    else:
+        book, probable = _without(book, instead_of.pk), _without(probable, instead_of.pk)
+    rank = PRIORITIES.get(spec.priority, 0)
+    wanted = as_chosen(claim_for(-1, team, flavor, spec.count, spec.duration_s, rank, book), spec)
+    others = offering.candidates(team, wanted, flavor, spec, book)
     found, changes = counter_offers(
         probable, policy, wanted, [one.claim for one in others.values()], horizon_s=HORIZON_S
     )
-    by_book = (
-        found if seen.expected is seen.book else forecast(book, policy, [wanted], horizon_s=HORIZON_S)[-1]
-    )
+    by_book = found
+    if seen.expected is not seen.book:
+        by_book = forecast(book, policy, [wanted], horizon_s=HORIZON_S)[wanted.id]
     clock = _Clock(book, published_calibration(), now)
     start = clock.start(found, wanted)
-    likely_at, by = (start.likely_at, start.by) if start else (None, None)
     is_now = clock.is_now(found.starts_at)
     offers: list[Offer] = []
     if not is_now and not found.is_impossible:
         sooner = list(_sooner(changes, others, clock, spec))
         more = [
             *offering.booked(flavor, wanted, free_at=by_book.starts_at, now=now),
-            *offering.preemptible(
-                flavor,
-                wanted,
-                starts_at=likely_at,
-                by=by,
-                is_now=False,
-                now=now,
-            ),
+            *(offering.preemptible(flavor, wanted, start.likely_at, start.by, now=now) if start else ()),
         ]
         offers = offering.chosen(sooner, more)
     return Preview(
-        starts_at=likely_at,
+        starts_at=start.likely_at if start else None,
         is_now=is_now,
         position=found.position,
         reasons=[{"code": r.code, **r.detail} for r in by_book.reasons],
         offers=offers,
         is_impossible=found.is_impossible,
-        by=by,
+        by=start.by if start else None,
     )
 
 
@@ -214,7 +197,7 @@ def _without(snapshot: Snapshot, claim_id: int) -> Snapshot:
 
 
 def _sooner(
-    changes: Iterable[Change], others: dict[int, Candidate], clock: _Clock, spec: RequestSpec | None
+    changes: Iterable[Change], others: dict[int, Candidate], clock: _Clock, spec: RequestSpec
 ) -> Iterator[Offer]:
     """Return the changes with their prices, as they come; what has no price is no offer."""
     for change in changes:

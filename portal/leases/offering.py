@@ -72,10 +72,8 @@ def claim_for(
     )
 
 
-def as_chosen(claim: Claim, spec: RequestSpec | None) -> Claim:
+def as_chosen(claim: Claim, spec: RequestSpec) -> Claim:
     """Return the claim with everything else that was chosen; only whole boards are spread over nodes."""
-    if spec is None:
-        return claim
     return replace(
         claim,
         work=cast(Work, spec.work),
@@ -87,7 +85,7 @@ def as_chosen(claim: Claim, spec: RequestSpec | None) -> Claim:
 
 
 def candidates(
-    team: Team, wanted: Claim, flavor: Flavor, spec: RequestSpec | None, snapshot: Snapshot
+    team: Team, wanted: Claim, flavor: Flavor, spec: RequestSpec, snapshot: Snapshot
 ) -> dict[int, Candidate]:
     """Return all that could be asked for instead, by claim id: fewer, shorter, and other flavors.
 
@@ -113,29 +111,21 @@ def candidates(
     }
 
 
-def priced(candidate: Candidate, spec: RequestSpec | None, *, now: datetime) -> pricing.Quote | None:
+def priced(candidate: Candidate, spec: RequestSpec, *, now: datetime) -> pricing.Quote | None:
     """Return what the candidate costs, None where it has no price."""
-    return _quote(
-        candidate.flavor, candidate.claim, candidate.duration_s, now, bool(spec and spec.is_preemptible)
-    )
+    return _quote(candidate.flavor, candidate.claim, candidate.duration_s, now, spec.is_preemptible)
 
 
 def preemptible(
-    flavor: Flavor,
-    wanted: Claim,
-    *,
-    starts_at: datetime | None,
-    by: datetime | None,
-    is_now: bool,
-    now: datetime,
+    flavor: Flavor, wanted: Claim, starts_at: datetime, by: datetime, *, now: datetime
 ) -> Iterator[Offer]:
     """Return the same for less, for those who let others preempt it: one offer, or none where it saves nothing."""
-    if wanted.is_preemptible or starts_at is None or flavor.preemptible_milli >= 1000:
+    if wanted.is_preemptible or flavor.preemptible_milli >= 1000:
         return
     price = _quote(flavor, wanted, wanted.duration_s, now, True)
     if price is not None:
         yield Offer(
-            "preemptible", flavor, wanted.count, wanted.duration_s, starts_at, is_now, price, by,
+            "preemptible", flavor, wanted.count, wanted.duration_s, starts_at, False, price, by,
             is_preemptible=True,
         )  # fmt: skip
 

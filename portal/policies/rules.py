@@ -200,10 +200,6 @@ RULES = (
         gettext_lazy("A request that was preempted this often is left alone."),
     ),
     Rule(
-        "preempting.factor", "preempting", "number", gettext_lazy("Only for one so much better"),
-        gettext_lazy("For orders that rate requests against leases. None in the list does, so it changes nothing yet."),
-    ),
-    Rule(
         "sleep.times", "sleep", "sleep_times", gettext_lazy("Sleep at these times"),
         gettext_lazy("None: nodes never sleep. A time may go past midnight."),
     ),

@@ -17,7 +17,7 @@ from portal.leases import forecasting
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.parts import lives_with_others
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
-from portal.leases.services import PRIORITIES, spec_of, withdraw_request
+from portal.leases.services import spec_of, withdraw_request
 from portal.leases.states import LeaseState, RequestState
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
@@ -59,7 +59,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "offers_other": [offer for offer in offers if offer.is_other],
         "may_withdraw": may_withdraw(rights, found),
         "decision": _decision(rights, found),
-        "priority": _priority(found),
+        "priority": spec_of(found).priority,
     }
     return render(request, "web/request_detail.html", context)
 
@@ -94,16 +94,7 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
     if found.state != RequestState.QUEUED:
         return []
     spec = spec_of(found)
-    seen = forecasting.preview(
-        team=found.team,
-        flavor=found.flavor,
-        count=found.count,
-        duration_s=found.remaining_s,
-        priority=_priority(found),
-        now=now,
-        instead_of=found,
-        spec=spec,
-    )
+    seen = forecasting.preview(team=found.team, flavor=found.flavor, spec=spec, now=now, instead_of=found)
     other = ("later", "preemptible")
     sooner = [
         offer
@@ -111,11 +102,6 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
         if offer.kind in other or starts_at is None or offer.starts_at < starts_at
     ]
     return offer_views(found.team, sooner, spec=spec, instead_of=found.uid)
-
-
-def _priority(found: LeaseRequest) -> str:
-    """Return the name of the request's rank."""
-    return next((name for name, rank in PRIORITIES.items() if rank == found.priority), "normal")
 
 
 def _decision(rights: Rights, found: LeaseRequest) -> Decision | None:

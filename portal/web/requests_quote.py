@@ -83,15 +83,7 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
     """Return price, start and alternatives for a specification; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
     price = quote_of(flavor, spec, now=now)
-    seen = forecasting.preview(
-        team=team,
-        flavor=flavor,
-        count=spec.count,
-        duration_s=spec.duration_s,
-        priority=spec.priority,
-        now=now,
-        spec=spec,
-    )
+    seen = forecasting.preview(team=team, flavor=flavor, spec=spec, now=now)
     refusal, nearest = _impossible(team, flavor, spec)
     return QuoteView(
         what=what_text(flavor.shown_name, spec.count, spec.nodes),

@@ -57,8 +57,7 @@ class Preempting:
     """What may be taken back: leases that said so (``preemptible``), and what is borrowed of others' guarantees.
 
     A lease has ``grace_s`` from the notice to its end, and is left alone for its first ``least_run_s`` and
-    after ``most_evictions``. A score must be ``factor`` times worse than the newcomer's where scores are
-    compared; live turns compare standing instead (docs/preemption.md).
+    after ``most_evictions``.
     """
 
     preemptible: bool = True
@@ -66,7 +65,6 @@ class Preempting:
     least_run_s: int = 600
     grace_s: int = 120
     most_evictions: int = 20
-    factor: float = 1.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "preempting.least_run_s": (0, 7 * DAY_S),
     "preempting.grace_s": (0, DAY_S),
     "preempting.most_evictions": (0, 1000),
-    "preempting.factor": (1, 100),
     "sleep.after_s": (60, 7 * DAY_S),
     "awake": (0, 10_000),
 }
@@ -392,7 +391,6 @@ def _preempting(reader: _Reader, value: Any, at: str) -> Preempting:
         "least_run_s": reader.whole,
         "grace_s": reader.whole,
         "most_evictions": reader.whole,
-        "factor": reader.number,
     }
     given = reader.record(value, at, tuple(kinds))
     return Preempting(**{key: kinds[key](item, _under(at, key)) for key, item in given.items()})

@@ -94,7 +94,8 @@ def test_days_and_nights_are_read_as_minutes() -> None:
         ({"memory_factors": {"l40s-48gb": 10**9}}, "memory_factors.l40s-48gb", "too_large"),
         ({"memory_factors": {"": 1000}}, "memory_factors.", "bad_model"),
         ({"memory_factors": []}, "memory_factors", "not_object"),
-        ({"preempting": {"factor": 0.9}}, "preempting.factor", "too_small"),
+        ({"preempting": {"most_evictions": -1}}, "preempting.most_evictions", "too_small"),
+        ({"preempting": {"factor": 1.2}}, "preempting.factor", "unknown"),
         ({"preempting": {"grace_s": -1}}, "preempting.grace_s", "too_small"),
         ({"preempting": {"mercy": 1}}, "preempting.mercy", "unknown"),
         ({"sleep": {"after_s": 1}}, "sleep.after_s", "too_small"),
@@ -170,7 +171,7 @@ def test_every_fault_has_a_sentence_made_of_its_figures() -> None:
 
 KEYS = st.sampled_from(
     [*(f.name for f in fields(Policy)), *BOUNDS, *WORKS, "parts", "times", "zone", "days", "from", "to", "awake",
-     "after_s", "preemptible", "borrowed", "factor", "grace_s", "least_run_s", "most_evictions", "l40s-48gb"]
+     "after_s", "preemptible", "borrowed", "grace_s", "least_run_s", "most_evictions", "l40s-48gb"]
 )  # fmt: skip
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -229,7 +230,6 @@ def policies(draw: st.DrawFn) -> Policy:
             draw(st.booleans()),
             draw(st.booleans()),
             grace_s=draw(st.integers(*whole["preempting.grace_s"])),
-            factor=draw(st.floats(1, 100)),
         ),
         sleep=Sleep(
             tuple(SleepTime(*one, draw(st.integers(0, 9))) for one in times),

@@ -25,8 +25,15 @@ def no_picture() -> None:
 
 def preview(world: World, flavor: str, **more: object) -> Preview:
     redis_client().set(SNAPSHOT_KEY, snapshot_to_json(snapshot.take(now=world.now)))
-    wanted = {"team": world.team("perception"), "count": 1, "duration_s": 3600, "now": world.now, **more}
-    return forecasting.preview(flavor=world.flavors[flavor], **wanted)  # type: ignore[arg-type]
+    instead_of = more.pop("instead_of", None)
+    spec = RequestSpec(**{"flavor": flavor, "duration_s": 3600, **more})  # type: ignore[arg-type]
+    return forecasting.preview(
+        team=world.team("perception"),
+        flavor=world.flavors[flavor],
+        spec=spec,
+        now=world.now,
+        instead_of=instead_of,  # type: ignore[arg-type]
+    )
 
 
 def test_what_starts_now_is_offered_however_much_memory_it_has(world: World) -> None:
@@ -113,9 +120,11 @@ def test_what_may_be_preempted_already_is_not_offered_for_less_again(world: Worl
     world.active("charlie", "h100", count=8, duration_s=7200)
     Flavor.objects.filter(slug="h100").update(preemptible_milli=600)
     world.flavors["h100"].refresh_from_db()
-    spec = RequestSpec(flavor="h100", duration_s=3600, is_preemptible=True)
 
-    assert "preemptible" not in {offer.kind for offer in preview(world, "h100", spec=spec).offers}
+    offers = preview(world, "h100", is_preemptible=True).offers
+
+    assert offers
+    assert "preemptible" not in {offer.kind for offer in offers}
 
 
 def test_at_least_three_things_are_offered_where_anything_starts_sooner(world: World) -> None:
