@@ -14,7 +14,7 @@ time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -34,24 +34,44 @@ MOST_LOOKS = 64
 
 Want = tuple[int, Shape]
 Served = tuple[list[Grant], list[tuple[Claim, Want]]]
-Serve = Callable[[EngineState, Sequence[Claim]], Served]
 
 
-def serve_together(
-    state: EngineState, queue: Sequence[Claim], serve: Serve, served: Served | None = None
-) -> Served:
-    """What ``serve`` grants of the queue, and more where placing together serves more.
+def serve_in_order(state: EngineState, queue: Iterable[Claim]) -> Served:
+    """Grant in order what can be granted, and apply it; within a turn room and headroom only shrink.
 
-    ``serve`` grants in order what can be granted and leaves the grants applied, as this does. Grants
-    come in queue order. No line of equal claims gets less than by ``serve`` alone. ``served`` is what it has
-    granted already, where the caller had to serve for itself.
+    So what failed once fails for every equal claim behind it, without another look.
     """
-    grants, waiting = served or serve(state, queue)
+    grants: list[Grant] = []
+    waiting: list[tuple[Claim, Want]] = []
+    failed: set[Want] = set()
+    refused = Refused()
+    for claim in queue:
+        want = (claim.team_id, shape_of(claim, state.policy))
+        if want not in failed and not refused.covers(want[1]):
+            answer = state.try_grant(claim, want[1])
+            if isinstance(answer, Grant):
+                state.grant(answer, state.now)
+                grants.append(answer)
+                continue
+            failed.add(want)
+            if answer is Refusal.CAPACITY:
+                refused.add(want[1])
+        waiting.append((claim, want))
+    return grants, waiting
+
+
+def serve_together(state: EngineState, queue: Sequence[Claim], served: Served) -> Served:
+    """``served``, what serving in order granted of the queue, and more where placing together serves more.
+
+    The state has its grants applied, before and after. Grants come in queue order. No line of equal claims
+    gets less than it had.
+    """
+    grants, waiting = served
     better = place_together(state, queue, grants, waiting)
     if better is None:
         return grants, waiting
     found = {grant.claim_id: grant for grant in better}
-    more, waiting = serve(state, [claim for claim in queue if claim.id not in found])
+    more, waiting = serve_in_order(state, [claim for claim in queue if claim.id not in found])
     found.update((grant.claim_id, grant) for grant in more)
     return [found[claim.id] for claim in queue if claim.id in found], waiting
 

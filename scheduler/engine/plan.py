@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from scheduler.engine.asleep import waking
 from scheduler.engine.elastic import grown
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import serve_together
-from scheduler.engine.model import Claim, Grant, Plan, Policy, Reason, Snapshot, Wait
+from scheduler.engine.model import Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.reclaim import reclaimed
 from scheduler.engine.recut import repartitioned
-from scheduler.engine.refused import Refused
 from scheduler.engine.serve import Serving, Want, is_booking
-from scheduler.engine.shape import Shape, shape_of
-from scheduler.engine.state import EngineState, Refusal
+from scheduler.engine.shape import Shape
 
 
 def plan(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -52,35 +48,8 @@ def decided(snapshot: Snapshot, policy: Policy) -> Serving:
     if turn.is_plain:
         served = turn.grants, turn.waiting
         queue = [claim for claim in turn.lineup.served if not is_booking(claim, snapshot.taken_at)]
-        turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, _serve, served)
+        turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, served)
     return turn
-
-
-def _serve(
-    state: EngineState, queue: Iterable[Claim], note: Callable[[Grant], object] = lambda _: None
-) -> tuple[list[Grant], list[tuple[Claim, Want]]]:
-    """Grant in order what can be granted, and ``note`` it; within a turn room and headroom only shrink.
-
-    So what failed once fails for every equal claim behind it, without another look.
-    """
-    grants: list[Grant] = []
-    waiting: list[tuple[Claim, Want]] = []
-    failed: set[Want] = set()
-    refused = Refused()
-    for claim in queue:
-        want = (claim.team_id, shape_of(claim, state.policy))
-        if want not in failed and not refused.covers(want[1]):
-            answer = state.try_grant(claim, want[1])
-            if isinstance(answer, Grant):
-                state.grant(answer, state.now)
-                grants.append(answer)
-                note(answer)
-                continue
-            failed.add(want)
-            if answer is Refusal.CAPACITY:
-                refused.add(want[1])
-        waiting.append((claim, want))
-    return grants, waiting
 
 
 def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:

@@ -13,7 +13,6 @@ from scheduler.engine import EngineState, forecast, plan
 from scheduler.engine import joint as joint_module
 from scheduler.engine.model import Grant, Held, Policy, Snapshot
 from scheduler.engine.order.lineup import Lineup
-from scheduler.engine.plan import _serve
 from scheduler.engine.shape import shape_of
 from tests.engine.builder import NOON, Cluster
 from tests.engine.oracle import is_legal_on
@@ -25,7 +24,7 @@ EITHER = ("h100-80gb", "a100-80gb")
 def one_after_another(snapshot: Snapshot, cluster: Cluster) -> list[Grant]:
     """What queue order alone grants."""
     state = EngineState.from_snapshot(snapshot, cluster.policy)
-    return _serve(state, Lineup(snapshot, cluster.policy))[0]
+    return joint_module.serve_in_order(state, Lineup(snapshot, cluster.policy))[0]
 
 
 def names(cluster: Cluster, grants: list[Grant]) -> set[str]:
@@ -168,7 +167,7 @@ def test_a_state_after_placing_together_is_the_state_of_its_grants(cluster: Clus
     state = EngineState.from_snapshot(snapshot, cluster.policy)
     queue = Lineup(snapshot, cluster.policy).ordered(snapshot.queue)
 
-    grants, waiting = joint_module.serve_together(state, queue, _serve)
+    grants, waiting = joint_module.serve_together(state, queue, joint_module.serve_in_order(state, queue))
 
     after = stored(snapshot, tuple(grants))
     fresh = EngineState.from_snapshot(replace(after, queue=()), cluster.policy)

@@ -20,11 +20,10 @@ from typing import Any
 
 from nodeagent.protocol.boards import board
 from scheduler.engine.events import held_by
-from scheduler.engine.joint import serve_together
+from scheduler.engine.joint import serve_in_order, serve_together
 from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Profile, Snapshot
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.place.statistics import Form
-from scheduler.engine.plan import _serve as serve
 from scheduler.engine.state import EngineState
 from scheduler.replay import openb
 
@@ -76,7 +75,8 @@ def _compare(turns: Iterator[Snapshot]) -> dict[str, Any]:
 def _timed(snapshot: Snapshot, queue: Sequence[Claim], *, is_joint: bool) -> tuple[int, float]:
     state = EngineState.from_snapshot(snapshot, Policy())
     began = time.perf_counter()
-    grants, _ = serve_together(state, queue, serve) if is_joint else serve(state, queue)
+    served = serve_in_order(state, queue)
+    grants, _ = serve_together(state, queue, served) if is_joint else served
     return len(grants), (time.perf_counter() - began) * 1000
 
 
@@ -137,7 +137,7 @@ def _claim(chance: random.Random, number: int) -> Claim:
 def _served(snapshot: Snapshot) -> Snapshot:
     """The picture after the queue was served one after another and its leases began."""
     state = EngineState.from_snapshot(snapshot, Policy())
-    grants, _ = serve(state, snapshot.queue)
+    grants, _ = serve_in_order(state, snapshot.queue)
     return replace(snapshot, held=snapshot.held + _held(grants, snapshot), queue=())
 
 
