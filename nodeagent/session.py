@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
@@ -111,7 +112,7 @@ class Session:
 
     def _hello(self, nonce: str) -> Hello:
         ledger = self._reconciler.ledger
-        return Hello(
+        hello = Hello(
             node=self._reconciler.node,
             boot_id=self._boot_id,
             agent_version=__version__,
@@ -124,8 +125,10 @@ class Session:
             memory_mib=self._host.memory_mib,
             site=self._host.site,
             rack=self._host.rack,
-            **self._enrolment.credentials(nonce, is_known=ledger.epoch > 0),
+            signature="",
         )
+        proof = self._enrolment.credentials(nonce, is_known=ledger.epoch > 0)
+        return replace(hello, **proof)  # type: ignore[arg-type]
 
     async def _expect(self, kind: type[M]) -> M:
         """Return the next frame if it is of this kind; raises RefusedError for anything else."""

@@ -30,31 +30,45 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who works inside a partition. ``load_pattern`` matters to simulated devices only."""
+    """Who works inside a partition: lease, local account, team. ``load_pattern`` is for simulated devices only."""
 
     lease: str
     load_pattern: str = ""
+    user: str = ""
+    team: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a holder reaches a partition: environment (a convenience) and device nodes (the boundary)."""
+    """How a holder reaches a partition: environment (a convenience), device nodes (the boundary).
+
+    ``folders`` of the host must be visible inside a container as well (MPS keeps its pipes in one).
+    """
 
     env: dict[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFact:
-    """A process that a device lists, by host pid; memory None is unknown."""
+    """A process that a device lists, by host pid; memory None is unknown, ``name`` "" too.
+
+    ``is_mps``: it works through an MPS server, as the device itself says.
+    """
 
     pid: int
     memory_mib: int | None = None
+    name: str = ""
+    is_mps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSample:
-    """One partition at one second; None is unknown. ``source`` names where the utilisation came from."""
+    """One partition at one second; None is unknown. ``source`` names where the utilisation came from.
+
+    ``sources`` names those of other values, by field (see messages.SlotSample).
+    """
 
     partition: str
     device: str
@@ -63,6 +77,11 @@ class PartitionSample:
     memory_used_mib: int | None
     memory_mib: int
     source: str
+    sm_percent: float | None = None
+    tensor_percent: float | None = None
+    bandwidth_percent: float | None = None
+    power_w: float | None = None
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +93,9 @@ class Reading:
 
 
 class Driver(Protocol):
-    """Nine verbs, three that sharing needs (``set_mig_mode``, ``attach``, ``detach``), ``tell``, two for energy.
+    """Nine verbs, four that sharing needs (``set_mig_mode``, ``attach``, ``confine``, ``detach``), ``tell``, two
+    for energy. For one lease they come in this order: create, attach, access, (its unit is opened), confine;
+    then detach, (its unit is closed), destroy.
 
     Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
     version cannot do it at all. Calls may block when ``is_blocking``; calls for different devices
@@ -137,11 +158,22 @@ class Driver(Protocol):
         ...
 
     def attach(self, partition: str, tenant: Tenant) -> None:
-        """Let a tenant in; safe to repeat."""
+        """Prepare a partition for its tenant, before its unit is opened (an MPS daemon); safe to repeat."""
+        ...
+
+    def confine(self, partition: str, cgroup: str) -> None:
+        """Bind what the partition limits to the tenant's cgroup, before its work starts; safe to repeat.
+
+        ``cgroup`` is an absolute path below /sys/fs/cgroup, "" where the runtime has none. Reads back what it
+        set; raises NotOfferedError where a limit that the shape asks for cannot be kept.
+        """
         ...
 
     def detach(self, partition: str, *, kill: bool) -> None:
-        """Ask the tenant's processes to stop, or end them; safe to repeat and on what is gone."""
+        """Loosen limits and end what the driver itself started for the tenant; with ``kill`` at once.
+
+        Processes in the tenant's unit are its runtime's business. Safe to repeat and on what is gone.
+        """
         ...
 
     def tell(self, partition: str, why: str) -> None:

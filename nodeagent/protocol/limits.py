@@ -10,6 +10,9 @@ MODES: Final = ("exclusive", "mig", "mps", "memlimit", "timeslice")
 PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
 SEVERITIES: Final = ("info", "warning", "critical")
 WHYS: Final = ("reclaim", "priority", "elastic")
+PROCESS_STATES: Final = ("held", "open", "orphan", "system")
+# What somebody has to do about a fault, mildest first (docs/health.md).
+ACTIONS: Final = ("", "watch", "restart_workload", "drain", "reset_gpu", "reboot_node", "replace")
 POWERS: Final = ("awake", "asleep")
 POWER_STATES: Final = ("", *POWERS, "unsupported")
 
@@ -19,14 +22,19 @@ TEXT: Final[dict[str, int]] = {
     "Hello.site": 60,
     "Hello.rack": 60,
     "Hello.signature": 128,
+    "Hello.runtime": 40,
+    "NewKey.signature": 128,
     "Challenge.nonce": 64,
+    "Rotate.nonce": 64,
 }
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "DesiredSlot.mode": MODES,
     "LeaseReport.phase": PHASES,
     "HealthFact.severity": SEVERITIES,
     "Desired.power": POWERS,
+    "HealthFact.action": ACTIONS,
     "Notice.why": WHYS,
+    "ProcessSample.state": PROCESS_STATES,
     "Report.power": POWER_STATES,
 }
 
@@ -43,6 +51,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "memory_mib": (0, 2**31 - 1),
     "memory_used_mib": (0, 2**31 - 1),
     "cpu_milli": (0, 2**31 - 1),
+    "host_memory_mib": (0, 2**31 - 1),
     "sm_count": (0, 100_000),
     "profile_id": (0, 100_000),
     "max_instances": (0, 64),
@@ -61,6 +70,10 @@ REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {
     "util_percent": (0.0, 100.0),
     "power_w": (0.0, 100_000.0),
+    "power_limit_w": (0.0, 100_000.0),
+    "sm_percent": (0.0, 100.0),
+    "tensor_percent": (0.0, 100.0),
+    "bandwidth_percent": (0.0, 100.0),
     "temperature_c": (-60.0, 250.0),
 }
 
@@ -71,6 +84,8 @@ MANY: Final[dict[str, int]] = {
     "Samples.slots": 4096,
     "devices": 1024,
     "health": 1024,
+    "processes": 1024,
+    "features": 32,
     "env": 64,
     "nodes": 64,
     "modes": 16,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
+FEATURES = ("host_limits", "rotate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class DeviceFact:
     """One accelerator as its driver sees it. ``grid`` counts memory slices (1 without slices).
 
     Devices of a node with the same ``link_domain`` reach each other over fast links, those with the
-    same ``pcie_switch`` under one switch; "" is unknown.
+    same ``pcie_switch`` under one switch; "" is unknown. ``refusals`` says, per mode that the board could
+    have and this node cannot offer, what to install or allow.
     """
 
     uuid: str
@@ -55,6 +57,7 @@ class DeviceFact:
     max_clients: int = 48
     profiles: tuple[ProfileFact, ...] = ()
     pcie_switch: str = ""
+    refusals: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,10 @@ class Hello:
 
     Either ``signature`` (hex Ed25519, by the key made at enrolment) or ``enrol_token`` with
     ``public_key`` (hex, 32 bytes) and a signature by that key is given. ``cpu_milli`` and
-    ``memory_mib`` are what leases may take of the host, ``site`` and ``rack`` where it stands. A portal
-    older than these fields refuses an agent that sends them: bring the portal up to date first.
+    ``memory_mib`` are what leases may take of the host, ``site`` and ``rack`` where it stands. ``runtime`` is
+    how holders get in ("" where the driver plays them), ``features`` the optional fields and messages that this
+    agent understands (``FEATURES``). A portal older than these fields refuses an agent that sends them: bring
+    the portal up to date first.
     """
 
     node: str
@@ -89,6 +94,8 @@ class Hello:
     memory_mib: int | None = None
     site: str = ""
     rack: str = ""
+    runtime: str = ""
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,8 @@ class DesiredLease:
     """A lease that must exist on the node. ``remaining_s`` counts from when the frame was made.
 
     ``notice`` is what its holder should know; sent only to agents whose reports name their own power state:
-    older ones refuse the field.
+    older ones refuse the field. ``cpu_milli`` and ``host_memory_mib`` are what it may take of the host beside
+    its devices, None is no limit; sent only to agents with the feature "host_limits".
     """
 
     lease: str
@@ -150,6 +158,8 @@ class DesiredLease:
     slots: tuple[DesiredSlot, ...]
     load_pattern: str = ""
     notice: Notice | None = None
+    cpu_milli: int | None = None
+    host_memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +193,8 @@ class LeaseReport:
     """What the agent observes of one lease.
 
     ``phase``: preparing, ready, draining, failed, gone. ``active_ms`` is the time between ready
-    and the start of draining by the agent's monotonic clock, given with draining and gone.
+    and the start of draining by the agent's monotonic clock, given with draining and gone. ``entrance`` says
+    how its holder gets in: ``runtime``, ``unit``, ``cdi``, ``isolated`` (yes or no), as far as they exist.
     """
 
     lease: str
@@ -194,6 +205,7 @@ class LeaseReport:
     detail: str = ""
     active_ms: int | None = None
     reason: str = ""
+    entrance: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +222,17 @@ class PartitionFact:
 
 @dataclass(frozen=True, slots=True)
 class HealthFact:
-    """Something a device said about its health: XID number or a word, and how bad it is."""
+    """Something a device said about its health: XID number or a word, and how bad it is.
+
+    ``device`` is "" for what concerns the whole node. ``action`` is what the table of health rules asks for
+    ("": nothing): one of ``limits.ACTIONS``.
+    """
 
     device: str
     code: str
     severity: str
     detail: str
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +257,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One device at one second; None is unknown. ``source`` names where the utilisation came from."""
+    """One device at one second; None is unknown. ``source`` names where the utilisation came from.
+
+    ``sources`` names the source of each other value that has another one (by field). ``sm_percent`` is the part
+    of SMs at work, ``tensor_percent`` of tensor cores, ``bandwidth_percent`` of the memory's bandwidth.
+    """
 
     device: str
     util_percent: float | None
@@ -249,11 +270,19 @@ class DeviceSample:
     temperature_c: float | None
     energy_mj: int | None = None
     source: str = ""
+    power_limit_w: float | None = None
+    sm_percent: float | None = None
+    tensor_percent: float | None = None
+    bandwidth_percent: float | None = None
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSample:
-    """One slot of a lease at one second; None is unknown."""
+    """One slot of a lease at one second; None is unknown. Percentages are of the slot, see DeviceSample.
+
+    A slice has no power reading of its own: ``power_w`` is an estimate, and ``sources`` says so.
+    """
 
     lease: str
     device: str
@@ -262,17 +291,39 @@ class SlotSample:
     memory_used_mib: int | None
     memory_mib: int
     source: str = ""
+    sm_percent: float | None = None
+    tensor_percent: float | None = None
+    bandwidth_percent: float | None = None
+    power_w: float | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """A process that a device lists. ``state`` is one of ``limits.PROCESS_STATES``.
+
+    ``held``: inside the unit of ``lease``. ``open``: on the slice of a live lease whose runtime keeps no unit.
+    ``orphan``: of no live lease, or on a slice that is not its lease's. ``system``: on the operator's list.
+    """
+
+    pid: int
+    device: str
+    state: str
+    lease: str = ""
+    name: str = ""
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One frame per node and second. ``seq`` rises per boot id."""
+    """One frame per node and second. ``seq`` rises per boot id. ``processes`` come every few frames, None between."""
 
     epoch: int
     boot_id: str
     seq: int
     devices: tuple[DeviceSample, ...]
     slots: tuple[SlotSample, ...]
+    processes: tuple[ProcessSample, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,4 +342,42 @@ class Ack:
     seq: int
 
 
-Message = Challenge | Hello | Welcome | Refused | Desired | Report | Samples | Heartbeat | Ack
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """The portal asks for a new key; sent only to agents with the feature "rotate"."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """The agent's next public key (hex), with a signature of the nonce by that very key.
+
+    The connection was opened with the key in force, so both are proven.
+    """
+
+    public_key: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStored:
+    """The portal has stored this public key: from the next connection on only it opens the door."""
+
+    public_key: str
+
+
+Message = (
+    Challenge
+    | Hello
+    | Welcome
+    | Refused
+    | Desired
+    | Report
+    | Samples
+    | Heartbeat
+    | Ack
+    | Rotate
+    | NewKey
+    | KeyStored
+)

@@ -159,6 +159,7 @@ def make_health_event(now: datetime) -> None:
     """Quarantine one device for remapped memory rows, so that the operator has something to clear."""
     device = Device.objects.get(node__name="gpu-04", index=7)
     _event, created = HealthEvent.objects.get_or_create(
+        node=device.node,
         device=device,
         code="row-remap-failure",
         defaults={

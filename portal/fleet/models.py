@@ -93,7 +93,9 @@ class Node(models.Model):
     ``power_desired`` is what the portal wants since ``power_changed_at``, ``power_state`` what the agent
     last said ("": unknown) and ``power_note`` why it could not. ``power_rule`` is an operator's word that goes
     before the policy: "awake" until ``power_rule_until``, "asleep" until the node is needed. ``wake_s`` is how
-    long waking took last (None: unknown).
+    long waking took last (None: unknown). ``drain_by`` is when the node must hold nothing any more (None: it is
+    not being drained); a drained node is cordoned. ``rotate_asked_at`` is set while a new key is wanted.
+    ``runtime`` is how its agent lets holders in ("": unknown).
     """
 
     name = models.SlugField(max_length=60, unique=True)
@@ -111,6 +113,9 @@ class Node(models.Model):
     idle_since = models.DateTimeField(null=True, blank=True)
     public_key = models.BinaryField(max_length=32, null=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
+    key_changed_at = models.DateTimeField(null=True, blank=True)
+    rotate_asked_at = models.DateTimeField(null=True, blank=True)
+    runtime = models.CharField(max_length=40, blank=True, default="")
     epoch = models.PositiveBigIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
     desired_revision = models.PositiveBigIntegerField(default=0)
@@ -121,6 +126,8 @@ class Node(models.Model):
     driver_version = models.CharField(max_length=40, blank=True)
     is_cordoned = models.BooleanField(default=False)
     cordon_reason = models.CharField(max_length=200, blank=True)
+    drain_by = models.DateTimeField(null=True, blank=True)
+    drain_asked_at = models.DateTimeField(null=True, blank=True)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
@@ -132,6 +139,9 @@ class Node(models.Model):
                 name="node_observes_what_was_desired",
             ),
             models.CheckConstraint(condition=Q(power_desired__in=Power.values), name="node_power_known"),
+            models.CheckConstraint(
+                condition=Q(drain_by=None) | Q(is_cordoned=True), name="node_drained_is_cordoned"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -206,7 +216,10 @@ class Health(models.TextChoices):
 
 
 class Device(models.Model):
-    """An accelerator of a node. ``modes`` is what the operator offers of what the board can do."""
+    """An accelerator of a node. ``modes`` is what the operator offers of what the board can do.
+
+    ``refusals`` holds, per mode that the board could have and its node cannot offer, what is missing there.
+    """
 
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="devices")
     uuid = models.CharField(max_length=80, unique=True)
@@ -220,6 +233,7 @@ class Device(models.Model):
     max_clients = models.PositiveSmallIntegerField(default=48)
     health = models.CharField(max_length=12, choices=Health.choices, default=Health.OK)
     health_reason = models.CharField(max_length=200, blank=True)
+    refusals = models.JSONField(default=dict, blank=True)
     last_seen_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -265,12 +279,21 @@ class Partition(models.Model):
 
 
 class HealthEvent(models.Model):
-    """Something a device said about its health, until an operator or the agent clears it."""
+    """Something a device, or a node as a whole (no device), said about its health, until it is cleared.
 
-    device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="health_events")
+    ``action`` is what has to be done about it ("": nothing known); ``cleared_by`` says who cleared it: "agent"
+    or an operator's name.
+    """
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="health_events")
+    device = models.ForeignKey(
+        Device, null=True, blank=True, on_delete=models.CASCADE, related_name="health_events"
+    )
     code = models.CharField(max_length=40)
     severity = models.CharField(max_length=12)
     detail = models.CharField(max_length=300)
+    action = models.CharField(max_length=20, blank=True, default="")
+    cleared_by = models.CharField(max_length=150, blank=True, default="")
     at = models.DateTimeField()
     cleared_at = models.DateTimeField(null=True, blank=True)
 
@@ -279,8 +302,13 @@ class HealthEvent(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["device", "code"], condition=Q(cleared_at=None), name="health_event_open_once"
-            )
+            ),
+            models.UniqueConstraint(
+                fields=["node", "code"],
+                condition=Q(cleared_at=None, device=None),
+                name="node_health_event_open_once",
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.code} on {self.device_id}"
+        return f"{self.code} on {self.device_id or self.node_id}"

@@ -174,6 +174,7 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> Non
         if device is None:
             continue
         HealthEvent.objects.get_or_create(
+            node=node,
             device=device,
             code=fact.code[:40],
             cleared_at=None,

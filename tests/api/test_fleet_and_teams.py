@@ -35,7 +35,9 @@ def test_operator_cordons_with_a_reason_and_back(world: World, calls: Any) -> No
 def test_operator_clears_a_devices_health(world: World, calls: Any) -> None:
     device = Device.objects.earliest("id")
     Device.objects.filter(pk=device.pk).update(health=Health.QUARANTINED)
-    HealthEvent.objects.create(device=device, code="xid-79", severity="critical", detail="gone", at=world.now)
+    HealthEvent.objects.create(
+        node=device.node, device=device, code="xid-79", severity="critical", detail="gone", at=world.now
+    )
     operator = calls("operator")
 
     sick = operator.get("devices/?health=quarantined").json()["results"]

@@ -162,8 +162,9 @@ def test_an_unknown_node_is_missing(world: World, signed_in: SignedIn) -> None:
 
 
 def test_only_operators_see_what_the_agent_was_told(world: World, signed_in: SignedIn) -> None:
+    device = Device.objects.get(node__name="gpu-01", index=2)
     HealthEvent.objects.create(
-        device=Device.objects.get(node__name="gpu-01", index=2), code="xid-79", severity="critical",
+        node=device.node, device=device, code="xid-79", severity="critical",
         detail="fell off the bus", at=world.now,
     )  # fmt: skip
 

@@ -27,7 +27,12 @@ def faulty(world: World) -> Device:
     """A device that an event has taken out of service."""
     device = Device.objects.get(node__name="gpu-01", index=3)
     HealthEvent.objects.create(
-        device=device, code="xid-79", severity="critical", detail="fell off the bus", at=world.now
+        node=device.node,
+        device=device,
+        code="xid-79",
+        severity="critical",
+        detail="fell off the bus",
+        at=world.now,
     )
     Device.objects.filter(pk=device.pk).update(health=Health.QUARANTINED, health_reason="fell off the bus")
     return device

@@ -131,6 +131,9 @@ class NvmlDriver:
     def attach(self, partition: str, tenant: Tenant) -> None:
         """Nothing to start: the holder's own processes use the card."""
 
+    def confine(self, partition: str, cgroup: str) -> None:
+        """Nothing to bind: a whole card has no limits of its own."""
+
     def detach(self, partition: str, *, kill: bool) -> None:
         """Nothing to stop: this version ends no processes, it waits until the card lists none."""
 

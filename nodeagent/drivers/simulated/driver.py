@@ -1,4 +1,4 @@
-"""The simulated driver: fifteen verbs over simulated cards, kept in a file of the state folder."""
+"""The simulated driver: sixteen verbs over simulated cards, kept in a file of the state folder."""
 
 from __future__ import annotations
 
@@ -179,6 +179,9 @@ class SimulatedDriver:
         self._settle_pids(card, partition, [FIRST_PID + card.fact.index])
         self._file.append({"op": "in", "partition": partition, **asdict(tenant)})
         self.faults.point("attach.after")
+
+    def confine(self, partition: str, cgroup: str) -> None:
+        """Nothing to bind: simulated shares keep their limits by themselves."""
 
     def detach(self, partition: str, *, kill: bool) -> None:
         """Stop the tenant's process; a stubborn one stays until killed or looked at often enough."""

@@ -1,0 +1,94 @@
+"""What every runtime can do: open a lease to its holder, close it, and say which processes are inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+Key = tuple[str, int]
+
+# Words of an entrance, as LeaseReport carries it.
+RUNTIME: Final = "runtime"
+UNIT: Final = "unit"
+CDI: Final = "cdi"
+ISOLATED: Final = "isolated"
+
+
+class RuntimeRefusedError(Exception):
+    """A lease cannot be opened or closed now: ``word`` is stable, ``detail`` says what to install or allow.
+
+    ``is_passing``: trying again later may help.
+    """
+
+    def __init__(self, word: str, detail: str, *, is_passing: bool = False) -> None:
+        super().__init__(f"{word}: {detail}")
+        self.word = word
+        self.detail = detail
+        self.is_passing = is_passing
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one generation of one lease may use on this host. Times in seconds from now.
+
+    ``nodes`` are the exact device nodes, ``folders`` host folders it must see; None is no limit.
+    """
+
+    lease: str
+    generation: int
+    user: str
+    team: str
+    env: dict[str, str]
+    nodes: tuple[str, ...]
+    ends_in_s: int
+    grace_s: int
+    folders: tuple[str, ...] = ()
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+    @property
+    def key(self) -> Key:
+        """Identity: the same lease with a higher generation is another grant."""
+        return self.lease, self.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """An open lease: ``words`` for its holder (see above), ``cgroup`` below /sys/fs/cgroup ("" without one)."""
+
+    words: dict[str, str] = field(default_factory=dict)
+    cgroup: str = ""
+
+
+class Runtime(Protocol):
+    """Every call is safe to repeat and may block for a moment; refusals are RuntimeRefusedError.
+
+    Calls for different leases may come from different threads, calls for one lease never overlap.
+    """
+
+    name: str
+    is_isolating: bool
+
+    def open(self, grant: Grant) -> Entrance:
+        """Let the holder in, or return the entrance that is open already; brings its time limit up to date."""
+        ...
+
+    def close(self, key: Key, *, kill: bool) -> None:
+        """Ask everything inside to end (SIGTERM), or end it now; what is gone already is success."""
+        ...
+
+    def pids(self, key: Key) -> list[int]:
+        """Return the processes inside now; none means that the lease is closed for good."""
+        ...
+
+    def known(self) -> list[Key]:
+        """Return every lease that is open here, whoever remembers it."""
+        ...
+
+    def lease_of(self, pid: int) -> Key | None:
+        """Return the lease in whose unit a process runs, None for one outside all of them."""
+        ...
+
+    def why_not(self) -> str:
+        """Return what is missing for this runtime on this host, "" when it can be used."""
+        ...
