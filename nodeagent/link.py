@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
-from nodeagent.identity import Identity
+from nodeagent.identity import Identity, StateError
+
+log = logging.getLogger(__name__)
+Way = Literal["key", "next", "token"]
 
 PATH = "/agent/v1"
 SCHEMES = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
@@ -54,19 +59,28 @@ def address_of(portal: str) -> Address:
 
 
 class Enrolment:
-    """Decides what the next hello shows: the signature alone, or a token with a fresh key as well."""
+    """Decides what the next hello shows: a signature alone, by the key in force or the next one, or a token as well.
+
+    A known node shows its key first, the next one when that is refused (the portal may have stored it and the
+    answer was lost), the token last. A new node shows the token first. Each way is tried once before any is again.
+    """
 
     def __init__(self, identity: Identity, token: Callable[[], str]) -> None:
         self.identity = identity
         self._read_token = token
-        self._refused: dict[bool, RefusedError] = {}
-        self._last_with_token = False
+        self._refused: dict[Way, RefusedError] = {}
+        self._last: Way = "key"
 
     def credentials(self, nonce: str, *, is_known: bool) -> dict[str, str]:
         """Return the fields of a hello that prove who this is."""
-        token = self._token(is_known=is_known)
-        self._last_with_token = bool(token)
-        proof = {"signature": self.identity.sign(nonce)}
+        ways = self._ways(is_known=is_known)
+        fresh = [way for way in ways if way not in self._refused]
+        if not fresh:
+            self._refused.clear()
+        way = (fresh or ways)[0]
+        token = self._read_token() if way == "token" else ""
+        self._last = "key" if way == "token" and not token else way
+        proof = {"signature": self.identity.sign(nonce, with_next=self._last == "next")}
         if token:
             proof |= {"enrol_token": token, "public_key": self.identity.public_key()}
         return proof
@@ -75,22 +89,30 @@ class Enrolment:
         """Return the refusal to give up with, None to go on: for a node never known, refused in every way."""
         if no.code not in FOR_GOOD:
             return None
-        self._refused[self._last_with_token] = no
-        if is_known or (len(self._refused) < 2 and self._read_token()):
+        self._refused[self._last] = no
+        if is_known or any(way not in self._refused for way in self._ways(is_known=False)):
             return None
-        return self._refused.get(True, no)
+        return self._refused.get("token", no)
 
     def accepted(self) -> None:
-        """Forget earlier refusals."""
-        self._refused.clear()
+        """Forget earlier refusals; a next key that opened the door is the one in force from now on.
 
-    def _token(self, *, is_known: bool) -> str:
-        """Return the token to show now: first thing for a new node, only after a refusal for a known one."""
-        first, second = (False, True) if is_known else (True, False)
-        with_token = second if first in self._refused and second not in self._refused else first
-        if len(self._refused) == 2:
-            self._refused.clear()
-        return self._read_token() if with_token else ""
+        After enrolment with a token a next key left over serves nobody any more.
+        """
+        self._refused.clear()
+        try:
+            if self._last == "next":
+                self.identity.adopt()
+            elif self._last == "token":
+                self.identity.drop_next()
+        except (OSError, StateError) as no:  # the door is open; the file is put right at the next start
+            log.error("the node's key is not in its place yet: %s", no)
+
+    def _ways(self, *, is_known: bool) -> list[Way]:
+        """Return the ways there are now, the first to be tried first."""
+        with_next: list[Way] = ["next"] if self.identity.has_next else []
+        with_token: list[Way] = ["token"] if self._read_token() else []
+        return ["key", *with_next, *with_token] if is_known else [*with_token, "key", *with_next]
 
 
 def token_source(token: str, file: Path | None) -> Callable[[], str]:
