@@ -35,11 +35,12 @@ class BoardProfile:
     sm_count: int | None
     max_instances: int
     starts: tuple[int, ...]
+    copy_engines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One kind of accelerator. Unknown figures are None."""
+    """One kind of accelerator. Unknown figures are None; PCI device ids are those of all its products."""
 
     id: str
     vendor: str
@@ -59,6 +60,8 @@ class Board:
     mig_survives_reboot: bool
     has_slice_metrics: bool
     profiles: tuple[BoardProfile, ...]
+    pci_device_ids: tuple[int, ...] = ()
+    compute_capability: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -182,7 +185,14 @@ def _board(row: dict[str, Any]) -> Board:
         mig_survives_reboot=toggle.get("persists_across_reboot", False),
         has_slice_metrics=row["gpm_per_instance_metrics"],
         profiles=tuple(_profile(profile) for profile in row["profiles"]),
+        pci_device_ids=tuple(int(text, 16) for text in row["pci_device_ids"]),
+        compute_capability=_capability(row["compute_capability"]),
     )
+
+
+def _capability(text: str) -> tuple[int, int] | None:
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if minor else None
 
 
 def _profile(row: dict[str, Any]) -> BoardProfile:
@@ -197,4 +207,5 @@ def _profile(row: dict[str, Any]) -> BoardProfile:
         sm_count=row["sm_count"],
         max_instances=row["max_instances"],
         starts=tuple(place["start"] for place in row["placements"]),
+        copy_engines=row["copy_engines"],
     )
