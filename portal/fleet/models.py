@@ -94,8 +94,9 @@ class Node(models.Model):
     last said ("": unknown) and ``power_note`` why it could not. ``power_rule`` is an operator's word that goes
     before the policy: "awake" until ``power_rule_until``, "asleep" until the node is needed. ``wake_s`` is how
     long waking took last (None: unknown). ``drain_by`` is when the node must hold nothing any more (None: it is
-    not being drained); a drained node is cordoned. ``rotate_asked_at`` is set while a new key is wanted.
-    ``runtime`` is how its agent lets holders in ("": unknown).
+    not being drained); a node that is drained is cordoned, ``drained_at`` is when its last lease was gone.
+    ``rotate_asked_at`` is set while a new key is wanted. ``runtime`` is how its agent lets holders in (""
+    unknown), ``features`` what its agent understands beside version 1 of the protocol.
     """
 
     name = models.SlugField(max_length=60, unique=True)
@@ -128,11 +129,14 @@ class Node(models.Model):
     cordon_reason = models.CharField(max_length=200, blank=True)
     drain_by = models.DateTimeField(null=True, blank=True)
     drain_asked_at = models.DateTimeField(null=True, blank=True)
+    drained_at = models.DateTimeField(null=True, blank=True)
+    features = ArrayField(models.CharField(max_length=40), default=list, blank=True)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:
         ordering = ["name"]
+        indexes = [models.Index(fields=["id"], name="node_draining", condition=~Q(drain_by=None))]
         constraints = [
             models.CheckConstraint(
                 condition=Q(observed_revision__lte=F("desired_revision")),
@@ -282,7 +286,8 @@ class HealthEvent(models.Model):
     """Something a device, or a node as a whole (no device), said about its health, until it is cleared.
 
     ``action`` is what has to be done about it ("": nothing known); ``cleared_by`` says who cleared it: "agent"
-    or an operator's name.
+    or an operator's name. ``unreported_at`` is since when its agent reports it no more (None: it still does, or
+    an operator said it).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="health_events")
@@ -295,10 +300,12 @@ class HealthEvent(models.Model):
     action = models.CharField(max_length=20, blank=True, default="")
     cleared_by = models.CharField(max_length=150, blank=True, default="")
     at = models.DateTimeField()
+    unreported_at = models.DateTimeField(null=True, blank=True)
     cleared_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-at"]
+        indexes = [models.Index(fields=["node"], name="health_event_open", condition=Q(cleared_at=None))]
         constraints = [
             models.UniqueConstraint(
                 fields=["device", "code"], condition=Q(cleared_at=None), name="health_event_open_once"

@@ -17,6 +17,12 @@ _TEAMS = Rows(Team)
 SEES_TEAM = frozenset({Role.RESEARCHER, Role.ADMIN, Role.APPROVER, Role.FINANCE, Role.OPERATOR})
 
 
+def operators() -> list[User]:
+    """Return the people who run the fleet: operators of the organisation itself."""
+    rows = Membership.objects.filter(role=Role.OPERATOR, team__parent=None).select_related("user")
+    return [row.user for row in rows.order_by("user_id")]
+
+
 @dataclass(frozen=True)
 class Rights:
     """A person's memberships, read once per request: (team id, role) pairs."""
