@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from nodeagent.protocol.messages import Desired, DesiredLease
+from itertools import pairwise
+
+from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.works import Key, Work
 
 
 class FenceError(Exception):
-    """A desired state that must not be obeyed: ``code`` is wrong_node, old_epoch or old_revision."""
+    """A desired state that must not be obeyed, as a whole.
+
+    ``code`` is wrong_node, old_epoch, old_revision or overlapping_slots.
+    """
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -31,6 +36,26 @@ def newest(leases: tuple[DesiredLease, ...]) -> dict[Key, DesiredLease]:
         if lease.lease not in newest or lease.generation > newest[lease.lease].generation:
             newest[lease.lease] = lease
     return {(lease.lease, lease.generation): lease for lease in newest.values()}
+
+
+def require_apart(wanted: dict[Key, DesiredLease]) -> None:
+    """Raise FenceError when two slots of a desired state cannot both exist: then none of it can be trusted."""
+    by_device: dict[str, list[tuple[str, DesiredSlot]]] = {}
+    for lease in wanted.values():
+        for slot in lease.slots:
+            by_device.setdefault(slot.device, []).append((lease.lease, slot))
+    for device, slots in by_device.items():
+        slots.sort(key=lambda entry: entry[1].start)
+        for (one, first), (other, second) in pairwise(slots):
+            if _collide(first, second):
+                raise FenceError("overlapping_slots", f"{one} and {other} overlap on {device}")
+
+
+def _collide(first: DesiredSlot, second: DesiredSlot) -> bool:
+    """Say whether two slots of one device, the second not starting before the first, exclude each other."""
+    if first.mode != second.mode or first.mode == "exclusive":
+        return True
+    return first.mode == "mig" and second.start < first.start + first.size
 
 
 def why_ended(work: Work, wanted: dict[Key, DesiredLease]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from nodeagent.journal import FORMAT, Journal, Record
 from nodeagent.works import HELD, Key, Work, work_from_record
 
 log = logging.getLogger(__name__)
+
+MOST_ENDED: Final = 4096
 
 
 class Ledger:
@@ -25,6 +27,7 @@ class Ledger:
         self._journal = journal
         self._head: Record = {"op": "head", "format": FORMAT, "boot_id": boot_id, "driver": driver_version}
         self._unsaved: dict[Key, Record] = {}
+        self._ended: dict[str, int] = {}
         records = journal.read()
         for record in records:
             self._replay(record)
@@ -58,7 +61,18 @@ class Ledger:
     def forget(self, key: Key) -> None:
         """Drop a work that is over."""
         self.works.pop(key, None)
+        self._end(key)
         self._unsaved[key] = {"op": "forget", "lease": key[0], "generation": key[1]}
+
+    def has_ended(self, key: Key) -> bool:
+        """Say whether this or a later generation of a lease is over and done with here."""
+        return self._ended.get(key[0], -1) >= key[1]
+
+    def _end(self, key: Key) -> None:
+        newest = max(key[1], self._ended.pop(key[0], -1))
+        self._ended[key[0]] = newest
+        while len(self._ended) > MOST_ENDED:
+            self._ended.pop(next(iter(self._ended)))
 
     def save(self) -> bool:
         """Write what was noted; False when the disk refuses, and it stays noted."""
@@ -92,14 +106,19 @@ class Ledger:
 
     def _all(self) -> list[Record]:
         seen = {"op": "seen", "epoch": self.epoch, "revision": self.revision}
-        return [self._head, seen, *(work.record() for work in self.works.values())]
+        ended = [{"op": "ended", "leases": self._ended}] if self._ended else []
+        return [self._head, seen, *ended, *(work.record() for work in self.works.values())]
 
     def _replay(self, record: dict[str, Any]) -> None:
         if record["op"] == "work":
             work = work_from_record(record)
             self.works[work.key] = work
         elif record["op"] == "forget":
-            self.works.pop((record["lease"], record["generation"]), None)
+            key = (record["lease"], record["generation"])
+            self.works.pop(key, None)
+            self._end(key)
+        elif record["op"] == "ended":
+            self._ended.update(record["leases"])
         elif record["op"] == "seen":
             self.epoch, self.revision = record["epoch"], record["revision"]
 

@@ -12,13 +12,17 @@ from pathlib import Path
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver
-from nodeagent.goals import newest, require_current, why_ended
+from nodeagent.goals import FenceError, newest, require_apart, require_current, why_ended
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
 from nodeagent.notices import notice_path, take_down
 from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
+from nodeagent.room import obstacle
+from nodeagent.runtimes.base import Key, Runtime
+from nodeagent.sight import Sight
 from nodeagent.steps import Outcome, Refusal, Step, find, read_partitions
+from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
     GONE,
@@ -26,7 +30,6 @@ from nodeagent.works import (
     NS,
     PREPARING,
     READY,
-    Key,
     Place,
     Work,
     new_work,
@@ -35,6 +38,8 @@ from nodeagent.works import (
 log = logging.getLogger(__name__)
 
 TRIES = 8
+LIVE = (PREPARING, READY)
+UNIT_STEPS = ("open", "confine", "loosen", "close")
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
 JOURNAL_FULL = HealthFact(
@@ -45,25 +50,29 @@ JOURNAL_FULL = HealthFact(
 class Reconciler:
     """The agent's mind. ``changed`` is set whenever the portal should hear something new."""
 
-    def __init__(self, node: str, driver: Driver, journal: Journal, now: int) -> None:
-        """Read the journal, look at every device, adopt what still runs."""
+    def __init__(
+        self, node: str, driver: Driver, journal: Journal, now: int, runtime: Runtime | None = None
+    ) -> None:
+        """Read the journal, look at every device and unit, adopt what still runs."""
         self.node = node
         self.driver = driver
         self.devices = {fact.uuid: fact for fact in driver.inventory()}
         self.mig = {uuid: fact.mig_enabled for uuid, fact in self.devices.items()}
-        self.facts: dict[str, tuple[PartitionFact, ...]] = {}
         self.health: tuple[HealthFact, ...] = ()
         self.busy: set[str] = set()
         self.changed = True
         self.ledger = Ledger(journal, driver.boot_id(), driver.version)
         self.works = self.ledger.works
         self.power = PowerMind(driver)
+        self.units = Units(runtime, self.works)
+        self.sight = Sight(self.devices)
+        self._refused: HealthFact | None = None
         self._notices = journal.path.parent / "notices"
         self._unwritten: Desired | None = None
         self._rewrite_at = 0
         self._reported: dict[int, tuple[Key, ...]] = {}
         self._wanted: set[Key] | None = None
-        self._index()
+        self.sight.index(self.works.values())
         for work in self.works.values():
             self._refuse_unknown(work, now)
         for device in self.devices:
@@ -77,8 +86,14 @@ class Reconciler:
         New work is durable in the journal before this returns. When the disk refuses, ends are
         still carried out and new work waits until it can be written.
         """
-        require_current(desired, node=self.node, epoch=self.ledger.epoch, revision=self.ledger.revision)
         wanted = newest(desired.leases)
+        try:
+            require_current(desired, node=self.node, epoch=self.ledger.epoch, revision=self.ledger.revision)
+            require_apart(wanted)
+        except FenceError as no:
+            self._note_refused(no)
+            raise
+        self._refused = None
         ended = [work for key, work in self.works.items() if key not in wanted and work.phase in HELD]
         for work in ended:
             self._drain(work, why_ended(work, wanted), now)
@@ -89,6 +104,7 @@ class Reconciler:
         for work in fresh:
             self._check_places(work)
         self._wanted, self.changed = set(wanted), True
+        fresh += self._strays(now)
         self.power.want(desired.power)
         if not self.ledger.take(fresh, [*ended, *moved], desired.epoch, desired.revision):
             self._unwritten, self._rewrite_at = desired, now + REWRITE_AFTER_NS
@@ -96,8 +112,9 @@ class Reconciler:
         self._unwritten = None
         for work in fresh:
             self._refuse_unknown(work, now)
+            self._refuse_ended(work, now)
         self._forget([work for work in self.works.values() if work.is_acked])
-        self._index()
+        self.sight.index(self.works.values())
 
     def _moved(self, key: Key, wanted: DesiredLease, now: int) -> bool:
         """Take over a changed end; frames in flight may shift it by a second or two, which is no change."""
@@ -105,6 +122,7 @@ class Reconciler:
         if work.phase not in HELD or abs(work.deadline - deadline) <= DEADLINE_SLACK_NS:
             return False
         work.deadline, work.taken_at = deadline, now
+        self.units.renew(work)
         return True
 
     def _heard(self, key: Key, wanted: DesiredLease, now: int) -> bool:
@@ -119,10 +137,27 @@ class Reconciler:
     def _notice_of(self, work: Work) -> Path:
         return notice_path(self._notices, work.lease)
 
+    def _note_refused(self, no: FenceError) -> None:
+        """Tell the portal of a frame that contradicts itself; late and stray ones are nobody's fault."""
+        if no.code == "overlapping_slots":
+            fact = HealthFact("", "desired_refused", "critical", f"the last desired state was refused: {no}")
+            self.changed = self.changed or fact != self._refused
+            self._refused = fact
+
+    def _strays(self, now: int) -> list[Work]:
+        """Return the work that closes units which neither the portal nor the journal knows."""
+        lane = next(iter(self.devices), "")
+        return [stray_work(key, lane, now) for key in self.units.strays(self.works, self._wanted)]
+
     def _check_places(self, work: Work) -> None:
-        """Mark places where something already stands that is not ours: it will never be taken over."""
+        """Mark places where something already stands that is not ours: it will never be taken over.
+
+        The unit of this very lease on this host shows that it is ours, though the journal was lost.
+        """
+        if work.key in self.units.known:
+            return
         for place in work.places:
-            foreign = self._foreign(place.slot.device)
+            foreign = self.sight.foreign(place.slot.device)
             place.is_ours = find(work, place, foreign) is None
 
     def _refuse_unknown(self, work: Work, now: int) -> None:
@@ -134,6 +169,13 @@ class Reconciler:
                     f"{place.slot.device} is not on this node; enrol the node again if cards were swapped"
                 )
                 self._fail(work, Refusal("unknown_device", missing), now)
+
+    def _refuse_ended(self, work: Work, now: int) -> None:
+        if not self.ledger.has_ended(work.key):
+            return
+        for place in work.places:
+            place.is_cleared, place.is_ours = True, False
+        self._fail(work, Refusal("lease_ended", "this lease has ended here; ask for a new one"), now)
 
     # Time
 
@@ -149,7 +191,7 @@ class Reconciler:
         """Return when ``tick`` or a postponed step is due next, None when nothing is."""
         times = [work.deadline for work in self.works.values() if work.phase in HELD]
         times += [
-            place.retry_at
+            max(place.retry_at, work.retry_at)
             for work, place in self._open()
             if place.slot.device not in self.busy and (self.power.is_ready or work.phase == DRAINING)
         ]
@@ -166,8 +208,9 @@ class Reconciler:
             (work, place)
             for work in self.works.values()
             for place in work.places
-            if (work.phase == DRAINING and not place.is_cleared)
+            if (work.phase == DRAINING and not (place.is_cleared and self.units.is_closed(work)))
             or (work.phase == PREPARING and not place.is_made)
+            or (work.phase in LIVE and work.is_standing and not self.units.is_let_in(work))
         ]
 
     # Steps
@@ -177,22 +220,44 @@ class Reconciler:
 
         The caller carries it out and settles it before asking for this device again.
         """
-        for work, place in self._on.get(device, ()):
-            if work.phase == DRAINING and not place.is_cleared and place.retry_at <= now:
-                kill = work.drain_at is None or now >= work.drain_at + work.grace_s * NS
-                return Step("clear", device, work, place, kill=kill, spared=self._held(device, place))
-        for work, place in self._on.get(device, ()):
+        places = self.sight.on(device)
+        for work, place in places:
+            step = self._ending(device, work, place, now) if work.phase == DRAINING else None
+            if step is not None:
+                return step
+        for work, place in places:
             if work.phase == READY and work.told_why and place.is_made and not place.is_told:
                 in_s = (work.told_at - now) / NS
                 return Step("tell", device, work, place, notice=self._notice_of(work), in_s=in_s)
         if not self.power.is_ready:
             return None
-        for work, place in self._on.get(device, ()):
-            if work.phase == PREPARING and not place.is_made and place.retry_at <= now:
-                step = self._step_for(work, place, now)
-                if step is not None:
-                    return step
+        for work, place in places:
+            step = self._beginning(device, work, place, now) if work.phase in LIVE else None
+            if step is not None:
+                return step
         return None
+
+    def _ending(self, device: str, work: Work, place: Place, now: int) -> Step | None:
+        """Close the unit of a draining lease, then clear its places."""
+        if not self.units.is_closed(work):
+            return self.units.closing(device, work, place, self._leader(work), now)
+        if place.is_cleared or place.retry_at > now:
+            return None
+        kill = now >= work.kill_at
+        return Step("clear", device, work, place, kill=kill, spared=self.sight.held(device, place))
+
+    def _beginning(self, device: str, work: Work, place: Place, now: int) -> Step | None:
+        """Make the places of a lease, then let its holder in."""
+        if not place.is_made:
+            is_due = work.phase == PREPARING and place.retry_at <= now
+            return self._step_for(work, place, now) if is_due else None
+        if work.is_standing and not self.units.is_let_in(work):
+            return self.units.opening(device, work, place, self._notice_of(work), now)
+        return None
+
+    def _leader(self, work: Work) -> str:
+        """Return the device on whose lane a lease's unit is closed."""
+        return next((p.slot.device for p in work.places if p.slot.device in self.devices), "")
 
     def next_power(self, now: int) -> str:
         """Return the power state to bring about now, "" for none; carried out like a step, then settled."""
@@ -211,45 +276,27 @@ class Reconciler:
 
     def _holds_nothing(self) -> bool:
         """Say whether no lease is on the node, none is being cleaned up, and nothing foreign stands there."""
-        return all(work.phase == GONE for work in self.works.values()) and not any(self.facts.values())
-
-    def _held(self, device: str, but: Place) -> frozenset[str]:
-        """Return the partitions of a device that other places hold."""
-        return frozenset(p.partition for _, p in self._on[device] if p is not but and p.is_made)
+        return all(work.phase == GONE for work in self.works.values()) and not any(self.sight.facts.values())
 
     def _step_for(self, work: Work, place: Place, now: int) -> Step | None:
-        obstacle = self._obstacle(work, place)
-        if isinstance(obstacle, Refusal):
-            self._fail(work, obstacle, now)
+        device = place.slot.device
+        found = obstacle(work, place, self.sight.on(device), self.sight.foreign(device))
+        if isinstance(found, Refusal):
+            self._fail(work, found, now)
             return None
-        if obstacle:
+        if found:
             place.postpone(now)
             return None
-        device, mig = place.slot.device, place.slot.mode == "mig"
+        mig = place.slot.mode == "mig"
         if self.mig[device] is not None and self.mig[device] != mig:
             return Step("mode", device, work, place, enabled=mig)
         return Step("make", device, work, place, notice=self._notice_of(work))
 
-    def _obstacle(self, work: Work, place: Place) -> Refusal | bool:
-        """Return a refusal when a place is taken for good, True when it will become free, else False."""
-        must_wait = False
-        for other_work, other in self._on[place.slot.device]:
-            if other is place or other.is_cleared or not other.overlaps(place):
-                continue
-            if other_work.phase == DRAINING:
-                must_wait = True
-            elif other.is_made and other_work.phase != GONE:
-                return Refusal("conflict", f"lease {other_work.lease} holds that place")
-        for fact in self._foreign(place.slot.device):
-            if _is_in_the_way(fact, place):
-                return Refusal(
-                    "conflict", f"{fact.uuid} stands there and is not ours; remove it or cordon the device"
-                )
-        return must_wait
-
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
-        if step.kind == "tell":
+        if step.kind in UNIT_STEPS:
+            self._settle_unit(step, outcome, now)
+        elif step.kind == "tell":
             step.place.is_told = True  # once: a file and a signal are a courtesy, the end comes anyway
             if outcome.refusal is not None:
                 log.warning("lease %s could not be told: %s", step.work.lease, outcome.refusal.detail)
@@ -260,24 +307,50 @@ class Reconciler:
         else:
             self._settle_unmade(step, outcome.refusal, now)
         if outcome.facts is not None:
-            self.facts[step.device] = outcome.facts
+            self.sight.facts[step.device] = outcome.facts
 
     def _settle_done(self, step: Step, outcome: Outcome, now: int) -> None:
         work, place = step.work, step.place
-        place.tries = place.retry_at = 0
+        place.hurry()
         if step.kind == "mode":
             self.mig[step.device] = step.enabled
             return
         if step.kind == "clear":
             place.is_cleared, place.is_made, place.access = True, False, None
-            if all(other.is_cleared for other in work.places):
-                work.phase = GONE
+            self._finish(work)
             self._hurry(step.device)
         elif outcome.access is not None:
             place.is_made, place.access, place.partition = True, outcome.access, outcome.access.partition
-            if work.phase == PREPARING and all(other.is_made for other in work.places):
-                work.become_ready(now)
+            place.folders = outcome.folders
+            self._let_in(work, now)
         self._note(work)
+
+    def _settle_unit(self, step: Step, outcome: Outcome, now: int) -> None:
+        """Take the result of a step of a lease's unit into account."""
+        work, refusal = step.work, outcome.refusal
+        self.units.settle(step, outcome, now)
+        if refusal is None:
+            self._let_in(work, now)
+            self._finish(work)
+        elif step.kind == "close":
+            work.code, work.detail = refusal.word, refusal.detail
+        elif step.kind in ("open", "confine") and not self._is_passing(refusal, step):
+            self._fail(work, refusal, now)
+        if step.kind != "loosen":
+            self._note(work)
+
+    def _is_passing(self, refusal: Refusal, step: Step) -> bool:
+        tries = step.work.tries if step.kind == "open" else step.place.tries
+        return (refusal.is_passing or refusal.nvml == errors.IN_USE) and tries < TRIES
+
+    def _let_in(self, work: Work, now: int) -> None:
+        if work.phase == PREPARING and self.units.is_let_in(work):
+            work.become_ready(now)
+
+    def _finish(self, work: Work) -> None:
+        is_over = self.units.is_closed(work) and all(place.is_cleared for place in work.places)
+        if work.phase == DRAINING and is_over:
+            work.phase = GONE
 
     def _settle_uncleared(self, step: Step, refusal: Refusal, now: int) -> None:
         """Wait and try again, for ever: a card is never reset and a slice never called clean too early."""
@@ -285,7 +358,7 @@ class Reconciler:
         if step.work.code != code:
             step.work.code, step.work.detail = code, refusal.detail
             self._note(step.work)
-        step.place.postpone(now)
+        step.place.postpone(now, step.work.kill_at)
 
     def _settle_unmade(self, step: Step, refusal: Refusal, now: int) -> None:
         work, place = step.work, step.place
@@ -305,22 +378,22 @@ class Reconciler:
 
     def _may_free_up(self, refusal: Refusal, device: str) -> bool:
         """Say whether room is short only because something of ours is not cleared yet."""
-        clearing = any(w.phase == DRAINING and not p.is_cleared for w, p in self._on[device])
+        clearing = any(w.phase == DRAINING and not p.is_cleared for w, p in self.sight.on(device))
         return refusal.nvml == errors.INSUFFICIENT_RESOURCES and clearing
 
     def _hurry(self, device: str) -> None:
         """Something became free: what waits on this device need not wait out its back-off."""
-        for work, place in self._on[device]:
+        for work, place in self.sight.on(device):
             if work.phase == PREPARING:
-                place.tries = place.retry_at = 0
+                place.hurry()
 
     def _drain(self, work: Work, reason: str, now: int) -> None:
         """Begin to take a work away; what lies on devices that are no longer here needs no clearing."""
         work.drain(reason, now)
         for place in work.places:
             place.is_cleared = place.is_cleared or place.slot.device not in self.devices
-        if all(place.is_cleared for place in work.places):
-            work.phase = GONE
+        work.is_closed = work.is_closed or not self._leader(work)
+        self._finish(work)
         self._note(work)
 
     # What was seen
@@ -329,13 +402,21 @@ class Reconciler:
         """Take a look at an idle device into account; a ready lease without its partition has failed."""
         if facts is None:
             return
-        if facts != self.facts.get(device):
-            self.facts[device], self.changed = facts, True
+        if facts != self.sight.facts.get(device):
+            self.sight.facts[device], self.changed = facts, True
         present = {fact.uuid for fact in facts}
-        for work, place in self._on.get(device, ()):
+        for work, place in self.sight.on(device):
             lost = place.slot.mode != "exclusive" and place.partition not in present
             if work.phase == READY and lost:
                 self._fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
+
+    def observed_units(self, known: Iterable[Key], now: int) -> None:
+        """Take a look at what is open on this host into account."""
+        self.units.observed(frozenset(known), self.works)
+        strays = self._strays(now)
+        self.works.update((work.key, work) for work in strays)
+        if strays:
+            self.sight.index(self.works.values())
 
     def note_health(self, health: tuple[HealthFact, ...], now: int) -> None:
         """Take health facts into account; leases on a lost GPU have failed."""
@@ -346,19 +427,6 @@ class Reconciler:
         for work in self.works.values():
             if work.phase in (PREPARING, READY) and any(p.slot.device in lost for p in work.places):
                 self._fail(work, Refusal("gpu_lost", "the GPU has fallen off the bus (XID 79)"), now)
-
-    def _foreign(self, device: str) -> list[PartitionFact]:
-        """Return the partitions of a device that no work of ours accounts for."""
-        return [fact for fact in self.facts.get(device, ()) if self.owner(fact) is None]
-
-    def owner(self, fact: PartitionFact) -> Work | None:
-        """Return the work that a partition belongs to, None when it is foreign."""
-        claims = [
-            (not (place.is_made and place.partition == fact.uuid), work)
-            for work, place in self._on.get(fact.device, ())
-            if work.phase != GONE and place.is_ours and find(work, place, (fact,)) is not None
-        ]
-        return min(claims, key=lambda claim: claim[0])[1] if claims else None
 
     # What the portal hears
 
@@ -371,21 +439,10 @@ class Reconciler:
         self.changed = False
         return tuple(work.report() for work in self.works.values())
 
-    def partition_facts(self) -> tuple[PartitionFact, ...]:
-        """Return every partition on the node, with its lease when it is ours."""
-        found = []
-        for facts in self.facts.values():
-            for fact in facts:
-                work = self.owner(fact)
-                lease = "" if work is None else work.lease
-                found.append(
-                    PartitionFact(fact.uuid, fact.device, fact.profile, fact.start, fact.size, lease)
-                )
-        return tuple(found)
-
     def health_facts(self) -> tuple[HealthFact, ...]:
         """Return what devices said, and that the disk is full when it is."""
-        return self.health if self.ledger.is_writable else (*self.health, JOURNAL_FULL)
+        own = () if self.ledger.is_writable else (JOURNAL_FULL,)
+        return (*self.health, *own, *((self._refused,) if self._refused else ()))
 
     def acknowledged(self, seq: int) -> None:
         """Forget gone leases that the portal has stored and no longer wants."""
@@ -396,7 +453,7 @@ class Reconciler:
         for work in acked:
             work.is_acked = True
         self._forget(acked)
-        self._index()
+        self.sight.index(self.works.values())
 
     def disconnected(self) -> None:
         """No answer to an open report will come; everything is told again on the next connection."""
@@ -437,17 +494,3 @@ class Reconciler:
     def _note(self, work: Work) -> None:
         self.ledger.note(work)
         self.changed = True
-
-    def _index(self) -> None:
-        self._on: dict[str, list[tuple[Work, Place]]] = {device: [] for device in self.devices}
-        for work in self.works.values():
-            for place in work.places:
-                self._on.setdefault(place.slot.device, []).append((work, place))
-
-
-def _is_in_the_way(fact: PartitionFact, place: Place) -> bool:
-    """Say whether a partition that is not ours keeps a place from being made."""
-    mode = place.slot.mode
-    if mode == "mig" and fact.profile and fact.size:
-        return fact.start < place.slot.start + place.slot.size and place.slot.start < fact.start + fact.size
-    return not (fact.profile == mode and not fact.size)

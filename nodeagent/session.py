@@ -196,7 +196,7 @@ class Session:
                 seq=seq,
                 revision=self._reconciler.ledger.revision,
                 leases=leases,
-                partitions=self._reconciler.partition_facts(),
+                partitions=self._reconciler.sight.partitions(),
                 health=self._reconciler.health_facts(),
                 power=self._reconciler.power.state,
                 power_note=self._reconciler.power.note,

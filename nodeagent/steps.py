@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.protocol.messages import PartitionFact, SlotAccess
+from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedError
 from nodeagent.works import Place, Work
 
 log = logging.getLogger(__name__)
@@ -23,11 +24,13 @@ log = logging.getLogger(__name__)
 class Step:
     """Make or clear one place, switch MIG mode for it (``enabled``), or tell its holder; ``kill`` ends processes.
 
+    Of the whole lease, on the lane of one of its devices: open its unit (``grant``), close it; per place: confine
+    the unit to the place's limits, loosen them.
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
     ``notice`` is the file that its holder reads notices from, ``in_s`` when what it is told will be.
     """
 
-    kind: Literal["make", "clear", "mode", "tell"]
+    kind: Literal["make", "clear", "mode", "tell", "open", "confine", "loosen", "close"]
     device: str
     work: Work
     place: Place
@@ -36,15 +39,20 @@ class Step:
     spared: frozenset[str] = frozenset()
     notice: Path | None = None
     in_s: float = 0.0
+    grant: Grant | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a step did not succeed: the NVML code when there is one, a stable word and a sentence."""
+    """Why a step did not succeed: the NVML code when there is one, a stable word and a sentence.
+
+    ``is_passing``: the runtime says that trying again may help.
+    """
 
     word: str
     detail: str
     nvml: int | None = None
+    is_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +62,20 @@ class Outcome:
     refusal: Refusal | None = None
     access: SlotAccess | None = None
     facts: tuple[PartitionFact, ...] | None = None
+    entrance: Entrance | None = None
+    folders: tuple[str, ...] = ()
 
 
-def carry_out(driver: Driver, step: Step) -> Outcome:
+def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Outcome:
     """Do one step; every refusal comes back as a value. Blocks as long as the driver does."""
-    access, refusal = None, None
+    refusal = None
     try:
-        access = _ACTIONS[step.kind](driver, step)
+        if step.kind in ("open", "close"):
+            return _of_lease(runtime, step)
+        done = _ACTIONS[step.kind](driver, step)
+        return replace(done, facts=read_partitions(driver, step.device))
+    except RuntimeRefusedError as no:
+        refusal = Refusal(no.word, no.detail, is_passing=no.is_passing)
     except NvmlLikeError as no:
         refusal = Refusal("refused_by_driver", str(no), no.code)
     except NotOfferedError as no:
@@ -68,7 +83,7 @@ def carry_out(driver: Driver, step: Step) -> Outcome:
     except Exception as no:  # a driver's own mistake must not end the agent
         log.exception("step %s on %s failed", step.kind, step.device)
         refusal = Refusal("driver_error", f"{type(no).__name__}: {no}")
-    return Outcome(refusal, access, read_partitions(driver, step.device))
+    return Outcome(refusal, facts=read_partitions(driver, step.device))
 
 
 def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | None:
@@ -97,28 +112,54 @@ def _is_at(place: Place, owner: str, fact: PartitionFact) -> bool:
     return (fact.profile, fact.start) == (place.slot.profile, place.slot.start)
 
 
-def _make(driver: Driver, step: Step) -> SlotAccess:
+def _of_lease(runtime: Runtime | None, step: Step) -> Outcome:
+    """Open or close the unit of a lease; without a runtime there is nothing to do."""
+    if runtime is None:
+        return Outcome(entrance=Entrance())
+    if step.kind == "open":
+        return Outcome(entrance=None if step.grant is None else runtime.open(step.grant))
+    runtime.close(step.work.key, kill=step.kill)
+    if pids := runtime.pids(step.work.key):
+        raise RuntimeRefusedError(
+            "in_use", f"still running: {', '.join(map(str, pids[:5]))}", is_passing=True
+        )
+    return Outcome()
+
+
+def _make(driver: Driver, step: Step) -> Outcome:
     work, place = step.work, step.place
     found = find(work, place, driver.observe(step.device))
     if found is not None and is_half_made(found):
         driver.destroy(found.uuid)
         found = None
     fact = found or driver.create(step.device, place.shape, place.slot.start, work.owner(place))
-    driver.attach(fact.uuid, Tenant(work.lease, work.load_pattern))
+    driver.attach(fact.uuid, Tenant(work.lease, work.load_pattern, work.user, work.team))
     way = driver.access(fact.uuid)
     env = way.env if step.notice is None else {**way.env, notices.VARIABLE: str(step.notice)}
-    return SlotAccess(step.device, place.slot.start, fact.uuid, env, way.nodes)
+    access = SlotAccess(step.device, place.slot.start, fact.uuid, env, way.nodes)
+    return Outcome(access=access, folders=way.folders)
 
 
-def _tell(driver: Driver, step: Step) -> None:
+def _confine(driver: Driver, step: Step) -> Outcome:
+    driver.confine(step.place.partition, step.work.cgroup)
+    return Outcome()
+
+
+def _loosen(driver: Driver, step: Step) -> Outcome:
+    driver.detach(step.place.partition, kill=step.kill)
+    return Outcome()
+
+
+def _tell(driver: Driver, step: Step) -> Outcome:
     work = step.work
     if step.notice is not None:
         ends_at = datetime.now(UTC) + timedelta(seconds=max(0.0, step.in_s))
         notices.put_up(step.notice, lease=work.lease, why=work.told_why, ends_at=ends_at)
     driver.tell(step.place.partition, work.told_why)
+    return Outcome()
 
 
-def _clear(driver: Driver, step: Step) -> None:
+def _clear(driver: Driver, step: Step) -> Outcome:
     for partition in _standing(driver, step):
         driver.detach(partition, kill=step.kill)
         if running := driver.processes(partition):
@@ -132,6 +173,7 @@ def _clear(driver: Driver, step: Step) -> None:
     listed = {fact.uuid for fact in driver.observe(step.device)}
     if still := [partition for partition in _standing(driver, step) if partition in listed]:
         raise NvmlLikeError(errors.IN_USE, f"{still[0]} is still listed")
+    return Outcome()
 
 
 def _standing(driver: Driver, step: Step) -> list[str]:
@@ -143,10 +185,18 @@ def _standing(driver: Driver, step: Step) -> list[str]:
     return known if found is None or found.uuid in (*known, *step.spared) else [*known, found.uuid]
 
 
-def _switch(driver: Driver, step: Step) -> None:
+def _switch(driver: Driver, step: Step) -> Outcome:
     status = driver.set_mig_mode(step.device, step.enabled)
     if status != 0:
         raise NvmlLikeError(status, "the MIG mode did not change")
+    return Outcome()
 
 
-_ACTIONS = {"make": _make, "clear": _clear, "mode": _switch, "tell": _tell}
+_ACTIONS: dict[str, Callable[[Driver, Step], Outcome]] = {
+    "make": _make,
+    "clear": _clear,
+    "mode": _switch,
+    "tell": _tell,
+    "confine": _confine,
+    "loosen": _loosen,
+}

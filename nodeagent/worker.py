@@ -10,9 +10,11 @@ from functools import partial
 from typing import TypeVar
 
 from nodeagent.drivers.base import Driver, Reading
+from nodeagent.lanes import work_through
 from nodeagent.power import change_power, read_power
 from nodeagent.protocol.messages import Desired, HealthFact
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile import UNIT_STEPS, Reconciler
+from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.steps import Step, carry_out, read_partitions
 from nodeagent.works import NS
 
@@ -66,10 +68,10 @@ class Worker:
         """Do, or set going, everything that can be done now."""
         self.reconciler.tick(self._clock())
         self._power()
-        for device in self.reconciler.devices:
-            if self._threads is None:
-                self._work_through(device)
-            else:
+        if self._threads is None:
+            work_through(self.reconciler, self._driver, self._clock)
+        else:
+            for device in self.reconciler.devices:
                 self._set_going(device)
         self._announce()
 
@@ -100,11 +102,6 @@ class Worker:
             self._threads.shutdown(wait=True, cancel_futures=True)
         self.reconciler.ledger.save()
 
-    def _work_through(self, device: str) -> None:
-        while (step := self.reconciler.next_step(device, self._clock())) is not None:
-            outcome = carry_out(self._driver, step)
-            self.reconciler.settle(step, outcome, self._clock())
-
     def _set_going(self, device: str) -> None:
         if device in self.reconciler.busy:
             return
@@ -121,9 +118,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         try:
             while step is not None:
-                outcome = await loop.run_in_executor(self._threads, carry_out, self._driver, step)
+                outcome = await loop.run_in_executor(
+                    self._threads, carry_out, self._driver, step, self.reconciler.units.runtime
+                )
                 self.reconciler.settle(step, outcome, self._clock())
                 self._announce()
+                if step.kind in UNIT_STEPS:
+                    self._poked.set()  # what concerns the whole lease may open the way on its other devices
                 step = self.reconciler.next_step(device, self._clock())
         finally:
             self.reconciler.busy.discard(device)
@@ -139,8 +140,20 @@ class Worker:
             finally:
                 self.reconciler.busy.discard(device)
             self.reconciler.observed(device, facts, self._clock())
+        await self._look_at_units()
         if not self.reconciler.power.is_busy:
             self.reconciler.observed_power(await self._call(partial(read_power, self._driver)))
+
+    async def _look_at_units(self) -> None:
+        runtime = self.reconciler.units.runtime
+        if runtime is None:
+            return
+        try:
+            known = await self._call(runtime.known)
+        except RuntimeRefusedError as no:
+            log.warning("cannot tell which leases are open: %s", no)
+            return
+        self.reconciler.observed_units(known, self._clock())
 
     async def _rest(self, look_at: int) -> None:
         wake = self.reconciler.next_wake()

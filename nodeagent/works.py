@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers.base import Shape
@@ -21,9 +21,32 @@ RETRY_FIRST_NS: Final = NS // 20
 RETRY_MOST_NS: Final = 5 * NS
 
 
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """When something refused is tried again: each time a little later."""
+
+    tries: int = 0
+    retry_at: int = 0
+
+    def postpone(self, now: int, by: int | None = None) -> None:
+        """Try again later, but not later than ``by`` where that is still to come."""
+        self.retry_at = now + min(RETRY_MOST_NS, RETRY_FIRST_NS << min(self.tries, 10))
+        if by is not None and now < by:
+            self.retry_at = min(self.retry_at, by)
+        self.tries += 1
+
+    def hurry(self) -> None:
+        """Try again at once, as if for the first time."""
+        self.tries = self.retry_at = 0
+
+
 @dataclass(slots=True)
-class Place:
-    """One slot of a lease on its way. ``is_ours`` says that what stands there may be our own work."""
+class Place(Patience):
+    """One slot of a lease on its way. ``is_ours`` says that what stands there may be our own work.
+
+    ``is_confined``: its limits bind the holder's unit; ``loosened``: 1 when they were loosened for the end, 2
+    when what the driver runs for the holder was ended too.
+    """
 
     slot: DesiredSlot
     number: int
@@ -33,8 +56,9 @@ class Place:
     is_cleared: bool = False
     is_ours: bool = True
     is_told: bool = False
-    tries: int = 0
-    retry_at: int = 0
+    is_confined: bool = False
+    loosened: int = 0
+    folders: tuple[str, ...] = ()
 
     @property
     def shape(self) -> Shape:
@@ -55,15 +79,14 @@ class Place:
             and other.slot.start < self.slot.start + mine.size
         )
 
-    def postpone(self, now: int) -> None:
-        """Try again later, each time a little later."""
-        self.retry_at = now + min(RETRY_MOST_NS, RETRY_FIRST_NS << min(self.tries, 10))
-        self.tries += 1
-
 
 @dataclass(slots=True)
-class Work:
-    """One generation of one lease. Times are nanoseconds of the boot clock, meaningless after a reboot."""
+class Work(Patience):
+    """One generation of one lease. Times are nanoseconds of the boot clock, meaningless after a reboot.
+
+    ``is_open``: its holder's unit was opened in this life of the agent, or found; ``is_closed``: nothing runs in
+    it any more. Its patience is that of opening and closing the unit.
+    """
 
     lease: str
     generation: int
@@ -83,6 +106,14 @@ class Work:
     is_acked: bool = False
     told_why: str = ""
     told_at: int = 0
+    user: str = ""
+    team: str = ""
+    cpu_milli: int | None = None
+    host_memory_mib: int | None = None
+    entrance: dict[str, str] = field(default_factory=dict)
+    cgroup: str = ""
+    is_open: bool = False
+    is_closed: bool = False
 
     @property
     def key(self) -> Key:
@@ -92,6 +123,16 @@ class Work:
     def owner(self, place: Place) -> str:
         """Name one place of this work, different from every other tenant's."""
         return f"{self.lease}.{self.generation}.{place.number}"
+
+    @property
+    def is_standing(self) -> bool:
+        """Say whether all its places are made."""
+        return bool(self.places) and all(place.is_made for place in self.places)
+
+    @property
+    def kill_at(self) -> int:
+        """Return when its processes are ended rather than asked."""
+        return 0 if self.drain_at is None else self.drain_at + self.grace_s * NS
 
     def become_ready(self, now: int) -> None:
         """All places are made: the holder's time begins, so what making them took is added to its end."""
@@ -109,6 +150,7 @@ class Work:
         self.is_clock_lost = self.active_ms is None and self.ready_at is not None
         for place in self.places:
             place.is_made, place.is_cleared, place.partition, place.access = False, True, "", None
+        self.is_open, self.is_closed, self.entrance, self.cgroup = False, True, {}, ""
         self.ready_at = None
         if self.phase == DRAINING:
             self.phase = GONE
@@ -120,8 +162,9 @@ class Work:
         """Begin to take it away."""
         self.phase, self.reason, self.drain_at = DRAINING, reason, now
         self.stop_clock(now)
+        self.hurry()
         for place in self.places:
-            place.tries = place.retry_at = 0
+            place.hurry()
 
     def hear(self, notice: Notice | None, now: int) -> bool:
         """Take over what the holder should know; says whether that is news."""
@@ -151,6 +194,7 @@ class Work:
             detail=self.detail[:2000],
             active_ms=None if self.phase in (PREPARING, READY) else self.active_ms,
             reason=self.reason,
+            entrance=dict(self.entrance) if is_ready else {},
         )
 
     def record(self) -> dict[str, Any]:
@@ -176,7 +220,18 @@ _PLAIN = (
     "reason",
     "is_clock_lost",
 )
-_ADDED = ("told_why", "told_at")  # not in journals of an earlier version
+# Not in journals of an earlier version.
+_ADDED = (
+    "told_why",
+    "told_at",
+    "user",
+    "team",
+    "cpu_milli",
+    "host_memory_mib",
+    "entrance",
+    "cgroup",
+    "is_closed",
+)
 
 
 def new_work(wanted: DesiredLease, now: int) -> Work:
@@ -189,6 +244,10 @@ def new_work(wanted: DesiredLease, now: int) -> Work:
         taken_at=now,
         grace_s=wanted.grace_s,
         load_pattern=wanted.load_pattern,
+        user=wanted.user,
+        team=wanted.team,
+        cpu_milli=wanted.cpu_milli,
+        host_memory_mib=wanted.host_memory_mib,
     )
     work.hear(wanted.notice, now)
     return work
@@ -208,6 +267,7 @@ def _place_record(place: Place) -> dict[str, Any]:
         "made": place.is_made,
         "cleared": place.is_cleared,
         "ours": place.is_ours,
+        "folders": list(place.folders),
     }
 
 
@@ -221,6 +281,7 @@ def _places(rows: list[dict[str, Any]]) -> list[Place]:
             is_made=row["made"],
             is_cleared=row["cleared"],
             is_ours=row["ours"],
+            folders=tuple(row.get("folders", ())),
         )
         for number, row in enumerate(rows)
     ]

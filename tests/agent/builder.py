@@ -6,11 +6,12 @@ from pathlib import Path
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.journal import Journal
+from nodeagent.lanes import work_through
 from nodeagent.power import change_power, read_power
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
 from nodeagent.reconcile import Reconciler
-from nodeagent.steps import carry_out, read_partitions
+from nodeagent.steps import read_partitions
 from nodeagent.works import NS
 
 START = 1_000 * NS
@@ -90,9 +91,7 @@ class SimulatedNode:
         self.mind.tick(self.time.now)
         if goal := self.mind.next_power(self.time.now):
             self.mind.settle_power(goal, change_power(self.driver, goal), self.time.now)
-        for device in self.mind.devices:
-            while (step := self.mind.next_step(device, self.time.now)) is not None:
-                self.mind.settle(step, carry_out(self.driver, step), self.time.now)
+        work_through(self.mind, self.driver, self.time)
         self.mind.ledger.save()
 
     def pass_time(self, seconds: float) -> None:
@@ -123,7 +122,7 @@ class SimulatedNode:
 
     def partitions(self) -> set[tuple[str, int, str]]:
         """What stands on the node, as (profile, start, lease)."""
-        return {(fact.profile, fact.start, fact.lease) for fact in self.mind.partition_facts()}
+        return {(fact.profile, fact.start, fact.lease) for fact in self.mind.sight.partitions()}
 
     def standing(self, device: int = 0) -> list[PartitionFact]:
         return self.driver.observe(self.device(device))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -376,11 +377,64 @@ def test_health_that_did_not_change_is_no_news(node):
     assert (first, node.mind.changed) == (True, False)
 
 
-def test_lease_that_lost_its_place_to_another_does_not_take_it_along(node):
-    first, second = lease("first", node.mig("1g.10gb", 0)), lease("second", node.mig("1g.10gb", 0))
-    node.desire(first, second)
-
+def test_desired_state_that_overlaps_itself_is_refused_whole_and_told(node):
+    first, second = lease("first", node.mig("1g.10gb", 0)), lease("second", node.mig("2g.20gb", 0))
     node.desire(first)
 
-    assert node.phases() == {"first": "ready", "second": "gone"}
-    assert node.partitions() == {("1g.10gb", 0, "first")}
+    with pytest.raises(FenceError) as refused:
+        node.desire(first, second)
+
+    assert refused.value.code == "overlapping_slots"
+    assert node.phases() == {"first": "ready"}
+    assert [fact.code for fact in node.mind.health_facts()] == ["desired_refused"]
+
+
+def test_refused_frame_is_forgotten_with_the_next_sound_one(node):
+    with pytest.raises(FenceError):
+        node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("7g.80gb", 0)))
+
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+
+    assert node.mind.health_facts() == ()
+
+
+def test_lease_that_has_ended_here_is_not_made_again(node):
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.desire()
+    node.reports()
+    node.acknowledge()
+
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    again = node.reports()["a"]
+    node.start()
+    node.desire(lease("a", node.mig("1g.10gb", 0)), lease("b", node.mig("1g.10gb", 1), generation=3))
+
+    assert (again.phase, again.code) == ("failed", "lease_ended")
+    assert node.phases() == {"a": "failed", "b": "ready"}
+
+
+def test_ended_leases_are_remembered_over_a_compacted_journal(node):
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.desire()
+    node.reports()
+    node.acknowledge()
+    node.mind.ledger.save()
+
+    node.start()
+    node.start()
+
+    assert node.mind.ledger.has_ended(("a", 1))
+    assert not node.mind.ledger.has_ended(("a", 2))
+
+
+def test_two_teams_never_share_one_mps_device(make_node):
+    node = make_node("l40s-48gb")
+    mine = lease("a", node.share("mps", 400, 9000))
+    theirs = replace(lease("b", node.share("mps", 300, 8000)), team="speech")
+
+    node.desire(mine, theirs)
+    both = node.reports()["b"]
+    node.desire(replace(theirs, generation=2))
+
+    assert (both.phase, both.code) == ("failed", "other_team")
+    assert node.phases()["b"] == "ready"

@@ -1,0 +1,25 @@
+"""Steps one after the other on the thread of the caller: for drivers that answer at once, plans and proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nodeagent.drivers.base import Driver
+from nodeagent.reconcile import Reconciler
+from nodeagent.steps import carry_out
+
+
+def work_through(mind: Reconciler, driver: Driver, clock: Callable[[], int]) -> int:
+    """Do every step that can be done now, on all devices; returns how many.
+
+    A step of a whole lease on one device may open the way on another, so devices are asked again until none has
+    anything left.
+    """
+    steps, is_moving = 0, True
+    while is_moving:
+        is_moving = False
+        for device in mind.devices:
+            while (step := mind.next_step(device, clock())) is not None:
+                mind.settle(step, carry_out(driver, step, mind.units.runtime), clock())
+                steps, is_moving = steps + 1, True
+    return steps

@@ -1,0 +1,57 @@
+"""Whether a place can be made now: not while another lease, or something that is not ours, stands in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nodeagent.protocol.messages import PartitionFact
+from nodeagent.steps import Refusal
+from nodeagent.works import DRAINING, GONE, HELD, Place, Work
+
+
+def obstacle(
+    work: Work, place: Place, on: Sequence[tuple[Work, Place]], foreign: Iterable[PartitionFact]
+) -> Refusal | bool:
+    """Return a refusal when a place is taken for good, True when it will become free, else False.
+
+    ``on`` are all places of this device, ``foreign`` the partitions on it that no lease accounts for.
+    """
+    must_wait = False
+    for other_work, other in on:
+        if other is place or other.is_cleared:
+            continue
+        if other.overlaps(place):
+            if other_work.phase == DRAINING:
+                must_wait = True
+            elif other.is_made and other_work.phase != GONE:
+                return Refusal("conflict", f"lease {other_work.lease} holds that place")
+        elif _is_of_strangers(work, place, other_work, other):
+            if other_work.phase == DRAINING:
+                must_wait = True
+            else:
+                return Refusal(
+                    "other_team",
+                    f"team {other_work.team} shares this device through MPS, where a fault of one hits all; "
+                    "only leases of one team share a device in this mode",
+                )
+    for fact in foreign:
+        if _is_in_the_way(fact, place):
+            return Refusal(
+                "conflict", f"{fact.uuid} stands there and is not ours; remove it or cordon the device"
+            )
+    return must_wait
+
+
+def _is_of_strangers(work: Work, place: Place, other_work: Work, other: Place) -> bool:
+    """Say whether two shares would put two teams into the one fault domain of an MPS server."""
+    is_mps = place.slot.mode == other.slot.mode == "mps"
+    is_there = other.is_made and (other_work.phase in HELD or other_work.phase == DRAINING)
+    return is_mps and is_there and bool(work.team and other_work.team) and work.team != other_work.team
+
+
+def _is_in_the_way(fact: PartitionFact, place: Place) -> bool:
+    """Say whether a partition that is not ours keeps a place from being made."""
+    mode = place.slot.mode
+    if mode == "mig" and fact.profile and fact.size:
+        return fact.start < place.slot.start + place.slot.size and place.slot.start < fact.start + fact.size
+    return not (fact.profile == mode and not fact.size)

@@ -1,0 +1,58 @@
+"""What stands on the devices, and whose it is: partitions as last read, places of leases by device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nodeagent.protocol.messages import PartitionFact
+from nodeagent.steps import find
+from nodeagent.works import GONE, Place, Work
+
+
+class Sight:
+    """``facts`` are the partitions of each device as last read."""
+
+    def __init__(self, devices: Iterable[str]) -> None:
+        self._devices = tuple(devices)
+        self.facts: dict[str, tuple[PartitionFact, ...]] = {}
+        self._on: dict[str, list[tuple[Work, Place]]] = {}
+
+    def index(self, works: Iterable[Work]) -> None:
+        """Sort the places of all works by device."""
+        self._on = {device: [] for device in self._devices}
+        for work in works:
+            for place in work.places:
+                self._on.setdefault(place.slot.device, []).append((work, place))
+
+    def on(self, device: str) -> Sequence[tuple[Work, Place]]:
+        """Return the places on a device."""
+        return self._on.get(device, ())
+
+    def held(self, device: str, but: Place) -> frozenset[str]:
+        """Return the partitions of a device that other places hold."""
+        return frozenset(p.partition for _, p in self.on(device) if p is not but and p.is_made)
+
+    def foreign(self, device: str) -> list[PartitionFact]:
+        """Return the partitions of a device that no work of ours accounts for."""
+        return [fact for fact in self.facts.get(device, ()) if self.owner(fact) is None]
+
+    def owner(self, fact: PartitionFact) -> Work | None:
+        """Return the work that a partition belongs to, None when it is foreign."""
+        claims = [
+            (not (place.is_made and place.partition == fact.uuid), work)
+            for work, place in self.on(fact.device)
+            if work.phase != GONE and place.is_ours and find(work, place, (fact,)) is not None
+        ]
+        return min(claims, key=lambda claim: claim[0])[1] if claims else None
+
+    def partitions(self) -> tuple[PartitionFact, ...]:
+        """Return every partition on the node, with its lease when it is ours."""
+        found = []
+        for facts in self.facts.values():
+            for fact in facts:
+                work = self.owner(fact)
+                lease = "" if work is None else work.lease
+                found.append(
+                    PartitionFact(fact.uuid, fact.device, fact.profile, fact.start, fact.size, lease)
+                )
+        return tuple(found)

@@ -1,0 +1,168 @@
+"""The side of a lease that belongs to no device: the unit that lets its holder in, opened last and closed first.
+
+Pure like the reconciler that owns it. A unit is opened once all places of its lease stand; then each place binds
+its limits to it. At the end limits are loosened, the unit is closed, and only then are places cleared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from nodeagent.notices import VARIABLE
+from nodeagent.protocol.messages import DesiredSlot
+from nodeagent.runtimes.base import Grant, Runtime
+from nodeagent.steps import Outcome, Step
+from nodeagent.works import GONE, NS, PREPARING, READY, Key, Place, Work
+
+log = logging.getLogger(__name__)
+
+# The unit's own limit comes after the agent has had its grace, so that it only acts when the agent does not.
+LATER_S: Final = 10
+STRAY: Final = "stray"
+JOINED: Final = "VISIBLE_DEVICES"
+
+
+class Units:
+    """Which leases are open on this host, as far as a runtime keeps units at all (None: the driver plays holders)."""
+
+    def __init__(self, runtime: Runtime | None, works: Mapping[Key, Work]) -> None:
+        """Adopt what is open: re-derived, never believed from the journal."""
+        self.runtime = runtime
+        self.known: frozenset[Key] = frozenset() if runtime is None else frozenset(runtime.known())
+        for work in works.values():
+            self.adopt(work)
+
+    def adopt(self, work: Work) -> None:
+        """Take over the unit of a ready lease that is open already; limits live as long as the unit does."""
+        if work.phase == READY and (self.runtime is None or work.key in self.known):
+            work.is_open = True
+            for place in work.places:
+                place.is_confined = True
+
+    def is_let_in(self, work: Work) -> bool:
+        """Say whether a lease is open to its holder and bound by its limits."""
+        is_open = work.is_open and all(place.is_confined for place in work.places)
+        return work.is_standing and (is_open or self.runtime is None)
+
+    def is_closed(self, work: Work) -> bool:
+        """Say whether nothing runs in a draining lease's unit any more."""
+        return self.runtime is None or work.is_closed
+
+    def renew(self, work: Work) -> None:
+        """Open once more, for a unit's own time limit to follow the lease's new end."""
+        if self.runtime is not None and work.phase == READY:
+            work.is_open = False
+            work.hurry()
+
+    def opening(self, device: str, work: Work, place: Place, notice: Path, now: int) -> Step | None:
+        """Return the step that opens a standing lease, or binds this place's limits to it."""
+        if not work.is_open:
+            if place is not work.places[0] or work.retry_at > now:
+                return None
+            return Step("open", device, work, place, grant=grant_of(work, now, str(notice)))
+        if not place.is_confined and place.retry_at <= now:
+            return Step("confine", device, work, place)
+        return None
+
+    def closing(self, device: str, work: Work, place: Place, leader: str, now: int) -> Step | None:
+        """Return the step that loosens a place of a draining lease or closes its unit, on the leader's lane."""
+        kill = now >= work.kill_at
+        wanted = 2 if kill else 1
+        if place.is_made and place.loosened < wanted:
+            return Step("loosen", device, work, place, kill=kill)
+        is_tight = any(p.is_made and p.loosened < wanted for p in work.places)
+        if device != leader or is_tight or work.retry_at > now:
+            return None
+        return Step("close", device, work, place, kill=kill)
+
+    def settle(self, step: Step, outcome: Outcome, now: int) -> None:
+        """Take the result of a step of this side into account; failing the lease is the reconciler's business."""
+        work, place = step.work, step.place
+        if step.kind == "loosen":
+            self._loosened(step, outcome)
+        elif outcome.refusal is not None:
+            patience = place if step.kind == "confine" else work
+            patience.postpone(now, work.kill_at if step.kind == "close" else None)
+        elif step.kind == "open" and outcome.entrance is not None:
+            work.is_open, work.entrance = True, dict(outcome.entrance.words)
+            work.cgroup = outcome.entrance.cgroup
+            work.hurry()
+            self.known |= {work.key}
+            for each in work.places:
+                each.is_confined = False
+        elif step.kind == "confine":
+            place.is_confined = True
+            place.hurry()
+        elif step.kind == "close":
+            work.is_closed = True
+            self.known -= {work.key}
+
+    def _loosened(self, step: Step, outcome: Outcome) -> None:
+        """A limit that cannot be loosened keeps nothing: what counts is that nothing runs any more."""
+        if outcome.refusal is not None:
+            log.warning(
+                "limits of lease %s could not be loosened: %s", step.work.lease, outcome.refusal.detail
+            )
+        step.place.loosened = 2 if step.kill else 1
+        if step.kill:
+            step.work.hurry()
+
+    def observed(self, known: Collection[Key], works: Mapping[Key, Work]) -> None:
+        """Take a look at what is open now into account: a ready lease whose unit is gone is opened again."""
+        for work in works.values():
+            if work.phase == READY and work.is_open and work.key not in known and work.key in self.known:
+                log.warning("the unit of lease %s is gone; it is opened again", work.lease)
+                work.is_open = False
+                work.hurry()
+        self.known = frozenset(known)
+
+    def strays(self, works: Mapping[Key, Work], wanted: Collection[Key] | None) -> Iterable[Key]:
+        """Return the leases that are open here though no desired state and no work knows them any more."""
+        if wanted is None:
+            return ()
+        return [
+            key for key in self.known if key not in wanted and (key not in works or works[key].phase == GONE)
+        ]
+
+
+def stray_work(key: Key, device: str, now: int) -> Work:
+    """Return the work that closes a unit nobody remembers; it holds no place, and uses a device's lane."""
+    lane = Place(DesiredSlot(device, "exclusive", 0, 0, 0, 0), 0, is_cleared=True, is_ours=False)
+    work = Work(lease=key[0], generation=key[1], places=[lane], deadline=now, taken_at=now)
+    work.drain(STRAY, now)
+    return work
+
+
+def grant_of(work: Work, now: int, notice: str) -> Grant:
+    """Return what a standing lease may use, all its places together.
+
+    Its time is counted from now: what making it took is added to the end of a lease that is not ready yet.
+    """
+    env: dict[str, str] = {}
+    nodes: dict[str, None] = {}
+    folders: dict[str, None] = {}
+    for place in work.places:
+        if place.access is None:
+            continue
+        for name, value in place.access.env.items():
+            env[name] = f"{env[name]},{value}" if name in env and name.endswith(JOINED) else value
+        nodes |= dict.fromkeys(place.access.nodes)
+        folders |= dict.fromkeys(place.folders)
+    made_in = now - work.taken_at if work.phase == PREPARING else 0
+    left_s = max(0, -(-(work.deadline + made_in - now) // NS))
+    return Grant(
+        lease=work.lease,
+        generation=work.generation,
+        user=work.user,
+        team=work.team,
+        env={**env, "BERTH_LEASE": work.lease, VARIABLE: notice},
+        nodes=tuple(nodes),
+        ends_in_s=left_s + work.grace_s + LATER_S,
+        grace_s=work.grace_s,
+        folders=tuple(folders),
+        cpu_milli=work.cpu_milli,
+        memory_mib=work.host_memory_mib,
+    )
