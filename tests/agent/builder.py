@@ -11,6 +11,7 @@ from nodeagent.power import change_power, read_power
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
 from nodeagent.reconcile import Reconciler
+from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
 from nodeagent.steps import read_partitions
 from nodeagent.works import NS
 
@@ -46,6 +47,7 @@ class SimulatedNode:
         self.revision = 0
         self.seq = 0
         self.faults = Faults()
+        self.runtime: Runtime | None = None
         self.start()
 
     def start(self) -> SimulatedNode:
@@ -54,7 +56,7 @@ class SimulatedNode:
             self.facts, self.state, self.boot, faults=self.faults, clock=self.time, sleep=self.time.advance
         )
         journal = Journal(self.state / "journal.jsonl")
-        self.mind = Reconciler(self.name, self.driver, journal, self.time.now)
+        self.mind = Reconciler(self.name, self.driver, journal, self.time.now, self.runtime)
         return self
 
     def reboot(self) -> SimulatedNode:
@@ -106,6 +108,8 @@ class SimulatedNode:
     def look(self) -> None:
         for device in self.mind.devices:
             self.mind.observed(device, read_partitions(self.driver, device), self.time.now)
+        if self.runtime is not None:
+            self.mind.observed_units(self.runtime.known(), self.time.now)
         self.mind.observed_power(read_power(self.driver))
 
     def reports(self) -> dict[str, LeaseReport]:
@@ -126,6 +130,43 @@ class SimulatedNode:
 
     def standing(self, device: int = 0) -> list[PartitionFact]:
         return self.driver.observe(self.device(device))
+
+
+class RecordingRuntime:
+    """Units in memory, one process each; ``calls`` is what was asked of it, in order."""
+
+    name = "recording"
+    is_isolating = True
+
+    def __init__(self) -> None:
+        self.open_leases: dict[Key, Grant] = {}
+        self.calls: list[tuple[str, Key]] = []
+        self.stubborn: set[str] = set()
+        self.refusal: RuntimeRefusedError | None = None
+
+    def open(self, grant: Grant) -> Entrance:
+        self.calls.append(("open", grant.key))
+        if self.refusal is not None:
+            raise self.refusal
+        self.open_leases[grant.key] = grant
+        return Entrance({"unit": f"unit-{grant.lease}"}, f"/units/{grant.lease}")
+
+    def close(self, key: Key, *, kill: bool) -> None:
+        self.calls.append(("kill" if kill else "close", key))
+        if kill or key[0] not in self.stubborn:
+            self.open_leases.pop(key, None)
+
+    def pids(self, key: Key) -> list[int]:
+        return [4711] if key in self.open_leases else []
+
+    def known(self) -> list[Key]:
+        return list(self.open_leases)
+
+    def lease_of(self, pid: int) -> Key | None:
+        return None
+
+    def why_not(self) -> str:
+        return ""
 
 
 def lease(
