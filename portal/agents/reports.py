@@ -12,11 +12,13 @@ from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
 from portal.common.rows import Rows, execute, fetch
+from portal.fleet.health import see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
-from portal.fleet.services import see_health, see_partitions
+from portal.fleet.services import see_partitions
 from portal.leases import lifecycle
 from portal.leases.models import Lease
+from portal.leases.sickness import tell_of_health
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
 from portal.quotas import services as quotas
 
@@ -45,7 +47,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
     see_partitions(node, report.partitions, now=now)
-    see_health(node, report.health, now=now)
+    tell_of_health(see_health(node, report.health, now=now), now=now)
     see_power(node, report.power, report.power_note, now=now)
     execute(
         "UPDATE fleet_node SET observed_revision = least(%s, desired_revision), last_seq = %s, boot_id = %s,"
@@ -80,13 +82,14 @@ def _lock(node: Node, said: dict[str, LeaseReport], *, is_current: bool) -> list
 def _ready(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
     at = now
     fresh = [ls for ls in leases if ls.state == LeaseState.PREPARING]
-    _store_access(fresh, said)
+    # A node that was away may have made its slices and units anew.
+    _store_access([*fresh, *(ls for ls in leases if ls.state == LeaseState.INTERRUPTED)], said)
     lifecycle.activate_leases(fresh, at=at)
     lifecycle.resume_leases(leases, at=at)
 
 
 def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None:
-    """Keep how each placement is reached: partition uuid and environment, as the agent made them."""
+    """Keep how each placement is reached: partition uuid, environment and entrance, as the agent made them."""
     if not leases:
         return
     by_lease: dict[int | None, list[tuple[int, str, int]]] = {}
@@ -107,7 +110,8 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
             waiting.remove(match)
             ids.append(match[0])
             uuids.append(entry.partition[:80])
-            access.append(json.dumps({"env": entry.env, "nodes": list(entry.nodes)}))
+            told = {"env": entry.env, "nodes": list(entry.nodes), "entrance": said[lease.uid].entrance}
+            access.append(json.dumps(told))
     execute(
         "UPDATE leases_placement p SET partition_uuid = s.uuid, access = s.access::jsonb"
         " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s(id, uuid, access) WHERE p.id = s.id",

@@ -22,6 +22,7 @@ from portal.api.shapes import Row
 from portal.api.wire import instant
 from portal.common.errors import NotFound
 from portal.fleet import services
+from portal.fleet.health import clear_health
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
 from portal.web.cluster_map import as_json, fleet_view
@@ -160,7 +161,7 @@ class ClearHealth(Endpoint):
         device = Device.objects.filter(uuid=uuid).first()
         if device is None:
             raise NotFound
-        services.clear_health(device=device, actor=self.person, now=timezone.now())
+        clear_health(device=device, actor=self.person, now=timezone.now())
         return Response(device_row(_with_health(Device.objects.filter(pk=device.pk)).get(), is_operator=True))
 
 

@@ -130,7 +130,7 @@ def notification_row(row: Notification) -> Row:
     return {
         "id": row.pk,
         "kind": row.kind,
-        "target": row.target,
+        "target": row.target.partition("#")[0],
         "facts": row.facts,
         "created_at": instant(row.created_at),
         "read_at": instant(row.read_at),

@@ -9,13 +9,14 @@ from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
 from nodeagent.protocol.boards import UnknownBoardError, board
-from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
+from nodeagent.protocol.messages import DeviceFact, PartitionFact
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
 from portal.common.rows import execute, fetch
-from portal.fleet.models import Device, DeviceModel, Health, HealthEvent, Node, Profile
+from portal.fleet.health import settle
+from portal.fleet.models import Device, DeviceModel, Health, Node, Profile
 
 
 def slot_share(
@@ -115,13 +116,16 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
             device.index, device.last_seen_at = fact.index, now
             device.link_domain, device.pcie_switch = fact.link_domain[:40], fact.pcie_switch[:40]
             device.numa_node = fact.numa_node
-            if device.health == Health.MISSING:
+            is_back = device.health == Health.MISSING
+            if is_back:
                 device.health, device.health_reason = Health.OK, ""
             device.save(
                 update_fields=[
                     "index", "last_seen_at", "link_domain", "pcie_switch", "numa_node", "health", "health_reason",
                 ]
             )  # fmt: skip
+            if is_back:
+                settle({device.pk})  # what was critical before it went away still is
     seen = [fact.uuid for fact in facts]
     node.devices.exclude(uuid__in=seen).exclude(health=Health.MISSING).update(
         health=Health.MISSING, health_reason="not reported by the node any more"
@@ -166,26 +170,6 @@ def _columns(fact: PartitionFact) -> tuple[str, str, str, int, int, str]:
     return fact.device, fact.uuid, fact.profile, fact.start, fact.size, fact.lease
 
 
-def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> None:
-    """Open a health event per device and code; a critical one quarantines the device, not the node."""
-    devices = {d.uuid: d for d in node.devices.all()} if facts else {}
-    for fact in facts:
-        device = devices.get(fact.device)
-        if device is None:
-            continue
-        HealthEvent.objects.get_or_create(
-            node=node,
-            device=device,
-            code=fact.code[:40],
-            cleared_at=None,
-            defaults={"severity": fact.severity[:12], "detail": fact.detail[:300], "at": now},
-        )
-        if fact.severity == "critical" and device.health in (Health.OK, Health.DEGRADED):
-            Device.objects.filter(pk=device.pk).update(
-                health=Health.QUARANTINED, health_reason=fact.detail[:200]
-            )
-
-
 def raise_revision(node_ids: Sequence[int]) -> None:
     """Say that the desired state of these nodes changed: last step of the transaction, rows in id order."""
     ids = sorted(set(node_ids))
@@ -215,11 +199,3 @@ def uncordon(*, node: Node, actor: User, now: datetime) -> None:
     """Let the node take new work again. Safe to repeat."""
     Node.objects.filter(pk=node.pk).update(is_cordoned=False, cordon_reason="")
     record(actor, "node.uncordoned", node.name, at=now)
-
-
-@transaction.atomic
-def clear_health(*, device: Device, actor: User, now: datetime) -> None:
-    """Close the device's open health events and let it take work again."""
-    device.health_events.filter(cleared_at=None).update(cleared_at=now)
-    Device.objects.filter(pk=device.pk).update(health=Health.OK, health_reason="")
-    record(actor, "device.cleared", device.uuid, at=now)

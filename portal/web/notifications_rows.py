@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from portal.fleet.health import BY_HAND
+from portal.fleet.health_words import action_text, code_name, code_text
 from portal.leases.ahead import clock
 from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
@@ -34,7 +36,7 @@ class NotificationRow:
 def notification_rows(rows: Iterable[Notification]) -> list[NotificationRow]:
     """Return notifications ready to show, in the order given; two queries name what they are about."""
     news = list(rows)
-    names = _names({row.target for row in news})
+    names = _names({_object(row.target) for row in news})
     return [_row(row, names) for row in news]
 
 
@@ -52,19 +54,33 @@ def _names(targets: set[str]) -> dict[str, str]:
 
 def _row(row: Notification, names: dict[str, str]) -> NotificationRow:
     icon, tone, write = _KINDS.get(row.kind, ("info-circle", "info", _unknown))
+    facts = row.facts if isinstance(row.facts, dict) else {}
     return NotificationRow(
-        text=write(row.facts if isinstance(row.facts, dict) else {}),
-        about=names.get(row.target, ""),
+        text=write(facts),
+        about=names.get(_object(row.target), ""),
         icon=icon,
         tone=tone,
-        url=target_url(row.target),
+        url=_node_url(facts) if row.kind == "fleet.health" else target_url(row.target),
         at=row.created_at,
         is_new=row.read_at is None,
     )
 
 
+def _object(target: str) -> str:
+    """Return the name of what a notification is about; what follows a # only tells news of it apart."""
+    return target.partition("#")[0]
+
+
+def _node_url(facts: Facts) -> str:
+    try:
+        return reverse("web:node", args=[facts.get("node", "")])
+    except NoReverseMatch:
+        return ""
+
+
 def target_url(target: str) -> str:
     """Return the page of what a notification is about; "" when it has none."""
+    target = _object(target)
     if target.startswith("req-"):
         return reverse("web:request", args=[target])
     if target.startswith("lse-"):
@@ -198,6 +214,48 @@ def _cut_short(f: Facts) -> str:
     }
 
 
+def _sick_device(f: Facts) -> str:
+    """Return what happened to a GPU under a lease, what it means for the lease and what its holder can do."""
+    where = {"index": f.get("index"), "node": f.get("node", "?")}
+    if f.get("code") == BY_HAND:
+        said = _("An operator took GPU %(index)s of %(node)s out of work, where a lease of yours is.") % where
+    else:
+        said = _("GPU %(index)s of %(node)s, where a lease of yours is: %(what)s.") % {
+            **where,
+            "what": code_text(str(f.get("code"))) or _("it reported an error"),
+        }
+    return f"{said} {_holders_advice(f)}"
+
+
+def _holders_advice(f: Facts) -> str:
+    action = f.get("action")
+    if action == "restart_workload":
+        return _("If your program stopped or its results look wrong, start it again; your lease goes on.")
+    if action in ("reset_gpu", "reboot_node", "replace"):
+        return _(
+            "It has to be repaired. Save your work now: your lease may be lost with it. Nothing more is billed then, "
+            "and the request goes back into the queue with the time that is left."
+        )
+    return _(
+        "Nothing new is placed there; your lease goes on. Save your work: should the lease be lost, the request "
+        "goes back into the queue with the time that is left."
+    )
+
+
+def _sick_fleet(f: Facts) -> str:
+    code = str(f.get("code"))
+    what = code_text(code) or str(f.get("detail") or code)
+    if f.get("index") is None:
+        said = _("Node %(node)s: %(what)s (%(code)s).") % {
+            "node": f.get("node", "?"), "what": what, "code": code_name(code)
+        }  # fmt: skip
+    else:
+        said = _("Device %(index)s of %(node)s is in quarantine: %(what)s (%(code)s).") % {
+            "index": f.get("index"), "node": f.get("node", "?"), "what": what, "code": code_name(code)
+        }  # fmt: skip
+    return f"{said} {action_text(str(f.get('action')))}".strip()
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -208,6 +266,8 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "lease.spared": ("circle-check", "good", _spared),
     "lease.preempted": ("refresh", "warn", _preempted),
     "lease.failed": ("circle-x", "bad", _failed),
+    "lease.health": ("alert-triangle", "warn", _sick_device),
+    "fleet.health": ("alert-triangle", "bad", _sick_fleet),
     "lease.interrupted": ("plug-connected", "warn", _interrupted),
     "lease.cut_short": ("clock", "warn", _cut_short),
     "lease.cut_by_maintenance": ("tools", "warn", _cut_by_maintenance),

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.errors import Forbidden, Invalid, NotFound
 from portal.fleet import services as fleet
+from portal.fleet.health import clear_health
 from portal.fleet.models import Device, Node
 from portal.web.access import done, person, refused, rights_of
 from portal.web.operator_forms import CordonForm, EnrolForm
@@ -100,7 +101,7 @@ def clear(request: HttpRequest, uuid: str) -> HttpResponse:
     device = Device.objects.select_related("node").filter(uuid=uuid).first()
     if device is None:
         raise NotFound
-    fleet.clear_health(device=device, actor=person(request), now=timezone.now())
+    clear_health(device=device, actor=person(request), now=timezone.now())
     said = _("Device %(index)d of %(node)s takes work again.") % {
         "index": device.index,
         "node": device.node.name,

@@ -1,0 +1,223 @@
+"""What nodes and devices say about their health, and what becomes of it: one device leaves work, never its node.
+
+Events of less than critical severity come and go with the agent's word. A critical one stays until an operator
+clears it, also when the agent reports it no more: that a fault is quiet does not mean that it was repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from nodeagent.protocol.messages import HealthFact
+from portal.accounts.models import User
+from portal.audit.services import record
+from portal.common.errors import Conflict, Invalid
+from portal.common.rows import execute, fetch
+from portal.fleet.models import Device, Health, HealthEvent, Node
+
+CRITICAL: Final = "critical"
+BY_AGENT: Final = "agent"
+BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleared like any other
+# A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
+SAME_WITHIN: Final = timedelta(minutes=10)
+_DEGRADING: Final = "drain"
+
+_OPEN = (
+    "SELECT e.id, e.device_id, e.code, e.severity, e.action, e.detail, e.unreported_at IS NOT NULL, d.health"
+    " FROM fleet_healthevent e LEFT JOIN fleet_device d ON d.id = e.device_id"
+    " WHERE e.node_id = %s AND e.cleared_at IS NULL ORDER BY e.id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An open event as a report meets it; ``health`` is that of its device, None for a whole node."""
+
+    pk: int
+    device_id: int | None
+    code: str
+    severity: str
+    action: str
+    detail: str
+    is_unreported: bool
+    health: str | None
+
+
+_Key = tuple[int | None, str]
+
+
+def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> list[HealthEvent]:
+    """Store what a node says of its health; returns the events that are new or have become critical.
+
+    A fact about a device of another node is left out. Call in the transaction of its report. Safe to repeat.
+    """
+    known = {(row.device_id, row.code): row for row in (_Open(*found) for found in fetch(_OPEN, [node.pk]))}
+    if not facts and not known:
+        return []
+    said = _by_key(node, facts)
+    for key, fact in said.items():
+        if key in known:
+            _keep(known[key], fact)
+    news = [key for key, fact in said.items() if key not in known or _is_worse(fact, known[key])]
+    events = [_opened(node, key, said[key], now) for key in news]
+    _fall_silent([row for key, row in known.items() if key not in said and row.code != BY_HAND], now)
+    settle({pk for pk, _code in (*known, *said) if pk is not None})
+    return [event for event in events if event is not None]
+
+
+def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
+    """Return the facts by device and code, the worst of each, as far as the node may speak of the device."""
+    devices = dict(fetch("SELECT uuid, id FROM fleet_device WHERE node_id = %s", [node.pk])) if facts else {}
+    found: dict[_Key, HealthFact] = {}
+    for fact in sorted(facts, key=lambda fact: fact.severity == CRITICAL):
+        if not fact.device or fact.device in devices:
+            found[devices.get(fact.device), fact.code[:40]] = fact
+    return found
+
+
+def _is_worse(fact: HealthFact, row: _Open) -> bool:
+    return fact.severity == CRITICAL != row.severity
+
+
+def _keep(row: _Open, fact: HealthFact) -> None:
+    """Bring an open event up to date; what was critical stays so."""
+    severity = CRITICAL if row.severity == CRITICAL else fact.severity[:12]
+    as_said = (severity, fact.action[:20], fact.detail[:300], False)
+    if as_said != (row.severity, row.action, row.detail, row.is_unreported):
+        execute(
+            "UPDATE fleet_healthevent SET severity = %s, action = %s, detail = %s, unreported_at = NULL"
+            " WHERE id = %s",
+            [*as_said[:3], row.pk],
+        )
+
+
+def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEvent | None:
+    """Return the event to tell about; None for one that was closed a moment ago and is open again."""
+    device_id, code = key
+    same = HealthEvent.objects.filter(node=node, device_id=device_id, code=code)
+    fields = {
+        "severity": fact.severity[:12],
+        "action": fact.action[:20],
+        "detail": fact.detail[:300],
+        "at": now,
+    }
+    before = (
+        same.filter(cleared_by=BY_AGENT, cleared_at__gte=now - SAME_WITHIN).order_by("-cleared_at").first()
+    )
+    if before is not None and not same.filter(cleared_at=None).exists():
+        was = before.severity
+        same.filter(pk=before.pk).update(
+            cleared_at=None, cleared_by="", unreported_at=None, **{**fields, "at": before.at}
+        )
+        before.refresh_from_db()
+        return before if fact.severity == CRITICAL != was else None
+    event, _created = HealthEvent.objects.get_or_create(
+        node=node, device_id=device_id, code=code, cleared_at=None, defaults=fields
+    )
+    return event
+
+
+def _fall_silent(rows: Sequence[_Open], now: datetime) -> None:
+    """Close what the agent reports no more; of critical events only remember since when."""
+    over = [row.pk for row in rows if row.severity != CRITICAL]
+    if over:
+        execute(
+            "UPDATE fleet_healthevent SET cleared_at = %s, cleared_by = %s WHERE id = ANY(%s)",
+            [now, BY_AGENT, over],
+        )
+    quiet = [row.pk for row in rows if row.severity == CRITICAL and not row.is_unreported]
+    if quiet:
+        execute("UPDATE fleet_healthevent SET unreported_at = %s WHERE id = ANY(%s)", [now, quiet])
+
+
+def settle(device_ids: Collection[int]) -> None:
+    """Give devices the health that their open events ask for. A missing device stays so.
+
+    Only ``clear_health`` ends a quarantine; one that lost its mark (the device was away) gets it back.
+    """
+    if not device_ids:
+        return
+    rows = fetch(
+        "SELECT d.id, d.health, d.health_reason, e.severity, e.action, e.detail FROM fleet_device d"
+        " LEFT JOIN fleet_healthevent e ON e.device_id = d.id AND e.cleared_at IS NULL"
+        " WHERE d.id = ANY(%s) ORDER BY d.id, e.id",
+        [sorted(device_ids)],
+    )
+    by_device: dict[int, list[tuple[str, str, str]]] = {}
+    present: dict[int, tuple[str, str]] = {}
+    for pk, health, reason, *event in rows:
+        present[pk] = health, reason
+        by_device.setdefault(pk, []).extend([(event[0], event[1], event[2])] if event[0] is not None else [])
+    for pk, (health, reason) in present.items():
+        wanted = _wanted(health, reason, by_device[pk])
+        if wanted != (health, reason):
+            execute(
+                "UPDATE fleet_device SET health = %s, health_reason = %s WHERE id = %s AND health = %s",
+                [*wanted, pk, health],
+            )
+
+
+def _wanted(health: str, reason: str, events: Iterable[tuple[str, str, str]]) -> tuple[str, str]:
+    """Return the health that open events (severity, action, detail) ask for, with its reason."""
+    found = list(events)
+    critical = [detail for severity, _action, detail in found if severity == CRITICAL]
+    draining = [detail for _severity, action, detail in found if action == _DEGRADING]
+    if health == Health.MISSING or (health == Health.QUARANTINED and (reason or not critical)):
+        return health, reason
+    if critical:
+        return str(Health.QUARANTINED), critical[-1][:200]
+    if draining:
+        return str(Health.DEGRADED), draining[-1][:200]
+    return str(Health.OK), ""
+
+
+@transaction.atomic
+def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> HealthEvent:
+    """Take one device out of work by hand until it is cleared; running leases go on. Safe to repeat.
+
+    Raises Invalid without a reason, Conflict where the device is not listed by its node.
+    """
+    if not reason.strip():
+        raise Invalid(fields={"reason": _("Say why, so that the people who are affected can be told.")})
+    locked = Device.objects.select_for_update().get(pk=device.pk)
+    if locked.health == Health.MISSING:
+        raise Conflict(_("The node does not list this device any more: nothing is placed on it anyway."))
+    event, created = HealthEvent.objects.get_or_create(
+        node_id=locked.node_id,
+        device=locked,
+        code=BY_HAND,
+        cleared_at=None,
+        defaults={"severity": CRITICAL, "action": _DEGRADING, "detail": reason.strip()[:300], "at": now},
+    )
+    if not created:
+        event.detail = reason.strip()[:300]
+        event.save(update_fields=["detail"])
+    Device.objects.filter(pk=locked.pk).update(health=Health.QUARANTINED, health_reason=reason.strip()[:200])
+    record(actor, "device.quarantined", locked.uuid, at=now, reason=reason.strip()[:300])
+    return event
+
+
+@transaction.atomic
+def clear_health(*, device: Device, actor: User, now: datetime) -> None:
+    """Close the device's open health events and let it take work again. Safe to repeat.
+
+    What the agent still reports comes back with its next report; a missing device stays missing.
+    """
+    device.health_events.filter(cleared_at=None).update(cleared_at=now, cleared_by=actor.username)
+    Device.objects.filter(pk=device.pk).exclude(health=Health.MISSING).update(
+        health=Health.OK, health_reason=""
+    )
+    record(actor, "device.cleared", device.uuid, at=now)
+
+
+@transaction.atomic
+def clear_node_health(*, node: Node, actor: User, now: datetime) -> None:
+    """Close the open events that concern the node as a whole. Safe to repeat."""
+    node.health_events.filter(cleared_at=None, device=None).update(cleared_at=now, cleared_by=actor.username)
+    record(actor, "node.health_cleared", node.name, at=now)

@@ -1,0 +1,97 @@
+"""Health in words of the reader's language: what a code means, and what somebody has to do.
+
+The numbers are XIDs of NVIDIA's driver; their meanings follow NVIDIA's catalogue of XID errors
+(https://docs.nvidia.com/deploy/xid-errors/). What an agent says beside them is shown as it is.
+"""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+
+from portal.fleet.health import BY_HAND
+
+_XIDS = {
+    8: _("a program on it stopped answering"),
+    13: _("a program on it did something that the GPU refuses"),
+    31: _("a program on it read or wrote memory that is not its own"),
+    32: _("it got commands that it cannot read"),
+    38: _("its firmware reported an error"),
+    43: _("a program on it was stopped after a fault of its own"),
+    45: _("a program on it was ended after an earlier error"),
+    46: _("it stopped processing"),
+    48: _("its memory has an error that cannot be corrected"),
+    61: _("its controller stopped"),
+    62: _("its controller stopped"),
+    63: _("a faulty part of its memory is being taken out of use"),
+    64: _("a faulty part of its memory could not be taken out of use"),
+    68: _("its video decoder failed"),
+    69: _("a program on it did something that the GPU refuses"),
+    74: _("a fast link to another GPU failed"),
+    79: _("it has fallen off the bus"),
+    92: _("its memory corrects unusually many errors"),
+    94: _("a memory error stopped one program; the others are not concerned"),
+    95: _("a memory error may have reached every program on it"),
+    109: _("it could not switch between programs in time"),
+    110: _("a check of its security failed"),
+    119: _("its system processor does not answer"),
+    120: _("its system processor failed"),
+    121: _("its link to the CPU corrects errors"),
+    136: _("a fast link could not be set up"),
+    137: _("a program reached over a fast link for memory that is not its own"),
+    140: _("its memory has an error that cannot be corrected"),
+    143: _("it could not be started"),
+    154: _("its driver asks for an action to recover it"),
+    156: _("a faulty part of its memory is being taken out of use"),
+    157: _("a faulty part of its memory could not be taken out of use"),
+    158: _("its memory has an error that cannot be corrected"),
+}
+_LINK_XIDS = range(144, 151)
+_WORDS = {
+    BY_HAND: _("an operator took it out of work"),
+    "lost": _("it has fallen off the bus"),
+    "row-remap-failure": _("a faulty part of its memory could not be taken out of use"),
+    "row_remap_failure": _("a faulty part of its memory could not be taken out of use"),
+    "row_remap_pending": _("a faulty part of its memory is being taken out of use"),
+    "ecc_uncorrected": _("its memory has an error that cannot be corrected"),
+    "thermal": _("it is too hot"),
+    "orphan_process": _("a process that belongs to no lease is on it"),
+    "outside_mps": _("a process on it works around its share"),
+    "events_unwatched": _("errors of its GPUs are not watched now"),
+}
+_ACTIONS = {
+    "watch": _("Watch it: nothing has to be done yet."),
+    "restart_workload": _("Let its holder start the program again; the GPU itself is sound."),
+    "drain": _("Let its leases end, place nothing new on it, and have a look at it."),
+    "reset_gpu": _("Reset the GPU once its leases are gone; Berth never does so by itself."),
+    "reboot_node": _("Restart the node once its leases are gone."),
+    "replace": _("Have the board replaced."),
+}
+
+
+def code_text(code: str) -> str:
+    """Return what a health code means, as the end of a sentence about a device; "" for one we do not know."""
+    number = xid_of(code)
+    if number is not None:
+        if number in _LINK_XIDS:
+            return str(_("a fast link to another GPU failed"))
+        return str(_XIDS.get(number, ""))
+    return str(_WORDS.get(code, ""))
+
+
+def code_name(code: str) -> str:
+    """Return how a code is called in a heading: ``XID 79``, or the word itself."""
+    number = xid_of(code)
+    if number is not None:
+        return f"XID {number}"
+    return str(_("Quarantine by an operator")) if code == BY_HAND else code
+
+
+def action_text(action: str) -> str:
+    """Return what an operator has to do, "" where nothing is known."""
+    return str(_ACTIONS.get(action, ""))
+
+
+def xid_of(code: str) -> int | None:
+    """Return the XID that a code names (``79``, ``xid-79``, ``XID 79``), None for other codes."""
+    text = code.lower().removeprefix("xid").lstrip("-_: ")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else None

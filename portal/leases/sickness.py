@@ -1,0 +1,68 @@
+"""Who is told when a device is not well: the holders of its live leases, and operators where it leaves work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from portal.accounts.models import User
+from portal.fleet.health import CRITICAL
+from portal.fleet.models import HealthEvent
+from portal.leases.models import Lease
+from portal.leases.states import LeaseState
+from portal.notifications.services import notify
+from portal.teams.models import Membership, Role
+
+CONCERNED = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+# What asks nobody to do anything is no news for holders.
+QUIET_ACTIONS = ("", "watch")
+
+
+def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
+    """Tell holders once per event and lease, operators once per critical event. Call in a transaction.
+
+    Events are those that ``see_health`` or ``quarantine`` returned. Safe to repeat.
+    """
+    for event in events:
+        if event.severity != CRITICAL and event.action in QUIET_ACTIONS:
+            continue
+        facts = _facts(event)
+        for lease in _concerned(event):
+            notify(
+                [lease.user], "lease.health", target=target_of(lease, event), at=now, is_news=True, **facts
+            )
+        if event.severity == CRITICAL:
+            notify(_operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **facts)
+
+
+def target_of(lease: Lease, event: HealthEvent) -> str:
+    """Return what a holder's news is about: the lease, and which event of its devices."""
+    return f"{lease.uid}#{event.pk}"
+
+
+def _facts(event: HealthEvent) -> dict[str, Any]:
+    return {
+        "node": event.node.name,
+        "index": event.device.index if event.device else None,
+        "code": event.code,
+        "action": event.action,
+        "severity": event.severity,
+        "detail": event.detail,
+    }
+
+
+def _concerned(event: HealthEvent) -> list[Lease]:
+    """Return the live leases with a place on the event's device; none for a node as a whole."""
+    if event.device_id is None:
+        return []
+    found = Lease.objects.filter(
+        placements__device_id=event.device_id, placements__is_live=True, state__in=CONCERNED
+    )
+    return list(found.select_related("user").distinct().order_by("id"))
+
+
+def _operators() -> list[User]:
+    """Return the people who run the fleet: operators of the organisation itself."""
+    rows = Membership.objects.filter(role=Role.OPERATOR, team__parent=None).select_related("user")
+    return list({row.user_id: row.user for row in rows}.values())
