@@ -1,0 +1,307 @@
+"""What cards say by themselves (XID and ECC events), heard in a thread of its own.
+
+One event set for all cards, registered on the cards, never on MIG devices: NVML takes no events there and names
+the instance in the event. The thread sleeps inside NVML and wakes a few times a minute to see whether it must stop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nodeagent.drivers.errors import GPU_IS_LOST, TIMEOUT
+
+log = logging.getLogger(__name__)
+
+XID: Final = "xid"
+ECC_CORRECTED: Final = "ecc_corrected"
+ECC_UNCORRECTED: Final = "ecc_uncorrected"
+LOST: Final = "lost"
+
+WAIT_MS: Final = 1_000
+FIRST_REST_S: Final = 1.0
+MOST_REST_S: Final = 60.0
+MOST_KINDS: Final = 512
+LOOK_AGAIN_NS: Final = 60_000_000_000
+WHOLE: Final = 0xFFFFFFFF
+PAUSE_S: Final = 2 * WAIT_MS / 1000 + 3
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a card said: ``xid`` for kind "xid", else None; ``gi_id`` None concerns the whole card.
+
+    The same thing said again before anybody asked is one event with a ``count`` and the time of the newest.
+    """
+
+    device: str
+    xid: int | None
+    gi_id: int | None
+    ci_id: int | None
+    at_ns: int
+    kind: str = XID
+    count: int = 1
+
+
+class Watch:
+    """Listens until ``close``; ``pause`` lets go of all cards, so that this agent is not the one that uses them."""
+
+    def __init__(
+        self,
+        library: Any,
+        handles: Mapping[str, Any],
+        *,
+        clock_ns: Callable[[], int],
+        wait_ms: int = WAIT_MS,
+        most_kinds: int = MOST_KINDS,
+    ) -> None:
+        """Take the cards by uuid (read again at every ``resume``) and a wall clock in ns. ``start`` begins."""
+        self._nvml = library
+        self._handles = handles
+        self._clock_ns = clock_ns
+        self._wait_ms = wait_ms
+        self._most_kinds = most_kinds
+        self._lock = threading.Lock()
+        self._queue: dict[tuple[str, str, int | None, int | None], Event] = {}
+        self._dropped = 0
+        self._set: Any = None
+        self._names: dict[Any, str] = {}
+        self._lost: set[str] = set()
+        self._silent: dict[str, str] = {}
+        self._is_stale = False
+        self._registered_ns = 0
+        self._rest_s = 0.0
+        self._trouble = ""
+        self._wanted = threading.Event()
+        self._parked = threading.Event()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to listen; safe to repeat."""
+        if self._thread is None:
+            self._wanted.set()
+            self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
+            self._thread.start()
+
+    def pause(self) -> bool:
+        """Let go of all cards; says whether that is done, False when the thread hangs inside the driver."""
+        # Cleared first: what the thread said before this call does not count.
+        self._parked.clear()
+        self._wanted.clear()
+        self._wake.set()
+        if self._thread is None or not self._thread.is_alive():
+            return True
+        return self._parked.wait(PAUSE_S)
+
+    def resume(self) -> None:
+        """Listen again, to the cards as they are listed now."""
+        self._is_stale = True
+        self._wanted.set()
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread; events not fetched stay fetchable."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(PAUSE_S)
+
+    def drain(self) -> list[Event]:
+        """Return what was said since the last call, oldest first, and forget it."""
+        with self._lock:
+            events, self._queue = list(self._queue.values()), {}
+        return events
+
+    @property
+    def dropped(self) -> int:
+        """How many events of a storm were counted but not kept."""
+        return self._dropped
+
+    @property
+    def trouble(self) -> str:
+        """Return why nobody listens although somebody should, "" when all is well or paused on purpose."""
+        thread = self._thread
+        if thread is not None and not thread.is_alive() and not self._stop.is_set():
+            return self._trouble or "the thread that listens to events has ended"
+        return self._trouble if self._wanted.is_set() else ""
+
+    @property
+    def silent(self) -> dict[str, str]:
+        """The cards that give no events although they answer, with the reason."""
+        return dict(self._silent)
+
+    def turn(self) -> None:
+        """Wait for one event at most; the thread does nothing but this."""
+        if not self._wanted.is_set():
+            self._let_go()
+            self._parked.set()
+            self._sleep(None)
+            return
+        if self._is_stale:
+            self._is_stale = False
+            self._let_go()
+        if self._set is None and not self._register():
+            self._rest()
+            return
+        try:
+            data = self._nvml.nvmlEventSetWait_v2(self._set, self._wait_ms)
+        except self._nvml.NVMLError as no:
+            self._refused(no)
+            return
+        self._rest_s, self._trouble = 0.0, ""
+        self._heard(data)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.turn()
+        except Exception as no:
+            self._trouble = f"listening to events failed: {type(no).__name__}: {no}"
+            log.exception("events of the cards are no longer heard")
+        finally:
+            self._let_go()
+            self._parked.set()
+
+    def _refused(self, no: Any) -> None:
+        """Deal with an error of waiting: quiet is none, a lost card leaves the set, anything else takes a rest."""
+        if no.value == TIMEOUT:
+            self._rest_s, self._trouble = 0.0, ""
+            # A card that was lost may be back.
+            self._is_stale = bool(self._lost) and self._clock_ns() - self._registered_ns >= LOOK_AGAIN_NS
+            return
+        self._let_go()
+        if no.value != GPU_IS_LOST:
+            self._trouble = f"the driver does not let us wait for events ({no}); trying again"
+            self._rest()
+            return
+        before = len(self._lost)
+        self._find_lost()
+        if len(self._lost) == before:
+            # It does not say which one: never ask again at once.
+            self._rest()
+
+    def _find_lost(self) -> None:
+        """Note, once each, the cards that do not answer any more."""
+        for uuid, handle in dict(self._handles).items():
+            try:
+                self._nvml.nvmlDeviceGetUUID(handle)
+                self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            except self._nvml.NVMLError as no:
+                if no.value == GPU_IS_LOST:
+                    self._note_lost(uuid)
+
+    def _note_lost(self, uuid: str) -> None:
+        if uuid not in self._lost:
+            self._lost.add(uuid)
+            self._keep(Event(uuid, None, None, None, self._clock_ns(), LOST))
+
+    def _register(self) -> bool:
+        """Make a set of all cards that have events; says whether there is one."""
+        nvml = self._nvml
+        try:
+            fresh = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as no:
+            self._trouble = f"the driver gives no events ({no})"
+            return False
+        names: dict[Any, str] = {}
+        self._silent = {}
+        self._registered_ns = self._clock_ns()
+        for uuid, handle in dict(self._handles).items():
+            try:
+                mask = self._mask() & nvml.nvmlDeviceGetSupportedEventTypes(handle)
+                if mask:
+                    nvml.nvmlDeviceRegisterEvents(handle, mask, fresh)
+                    names[_name(handle)] = uuid
+                    self._lost.discard(uuid)
+                else:
+                    self._silent[uuid] = "it has none"
+            except nvml.NVMLError as no:
+                if no.value == GPU_IS_LOST:
+                    self._note_lost(uuid)
+                else:
+                    self._silent[uuid] = str(no)
+        if not names:
+            self._free(fresh)
+            why = "; ".join(f"{uuid}: {said}" for uuid, said in self._silent.items())
+            self._trouble = f"no card gives events ({why or 'none answers'})"
+            return False
+        self._set, self._names, self._trouble = fresh, names, ""
+        return True
+
+    def _mask(self) -> int:
+        nvml = self._nvml
+        return int(
+            nvml.nvmlEventTypeXidCriticalError
+            | nvml.nvmlEventTypeDoubleBitEccError
+            | nvml.nvmlEventTypeSingleBitEccError
+        )
+
+    def _heard(self, data: Any) -> None:
+        uuid = self._names.get(_name(data.device)) or self._ask_name(data.device)
+        if uuid is None:
+            log.warning("an event of a card that is not listed was dropped: %s", data)
+            return
+        nvml, kind = self._nvml, int(data.eventType)
+        gi, ci = _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
+        if kind & nvml.nvmlEventTypeXidCriticalError:
+            self._keep(Event(uuid, int(data.eventData), gi, ci, self._clock_ns()))
+        elif kind & nvml.nvmlEventTypeDoubleBitEccError:
+            self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_UNCORRECTED))
+        elif kind & nvml.nvmlEventTypeSingleBitEccError:
+            self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_CORRECTED))
+
+    def _ask_name(self, handle: Any) -> str | None:
+        try:
+            name = self._nvml.nvmlDeviceGetUUID(handle)
+        except self._nvml.NVMLError:
+            return None
+        uuid = name.decode() if isinstance(name, bytes) else str(name)
+        return uuid if uuid in self._handles else None
+
+    def _keep(self, event: Event) -> None:
+        """Queue an event; the same one again is counted, and of too many kinds the oldest goes."""
+        key = (event.device, event.kind, event.xid, event.gi_id)
+        with self._lock:
+            earlier = self._queue.pop(key, None)
+            self._queue[key] = event if earlier is None else replace(event, count=earlier.count + 1)
+            if len(self._queue) > self._most_kinds:
+                oldest = self._queue.pop(next(iter(self._queue)))
+                self._dropped += oldest.count
+
+    def _rest(self) -> None:
+        self._rest_s = min(MOST_REST_S, self._rest_s * 2 or FIRST_REST_S)
+        self._sleep(self._rest_s)
+
+    def _sleep(self, seconds: float | None) -> None:
+        if not self._stop.is_set():
+            self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _let_go(self) -> None:
+        if self._set is not None:
+            self._free(self._set)
+        self._set, self._names = None, {}
+
+    def _free(self, chosen: Any) -> None:
+        try:
+            self._nvml.nvmlEventSetFree(chosen)
+        except self._nvml.NVMLError as no:
+            log.warning("an event set could not be given back: %s", no)
+
+
+def _instance(number: int) -> int | None:
+    return None if number == WHOLE else int(number)
+
+
+def _name(handle: Any) -> Any:
+    """Return what tells handles apart: two pointers to one card are different objects in Python."""
+    try:
+        return ctypes.cast(handle, ctypes.c_void_p).value
+    except (ctypes.ArgumentError, TypeError):
+        return handle

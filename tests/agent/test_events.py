@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from nodeagent.drivers.nvml import events
+from nodeagent.drivers.nvml.events import Event, Watch
+from tests.agent.builder import FakeTime
+from tests.agent.cards import WHOLE, Card, Cards, code
+
+
+class Ear:
+    """A watch whose turns a test takes itself; resting is counted, never slept."""
+
+    def __init__(self, *cards: Card, **options: int) -> None:
+        self.library, self.time = Cards(*cards), FakeTime()
+        self.watch = Watch(self.library, self.library.handles(), clock_ns=self.time, wait_ms=0, **options)
+        self.watch._wanted.set()
+        self.rests: list[float | None] = []
+        self.watch._sleep = self.rests.append  # type: ignore[method-assign]
+
+    def hear(self, turns: int = 1) -> list[Event]:
+        for _ in range(turns):
+            self.watch.turn()
+        return self.watch.drain()
+
+
+def test_xid_is_heard_with_its_instance():
+    card = Card("GPU-1")
+    ear = Ear(card)
+    ear.library.xid(card, 31, gi=3)
+    ear.library.xid(card, 79)
+
+    slice_fault, card_fault = ear.hear(2)
+
+    assert slice_fault == Event("GPU-1", 31, 3, None, ear.time.now)
+    assert (card_fault.xid, card_fault.gi_id) == (79, None)
+    assert ear.watch.drain() == []
+
+
+def test_memory_errors_are_told_apart_from_xids():
+    card = Card("GPU-1")
+    ear = Ear(card)
+    for kind in (pynvml.nvmlEventTypeDoubleBitEccError, pynvml.nvmlEventTypeSingleBitEccError):
+        ear.library.waiting.append(
+            SimpleNamespace(
+                device=card, eventType=kind, eventData=0, gpuInstanceId=WHOLE, computeInstanceId=WHOLE
+            )
+        )
+
+    assert [(e.kind, e.xid) for e in ear.hear(2)] == [("ecc_uncorrected", None), ("ecc_corrected", None)]
+
+
+def test_quiet_is_no_error_and_needs_no_rest():
+    ear = Ear(Card("GPU-1"))
+
+    assert ear.hear(5) == []
+    assert ear.rests == []
+    assert ear.watch.trouble == ""
+    assert ear.library.calls["nvmlEventSetCreate"] == 1
+
+
+def test_card_is_asked_only_for_events_that_it_has():
+    few, none = Card("GPU-1", events=pynvml.nvmlEventTypeXidCriticalError), Card("GPU-2", events=0)
+    ear = Ear(few, none)
+
+    ear.hear()
+
+    assert ear.library.sets == [{few}]
+    assert (ear.watch.trouble, ear.watch.silent) == ("", {"GPU-2": "it has none"})
+
+
+def test_pointers_to_one_card_are_the_same_card():
+    memory = ctypes.c_int(7)
+    first, second = ctypes.pointer(memory), ctypes.pointer(memory)
+
+    assert first is not second
+    assert events._name(first) == events._name(second)
+
+
+def test_storm_is_counted_and_the_newest_is_kept():
+    card = Card("GPU-1")
+    ear = Ear(card)
+    for _ in range(10_000):
+        ear.library.xid(card, 31, gi=3)
+    ear.library.xid(card, 79)
+
+    storm, fall = ear.hear(10_001)
+
+    assert (storm.xid, storm.count, fall.xid) == (31, 10_000, 79)
+
+
+def test_storm_of_many_kinds_stays_within_bounds():
+    card = Card("GPU-1")
+    ear = Ear(card, most_kinds=10)
+    for number in range(100):
+        ear.library.xid(card, number)
+
+    kept = ear.hear(100)
+
+    assert [event.xid for event in kept] == list(range(90, 100))
+    assert ear.watch.dropped == 90
+
+
+def test_lost_card_is_noted_once_and_the_others_are_still_heard():
+    lost, well = Card("GPU-1"), Card("GPU-2")
+    ear = Ear(lost, well)
+    ear.hear()
+    lost.is_lost = True
+
+    first = ear.hear(5)
+    ear.library.xid(well, 13)
+    second = ear.hear()
+
+    assert [(e.device, e.kind) for e in first] == [("GPU-1", "lost")]
+    assert [(e.device, e.xid) for e in second] == [("GPU-2", 13)]
+    assert ear.library.sets == [{well}]
+
+
+def test_host_whose_only_card_is_lost_is_not_asked_in_a_hurry():
+    card = Card("GPU-1")
+    ear = Ear(card)
+    ear.hear()
+    card.is_lost = True
+
+    ear.hear(10)
+
+    assert [rest for rest in ear.rests if rest] == sorted(rest for rest in ear.rests if rest)
+    assert ear.rests[-1] == events.MOST_REST_S
+    assert "no card gives events" in ear.watch.trouble
+
+
+def test_card_that_came_back_is_heard_again():
+    card = Card("GPU-1")
+    ear = Ear(card)
+    ear.hear()
+    card.is_lost = True
+    ear.hear(3)
+
+    card.is_lost = False
+    ear.library.xid(card, 45)
+
+    assert [e.xid for e in ear.hear(2)] == [45]
+    assert ear.watch.trouble == ""
+
+
+def test_card_that_came_back_beside_others_is_heard_again_within_a_minute():
+    lost, well = Card("GPU-1"), Card("GPU-2")
+    ear = Ear(lost, well)
+    ear.hear()
+    lost.is_lost = True
+    ear.hear(3)
+    lost.is_lost = False
+
+    ear.hear(3)
+    early = [set(one) for one in ear.library.sets]
+    ear.time.advance(61)
+    ear.hear(3)
+
+    assert (early, ear.library.sets) == ([{well}], [{lost, well}])
+
+
+def test_cards_listed_anew_are_heard_after_resuming():
+    card, fresh = Card("GPU-1"), Card("GPU-1")
+    ear = Ear(card, fresh)
+    handles = {"GPU-1": card}
+    ear.watch._handles = handles
+    ear.hear()
+
+    handles["GPU-1"] = fresh
+    ear.watch.resume()
+    ear.hear()
+
+    assert ear.library.sets == [{fresh}]
+
+
+def test_driver_without_events_says_so():
+    ear = Ear(Card("GPU-1"))
+    ear.library.missing.add("nvmlEventSetCreate")
+
+    ear.hear(3)
+
+    assert "gives no events" in ear.watch.trouble
+    assert ear.rests == [1.0, 2.0, 4.0]
+
+
+def test_unknown_refusal_of_waiting_takes_a_rest_and_starts_afresh():
+    card = Card("GPU-1")
+    ear = Ear(card)
+    ear.library.waiting.append(code(999))
+
+    ear.hear()
+    told = ear.watch.trouble
+    ear.hear(2)
+
+    assert "trying again" in told
+    assert (ear.rests, ear.watch.trouble) == ([1.0], "")
+    assert len(ear.library.sets) == 1
+
+
+@pytest.fixture
+def card() -> Card:
+    return Card("GPU-1")
+
+
+@pytest.fixture
+def library(card):
+    return Cards(card)
+
+
+@pytest.fixture
+def watch(library):
+    watch = Watch(library, library.handles(), clock_ns=FakeTime(), wait_ms=5)
+    yield watch
+    library.woken.set()
+    watch.close()
+    assert not watch._thread or not watch._thread.is_alive()
+
+
+def test_thread_hears_and_lets_go_of_all_cards_while_paused(card, library, watch):
+    heard = threading.Event()
+    keep = watch._keep
+    watch._keep = lambda event: (keep(event), heard.set())
+    watch.start()
+    watch.start()
+    library.xid(card, 94)
+    assert heard.wait(2)
+
+    assert watch.pause()
+    assert library.sets == []
+    assert watch.trouble == ""
+    heard.clear()
+    watch.resume()
+    library.xid(card, 95)
+
+    assert heard.wait(2)
+    assert [event.xid for event in watch.drain()] == [94, 95]
+
+
+def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):
+    def broken(chosen: object, ms: int) -> None:
+        raise RuntimeError("no memory")
+
+    library.wait = broken
+    watch._nvml = SimpleNamespace(NVMLError=pynvml.NVMLError, nvmlEventSetCreate=lambda: broken(None, 0))
+
+    watch.start()
+    assert watch._thread is not None
+    watch._thread.join(2)
+
+    assert watch.trouble == "listening to events failed: RuntimeError: no memory"
+    assert watch.pause()
+
+
+def test_events_not_fetched_survive_the_end_of_the_thread(card, library, watch):
+    heard = threading.Event()
+    keep = watch._keep
+    watch._keep = lambda event: (keep(event), heard.set())
+    watch.start()
+    library.xid(card, 48)
+    assert heard.wait(2)
+
+    watch.close()
+
+    assert [event.xid for event in watch.drain()] == [48]
+    assert library.sets == []
