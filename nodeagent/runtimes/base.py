@@ -12,6 +12,7 @@ RUNTIME: Final = "runtime"
 UNIT: Final = "unit"
 CDI: Final = "cdi"
 ISOLATED: Final = "isolated"
+ENV_FILE: Final = "env_file"
 
 
 class RuntimeRefusedError(Exception):

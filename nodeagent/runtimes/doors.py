@@ -1,0 +1,116 @@
+"""Which ways in a host has: units and containers together, one of them, or variables alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from nodeagent.accounts import Account, account_of
+from nodeagent.runtimes.base import ISOLATED, RUNTIME, Entrance, Grant, Key, Runtime, RuntimeRefusedError
+from nodeagent.runtimes.cdi import FOLDER, CdiSpecs, mounts_of
+from nodeagent.runtimes.cgroups import Exists, Read, read_text
+from nodeagent.runtimes.plain import PlainRuntime
+from nodeagent.runtimes.systemd import SystemdRuntime
+from nodeagent.shell import Shell
+
+log = logging.getLogger(__name__)
+
+NAMES: Final = ("auto", "systemd", "cdi", "plain")
+
+
+class RuntimeMissingError(Exception):
+    """The runtime that the operator named cannot be used on this host; the sentence says why."""
+
+
+class Doors:
+    """Several runtimes as one. The first is the boundary: it opens first and closes last."""
+
+    def __init__(self, runtimes: Sequence[Runtime]) -> None:
+        """Join runtimes, strictest first."""
+        if not runtimes:
+            raise ValueError("a host has at least one way in")
+        self._runtimes = tuple(runtimes)
+        self.name = "+".join(one.name for one in runtimes)
+        self.is_isolating = runtimes[0].is_isolating
+
+    def why_not(self) -> str:
+        """Return what is missing for the first of them; the others are extra."""
+        return self._runtimes[0].why_not()
+
+    def open(self, grant: Grant) -> Entrance:
+        """Open all doors; the words of the first win, its cgroup is the lease's."""
+        entrances = [one.open(grant) for one in self._runtimes]
+        words: dict[str, str] = {}
+        for entrance in reversed(entrances):
+            words |= entrance.words
+        words |= {RUNTIME: self.name, ISOLATED: "yes" if self.is_isolating else "no"}
+        return Entrance(words, entrances[0].cgroup)
+
+    def close(self, key: Key, *, kill: bool) -> None:
+        """Close all doors, the last one first; one that fails keeps none of the others open."""
+        refused: list[RuntimeRefusedError] = []
+        for one in reversed(self._runtimes):
+            try:
+                one.close(key, kill=kill)
+            except RuntimeRefusedError as no:
+                refused.append(no)
+        if refused:
+            raise refused[-1]
+
+    def pids(self, key: Key) -> list[int]:
+        """Return the processes behind any door."""
+        return sorted({pid for one in self._runtimes for pid in one.pids(key)})
+
+    def known(self) -> list[Key]:
+        """Return every lease that is open behind any door."""
+        return sorted({key for one in self._runtimes for key in one.known()})
+
+    def lease_of(self, pid: int) -> Key | None:
+        """Return the lease of a process, by the strictest door that knows it."""
+        found = (one.lease_of(pid) for one in self._runtimes)
+        return next((key for key in found if key is not None), None)
+
+
+def choose(
+    name: str,
+    shell: Shell,
+    *,
+    run_dir: Path,
+    boot_id: str,
+    account: Callable[[str], Account] = account_of,
+    read: Read = read_text,
+    exists: Exists = os.path.exists,
+    cdi_folder: Path = FOLDER,
+) -> Runtime:
+    """Return the way in that an operator named, for "auto" the strictest that the host has.
+
+    Raises RuntimeMissingError where the named one cannot be used, ValueError for an unknown name.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown runtime {name!r}; choose one of {', '.join(NAMES)}")
+    systemd = SystemdRuntime(shell, read=read, exists=exists, account=account)
+    cdi = CdiSpecs(cdi_folder, boot_id=boot_id, mounts=mounts_of(shell, exists), read=read)
+    plain = PlainRuntime(run_dir, account=account)
+    return pick(name, systemd, cdi, plain)
+
+
+def pick(name: str, systemd: Runtime, cdi: Runtime, plain: Runtime) -> Runtime:
+    """Return what the host has of these: the rules of ``choose`` without the host."""
+    no_units, no_containers = systemd.why_not(), cdi.why_not()
+    if name == "plain":
+        return plain
+    if name == "systemd":
+        if no_units:
+            raise RuntimeMissingError(f"leases cannot be units on this host: {no_units}")
+        return systemd
+    if name == "cdi":
+        if no_containers:
+            raise RuntimeMissingError(f"leases cannot be given to containers on this host: {no_containers}")
+        return Doors([cdi, plain])
+    if not no_units:
+        return systemd if no_containers else Doors([systemd, cdi])
+    log.warning("leases are not isolated on this host: %s", no_units)
+    return plain if no_containers else Doors([cdi, plain])
