@@ -42,12 +42,14 @@ class Tenant:
 class Access:
     """How a holder reaches a partition: environment (a convenience), device nodes (the boundary).
 
-    ``folders`` of the host must be visible inside a container as well (MPS keeps its pipes in one).
+    ``folders`` of the host must be visible inside a container as well (MPS keeps its pipes in one). ``binds``
+    are files and nodes of the host that must appear inside under another path (host path: path inside).
     """
 
     env: dict[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    binds: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
