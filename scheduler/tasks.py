@@ -7,6 +7,7 @@ from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
+from portal.fleet import draining
 from portal.leases import bookings, lifecycle, maintenance, preempting, reservations
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
@@ -34,6 +35,7 @@ def tick() -> None:
         bookings.remind_due,
         lifecycle.prolong_holds,
         lifecycle.interrupt_lost,
+        draining.settle_drains,
     ):
         with_retries(lambda due=due: due(now=now))  # type: ignore[misc]
     if cycle.is_due(now=now):

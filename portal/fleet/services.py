@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import connection, transaction
 from django.utils.translation import gettext as _
@@ -16,7 +17,7 @@ from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
 from portal.common.rows import execute, fetch
 from portal.fleet.health import settle
-from portal.fleet.models import Device, DeviceModel, Health, Node, Profile
+from portal.fleet.models import Device, DeviceModel, Health, Mode, Node, Profile
 
 
 def slot_share(
@@ -85,6 +86,23 @@ def _speed(name: str) -> tuple[int | None, int | None]:
     return known.bandwidth_gbps, known.compute_class
 
 
+def _told(fact: DeviceFact) -> dict[str, Any]:
+    """Return what an inventory says of a device that may be otherwise next time.
+
+    A mode that was refused is offered as soon as what it lacked was installed, and the other way round.
+    """
+    return {
+        "index": fact.index,
+        "modes": [mode for mode in fact.modes if mode in Mode.values],
+        "pci_bus_id": fact.pci_bus_id[:32],
+        "link_domain": fact.link_domain[:40],
+        "pcie_switch": fact.pcie_switch[:40],
+        "numa_node": fact.numa_node,
+        "max_clients": fact.max_clients,
+        "refusals": {mode: why[:300] for mode, why in fact.refusals.items() if mode in Mode.values},
+    }
+
+
 def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> list[str]:
     """Bring the node's devices in line with its inventory; returns the uuids refused as another node's.
 
@@ -97,35 +115,20 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
         if owner:
             refused.append(fact.uuid)
             continue
+        told = _told(fact) | {"last_seen_at": now}
         device, created = Device.objects.get_or_create(
-            uuid=fact.uuid,
-            defaults={
-                "node": node,
-                "index": fact.index,
-                "model": learn_model(fact),
-                "modes": [m for m in fact.modes if m in {"exclusive", "mig", "mps", "memlimit", "timeslice"}],
-                "pci_bus_id": fact.pci_bus_id[:32],
-                "link_domain": fact.link_domain[:40],
-                "pcie_switch": fact.pcie_switch[:40],
-                "numa_node": fact.numa_node,
-                "max_clients": fact.max_clients,
-                "last_seen_at": now,
-            },
+            uuid=fact.uuid, defaults={"node": node, "model": learn_model(fact), **told}
         )
-        if not created:
-            device.index, device.last_seen_at = fact.index, now
-            device.link_domain, device.pcie_switch = fact.link_domain[:40], fact.pcie_switch[:40]
-            device.numa_node = fact.numa_node
-            is_back = device.health == Health.MISSING
-            if is_back:
-                device.health, device.health_reason = Health.OK, ""
-            device.save(
-                update_fields=[
-                    "index", "last_seen_at", "link_domain", "pcie_switch", "numa_node", "health", "health_reason",
-                ]
-            )  # fmt: skip
-            if is_back:
-                settle({device.pk})  # what was critical before it went away still is
+        if created:
+            continue
+        for name, value in told.items():
+            setattr(device, name, value)
+        is_back = device.health == Health.MISSING
+        if is_back:
+            device.health, device.health_reason = Health.OK, ""
+        device.save(update_fields=[*told, "health", "health_reason"])
+        if is_back:
+            settle({device.pk})  # what was critical before it went away still is
     seen = [fact.uuid for fact in facts]
     node.devices.exclude(uuid__in=seen).exclude(health=Health.MISSING).update(
         health=Health.MISSING, health_reason="not reported by the node any more"
@@ -185,17 +188,25 @@ def raise_revision(node_ids: Sequence[int]) -> None:
         publish_on_commit(NODES, [name for (name,) in cursor.fetchall()])
 
 
+def clean_reason(reason: str) -> str:
+    """Return why a node takes no new work, as it is stored, or raise Invalid where nothing is said."""
+    if not reason.strip():
+        raise Invalid(fields={"reason": _("Say why, so that waiting people can be told.")})
+    return reason.strip()[:200]
+
+
 @transaction.atomic
 def cordon(*, node: Node, actor: User, reason: str, now: datetime) -> None:
     """Place nothing new on the node; running leases go on. Safe to repeat."""
-    if not reason.strip():
-        raise Invalid(fields={"reason": _("Say why, so that waiting people can be told.")})
-    Node.objects.filter(pk=node.pk).update(is_cordoned=True, cordon_reason=reason.strip()[:200])
+    said = clean_reason(reason)
+    Node.objects.filter(pk=node.pk).update(is_cordoned=True, cordon_reason=said)
     record(actor, "node.cordoned", node.name, at=now, reason=reason)
 
 
 @transaction.atomic
 def uncordon(*, node: Node, actor: User, now: datetime) -> None:
-    """Let the node take new work again. Safe to repeat."""
-    Node.objects.filter(pk=node.pk).update(is_cordoned=False, cordon_reason="")
+    """Let the node take new work again; a drain ends with it. Safe to repeat."""
+    Node.objects.filter(pk=node.pk).update(
+        is_cordoned=False, cordon_reason="", drain_by=None, drain_asked_at=None, drained_at=None
+    )
     record(actor, "node.uncordoned", node.name, at=now)

@@ -16,7 +16,8 @@ from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 
 Why = Literal["booking", "maintenance", "flavor"]
-# A window that is on already begins "now" for whoever is still there; one that is over is no block.
+# A window that is on already begins "now" for whoever is still there; one that is over is no block. A node that
+# is being drained goes into maintenance at its deadline, until it is brought back.
 _BLOCKS = """
 SELECT l.id, 'booking', lower(b.period), ''
   FROM leases_lease l JOIN leases_placement p ON p.lease_id = l.id AND p.is_live
@@ -29,6 +30,10 @@ SELECT l.id, 'maintenance', w.starts_at, w.reason
   FROM leases_lease l JOIN fleet_maintenancewindow_nodes n ON n.node_id = l.node_id
   JOIN fleet_maintenancewindow w ON w.id = n.maintenancewindow_id
  WHERE l.id = ANY(%s) AND w.cancelled_at IS NULL AND w.ends_at > %s
+UNION ALL
+SELECT l.id, 'maintenance', n.drain_by, n.cordon_reason
+  FROM leases_lease l JOIN fleet_node n ON n.id = l.node_id AND n.drain_by IS NOT NULL
+ WHERE l.id = ANY(%s)
  ORDER BY 1, 3
 """
 
@@ -46,7 +51,7 @@ def next_blocks(lease_ids: Iterable[int], *, now: datetime) -> dict[int, Block]:
     """Return by lease id the first thing that comes behind it on its slots or node; one query for all."""
     ids = list(lease_ids)
     found: dict[int, Block] = {}
-    for lease_id, why, at, note in fetch(_BLOCKS, [ids, ids, now]) if ids else ():
+    for lease_id, why, at, note in fetch(_BLOCKS, [ids, ids, now, ids]) if ids else ():
         found.setdefault(lease_id, Block(why, at, note))
     return found
 

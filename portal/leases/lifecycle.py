@@ -33,6 +33,12 @@ from portal.quotas import services as quotas
 
 HOLD_MARGIN = timedelta(hours=1)
 MAX_FAULTS = 5
+# What a request's return to the queue is recorded with, by what ended its lease.
+BACK_BECAUSE: dict[str, str] = {
+    EndReason.FAULT: "the lease was lost",
+    EndReason.PREEMPTED: "the lease was preempted",
+    EndReason.MAINTENANCE: "the lease made way for maintenance",
+}
 _LEASES = Rows(Lease, "team", "request")
 
 
@@ -340,7 +346,7 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
     done: list[LeaseRequest] = []
     again: list[LeaseRequest] = []
     broken: list[LeaseRequest] = []
-    was_preempted: dict[int, bool] = {}
+    why: dict[int, str] = {}
     for outcome in parts.outcomes(gone):
         request = outcome.request
         if request.state != RequestState.GRANTED:
@@ -349,7 +355,7 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             done.append(request)
             continue
         request.remaining_s = outcome.left_s
-        was_preempted[request.pk] = outcome.end_reason == EndReason.PREEMPTED
+        why[request.pk] = outcome.end_reason
         is_broken = outcome.end_reason == EndReason.FAULT and fault_count(request) >= MAX_FAULTS
         (broken if is_broken else again).append(request)
     move_requests(done, RequestState.FULFILLED, at=at)
@@ -358,9 +364,9 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             [request],
             RequestState.QUEUED,
             at=at,
-            reason="the lease was preempted" if was_preempted[request.pk] else "the lease was lost",
+            reason=BACK_BECAUSE[why[request.pk]],
             remaining_s=request.remaining_s,
-            evictions=request.evictions + was_preempted[request.pk],
+            evictions=request.evictions + (why[request.pk] == EndReason.PREEMPTED),
             attempts=request.attempts + 1,  # changes only under the lock of the request's last live lease
         )
     move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")

@@ -15,6 +15,7 @@ from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.common.retry import with_retries
 from portal.common.rows import fetch
 from portal.fleet import maintenance as windows
+from portal.fleet.draining import deadlines
 from portal.fleet.models import MaintenanceWindow, Node
 from portal.fleet.services import raise_revision
 from portal.leases.ahead import Block, next_blocks
@@ -26,21 +27,25 @@ from portal.leases.states import EndReason, LeaseState
 from portal.notifications.services import notify
 
 MOST = 2000
+DRAIN_AHEAD = timedelta(days=7)
 RUNS = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-# Leases that run into a window, were shortened by one that may be gone, or are being made when one begins. Those
-# that end where a window begins are right, however many: they must not keep the others from being looked at.
+# Leases that run into a window or into the deadline of a drain, were shortened by one that may be gone, or are being
+# made when one begins. Those that end where it begins are right, however many: they must not keep the others from
+# being looked at.
 _TOUCHED = """
-SELECT l.id FROM leases_lease l
- WHERE (l.state IN ('active', 'interrupted') AND l.wanted_until IS NOT NULL AND NOT EXISTS (
+SELECT l.id FROM leases_lease l JOIN fleet_node d ON d.id = l.node_id
+ WHERE (l.state IN ('active', 'interrupted') AND l.wanted_until IS NOT NULL
+        AND d.drain_by IS DISTINCT FROM l.not_after AND NOT EXISTS (
         SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
             ON n.maintenancewindow_id = w.id
          WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
            AND w.starts_at = l.not_after))
-    OR (l.state IN ('preparing', 'active', 'interrupted') AND EXISTS (
+    OR (l.state IN ('preparing', 'active', 'interrupted') AND (
+        CASE WHEN l.state = 'preparing' THEN d.drain_by <= %s ELSE d.drain_by < l.not_after END OR EXISTS (
         SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
             ON n.maintenancewindow_id = w.id
          WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
-           AND CASE WHEN l.state = 'preparing' THEN w.starts_at <= %s ELSE w.starts_at < l.not_after END))
+           AND CASE WHEN l.state = 'preparing' THEN w.starts_at <= %s ELSE w.starts_at < l.not_after END)))
  ORDER BY l.id LIMIT %s
 """
 
@@ -108,6 +113,8 @@ def cancel_window(*, window: MaintenanceWindow, actor: User, now: datetime) -> M
 def heed_windows(*, now: datetime) -> int:
     """Plan bookings inside windows anew and let leases end where maintenance begins, no later and no earlier.
 
+    A node that is being drained counts as one long window from its deadline on; bookings on it are planned anew
+    that begin in the next ``DRAIN_AHEAD``, later ones as they come nearer: by then it may be back.
     Returns how many leases and bookings changed. Safe to repeat: what is already right is left alone.
     """
     changed = 0
@@ -116,12 +123,17 @@ def heed_windows(*, now: datetime) -> int:
         changed += with_retries(
             lambda w=window, n=nodes: replan_on(n, w.starts_at, w.ends_at, why="maintenance", at=now)  # type: ignore[misc]
         )
+    for node_id, by in deadlines():
+        until = max(by, now) + DRAIN_AHEAD
+        changed += with_retries(
+            lambda n=node_id, u=until: replan_on([n], now, u, why="maintenance", at=now)  # type: ignore[misc]
+        )
     return changed + with_retries(lambda: _fit_leases(now))
 
 
 @transaction.atomic
 def _fit_leases(now: datetime) -> int:
-    ids = [pk for (pk,) in fetch(_TOUCHED, [now, now, now, MOST])]
+    ids = [pk for (pk,) in fetch(_TOUCHED, [now, now, now, now, MOST])]
     if not ids:
         return 0
     blocks = next_blocks(ids, now=now)

@@ -58,6 +58,8 @@ KNOWN_REASONS = (
     gettext_noop("the node of another part has not been heard"),
     gettext_noop("the node is back"),
     gettext_noop("the lease was lost"),
+    gettext_noop("the lease was preempted"),
+    gettext_noop("the lease made way for maintenance"),
     gettext_noop("the booking could not be kept"),
     gettext_noop("it failed five times; an operator was told"),
     gettext_noop("the node ended it"),
