@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import transaction
 from django.utils.translation import gettext as _
@@ -73,7 +73,9 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
 
 def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
     """Return the facts by device and code, the worst of each, as far as the node may speak of the device."""
-    devices = dict(fetch("SELECT uuid, id FROM fleet_device WHERE node_id = %s", [node.pk])) if facts else {}
+    devices: dict[str, int] = (
+        dict(fetch("SELECT uuid, id FROM fleet_device WHERE node_id = %s", [node.pk])) if facts else {}
+    )
     found: dict[_Key, HealthFact] = {}
     for fact in sorted(facts, key=lambda fact: fact.severity == CRITICAL):
         if not fact.device or fact.device in devices:
@@ -100,7 +102,8 @@ def _keep(row: _Open, fact: HealthFact) -> None:
 def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEvent | None:
     """Return the event to tell about; None for one that was closed a moment ago and is open again."""
     device_id, code = key
-    same = HealthEvent.objects.filter(node=node, device_id=device_id, code=code)
+    which: dict[str, Any] = {"node": node, "device_id": device_id, "code": code}
+    same = HealthEvent.objects.filter(**which)
     fields = {
         "severity": fact.severity[:12],
         "action": fact.action[:20],
@@ -117,9 +120,7 @@ def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEve
         )
         before.refresh_from_db()
         return before if fact.severity == CRITICAL != was else None
-    event, _created = HealthEvent.objects.get_or_create(
-        node=node, device_id=device_id, code=code, cleared_at=None, defaults=fields
-    )
+    event, _created = HealthEvent.objects.get_or_create(**which, cleared_at=None, defaults=fields)
     return event
 
 

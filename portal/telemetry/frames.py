@@ -23,8 +23,24 @@ class DeviceNow(NamedTuple):
     source: str
 
 
+class More(NamedTuple):
+    """What some cards tell beside utilisation and memory: percent of SMs, tensor cores and memory bandwidth.
+
+    ``power_w`` is an estimate of a part's power. ``sources`` names where each came from, by field.
+    """
+
+    sm: float | None
+    tensor: float | None
+    bandwidth: float | None
+    power_w: float | None
+    sources: dict[str, str]
+
+
 class SlotNow(NamedTuple):
-    """One slot of a lease at one second. ``is_whole`` says that it is the whole board."""
+    """One slot of a lease at one second. ``is_whole`` says that it is the whole board.
+
+    ``more`` is None where nothing of it is known, as on most cards: a frame stays as small as it was.
+    """
 
     lease: str
     team_id: int
@@ -36,6 +52,7 @@ class SlotNow(NamedTuple):
     memory_used_mib: int | None
     memory_mib: int
     source: str
+    more: More | None = None
 
 
 class Frame(NamedTuple):
@@ -58,19 +75,24 @@ def unpack(message: Sequence[Any]) -> Frame:
     """Return the frame in a message, or raise TypeError or ValueError for one of another version."""
     node, at, boot_id, seq, devices, slots = message
     return Frame(
-        node, at, boot_id, seq, tuple(map(DeviceNow._make, devices)), tuple(map(SlotNow._make, slots))
+        node, at, boot_id, seq, tuple(map(DeviceNow._make, devices)), tuple(_slot(*slot) for slot in slots)
     )
+
+
+def _slot(*figures: Any) -> SlotNow:
+    slot = SlotNow(*figures)
+    return slot if slot.more is None else slot._replace(more=More._make(slot.more))
 
 
 def blank(frame: Frame) -> Frame:
     """Return the frame with every figure unknown: what is left to say about a node that went silent."""
     devices = [d._replace(util=None, memory_used_mib=None, power_w=None, temp=None) for d in frame.devices]
-    slots = [slot._replace(util=None, memory_used_mib=None) for slot in frame.slots]
+    slots = [slot._replace(util=None, memory_used_mib=None, more=None) for slot in frame.slots]
     return frame._replace(devices=tuple(devices), slots=tuple(slots))
 
 
 class LeaseNow(NamedTuple):
-    """A lease at one second, over all its slots."""
+    """A lease at one second, over all its slots; ``more`` is None where nothing of it is known."""
 
     node: str
     at: float
@@ -80,6 +102,7 @@ class LeaseNow(NamedTuple):
     power_w: float | None
     source: str
     slots: tuple[SlotNow, ...]
+    more: More | None = None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -96,18 +119,43 @@ def total(values: Sequence[Any]) -> Any:
 def lease_now(frame: Frame, slots: Sequence[SlotNow]) -> LeaseNow:
     """Return a lease's own figures from its slots in a frame.
 
-    Power is measured per board, so it is known only for a lease that has whole boards.
+    Power is measured per board: of a part of one there is an estimate at best, which ``more`` says.
     """
-    power: dict[str, float | None] = {device.uuid: device.power_w for device in frame.devices}
+    boards: dict[str, float | None] = {device.uuid: device.power_w for device in frame.devices}
+    more = _together(slots)
+    power = [
+        boards.get(slot.device) if slot.is_whole else slot.more.power_w if slot.more else None
+        for slot in slots
+    ]
     return LeaseNow(
         node=frame.node,
         at=frame.at,
         util=mean([slot.util for slot in slots]),
         memory_used_mib=total([slot.memory_used_mib for slot in slots]),
         memory_mib=sum(slot.memory_mib for slot in slots),
-        power_w=total([power.get(slot.device) if slot.is_whole else None for slot in slots]),
+        power_w=total(power),
         source=", ".join(sorted({slot.source for slot in slots if slot.source})),
         slots=tuple(slots),
+        more=more,
+    )
+
+
+def _together(slots: Sequence[SlotNow]) -> More | None:
+    """Return what is known beside utilisation and memory over all slots of a lease, None for nothing."""
+    known = [slot.more for slot in slots if slot.more is not None]
+    if not known:
+        return None
+    every = [slot.more for slot in slots]
+    sources: dict[str, set[str]] = {}
+    for more in known:
+        for name, source in more.sources.items():
+            sources.setdefault(name, set()).add(source)
+    return More(
+        sm=mean([more and more.sm for more in every]),
+        tensor=mean([more and more.tensor for more in every]),
+        bandwidth=mean([more and more.bandwidth for more in every]),
+        power_w=total([more and more.power_w for more in every]),
+        sources={name: ", ".join(sorted(found)) for name, found in sources.items()},
     )
 
 

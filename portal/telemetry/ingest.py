@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 
 from nodeagent.protocol.messages import DeviceSample, Samples, SlotSample
 from portal.common.live import FRAMES, hub, wire_name
-from portal.telemetry import minutes
-from portal.telemetry.frames import DeviceNow, Frame, SlotNow, by_lease, lease_now, pack
+from portal.telemetry import minutes, processes
+from portal.telemetry.frames import DeviceNow, Frame, More, SlotNow, by_lease, lease_now, pack
 from portal.telemetry.latest import LATEST, LATEST_FOR_S
 from portal.telemetry.ring import KNOWN_BOOTS, is_next
 from portal.telemetry.roster import NodeFacts, Roster, RosterKeeper
@@ -27,6 +27,14 @@ MINUTES = "berth:minutes"  # list: finished minutes that wait for the worker
 MOST_MINUTES = 10_000
 BATCH_S = 0.05
 SEND_WITHIN_S = 3
+NOTHING = (None, None, None, None)
+# How values are called on the way to browsers.
+FIELDS = {
+    "sm_percent": "sm",
+    "tensor_percent": "tensor",
+    "bandwidth_percent": "bandwidth",
+    "power_w": "power_w",
+}
 
 
 class Intake:
@@ -39,6 +47,7 @@ class Intake:
         self._last: dict[str, Frame] = {}
         self._boots: dict[str, list[str]] = {}
         self._frames: dict[str, str] = {}
+        self._processes: dict[str, processes.Packed] = {}
         self._minutes: list[str] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -56,6 +65,8 @@ class Intake:
         self._last[name] = frame
         self._count(roster, node, frame, samples)
         self._frames[name] = pack(frame)
+        if samples.processes is not None:
+            self._processes[name] = processes.pack(samples.processes, at=frame.at)
         self._send_soon()
         return True
 
@@ -113,21 +124,27 @@ class Intake:
         while self._frames or self._minutes:
             await asyncio.sleep(BATCH_S)
             frames, self._frames = self._frames, {}
+            lists, self._processes = self._processes, {}
             over, self._minutes = self._minutes, []
             try:
                 async with asyncio.timeout(SEND_WITHIN_S):
-                    await self._put(frames, over)
+                    await self._put(frames, lists, over)
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("%d frames not sent: %s", len(frames), error)
                 self._minutes = (over + self._minutes)[-MOST_MINUTES:]
                 return
 
-    async def _put(self, frames: dict[str, str], over: list[str]) -> None:
+    async def _put(self, frames: dict[str, str], lists: dict[str, processes.Packed], over: list[str]) -> None:
         async with hub().client.pipeline(transaction=False) as pipe:
             if frames:
                 pipe.publish(wire_name(FRAMES), "[" + ",".join(frames.values()) + "]")
                 pipe.hset(LATEST, items=[part for item in frames.items() for part in item])
                 pipe.expire(LATEST, LATEST_FOR_S)
+            if lists:
+                pipe.hset(processes.NEWEST, mapping={name: one.rows for name, one in lists.items()})
+                pipe.hset(processes.ORPHANS, mapping={name: one.orphans for name, one in lists.items()})
+                pipe.expire(processes.NEWEST, LATEST_FOR_S)
+                pipe.expire(processes.ORPHANS, LATEST_FOR_S)
             if over:
                 pipe.rpush(MINUTES, *over)
                 pipe.ltrim(MINUTES, -MOST_MINUTES, -1)
@@ -165,6 +182,25 @@ def _slot(roster: Roster, node: NodeFacts, sample: SlotSample) -> SlotNow | None
         sample.memory_used_mib,
         place.memory_mib,
         sample.source,
+        _more(sample, is_whole=place.is_whole),
+    )
+
+
+def _more(sample: SlotSample, *, is_whole: bool) -> More | None:
+    """Return what some cards tell beside utilisation and memory; None for nothing, which costs nothing.
+
+    The power of a whole board is measured and stands with its device.
+    """
+    power_w = None if is_whole else sample.power_w
+    if (sample.sm_percent, sample.tensor_percent, sample.bandwidth_percent, power_w) == NOTHING:
+        return None
+    sources = {FIELDS[name]: source for name, source in sample.sources.items() if name in FIELDS}
+    return More(
+        _tenth(sample.sm_percent),
+        _tenth(sample.tensor_percent),
+        _tenth(sample.bandwidth_percent),
+        _tenth(power_w),
+        sources,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.telemetry.frames import DeviceNow, Frame, LeaseNow, SlotNow
+from portal.telemetry.frames import DeviceNow, Frame, LeaseNow, More, SlotNow
 from portal.telemetry.ring import Row
 from portal.telemetry.roster import Place
 
@@ -47,6 +47,7 @@ def lease_data(
             "memory_mib": now.memory_mib,
             "power_w": now.power_w,
             "source": now.source,
+            **_more(now.more),
             "slots": slots,
         }
     return {
@@ -55,8 +56,15 @@ def lease_data(
         "memory_mib": sum(place.memory_mib for place in places) or memory_mib,
         "power_w": None,
         "source": "",
+        **_more(None),
         "slots": [_slot(place.device, place.start, None, None) for place in places],
     }
+
+
+def _more(more: More | None) -> dict[str, Any]:
+    if more is None:
+        return {"sm": None, "tensor": None, "bandwidth": None, "sources": {}}
+    return {"sm": more.sm, "tensor": more.tensor, "bandwidth": more.bandwidth, "sources": more.sources}
 
 
 def _slot(device: str, start: int, util: float | None, memory_used_mib: int | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from portal.leases.models import Lease
 from portal.telemetry import payloads
-from portal.telemetry.frames import LeaseNow
+from portal.telemetry.frames import LeaseNow, More
 from portal.telemetry.latest import stored_frames
 from portal.telemetry.models import MinuteRollup
 from portal.telemetry.nodeview import is_fresh
@@ -30,6 +30,7 @@ class Reading:
     power_w: float | None
     source: str
     at: float
+    more: More | None = None
 
 
 def latest_for_leases(uids: Iterable[str], *, now: datetime | None = None) -> dict[str, Reading | None]:
@@ -57,7 +58,9 @@ def _present() -> Readings:
 def _reading(seen: LeaseNow | None, now: float) -> Reading | None:
     if seen is None or not is_fresh(seen.at, now=now):
         return None
-    return Reading(seen.util, seen.memory_used_mib, seen.memory_mib, seen.power_w, seen.source, seen.at)
+    return Reading(
+        seen.util, seen.memory_used_mib, seen.memory_mib, seen.power_w, seen.source, seen.at, seen.more
+    )
 
 
 def lease_history(lease: Lease, *, now: datetime | None = None) -> list[Row]:
