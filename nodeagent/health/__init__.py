@@ -1,0 +1,1 @@
+"""What faults of cards mean and what somebody has to do about them."""
