@@ -18,7 +18,7 @@ from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
 
-NAMES: Final = ("auto", "systemd", "cdi", "plain")
+RUNTIMES: Final = ("auto", "systemd", "cdi", "plain")
 
 
 class RuntimeMissingError(Exception):
@@ -89,8 +89,8 @@ def choose(
 
     Raises RuntimeMissingError where the named one cannot be used, ValueError for an unknown name.
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown runtime {name!r}; choose one of {', '.join(NAMES)}")
+    if name not in RUNTIMES:
+        raise ValueError(f"unknown runtime {name!r}; choose one of {', '.join(RUNTIMES)}")
     systemd = SystemdRuntime(shell, read=read, exists=exists, account=account)
     cdi = CdiSpecs(cdi_folder, boot_id=boot_id, mounts=mounts_of(shell, exists), read=read)
     plain = PlainRuntime(run_dir, account=account)

@@ -1,0 +1,280 @@
+"""``berth-agent install``: the files of systemd that an agent needs on its host, shown first, written when asked.
+
+By default nothing is changed: the files are printed, with what would change. Logins are closed to the cards only
+by ``--close-logins``, since that changes what everybody's session may open (docs/access.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nodeagent.runtimes.cgroups import Read, read_text
+from nodeagent.runtimes.files import put
+from nodeagent.runtimes.names import SLICE
+from nodeagent.shell import HostShell, ProgramError, Shell
+
+OK: Final = 0
+FAILED: Final = 1
+UNITS: Final = "/etc/systemd/system"
+AGENT_UNIT: Final = "berth-agent.service"
+AGENT_FILE: Final = f"{UNITS}/{AGENT_UNIT}"
+SLICE_FILE: Final = f"{UNITS}/{SLICE}"
+LOGIN_FILE: Final = f"{UNITS}/user-.slice.d/50-berth.conf"
+ROOT_FILE: Final = f"{UNITS}/user-0.slice.d/50-berth.conf"
+SETTINGS_FILE: Final = "/etc/berth/agent.env"
+SUDOERS_FILE: Final = "/etc/sudoers.d/berth"
+MODE: Final = 0o644
+
+# Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend.
+CARDS: Final = ("nvidia", "kfd", "mkfd", "hycu", "cambricon", "davinci", "devmm", "hisi_hdc")
+# On hosts with these, DRM render nodes are accelerators too.
+RENDERING: Final = ("kfd", "mkfd", "hycu")
+ALWAYS: Final = ("/dev/tty", "/dev/ptmx", "/dev/console", "char-pts", "char-tty")
+
+AGENT_TEXT: Final = """\
+# Written by berth-agent install; put changes into berth-agent.service.d/*.conf.
+[Unit]
+Description=Berth's agent: makes GPU leases real on this host
+Wants=network-online.target
+After=network-online.target nvidia-persistenced.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+EnvironmentFile=-{settings}
+Environment=BERTH_STATE_DIR=/var/lib/berth-agent BERTH_RUN_DIR=/run/berth-agent
+ExecStart={program}
+Restart=always
+RestartSec=5
+# Leases have units of their own; MPS daemons live here and must outlive an upgrade of the agent.
+KillMode=process
+Delegate=yes
+OOMScoreAdjust=-900
+StateDirectory=berth-agent
+StateDirectoryMode=0700
+# Holders reach their own files in here by name; a reboot empties it, a restart must not.
+RuntimeDirectory=berth-agent
+RuntimeDirectoryMode=0711
+RuntimeDirectoryPreserve=yes
+# ProtectClock and PrivateDevices would take the cards away, ProtectControlGroups the right to kill a cgroup,
+# ProtectKernelModules what nvidia-modprobe does.
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=yes
+ProtectHostname=yes
+LockPersonality=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+SLICE_TEXT: Final = """\
+# Written by berth-agent install; put changes into berth.slice.d/*.conf.
+[Unit]
+Description=Leases of Berth on this host
+
+[Slice]
+CPUAccounting=yes
+MemoryAccounting=yes
+TasksAccounting=yes
+"""
+
+LOGIN_TEXT: Final = """\
+# Written by berth-agent install --close-logins: ordinary logins may open what they could before, but no card.
+# Classes of devices that appear later are added by running it again.
+[Slice]
+DevicePolicy=closed
+{rules}
+"""
+
+ROOT_TEXT: Final = """\
+# Written by berth-agent install --close-logins: root's own logins keep every device.
+[Slice]
+DevicePolicy=auto
+"""
+
+
+class InstallError(Exception):
+    """Nothing (more) was changed; the sentence says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The host that is installed on; ``root`` stands before every path."""
+
+    shell: Shell
+    root: Path = Path("/")
+    read: Read = read_text
+    euid: int = 0
+
+    def at(self, path: str) -> Path:
+        """Return where a path of the host lies."""
+        return self.root / path.lstrip("/")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--write", action="store_true", help="write the agent's unit and the leases' slice")
+    what.add_argument("--uninstall", action="store_true", help="stop the agent and remove what was written")
+    parser.add_argument(
+        "--close-logins",
+        action="store_true",
+        help="with --write: keep ordinary logins off the cards, so that a lease is the only way to one",
+    )
+    parser.add_argument(
+        "--program", default="", help="words that start the agent (as this command was started)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry the command out; returns the exit code."""
+    host = Host(HostShell(), euid=os.geteuid())
+    program = options.program or program_words()
+    try:
+        if options.uninstall:
+            uninstall(host, say)
+        elif options.write:
+            write(host, files(program, login_rules(host.read), close_logins=options.close_logins), say)
+        else:
+            show(host, files(program, login_rules(host.read), close_logins=True), say)
+    except (InstallError, ProgramError, OSError) as no:
+        print(f"berth-agent: {no}", file=sys.stderr)  # noqa: T201 - the answer to whoever asked
+        return FAILED
+    return OK
+
+
+def say(text: str) -> None:
+    """Print for whoever asked."""
+    print(text)  # noqa: T201
+
+
+def program_words() -> str:
+    """Return the words that start the agent by systemd: absolute, as it wants them."""
+    script = shutil.which("berth-agent")
+    return f"{script} run" if script else f"{sys.executable} -m nodeagent run"
+
+
+def files(program: str, rules: list[str], *, close_logins: bool) -> dict[str, str]:
+    """Return the text of each file by its path; raises InstallError for a program that systemd would not take."""
+    if not program.startswith("/"):
+        raise InstallError(
+            f"--program {program!r}: give an absolute path, such as /opt/berth/bin/berth-agent run"
+        )
+    texts = {AGENT_FILE: AGENT_TEXT.format(program=program, settings=SETTINGS_FILE), SLICE_FILE: SLICE_TEXT}
+    if close_logins:
+        texts[LOGIN_FILE] = LOGIN_TEXT.format(rules="\n".join(f"DeviceAllow={rule} rwm" for rule in rules))
+        texts[ROOT_FILE] = ROOT_TEXT
+    return texts
+
+
+def login_rules(read: Read) -> list[str]:
+    """Return what an ordinary login may open: every class of devices of this host but those of accelerators.
+
+    systemd has no rule that forbids, so all others are named; classes as /proc/devices lists them, which is
+    how DeviceAllow finds their numbers (systemd.resource-control(5)). Raises OSError.
+    """
+    classes, kind = [], ""
+    for line in read("/proc/devices").splitlines():
+        number, _, name = line.strip().partition(" ")
+        if line.endswith(" devices:"):
+            kind = "char" if number == "Character" else "block"
+        elif number.isdigit() and not name.startswith("/"):
+            classes.append((kind, name.strip()))
+    forbidden = CARDS + (("drm",) if any(name in RENDERING for _, name in classes) else ())
+    kept = [f"{kind}-{name}" for kind, name in classes if not name.startswith(forbidden)]
+    return list(dict.fromkeys((*ALWAYS, *kept)))
+
+
+def sudoers(program: str) -> str:
+    """Return the line that lets every holder enter a lease: which one is theirs is checked inside."""
+    return f"ALL ALL=(root) NOPASSWD: {program.removesuffix(' run')} enter *"
+
+
+def show(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
+    """Print every file, what would change, and what to do; changes nothing."""
+    for path, text in texts.items():
+        note = " (only with --close-logins)" if path in (LOGIN_FILE, ROOT_FILE) else ""
+        out(f"# {path}{note}: {_state(host, path, text)}\n{text}")
+    out(f"# {SUDOERS_FILE}, to be put there with visudo -f\n{sudoers(_program_of(texts))}\n")
+    out("Nothing was changed. Write these files with: berth-agent install --write [--close-logins]")
+
+
+def write(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
+    """Write what differs, each file whole, and let systemd read it; shows each change."""
+    _require_root(host)
+    changed = [path for path, text in texts.items() if _text(host, path) != text]
+    for path in changed:
+        out(diff(path, _text(host, path), texts[path]))
+        host.at(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        put(host.at(path), texts[path], mode=MODE)
+    if changed:
+        _reload(host)
+    else:
+        out("Everything is in place already.")
+    out(
+        f"Settings of the agent: {SETTINGS_FILE} (BERTH_PORTAL_URL=wss://...). Start it: systemctl enable --now"
+        f" {AGENT_UNIT}\nLet holders in, with visudo -f {SUDOERS_FILE}:\n{sudoers(_program_of(texts))}"
+    )
+    if LOGIN_FILE in changed:
+        out("Logins that are open now keep what they have opened; from now on no login opens a card.")
+
+
+def uninstall(host: Host, out: Callable[[str], None]) -> None:
+    """Stop the agent and remove what was written. Leases that are open run to their end by systemd's timers."""
+    _require_root(host)
+    found = [path for path in (AGENT_FILE, SLICE_FILE, LOGIN_FILE, ROOT_FILE) if host.at(path).exists()]
+    if AGENT_FILE in found:
+        done = host.shell.run(["systemctl", "disable", "--now", AGENT_UNIT])
+        if not done.is_ok:
+            raise InstallError(f"the agent was not stopped, so nothing was removed: {done.said}")
+    for path in found:
+        host.at(path).unlink()
+        out(f"removed {path}")
+    if found:
+        _reload(host)
+    out(f"Left in place: /var/lib/berth-agent (key and journal), {SETTINGS_FILE}, {SUDOERS_FILE}")
+
+
+def diff(path: str, old: str, new: str) -> str:
+    """Return what changes in a file, as ``diff -u`` shows it."""
+    before, after = old.splitlines(), new.splitlines()
+    return "\n".join(difflib.unified_diff(before, after, path if old else "/dev/null", path, lineterm=""))
+
+
+def _program_of(texts: Mapping[str, str]) -> str:
+    line = next(one for one in texts[AGENT_FILE].splitlines() if one.startswith("ExecStart="))
+    return line.partition("=")[2]
+
+
+def _require_root(host: Host) -> None:
+    if host.euid != 0:
+        raise InstallError(f"writing to {UNITS} takes root: run this with sudo. Nothing was changed.")
+
+
+def _reload(host: Host) -> None:
+    done = host.shell.run(["systemctl", "daemon-reload"])
+    if not done.is_ok:
+        raise InstallError(f"the files are in place, but systemd did not read them: {done.said}")
+
+
+def _state(host: Host, path: str, text: str) -> str:
+    now = _text(host, path)
+    return "not there yet" if not now else "as it should be" if now == text else "would be changed"
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.at(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
