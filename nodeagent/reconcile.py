@@ -21,7 +21,7 @@ from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, Lease
 from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.sight import Sight
-from nodeagent.steps import Outcome, Refusal, Step, find, read_partitions
+from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
@@ -38,6 +38,7 @@ from nodeagent.works import (
 log = logging.getLogger(__name__)
 
 TRIES = 8
+LOST = "79"
 LIVE = (PREPARING, READY)
 UNIT_STEPS = ("open", "confine", "loosen", "close")
 DEADLINE_SLACK_NS = 2 * NS
@@ -77,6 +78,7 @@ class Reconciler:
             self._refuse_unknown(work, now)
         for device in self.devices:
             self.observed(device, read_partitions(driver, device), now)
+        self.note_health(read_health(driver), now)
 
     # What the portal wants
 
@@ -113,6 +115,7 @@ class Reconciler:
         for work in fresh:
             self._refuse_unknown(work, now)
             self._refuse_ended(work, now)
+        self._fail_lost(now)
         self._forget([work for work in self.works.values() if work.is_acked])
         self.sight.index(self.works.values())
 
@@ -186,6 +189,7 @@ class Reconciler:
                 self._drain(work, "expired", now)
         if self._unwritten is not None and self._rewrite_at <= now:
             self.accept(self._unwritten, now)
+        self.ledger.save()  # an end is on its way to the disk before anything is cleared for it
 
     def next_wake(self) -> int | None:
         """Return when ``tick`` or a postponed step is due next, None when nothing is."""
@@ -294,6 +298,8 @@ class Reconciler:
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
+        if outcome.facts is not None:
+            self.sight.facts[step.device] = outcome.facts
         if step.kind in UNIT_STEPS:
             self._settle_unit(step, outcome, now)
         elif step.kind == "tell":
@@ -305,9 +311,7 @@ class Reconciler:
         elif step.kind == "clear":
             self._settle_uncleared(step, outcome.refusal, now)
         else:
-            self._settle_unmade(step, outcome.refusal, now)
-        if outcome.facts is not None:
-            self.sight.facts[step.device] = outcome.facts
+            self._settle_unmade(step, outcome, outcome.refusal, now)
 
     def _settle_done(self, step: Step, outcome: Outcome, now: int) -> None:
         work, place = step.work, step.place
@@ -351,6 +355,8 @@ class Reconciler:
         is_over = self.units.is_closed(work) and all(place.is_cleared for place in work.places)
         if work.phase == DRAINING and is_over:
             work.phase = GONE
+            if work.code == "in_use":  # that was while it was being cleared
+                work.code = work.detail = ""
 
     def _settle_uncleared(self, step: Step, refusal: Refusal, now: int) -> None:
         """Wait and try again, for ever: a card is never reset and a slice never called clean too early."""
@@ -360,10 +366,21 @@ class Reconciler:
             self._note(step.work)
         step.place.postpone(now, step.work.kill_at)
 
-    def _settle_unmade(self, step: Step, refusal: Refusal, now: int) -> None:
+    def _settle_unmade(self, step: Step, outcome: Outcome, refusal: Refusal, now: int) -> None:
+        """Fail the lease, unless waiting or another look may help: somebody else may have changed the device."""
         work, place = step.work, step.place
+        if outcome.mig is not None and outcome.mig != self.mig[step.device] and place.tries < TRIES:
+            self.mig[step.device] = outcome.mig
+            place.postpone(now)
+            return
+        found = obstacle(work, place, self.sight.on(step.device), self.sight.foreign(step.device))
+        if found is True or self._may_free_up(refusal, step.device):
+            place.postpone(now)
+            return
+        if isinstance(found, Refusal):
+            refusal = found
         is_passing = refusal.nvml in (errors.IN_USE, errors.RESET_REQUIRED)
-        if (is_passing and place.tries < TRIES) or self._may_free_up(refusal, step.device):
+        if is_passing and place.tries < TRIES:
             place.postpone(now)
             return
         word = refusal.word
@@ -377,7 +394,7 @@ class Reconciler:
             self._fail(work, Refusal(word, refusal.detail, refusal.nvml), now)
 
     def _may_free_up(self, refusal: Refusal, device: str) -> bool:
-        """Say whether room is short only because something of ours is not cleared yet."""
+        """Say whether room for a share is short only because something of ours is not cleared yet."""
         clearing = any(w.phase == DRAINING and not p.is_cleared for w, p in self.sight.on(device))
         return refusal.nvml == errors.INSUFFICIENT_RESOURCES and clearing
 
@@ -423,9 +440,13 @@ class Reconciler:
         if health == self.health:
             return
         self.health, self.changed = health, True
-        lost = {fact.device for fact in health if fact.code == "79"}
-        for work in self.works.values():
-            if work.phase in (PREPARING, READY) and any(p.slot.device in lost for p in work.places):
+        self._fail_lost(now)
+
+    def _fail_lost(self, now: int) -> None:
+        """Fail leases, new ones too, that lie on a device which is gone."""
+        lost = {fact.device for fact in self.health if fact.code == LOST}
+        for work in list(self.works.values()) if lost else ():
+            if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
                 self._fail(work, Refusal("gpu_lost", "the GPU has fallen off the bus (XID 79)"), now)
 
     # What the portal hears

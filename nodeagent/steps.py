@@ -13,7 +13,7 @@ from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.protocol.messages import PartitionFact, SlotAccess
+from nodeagent.protocol.messages import HealthFact, PartitionFact, SlotAccess
 from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedError
 from nodeagent.works import Place, Work
 
@@ -57,12 +57,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step did, and the partitions read afterwards (None when they could not be read)."""
+    """What a step did, and the partitions read afterwards (None when they could not be read).
+
+    ``mig`` is the device's MIG mode as read after a refusal.
+    """
 
     refusal: Refusal | None = None
     access: SlotAccess | None = None
     facts: tuple[PartitionFact, ...] | None = None
     entrance: Entrance | None = None
+    mig: bool | None = None
     folders: tuple[str, ...] = ()
 
 
@@ -83,7 +87,17 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
     except Exception as no:  # a driver's own mistake must not end the agent
         log.exception("step %s on %s failed", step.kind, step.device)
         refusal = Refusal("driver_error", f"{type(no).__name__}: {no}")
-    return Outcome(refusal, facts=read_partitions(driver, step.device))
+    return Outcome(refusal, facts=read_partitions(driver, step.device), mig=_read_mig(driver, step))
+
+
+def _read_mig(driver: Driver, step: Step) -> bool | None:
+    """Return the MIG mode of a device on which nothing could be made, None where it does not say."""
+    if step.kind not in ("make", "mode"):
+        return None
+    try:
+        return next((fact.mig_enabled for fact in driver.inventory() if fact.uuid == step.device), None)
+    except NvmlLikeError:
+        return None
 
 
 def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | None:
@@ -93,6 +107,15 @@ def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | 
     except Exception as no:  # same reason as above; the last known state stays
         log.warning("cannot read the partitions of %s: %s", device, no)
         return None
+
+
+def read_health(driver: Driver) -> tuple[HealthFact, ...]:
+    """Return what the devices say of their health; nothing when the driver cannot tell."""
+    try:
+        return tuple(driver.health())
+    except Exception as no:  # same reason as above
+        log.warning("cannot read the health of the devices: %s", no)
+        return ()
 
 
 def find(work: Work, place: Place, facts: Iterable[PartitionFact]) -> PartitionFact | None:

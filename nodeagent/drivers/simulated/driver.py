@@ -234,7 +234,8 @@ class SimulatedDriver:
     def add_foreign(self, device: str, profile: str, start: int) -> PartitionFact:
         """Make a MIG instance behind the agent's back, as an operator with nvidia-smi would."""
         card = self._card(device)
-        card.gpu.set_mig_mode(True)
+        if card.gpu.set_mig_mode(True) == 0:
+            self._file.append({"op": "mig", "device": device, "on": True})
         return self._create_instance(card, profile, start)
 
     def _create_instance(self, card: Card, profile_name: str, start: int) -> PartitionFact:

@@ -1,0 +1,322 @@
+"""Plays one story on one host, kills the agent where it is told to, and watches what must never happen."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from nodeagent.drivers.simulated.faults import SimulatedCrash
+from nodeagent.goals import FenceError
+from nodeagent.journal import Journal, Record
+from nodeagent.lanes import work_through
+from nodeagent.protocol.messages import Desired, DesiredLease, LeaseReport
+from nodeagent.reconcile import Reconciler
+from nodeagent.soak.script import ACT_S, Act
+from nodeagent.soak.stage import NODE, Stage, Trace
+from nodeagent.steps import read_health, read_partitions
+from nodeagent.works import NS, READY, Key
+
+START_NS: Final = 1_000 * NS
+SETTLE_S: Final = 120
+MOST_WAKES: Final = 5_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one play saw."""
+
+    changes: int = 0
+    crashes: int = 0
+    overlaps: int = 0
+    disturbed: int = 0
+    leaks: int = 0
+    worst_steps: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SoakClock:
+    """Nanoseconds of the boot clock, moved by the player alone."""
+
+    now: int = START_NS
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class CrashingJournal(Journal):
+    """A journal whose every write may be the agent's last, torn in the middle or not."""
+
+    def __init__(self, path: Path, change: Callable[[str], None], dice: random.Random) -> None:
+        super().__init__(path)
+        self._change, self._dice = change, dice
+
+    def append(self, records: Iterable[Record], *, sync: bool) -> None:
+        """Write, unless the agent dies before, in the middle or after."""
+        lines = list(records)
+        if not lines:
+            return
+        try:
+            self._change("journal.before")
+        except SimulatedCrash:
+            if self._dice.random() < 0.5:
+                self._tear(lines, sync=sync)
+            raise
+        super().append(lines, sync=sync)
+        self._change("journal.after")
+
+    def _tear(self, lines: list[Record], *, sync: bool) -> None:
+        """Leave a line without its end, as a process that dies while writing does."""
+        before = self.path.stat().st_size if self.path.exists() else 0
+        super().append(lines, sync=sync)
+        with self.path.open("rb+") as out:
+            out.truncate(self._dice.randrange(before, self.path.stat().st_size))
+
+
+class Player:
+    """One host, one agent after the other. ``die_at`` are the numbers of the changes at which agents die."""
+
+    def __init__(
+        self, stage: Stage, folder: Path, clock: SoakClock, dice: random.Random, die_at: Iterable[int] = ()
+    ) -> None:
+        self.tally = Tally()
+        self._stage, self._folder, self._clock, self._dice = stage, folder, clock, dice
+        self._die_at = set(die_at)
+        self._desired = Desired(NODE, 1, 0, ())
+        self._said_at = clock.now
+        self._live: dict[Key, tuple[tuple[str, int], ...]] = {}
+        self._moved_in: set[Key] = set()
+        self._lost: set[str] = set()
+        stage.hook = self._change
+        self._begin_life()
+
+    def play(self, acts: Iterable[Act]) -> frozenset[Trace]:
+        """Play a story to its last act and return everything that stands on the host then."""
+        for number, act in enumerate(acts):
+            self._happen(act)
+            self._desire([wish.lease for wish in act.wishes if wish.ends_at_s > number * ACT_S], number, act)
+            self._pass_time(START_NS + (number + 1) * ACT_S * NS)
+        return self._stage.traces() | self._told()
+
+    def finish(self) -> None:
+        """Drop all leases and count what is left behind."""
+        foreign = {(p.device, p.start) for p in self._stage.partitions()} - self._held()
+        self._live.clear()
+        self._say(())
+        self._pass_time(self._clock.now + SETTLE_S * NS)
+        left = [t for t in self._stage.traces() if not self._is_foreign(t, foreign)]
+        works = [w for w in self._mind.works.values() if w.phase != "gone" and not self._is_lost(w.places)]
+        leaks = [*(f"left behind: {trace}" for trace in left), *(f"not over: {w.lease}" for w in works)]
+        self.tally.leaks += len(leaks)
+        self.tally.notes += leaks
+
+    # The story
+
+    def _happen(self, act: Act) -> None:
+        """Let the event of an act happen; nothing of it is the agent's doing."""
+        with self._unwatched():
+            if act.event == "lose":
+                self._lost.add(act.device)
+                self._forget_live(lambda places: any(device == act.device for device, _ in places))
+                self._stage.lose(act.device)
+            elif act.event == "foreign":
+                self._stage.add_foreign(act.device, act.profile, act.start)
+            elif act.event == "refuse":
+                self._stage.refuse(act.times)
+            elif act.event == "cling":
+                self._stage.cling(act.times)
+            elif act.event == "reboot":
+                self._lost.clear()
+                self._live.clear()
+                self._moved_in.clear()
+                self._stage.reboot()
+        if act.event in ("reboot", "restart"):
+            self._die(count=False)
+
+    def _desire(self, leases: list[DesiredLease], number: int, act: Act) -> None:
+        at_s = number * ACT_S
+        ends = {wish.lease.lease: wish.ends_at_s for wish in act.wishes}
+        self._say(tuple(_later(lease, ends[lease.lease] - at_s) for lease in leases))
+
+    def _say(self, leases: tuple[DesiredLease, ...]) -> None:
+        """Publish a desired state; leases it leaves out may be touched from now on."""
+        self._desired = Desired(NODE, 1, self._desired.revision + 1, leases)
+        self._said_at = self._clock.now
+        wanted = {(lease.lease, lease.generation) for lease in leases}
+        self._forget_live_keys(wanted)
+        self._alive(self._accept)
+
+    def _accept(self) -> None:
+        self._mind.note_health(read_health(self._driver), self._clock.now)
+        gone_s = (self._clock.now - self._said_at) // NS
+        leases = tuple(_later(ls, ls.remaining_s - gone_s) for ls in self._desired.leases)
+        with contextlib.suppress(FenceError):
+            self._mind.accept(Desired(NODE, 1, self._desired.revision, leases), self._clock.now)
+        self._work()
+
+    def _work(self) -> None:
+        steps = work_through(self._mind, self._driver, self._clock)
+        self.tally.worst_steps = max(self.tally.worst_steps, steps)
+        self._mind.ledger.save()
+        self._note_ready()
+
+    def _pass_time(self, until: int) -> None:
+        """Let time go by, waking the agent whenever something is due, and looking around in between."""
+        for _ in range(MOST_WAKES):
+            wake = self._mind.next_wake()
+            if wake is None or wake > until:
+                break
+            self._clock.now = max(self._clock.now + NS // 1000, wake)
+            self._drop_ended()
+            self._alive(self._tick)
+        else:
+            self.tally.notes.append("the agent never comes to rest")
+            self.tally.leaks += 1
+        self._clock.now = max(self._clock.now, until)
+        self._drop_ended()
+        self._alive(self._look)
+
+    def _tick(self) -> None:
+        self._mind.tick(self._clock.now)
+        self._work()
+
+    def _look(self) -> None:
+        """Do what the agent does every few seconds: look at devices, health and units, and report."""
+        for device in self._mind.devices:
+            self._mind.observed(device, read_partitions(self._driver, device), self._clock.now)
+        self._mind.note_health(read_health(self._driver), self._clock.now)
+        if self._runtime is not None:
+            self._mind.observed_units(self._runtime.known(), self._clock.now)
+        self._tick()
+        self._mind.lease_reports(self._clock.now)
+        self._mind.acknowledged(self._clock.now)
+        self._mind.ledger.save()
+
+    # Life and death
+
+    def _begin_life(self) -> None:
+        """Start an agent on the host as it is; it may die while starting."""
+        while True:
+            try:
+                self._driver, self._runtime = self._stage.life()
+                journal = CrashingJournal(self._folder / "journal.jsonl", self._change, self._dice)
+                self._mind = Reconciler(NODE, self._driver, journal, self._clock.now, self._runtime)
+                return
+            except SimulatedCrash:
+                self.tally.crashes += 1
+
+    def _alive(self, doing: Callable[[], None]) -> None:
+        """Do something as the agent; when it dies, the next one starts, hears the desired state and goes on."""
+        while True:
+            try:
+                doing()
+                return
+            except SimulatedCrash:
+                self.tally.crashes += 1
+                self._begin_life()
+                doing = self._accept if doing != self._look else self._accept_and_look
+
+    def _accept_and_look(self) -> None:
+        self._accept()
+        self._look()
+
+    def _die(self, *, count: bool) -> None:
+        self.tally.crashes += count
+        self._begin_life()
+        self._alive(self._accept)
+
+    @contextlib.contextmanager
+    def _unwatched(self):  # type: ignore[no-untyped-def]
+        self._stage.hook = _nothing
+        try:
+            yield
+        finally:
+            self._stage.hook = self._change
+
+    # What must never happen
+
+    def _change(self, name: str) -> None:
+        """Look at the host around each change, and die here if this is the one."""
+        if name.endswith(".after"):
+            self._check(name)
+        self.tally.changes += 1
+        if self.tally.changes in self._die_at:
+            raise SimulatedCrash(name)
+
+    def _check(self, name: str) -> None:
+        with self._unwatched():
+            standing = self._stage.partitions()
+            taken: set[tuple[str, int]] = set()
+            for part in standing:
+                span = {(part.device, slot) for slot in range(part.start, part.start + part.size)}
+                if span & taken:
+                    self.tally.overlaps += 1
+                    self.tally.notes.append(f"{name}: {part.uuid} overlaps")
+                taken |= span
+            for key, places in self._live.items():
+                if not self._stage.is_working(key, places):
+                    self.tally.disturbed += 1
+                    self.tally.notes.append(f"{name}: lease {key[0]} was disturbed")
+
+    def _note_ready(self) -> None:
+        """From the moment a lease is ready until it is dropped or ends, nothing of it may be touched."""
+        wanted = {(lease.lease, lease.generation) for lease in self._desired.leases}
+        for key, work in self._mind.works.items():
+            if work.phase != READY or key not in wanted or key in self._live:
+                continue
+            if key not in self._moved_in:
+                self._moved_in.add(key)
+                with self._unwatched():
+                    self._stage.move_in(key, stubborn=crc32(key[0].encode()) % 3 == 0)
+            self._live[key] = tuple((p.slot.device, p.slot.start) for p in work.places)
+
+    def _drop_ended(self) -> None:
+        gone_s = (self._clock.now - self._said_at) / NS
+        self._forget_live_keys(
+            {(ls.lease, ls.generation) for ls in self._desired.leases if ls.remaining_s > gone_s + 2}
+        )
+
+    def _forget_live_keys(self, keep: set[Key]) -> None:
+        self._live = {key: places for key, places in self._live.items() if key in keep}
+
+    def _forget_live(self, is_over: Callable[[tuple[tuple[str, int], ...]], bool]) -> None:
+        self._live = {key: places for key, places in self._live.items() if not is_over(places)}
+
+    # What is compared
+
+    def _told(self) -> frozenset[Trace]:
+        """Return what the portal would be told of each wanted lease."""
+        reports: tuple[LeaseReport, ...] = self._mind.lease_reports(self._clock.now + 1) or ()
+        wanted = {(lease.lease, lease.generation) for lease in self._desired.leases}
+        return frozenset(
+            ("told", r.lease, str(r.generation), r.phase, r.code, *(a.partition for a in r.access))
+            for r in reports
+            if (r.lease, r.generation) in wanted
+        )
+
+    def _held(self) -> set[tuple[str, int]]:
+        return {
+            (place.slot.device, place.slot.start)
+            for work in self._mind.works.values()
+            for place in work.places
+            if place.is_made
+        }
+
+    def _is_foreign(self, trace: Trace, foreign: set[tuple[str, int]]) -> bool:
+        return len(trace) > 2 and trace[2].isdigit() and (trace[0], int(trace[2])) in foreign
+
+    def _is_lost(self, places: Iterable[object]) -> bool:
+        return any(place.slot.device in self._lost for place in places)  # type: ignore[attr-defined]
+
+
+def _later(lease: DesiredLease, remaining_s: int) -> DesiredLease:
+    return replace(lease, remaining_s=max(0, remaining_s))
+
+
+def _nothing(_name: str) -> None:
+    return
