@@ -14,7 +14,8 @@ FIRST_PID = 40_000
 class SimulatedProcess:
     """One process. ``gpu`` is the uuid of the device it works on ("" for none), ``gi`` the GPU instance on it.
 
-    ``is_stubborn`` ignores SIGTERM; SIGKILL always ends it.
+    ``is_stubborn`` ignores SIGTERM; SIGKILL always ends it. ``ci`` is the compute instance inside the GPU instance,
+    ``load_pattern`` how busy it keeps what it runs on (see load.py), ``is_graphics`` whether it draws.
     """
 
     pid: int
@@ -26,6 +27,9 @@ class SimulatedProcess:
     memory_mib: int = 0
     is_mps: bool = False
     is_stubborn: bool = False
+    ci: int = 0
+    load_pattern: str = "steady"
+    is_graphics: bool = False
 
 
 @dataclass(slots=True)

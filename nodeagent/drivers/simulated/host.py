@@ -1,0 +1,333 @@
+"""A whole simulated GPU host: cards, processes, files of /proc, and everything that can happen to it.
+
+It outlives the agent: library sessions (``SimulatedNvml``) come and go on it. Times come from an injected clock.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID
+
+import pynvml
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.simulated.faults import Faults
+from nodeagent.drivers.simulated.hardware import GpuInstance, SimulatedGpu
+from nodeagent.drivers.simulated.library import proc
+from nodeagent.drivers.simulated.library.card import SimulatedCard
+from nodeagent.drivers.simulated.library.script import Step, perform, read_script
+from nodeagent.drivers.simulated.world import SimulatedProcess, World
+from nodeagent.protocol.boards import Board, board
+from nodeagent.protocol.uuids import simulated_uuid
+
+WHOLE_GPU = 0xFFFFFFFF
+LOST_XID = 79
+
+
+class Listener(Protocol):
+    """Who hears of events: an event set of a library session."""
+
+    def hears(self, card: SimulatedCard, kind: int) -> bool:
+        """Say whether events of this kind from this card are wanted."""
+        ...
+
+    def tell(self, card: SimulatedCard, kind: int, data: int, gi: int, ci: int) -> None:
+        """Hand over one event."""
+        ...
+
+
+class SimulatedHost:
+    """One host. ``gpu`` arguments are a card's index or UUID.
+
+    ``missing`` names functions that the installed driver lacks, ``hidden`` paths that ``read`` cannot find,
+    ``cgroups`` groups that exist without a process inside. ``faults``: latency and planned codes by function name,
+    a seeded chance that a change answers IN_USE. ``on_change`` is called before and after each change with
+    ``"<function>.before"`` and ``"<function>.after"``; whatever it raises reaches the caller.
+    """
+
+    def __init__(
+        self,
+        boards: Sequence[str],
+        *,
+        name: str = "host",
+        is_root: bool = True,
+        driver_version: str = "615.71.09",
+        missing: Iterable[str] = (),
+        faults: Faults | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+        world: World | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put the named boards into a host; raises UnknownBoardError, ValueError for boards that NVML does not know."""
+        self.name, self.driver_version, self.seed = name, driver_version, seed
+        self.world = world or World()
+        self.faults = faults or Faults()
+        self.missing = set(missing)
+        self.hidden: set[str] = set()
+        self.cgroups: set[str] = set()
+        self.on_change: Callable[[str], None] = self.faults.point
+        self.lock = threading.RLock()
+        self.listeners: set[Listener] = set()
+        self.calls = 0
+        self.boots = 1
+        self.init_code = 0
+        self.clock, self.sleep = clock, sleep
+        self.cards = [self._card(index, board(model)) for index, model in enumerate(boards)]
+        self._by_uuid = {card.uuid: card for card in self.cards}
+        self._script: deque[tuple[float | None, int | None, Step]] = deque()
+        self._dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._next_token = 0x10_0000
+        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.is_root = is_root
+
+    # ---- who asks -----------------------------------------------------------------------------------------
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the agent runs as root."""
+        return self._is_root
+
+    @is_root.setter
+    def is_root(self, value: bool) -> None:
+        self._is_root = value
+        for card in self.cards:
+            card.gpu.is_root = value
+
+    def allow_instances(self, allowed: bool = True) -> None:
+        """Let an agent that is not root manage instances, as with the capability ``mig/config``."""
+        for card in self.cards:
+            card.gpu.has_mig_config = allowed
+
+    @property
+    def boot_id(self) -> str:
+        """Identity of this boot."""
+        return str(UUID(int=self.boots << 64 | (hash_of(self.name) & (1 << 64) - 1)))
+
+    def card(self, gpu: int | str) -> SimulatedCard:
+        """Return a card by index or UUID; raises KeyError with those that exist."""
+        if isinstance(gpu, int) and 0 <= gpu < len(self.cards):
+            return self.cards[gpu]
+        if isinstance(gpu, str) and gpu in self._by_uuid:
+            return self._by_uuid[gpu]
+        raise KeyError(f"no card {gpu!r} on {self.name}: it has {', '.join(self._by_uuid)}")
+
+    def new_token(self) -> int:
+        """Return a number that no handle had before."""
+        with self.lock:
+            self._next_token += 0x10
+            return self._next_token
+
+    def enter(self, name: str, is_change: bool) -> None:
+        """Begin a call of the library: play what is due, then refuse or wait as planned."""
+        self.calls += 1
+        if self._script:
+            self.tick()
+        if self.missing and name in self.missing:
+            raise pynvml.NVMLError(errors.FUNCTION_NOT_FOUND)
+        faults = self.faults
+        if faults.latency_s and (pause := faults.latency_s.get(name)):
+            self.sleep(pause)
+        if faults.refusals and (codes := faults.refusals.get(name)):
+            raise pynvml.NVMLError(codes.popleft())
+        if is_change and faults.rate and self._dice.random() < faults.rate:
+            raise pynvml.NVMLError(errors.IN_USE)
+
+    def now_s(self) -> float:
+        """Return seconds by the injected clock."""
+        return self.clock() / 1e9
+
+    def join(self, session: Any) -> None:
+        """Take note of a library session."""
+        self._sessions.add(session)
+
+    def end_agent(self) -> None:
+        """Let the agent's process die: its sessions close, its event sets are gone, whoever waits is woken."""
+        for session in list(self._sessions):
+            session.close()
+
+    # ---- files --------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> str:
+        """Return a file of /proc; raises FileNotFoundError for what this host has not."""
+        if path in self.hidden:
+            raise FileNotFoundError(path)
+        if path == proc.MIG_MINORS:
+            return proc.mig_minors()
+        if path == proc.DEVICES:
+            return proc.devices()
+        if path == proc.BOOT_ID:
+            return f"{self.boot_id}\n"
+        if path == proc.MIG_CONFIG:
+            return "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
+        root, slash, name = path.removeprefix("/proc/").partition("/")
+        process = self.world.processes.get(int(root)) if slash and root.isdigit() else None
+        text = None if process is None else proc.of_process(process, name)
+        if text is None:
+            raise FileNotFoundError(path)
+        return text
+
+    # ---- what happens to it -------------------------------------------------------------------------------
+
+    def reboot(self) -> None:
+        """Start again: processes, instances, limits and held cards are gone, handles are stale, a lost card is back."""
+        with self.lock:
+            self.boots += 1
+            self.world.reboot()
+            self.cgroups.clear()
+            for card in self.cards:
+                card.reset(reboot=True)
+
+    def reset(self, gpu: int | str) -> None:
+        """Reset one card, as somebody with nvidia-smi would: its processes end, its instances are gone."""
+        with self.lock:
+            card = self.card(gpu)
+            for process in self.world.on(card.uuid):
+                self.world.signal(process.pid, kill=True)
+            card.reset(reboot=False)
+
+    def lose(self, gpu: int | str) -> None:
+        """Let a card fall off the bus (XID 79); only a reboot brings it back."""
+        with self.lock:
+            self.xid(gpu, LOST_XID)
+            self.card(gpu).gpu.is_lost = True
+
+    def xid(
+        self, gpu: int | str, xid: int, *, gi: int | None = None, ci: int | None = None, count: int = 1
+    ) -> None:
+        """Let the driver report an XID ``count`` times, of the whole card or of one instance."""
+        for _ in range(count):
+            self._tell(self.card(gpu), pynvml.nvmlEventTypeXidCriticalError, xid, gi, ci)
+
+    def ecc(self, gpu: int | str, *, count: int = 1, is_corrected: bool = False) -> None:
+        """Count memory errors; uncorrected ones come with an event and leave a row to be repaired at a reset."""
+        with self.lock:
+            card, kept = self.card(gpu), self.card(gpu).errors
+            if is_corrected:
+                kept.corrected += count
+                kept.corrected_ever += count
+                kind = pynvml.nvmlEventTypeSingleBitEccError
+            else:
+                kept.uncorrected += count
+                kept.uncorrected_ever += count
+                kept.rows_uncorrected += count
+                kept.is_remap_pending = True
+                kind = pynvml.nvmlEventTypeDoubleBitEccError
+        for _ in range(count):
+            self._tell(card, kind, 0, None, None)
+
+    def ask_for(self, gpu: int | str, action: int) -> None:
+        """Let the driver ask for a recovery action (numbers of ``NVML_GPU_RECOVERY_ACTION_*``)."""
+        self.card(gpu).recovery_action = action
+
+    def add_foreign(self, gpu: int | str, profile: str, start: int, *, is_half: bool = False) -> GpuInstance:
+        """Make an instance as somebody with nvidia-smi would; ``is_half`` leaves out the compute instance.
+
+        Raises NvmlLikeError where the card refuses.
+        """
+        with self.lock:
+            card = self.card(gpu)
+            kind = card.board.profile(profile)
+            if kind is None:
+                raise ValueError(f"{card.board.id} has no profile {profile!r}")
+            was = card.gpu.is_root
+            card.gpu.is_root = True
+            try:
+                made = card.gpu.create_gpu_instance(kind.profile_id, start)
+                if not is_half:
+                    card.gpu.create_compute_instance(made)
+            finally:
+                card.gpu.is_root = was
+            return made
+
+    def remove_foreign(self, gpu: int | str, start: int) -> None:
+        """Remove the instance that starts at a slice, with its compute instances and processes, by nobody's leave."""
+        with self.lock:
+            card = self.card(gpu)
+            for instance in [i for i in card.gpu.instances.values() if i.start == start]:
+                for process in self.world.on(card.uuid, instance.id):
+                    self.world.signal(process.pid, kill=True)
+                for compute in instance.compute.values():
+                    compute.is_stale = True
+                instance.compute.clear()
+                instance.is_stale = True
+                del card.gpu.instances[instance.id]
+
+    def hold_open(self, gpu: int | str, *, is_profiler: bool = False) -> None:
+        """Let another client open a card: a monitor, or a profiler, which also keeps instances from being made."""
+        card = self.card(gpu)
+        card.monitors += not is_profiler
+        card.profilers += is_profiler
+
+    def release(self, gpu: int | str, *, is_profiler: bool = False) -> None:
+        """Let one such client go."""
+        card = self.card(gpu)
+        card.monitors = max(0, card.monitors - (not is_profiler))
+        card.profilers = max(0, card.profilers - is_profiler)
+
+    # ---- a script -----------------------------------------------------------------------------------------
+
+    def play(self, script: Path | str | Iterable[Mapping[str, Any]]) -> None:
+        """Let the steps of a script happen at their call or second from now; raises ScriptError and plays none."""
+        steps = read_script(script)
+        with self.lock:
+            now = self.now_s()
+            for step in steps:
+                at_s = None if step.at_s is None else now + step.at_s
+                at_call = None if step.at_call is None else self.calls + step.at_call
+                self._script.append((at_s, at_call, step))
+
+    def tick(self) -> None:
+        """Let happen what is due by now; every call of the library does this too."""
+        with self.lock:
+            now, due = self.now_s(), []
+            for row in list(self._script):
+                at_s, at_call, step = row
+                if (at_s is not None and at_s <= now) or (at_call is not None and at_call <= self.calls):
+                    self._script.remove(row)
+                    due.append((at_s or 0.0, step))
+            for _, step in sorted(due, key=lambda row: row[0]):
+                perform(self, step)
+
+    # ---- what the library asks ----------------------------------------------------------------------------
+
+    def work_on(self, card: SimulatedCard) -> bool:
+        """Say whether a process is on a card."""
+        return any(p.gpu == card.uuid for p in self.world.processes.values())
+
+    def in_cgroup(self, path: str) -> list[SimulatedProcess] | None:
+        """Return the processes in a cgroup and below, None when there is no such group."""
+        wanted = proc.below_root(path)
+        inside = [
+            p
+            for p in list(self.world.processes.values())
+            if (own := proc.below_root(p.cgroup)) == wanted or own.startswith(f"{wanted}/")
+        ]
+        groups = (proc.below_root(group) for group in self.cgroups)
+        is_there = bool(inside) or any(g == wanted or g.startswith(f"{wanted}/") for g in groups)
+        return inside if is_there else None
+
+    def _tell(self, card: SimulatedCard, kind: int, data: int, gi: int | None, ci: int | None) -> None:
+        with self.lock:
+            for listener in [one for one in self.listeners if one.hears(card, kind)]:
+                listener.tell(
+                    card, kind, data, WHOLE_GPU if gi is None else gi, WHOLE_GPU if ci is None else ci
+                )
+
+    def _card(self, index: int, kind: Board) -> SimulatedCard:
+        if kind.vendor != "nvidia":
+            raise ValueError(f"{kind.id} is no NVIDIA board; NVML knows only those")
+        uuid = simulated_uuid(self.name, index)
+        return SimulatedCard(index, uuid, kind, SimulatedGpu(kind), minor=index)
+
+
+def hash_of(name: str) -> int:
+    """Return a number for a name, the same in every process."""
+    return UUID(simulated_uuid(name, -1).partition("-")[2]).int

@@ -1,0 +1,125 @@
+"""What happens to a simulated host while somebody works with it: a list of steps by call or by second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nodeagent.drivers.simulated.host import SimulatedHost
+
+Fields = dict[str, Any]
+
+
+class ScriptError(ValueError):
+    """A script cannot be played; the sentence names the step and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happens: before the ``at_call``-th call from now, or ``at_s`` seconds from now."""
+
+    do: str
+    fields: Fields
+    at_call: int | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Deed:
+    """What a step does; fields it needs and may have, with their types."""
+
+    needs: dict[str, type]
+    may: dict[str, type]
+    run: Callable[[SimulatedHost, Fields], object]
+
+
+def _process(host: SimulatedHost, given: Fields) -> object:
+    facts = {**given, "gpu": host.card(given["gpu"]).uuid}
+    return host.world.spawn(facts.pop("cgroup", "/user.slice"), **facts)
+
+
+def _end(host: SimulatedHost, given: Fields) -> None:
+    gpu = host.card(given["gpu"]).uuid
+    for process in host.world.on(gpu, given.get("gi")):
+        host.world.signal(process.pid, kill=True)
+
+
+_GPU: dict[str, type] = {"gpu": int}
+_DEEDS: dict[str, _Deed] = {
+    "xid": _Deed({**_GPU, "xid": int}, {"gi": int, "ci": int, "count": int}, lambda h, f: h.xid(**f)),
+    "ecc": _Deed(_GPU, {"count": int, "is_corrected": bool}, lambda h, f: h.ecc(**f)),
+    "recovery": _Deed({**_GPU, "action": int}, {}, lambda h, f: h.ask_for(f["gpu"], f["action"])),
+    "lose": _Deed(_GPU, {}, lambda h, f: h.lose(**f)),
+    "reset": _Deed(_GPU, {}, lambda h, f: h.reset(**f)),
+    "reboot": _Deed({}, {}, lambda h, f: h.reboot()),
+    "foreign": _Deed(
+        {**_GPU, "profile": str, "start": int}, {"is_half": bool}, lambda h, f: h.add_foreign(**f)
+    ),
+    "end_foreign": _Deed({**_GPU, "start": int}, {}, lambda h, f: h.remove_foreign(**f)),
+    "hold": _Deed(_GPU, {"is_profiler": bool}, lambda h, f: h.hold_open(**f)),
+    "release": _Deed(_GPU, {"is_profiler": bool}, lambda h, f: h.release(**f)),
+    "process": _Deed(
+        _GPU,
+        {"cgroup": str, "gi": int, "ci": int, "name": str, "user": str, "memory_mib": int}
+        | {"is_mps": bool, "is_stubborn": bool, "is_graphics": bool, "load_pattern": str},
+        _process,
+    ),
+    "end_process": _Deed(_GPU, {"gi": int}, _end),
+}
+
+
+def read_script(source: Path | str | Iterable[Mapping[str, Any]]) -> list[Step]:
+    """Return the steps of a list, a JSON text or a JSON file; raises ScriptError and then plays none of it."""
+    rows: Any = source
+    if isinstance(source, Path):
+        rows = source.read_text(encoding="utf-8")
+    if isinstance(rows, str):
+        try:
+            rows = json.loads(rows)
+        except ValueError as no:
+            raise ScriptError(f"the script is no JSON: {no}") from no
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise ScriptError("the script must be a list of steps")
+    return [_step(place, row) for place, row in enumerate(rows, 1)]
+
+
+def perform(host: SimulatedHost, step: Step) -> None:
+    """Let one step happen."""
+    _DEEDS[step.do].run(host, dict(step.fields))
+
+
+def _step(place: int, row: object) -> Step:
+    if not isinstance(row, Mapping):
+        raise ScriptError(f"step {place} must be an object with the fields do and at_call or at_s")
+    given = dict(row)
+    do, at_call, at_s = given.pop("do", None), given.pop("at_call", None), given.pop("at_s", None)
+    deed = _DEEDS.get(do) if isinstance(do, str) else None
+    if deed is None:
+        raise ScriptError(f"step {place} wants to do {do!r}; known are {', '.join(sorted(_DEEDS))}")
+    if (at_call is None) == (at_s is None):
+        raise ScriptError(f"step {place} ({do}) needs exactly one of at_call and at_s")
+    if at_call is not None and (type(at_call) is not int or at_call < 1):
+        raise ScriptError(f"step {place} ({do}): at_call must be a whole number from 1")
+    if at_s is not None and (type(at_s) not in (int, float) or not at_s >= 0):
+        raise ScriptError(f"step {place} ({do}): at_s must be a number of seconds from 0")
+    _check_fields(place, do, deed, given)
+    return Step(do, given, at_call, None if at_s is None else float(at_s))
+
+
+def _check_fields(place: int, do: str, deed: _Deed, given: Fields) -> None:
+    allowed = deed.needs | deed.may
+    if unknown := sorted(set(given) - set(allowed)):
+        raise ScriptError(f"step {place} ({do}) has no field {unknown[0]!r}; it takes {_names(allowed)}")
+    if absent := sorted(set(deed.needs) - set(given)):
+        raise ScriptError(f"step {place} ({do}) needs the field {absent[0]!r}")
+    for name, value in given.items():
+        if type(value) is not allowed[name]:
+            raise ScriptError(f"step {place} ({do}): {name} must be of type {allowed[name].__name__}")
+
+
+def _names(fields: Mapping[str, type]) -> str:
+    return ", ".join(sorted(fields)) or "none"
