@@ -1,0 +1,254 @@
+"""What cards complain about: the states they tell, joined with the events they reported.
+
+A state is a fact as long as it is read. An event is over in a moment, so it is kept until its rule says that it is
+done with (nodeagent/health/rules.py). Nothing here changes a card; no code path resets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from nodeagent.drivers.nvml.asks import LostError, figure
+from nodeagent.drivers.nvml.events import ECC_CORRECTED, ECC_UNCORRECTED, XID, Event, Watch
+from nodeagent.drivers.nvml.loads import LISTS
+from nodeagent.health.rules import Rule, Rules, told
+from nodeagent.protocol.messages import HealthFact
+
+NS: Final = 1_000_000_000
+# An event without a state of its own is over after this long without another one.
+QUIET_NS: Final = 600 * NS
+# Every event is shown at least this long, also when the process it hit has ended already.
+HOLD_NS: Final = 60 * NS
+
+FALLEN: Final = "79"
+UNWATCHED: Final = "events_unwatched"
+# nvmlDeviceGpuRecoveryAction_t in nvml.h; 0 is none.
+RECOVERY: Final = {
+    1: "recovery_gpu_reset",
+    2: "recovery_node_reboot",
+    3: "recovery_drain_p2p",
+    4: "recovery_drain_and_reset",
+    5: "recovery_imex_domain",
+    6: "recovery_bus_reset",
+    7: "recovery_system_reboot",
+}
+
+
+@dataclass(slots=True)
+class _Kept:
+    """An event that is not done with. ``epoch``: how often the card had been reset when it came."""
+
+    rule: Rule
+    epoch: int
+    pids: frozenset[int] | None
+    count: int = 0
+    last_ns: int = 0
+    instances: set[int] = field(default_factory=set)
+    is_told: bool = False
+
+
+@dataclass(slots=True)
+class _Card:
+    """What was read of a card the last time. ``epoch`` rises with every sign that it was reset."""
+
+    handle: Any
+    epoch: int = 0
+    is_lost: bool = False
+    recovery: int | None = None
+    ecc_base: int | None = None
+    ecc: int | None = None
+
+
+class Ailments:
+    """Facts about health; called from one thread at a time, every few seconds."""
+
+    def __init__(
+        self,
+        library: Any,
+        handles: Mapping[str, Any],
+        watch: Watch | None,
+        rules: Rules,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        """Take the cards by uuid (read anew each time), who listens to events, and a wall clock in ns."""
+        self._nvml = library
+        self._handles = handles
+        self._watch = watch
+        self._rules = rules
+        self._clock_ns = clock_ns
+        self._cards: dict[str, _Card] = {}
+        self._kept: dict[tuple[str, str], _Kept] = {}
+
+    def facts(self) -> list[HealthFact]:
+        """Return one fact per device and code; device "" concerns the node."""
+        events = [] if self._watch is None else self._watch.drain()
+        for event in events:
+            self._keep(event)
+        found: dict[tuple[str, str], HealthFact] = {}
+        for uuid, handle in dict(self._handles).items():
+            for code, detail in self._states(uuid, handle).items():
+                found[uuid, code] = told(self._rules.of(code), uuid, detail)
+        self._drop()
+        for (uuid, code), kept in self._kept.items():
+            kept.is_told = True
+            state = found.get((uuid, code))
+            detail = _detail(kept) if state is None else f"{_detail(kept)}; still so"
+            found[uuid, code] = told(kept.rule, uuid, detail)
+        return [*found.values(), *self._unwatched()]
+
+    def _keep(self, event: Event) -> None:
+        """Remember an event until its rule lets it go; that a card is lost is read, not remembered."""
+        if event.kind == XID and event.xid is not None:
+            rule = self._rules.of_xid(event.xid)
+        elif event.kind in (ECC_CORRECTED, ECC_UNCORRECTED):
+            rule = self._rules.of(event.kind)
+        else:
+            return
+        key = (event.device, rule.code)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = _Kept(rule, 0, None)
+        card = self._cards.get(event.device)
+        kept.epoch = 0 if card is None else card.epoch
+        kept.pids = self._pids(event.device, event.gi_id) if rule.clears == "restart" else None
+        kept.count += event.count
+        kept.last_ns = event.at_ns
+        kept.is_told = False
+        if event.gi_id is not None:
+            kept.instances.add(event.gi_id)
+
+    def _drop(self) -> None:
+        """Forget the events that are done with; each is told at least once."""
+        now = self._clock_ns()
+        listed: dict[str, frozenset[int] | None] = {}
+        for (uuid, code), kept in list(self._kept.items()):
+            age = now - kept.last_ns
+            clears = kept.rule.clears
+            is_over = False
+            if clears == "reset":
+                card = self._cards.get(uuid)
+                is_over = card is not None and not card.is_lost and card.epoch > kept.epoch
+            elif clears in ("agent", "restart"):
+                is_over = age >= QUIET_NS
+            if clears == "restart" and not is_over and age >= HOLD_NS and kept.pids is not None:
+                if uuid not in listed:
+                    listed[uuid] = self._pids(uuid, None)
+                now_there = listed[uuid]
+                is_over = now_there is not None and not kept.pids & now_there
+            if is_over and kept.is_told:
+                del self._kept[uuid, code]
+
+    def _states(self, uuid: str, handle: Any) -> dict[str, str]:
+        """Return the codes of what a card says of itself now, each with a detail."""
+        card = self._cards.get(uuid)
+        if card is None:
+            card = self._cards[uuid] = _Card(handle)
+        if card.handle is not handle:
+            # Listed anew: handles change only after a reset or a reload of the driver.
+            card.handle, card.epoch, card.ecc_base = handle, card.epoch + 1, None
+        try:
+            codes = self._read(card)
+        except LostError:
+            card.is_lost = True
+            return {FALLEN: "it does not answer"}
+        if card.is_lost:
+            card.is_lost, card.epoch = False, card.epoch + 1
+        return codes
+
+    def _read(self, card: _Card) -> dict[str, str]:
+        """Read the states of a card and note signs of a reset; raises LostError."""
+        nvml, codes = self._nvml, {}
+        figure(nvml, "nvmlDeviceGetMemoryInfo", card.handle)
+        rows = figure(nvml, "nvmlDeviceGetRemappedRows", card.handle)
+        if rows is not None and rows[3]:
+            codes["row_remap_failed"] = f"{rows[0]} rows after corrected, {rows[1]} after uncorrected errors"
+        elif rows is not None and rows[2]:
+            codes["row_remap_pending"] = "work that runs is not disturbed"
+        action = self._recovery(card.handle)
+        if action:
+            codes[RECOVERY.get(action, "recovery_unknown")] = f"recovery action {action}"
+        if action == 0 and card.recovery:
+            card.epoch += 1
+        card.recovery = card.recovery if action is None else action
+        codes.update(self._memory_errors(card))
+        codes.update(self._brakes(card.handle))
+        return codes
+
+    def _memory_errors(self, card: _Card) -> dict[str, str]:
+        """Compare the count of uncorrected errors, which starts from 0 at each reset, with the first one read."""
+        nvml = self._nvml
+        count = figure(
+            nvml,
+            "nvmlDeviceGetTotalEccErrors",
+            card.handle,
+            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            nvml.NVML_VOLATILE_ECC,
+        )
+        if count is None:
+            return {}
+        if card.ecc is not None and count < card.ecc:
+            card.epoch, card.ecc_base = card.epoch + 1, None
+        card.ecc = count
+        if card.ecc_base is None:
+            card.ecc_base = count
+        grown = count - card.ecc_base
+        return {"ecc_uncorrected": f"{grown} since the agent looks"} if grown else {}
+
+    def _brakes(self, handle: Any) -> dict[str, str]:
+        nvml = self._nvml
+        reasons = figure(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:
+            return {}
+        heat, power = (
+            nvml.nvmlClocksEventReasonHwThermalSlowdown,
+            nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+        )
+        return {
+            code: "now" for code, bit in (("thermal_slowdown", heat), ("power_brake", power)) if reasons & bit
+        }
+
+    def _recovery(self, handle: Any) -> int | None:
+        """Return what the driver asks for, None where it has no such field."""
+        number = getattr(self._nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+        values = None if number is None else figure(self._nvml, "nvmlDeviceGetFieldValues", handle, [number])
+        if not values or values[0].nvmlReturn != 0:
+            return None
+        return int(values[0].value.uiVal)
+
+    def _pids(self, uuid: str, gi_id: int | None) -> frozenset[int] | None:
+        """Return the processes on a card or one instance of it, None when they cannot be listed."""
+        handle = self._handles.get(uuid)
+        if handle is None:
+            return None
+        found: set[int] = set()
+        is_listed = False
+        for call in LISTS:
+            try:
+                rows = figure(self._nvml, call, handle)
+            except LostError:
+                return None
+            is_listed = is_listed or rows is not None
+            found.update(int(row.pid) for row in rows or () if gi_id is None or row.gpuInstanceId == gi_id)
+        return frozenset(found) if is_listed else None
+
+    def _unwatched(self) -> list[HealthFact]:
+        """Return the node's own fact when events are not heard, as a remark where single cards have none."""
+        if self._watch is None:
+            return []
+        rule = self._rules.of(UNWATCHED)
+        if self._watch.trouble:
+            return [told(rule, "", self._watch.trouble)]
+        silent = "; ".join(f"{uuid}: {why}" for uuid, why in self._watch.silent.items())
+        return [replace(told(rule, "", silent), severity="info")] if silent else []
+
+
+def _detail(kept: _Kept) -> str:
+    """Return count, time and place of an event, for people."""
+    at = datetime.fromtimestamp(kept.last_ns / NS, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    times = f"{kept.count} times, last at {at}" if kept.count > 1 else f"at {at}"
+    xid = f"XID {kept.rule.code}, " if kept.rule.code.isdigit() else ""
+    places = ", ".join(str(number) for number in sorted(kept.instances))
+    return f"{xid}{times}" + (f", GPU instance {places}" if places else "")
