@@ -30,11 +30,14 @@ from portal.web.leases_access import device_views, entrance
 from portal.web.leases_receipt import quoted_micro, receipt_of
 from portal.web.leases_rows import LeaseRow, lease_rows
 from portal.web.leases_timeline import request_steps
+from portal.web.leases_values import live_values
+from portal.web.node_processes import own_processes
 from portal.web.slice_metrics import silent_lease_text
 
 EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
 LEAST_EXTRA_S = 60
 RELEASABLE = (LeaseState.BOOKED, LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+MEASURED = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 OVER = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED)
 
 
@@ -57,7 +60,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     (row,) = lease_rows([lease], now=now)
     placements = list(
         Placement.objects.filter(lease=lease)
-        .select_related("device__model")
+        .select_related("device__model", "lease")
         .order_by("device__index", "start", "id")
     )
     is_over = lease.state in OVER
@@ -73,6 +76,10 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         if may_see_access(rights, lease) and not is_over
         else None,
         "may_see_access": may_see_access(rights, lease),
+        "values": live_values(lease, now=now) if lease.state in MEASURED else [],
+        "processes": own_processes(lease, now=now)
+        if may_see_access(rights, lease) and lease.state in MEASURED
+        else None,
         "is_over": is_over,
         "receipt": receipt_of(lease) if is_over else None,
         "steps": request_steps(lease.request, [lease], starts_at=None),

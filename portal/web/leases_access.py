@@ -6,10 +6,19 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from django.utils.translation import gettext_lazy
+
+from portal.leases.entrance import way_in
 from portal.leases.models import Placement
 from portal.web.figures import memory
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
+_LABELS = {
+    "unit": gettext_lazy("A shell inside the lease"),
+    "docker": gettext_lazy("A container with Docker"),
+    "podman": gettext_lazy("A container with Podman"),
+    "file": gettext_lazy("Its environment, in your shell"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,31 @@ class DeviceView:
 
 
 @dataclass(frozen=True)
+class Command:
+    """One way in: what it is for, and the line to type on the node."""
+
+    label: str
+    code: str
+
+
+@dataclass(frozen=True)
 class Entrance:
-    """The lines to paste into a shell, and the device nodes that were opened."""
+    """The ways in, the environment to paste into a shell, and the device nodes that were opened.
+
+    ``is_set`` says that the environment is in place wherever a command leads; ``gang`` are the lines that name
+    the other nodes, which are not. ``is_isolated`` None is unknown.
+    """
 
     snippet: str
     nodes: list[str]
+    commands: list[Command]
+    gang: str
+    is_isolated: bool | None
+
+    @property
+    def is_set(self) -> bool:
+        """Say whether a command brings the environment along."""
+        return bool(self.commands)
 
 
 def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> Entrance | None:
@@ -58,9 +87,12 @@ def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> Entran
             if str(value) not in values:
                 values.append(str(value))
     lines = [f"export {name}={shlex.quote(','.join(values))}" for name, values in sorted(env.items())]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in gang.items()]
+    others = [f"export {name}={shlex.quote(value)}" for name, value in gang.items()]
     nodes = {str(n) for p in placements if isinstance(p.access, dict) for n in p.access.get("nodes") or ()}
-    return Entrance("\n".join(lines), sorted(nodes))
+    way = way_in(placements)
+    lease = placements[0].lease.uid if placements[0].lease else ""
+    commands = [Command(str(_LABELS[kind]), code) for kind, code in way.commands(lease)]
+    return Entrance("\n".join([*lines, *others]), sorted(nodes), commands, "\n".join(others), way.is_isolated)
 
 
 def device_views(placements: Sequence[Placement]) -> list[DeviceView]:

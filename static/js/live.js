@@ -25,8 +25,15 @@ let retryTimer = 0;
 const wanted = new Set(["me"]);
 const lastSeq = new Map();
 
+function percent(value) {
+  return number(value) === null ? null : `${number(value)} %`;
+}
+
 const fields = {
-  util: (v) => (number(v) === null ? null : `${number(v)} %`),
+  util: percent,
+  sm: percent,
+  tensor: percent,
+  bandwidth: percent,
   memory_used_mib: memory,
   memory_mib: memory,
   power_w: (v) => (number(v) === null ? null : `${number(v)} W`),
@@ -71,10 +78,17 @@ function showFields(el, data) {
   if (el.dataset.liveField) slots.push(el);
   for (const slot of slots) {
     const name = slot.dataset.liveField;
+    if (name.startsWith("sources.")) {
+      const source = data.sources?.[name.slice("sources.".length)] ?? "";
+      slot.textContent = source === "estimate" ? gettext("estimated") : source;
+      continue;
+    }
     if (!(name in data)) continue;
     const text = (fields[name] ?? ((v) => (v === null ? null : String(v))))(data[name]);
     slot.textContent = text ?? gettext("unknown");
     slot.classList.toggle("is-unknown", text === null);
+    const box = slot.closest("[data-known-only]");
+    if (box) box.hidden = text === null;
     if (slot.tagName === "PROGRESS") slot.value = data[name] ?? 0;
   }
 }

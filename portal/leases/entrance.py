@@ -1,0 +1,62 @@
+"""How a holder gets into a lease, as its node told when it opened it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from portal.leases.models import Lease, Placement
+
+# What goes into a command that people paste: names of units and CDI devices, nothing a shell would read.
+_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._@:/=-]{0,150}")
+_IS_ISOLATED = {"yes": True, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """``unit`` to enter on the node, ``cdi`` name for containers, file with the environment; "" where there is none.
+
+    ``is_isolated`` says whether the node keeps other leases' devices out of it; None is unknown.
+    """
+
+    runtime: str = ""
+    unit: str = ""
+    cdi: str = ""
+    env_file: str = ""
+    is_isolated: bool | None = None
+
+    def commands(self, lease: str) -> list[tuple[str, str]]:
+        """Return what to type on the node, each with the kind of way: unit, docker, podman, file."""
+        found = [("unit", f"sudo berth-agent enter {lease}")] if self.unit else []
+        if self.cdi:
+            found += [
+                (tool, f"{tool} run --rm -it --device {self.cdi} IMAGE") for tool in ("docker", "podman")
+            ]
+        if self.env_file:
+            found.append(("file", f". {self.env_file}"))
+        return found
+
+
+def way_in(placements: Sequence[Placement]) -> Way:
+    """Return how the lease of these placements is entered, as far as its agent said."""
+    for placement in placements:
+        told = placement.access.get("entrance") if isinstance(placement.access, dict) else None
+        if isinstance(told, dict) and told:
+            return Way(
+                runtime=_name(told.get("runtime")),
+                unit=_name(told.get("unit")),
+                cdi=_name(told.get("cdi")),
+                env_file=_name(told.get("env_file")),
+                is_isolated=_IS_ISOLATED.get(str(told.get("isolated"))),
+            )
+    return Way()
+
+
+def commands_of(lease: Lease, way: Way) -> list[str]:
+    """Return the commands alone."""
+    return [line for _kind, line in way.commands(lease.uid)]
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
