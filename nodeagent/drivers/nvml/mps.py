@@ -1,0 +1,306 @@
+"""MPS for shares of a device: one control daemon for each (device, user), asked rather than remembered.
+
+What MPS keeps and what it does not: docs/mps.md.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.facts import text
+from nodeagent.drivers.nvml.mps_classic import Classic
+from nodeagent.drivers.nvml.mps_mode import ComputeModes
+from nodeagent.drivers.nvml.mps_named import Named
+from nodeagent.drivers.nvml.mps_seat import (
+    CLASSIC,
+    GONE,
+    NAMED,
+    PROGRAM,
+    SOCKET_ROOM,
+    Account,
+    MpsShare,
+    Seat,
+    Seats,
+    Speaker,
+    Tool,
+    is_serving,
+)
+from nodeagent.protocol.messages import HealthFact
+from nodeagent.shell import ProgramError, Shell
+
+LOOKS: Final = 50
+PAUSE_S: Final = 0.2
+FAULTS_EVERY_S: Final = 10.0
+MIG: Final = "MIG-"
+
+
+class Mps:
+    """Starts, limits, empties and ends the MPS daemons of a node's shares.
+
+    Refusals are NvmlLikeError and NotOfferedError with a sentence. Every verb may be repeated, also by another
+    agent process that finds what this one left half done. Calls for one device must not overlap.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        shell: Shell,
+        run_dir: Path,
+        *,
+        account: Callable[[str], Account],
+        own: Callable[[Path, int, int], None] = os.chown,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        socket_room: int = SOCKET_ROOM,
+    ) -> None:
+        self._nvml = library
+        self._tool = Tool(shell)
+        self._seats = Seats(run_dir, own=own, socket_room=socket_room)
+        self._account = account
+        self._pause = pause
+        self._clock = clock
+        self._modes = ComputeModes(library)
+        self._speakers: dict[int, Speaker] = {
+            CLASSIC: Classic(self._tool, self._wait),
+            NAMED: Named(self._tool, self._wait),
+        }
+        self._faults: tuple[float, list[HealthFact]] | None = None
+
+    def why_not(self) -> str:
+        """Return what to install or allow before this host can share by MPS, "" when it can."""
+        try:
+            self._tool.newest()
+        except ProgramError as no:
+            return f"{no}; MPS needs {PROGRAM}, which comes with NVIDIA's compute utilities for the driver"
+        return ""
+
+    def open(self, share: MpsShare, of_user: Sequence[MpsShare]) -> None:
+        """Have a daemon for the share's device and user whose limits hold, read back from it.
+
+        ``of_user`` are all live shares of that user on that device. Raises IN_USE while a fault keeps newcomers
+        out, INVALID_ARGUMENT for a share without limits, NotOfferedError where a limit is not kept. What a
+        refusal leaves behind is found by the next ``open`` and ended by ``close``.
+        """
+        shares = [share, *(other for other in of_user if other.partition != share.partition)]
+        for each in shares:
+            _check(each, share)
+        account = self._known(share.user)
+        self._modes.require_mps(share.device)
+        # A card lets one server in when exclusive: make room before a second user's daemon starts.
+        self._modes.settle(share.device, daemons=self._others(share.device, share.user) + 1)
+        seat = self._seats.of(share.device, share.user)
+        is_up = False if seat is None else self._is_up(seat)
+        if is_up is None:
+            raise _silent(share.device, share.user)
+        if seat is None or not is_up:
+            seat = self._begin(share, account)
+        self._require_no_fault(seat)
+        self._speaker(seat).settle(seat, shares)
+
+    def access(self, share: MpsShare) -> Access:
+        """Return how a program becomes a client with this share's limits. Raises NOT_FOUND before ``open``."""
+        seat = self._seats.of(share.device, share.user)
+        if seat is None:
+            raise NvmlLikeError(
+                errors.NOT_FOUND, f"no MPS daemon was prepared for {share.user} on {share.device}"
+            )
+        return self._speaker(seat).access(seat, share)
+
+    def clients(self, device: str, user: str) -> list[int]:
+        """Return the pids that work through this daemon now; none where there is no daemon."""
+        seat = self._seats.of(device, user)
+        if seat is None or self._is_up(seat) is False:
+            return []
+        return sorted(self._speaker(seat).clients(seat))
+
+    def end_clients(self, share: MpsShare, pids: Sequence[int]) -> None:
+        """End the work that these processes have on the device, and that of all clients known to be the share's.
+
+        To be called before they get any signal: a client killed with work in flight may take others along.
+        """
+        seat = self._seats.of(share.device, share.user)
+        if seat is None or self._is_up(seat) is False:
+            return
+        speaker = self._speaker(seat)
+        for pid, where in sorted(speaker.clients(seat).items()):
+            if pid in pids or speaker.ends_with(share, where):
+                speaker.terminate(seat, pid, where)
+
+    def release(self, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+        """Take a share's limits away once its processes are gone; without a ``rest`` the daemon ends too.
+
+        ``rest`` are the user's other live shares on the device, whose limits stay.
+        """
+        others = [other for other in rest if other.partition != share.partition]
+        if not others:
+            self.close(share.device, share.user)
+            return
+        seat = self._seats.of(share.device, share.user)
+        if seat is not None and self._is_up(seat):
+            self._speaker(seat).release(seat, share, others)
+
+    def close(self, device: str, user: str) -> None:
+        """End a daemon; gone already is success. Raises IN_USE while clients remain, TIMEOUT when it stays."""
+        seat = self._seats.of(device, user)
+        if seat is not None:
+            self._quit(seat)
+        self._modes.settle(device, daemons=self._others(device, user))
+        if seat is not None:
+            self._seats.remove(seat)
+
+    def daemons(self) -> list[tuple[str, str]]:
+        """Return the (device, user) whose daemon answers now."""
+        return [(seat.device, seat.user) for seat in self._seats.all() if self._is_up(seat)]
+
+    def state(self, device: str, user: str) -> str:
+        """Return "active", "fault" (newcomers are refused), "stopped", or "" when it cannot be told."""
+        seat = self._seats.of(device, user)
+        return "stopped" if seat is None else self._state(seat)
+
+    def faults(self) -> list[HealthFact]:
+        """Return what is wrong with daemons that should serve; looked at anew every ten seconds at most."""
+        now = self._clock()
+        if self._faults is None or now - self._faults[0] >= FAULTS_EVERY_S:
+            found = [fact for seat in self._seats.all() if (fact := self._fault(seat)) is not None]
+            self._faults = now, found
+        return list(self._faults[1])
+
+    def _begin(self, share: MpsShare, account: Account) -> Seat:
+        seat = self._seats.make(share.device, share.user, account, self._protocol(share.device))
+        self._speaker(seat).start(seat)
+        if not self._wait(lambda: self._is_up(seat) is True):
+            raise NvmlLikeError(
+                errors.UNKNOWN,
+                f"the MPS daemon of {share.user} on {share.device} does not answer after its start: "
+                f"{seat.log}/control.log says more",
+            )
+        return seat
+
+    def _quit(self, seat: Seat) -> None:
+        is_up = self._is_up(seat)
+        if is_up is None:
+            raise _silent(seat.device, seat.user)
+        if not is_up:
+            return
+        left = sorted(self._speaker(seat).clients(seat))
+        if left:
+            raise NvmlLikeError(
+                errors.IN_USE, f"processes of {seat.user} still use MPS on {seat.device}: {left}"
+            )
+        self._speaker(seat).quit(seat)
+        if not self._wait(lambda: self._is_up(seat) is False):
+            raise NvmlLikeError(
+                errors.TIMEOUT, f"the MPS daemon of {seat.user} on {seat.device} does not end"
+            )
+
+    def _require_no_fault(self, seat: Seat) -> None:
+        if self._state(seat) == "fault":
+            left = sorted(self._speaker(seat).clients(seat))
+            raise NvmlLikeError(
+                errors.IN_USE,
+                f"a program of {seat.user} faulted on {seat.device}; MPS takes no new ones there until these have "
+                f"ended: {left}",
+            )
+
+    def _protocol(self, device: str) -> int:
+        try:
+            newest = self._tool.newest()
+        except ProgramError as no:
+            raise NotOfferedError(f"{no}: MPS cannot be used on this host") from no
+        # Named servers are documented for whole GPUs only.
+        return CLASSIC if device.startswith(MIG) else newest
+
+    def _known(self, user: str) -> Account:
+        try:
+            return self._account(user)
+        except LookupError as no:
+            said = no.args[0] if no.args else f"this host has no account {user!r}"
+            raise NotOfferedError(str(said)) from no
+
+    def _others(self, device: str, user: str) -> int:
+        # A daemon that does not answer may still hold the card.
+        return sum(
+            1
+            for seat in self._seats.all()
+            if seat.device == device and seat.user != user and self._is_up(seat) is not False
+        )
+
+    def _state(self, seat: Seat) -> str:
+        is_up = self._is_up(seat)
+        if is_up is None:
+            return ""
+        if not is_up:
+            return "stopped"
+        try:
+            said = self._speaker(seat).statuses(seat)
+        except NvmlLikeError:
+            return ""
+        if any("FAULT" in status for status in said):
+            return "fault"
+        if GONE in said:
+            return "stopped"
+        return "active" if all(is_serving(status) for status in said) else ""
+
+    def _fault(self, seat: Seat) -> HealthFact | None:
+        state = self._state(seat)
+        if state == "fault":
+            code = "mps_fault"
+            detail = f"A program of {seat.user} faulted under MPS; new ones are refused until those there have ended."
+        elif state == "stopped":
+            code = "mps_gone"
+            detail = f"The MPS daemon of {seat.user} has ended; programs started now run without its limits."
+        else:
+            return None
+        return HealthFact(self._card(seat.device), code, "warning", detail, "restart_workload")
+
+    def _card(self, device: str) -> str:
+        """Return the UUID of the card that a MIG instance is on, "" when NVML does not tell."""
+        if not device.startswith(MIG):
+            return device
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(device)
+            card = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            return text(self._nvml.nvmlDeviceGetUUID(card))
+        except self._nvml.NVMLError:
+            return ""
+
+    def _is_up(self, seat: Seat) -> bool | None:
+        return self._speaker(seat).is_up(seat)
+
+    def _speaker(self, seat: Seat) -> Speaker:
+        return self._speakers.get(seat.protocol, self._speakers[CLASSIC])
+
+    def _wait(self, is_so: Callable[[], bool]) -> bool:
+        for look in range(LOOKS):
+            if look:
+                self._pause(PAUSE_S)
+            if is_so():
+                return True
+        return False
+
+
+def _check(share: MpsShare, first: MpsShare) -> None:
+    if not 1 <= share.share_milli <= 1000 or share.memory_mib <= 0:
+        raise NvmlLikeError(
+            errors.INVALID_ARGUMENT,
+            f"an MPS share needs a part of the device and a memory limit, not {share.share_milli} thousandths and "
+            f"{share.memory_mib} MiB: without one it could take what its neighbours were given",
+        )
+    if (share.device, share.user) != (first.device, first.user):
+        raise NvmlLikeError(
+            errors.INVALID_ARGUMENT, f"{share.partition} is not a share of {first.user} on {first.device}"
+        )
+
+
+def _silent(device: str, user: str) -> NvmlLikeError:
+    return NvmlLikeError(
+        errors.TIMEOUT,
+        f"it cannot be told whether an MPS daemon of {user} runs on {device}: {PROGRAM} does not answer",
+    )

@@ -1,0 +1,137 @@
+"""MPS by protocol 2: commands through standard input, one server per user, limits of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.mps_seat import (
+    MpsShare,
+    Seat,
+    Tool,
+    keeps_memory,
+    keeps_percent,
+    numbers,
+)
+
+Wait = Callable[[Callable[[], bool]], bool]
+
+
+class Classic:
+    """Speaks protocol 2. Defaults hold for servers to come, settings of a server for clients to come."""
+
+    def __init__(self, tool: Tool, wait: Wait) -> None:
+        self._tool = tool
+        self._wait = wait
+
+    def is_up(self, seat: Seat) -> bool | None:
+        """Ask for the default percentage, which every daemon knows."""
+        done = self._tool.attempt(seat, stdin="get_default_active_thread_percentage\n")
+        if done is None:
+            return None
+        return done.is_ok and any(_is_number(line) for line in done.out.split())
+
+    def start(self, seat: Seat) -> None:
+        """Run the daemon in the background."""
+        # A daemon that keeps our pipes open looks like one that never ends: asking it decides.
+        self._tool.attempt(seat, "-d")
+
+    def settle(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+        """Set defaults, have a server, set the server too, and read all back from the server.
+
+        The defaults alone prove nothing: a limit for a device that the daemon does not know is stored,
+        repeated when asked for, and ignored when a server starts.
+        """
+        percent = max(share.percent for share in shares)
+        memory = max(share.memory_mib for share in shares)
+        self._bring(seat, "default_active_thread_percentage", str(percent), keeps_percent, percent)
+        self._bring(
+            seat, f"default_device_pinned_mem_limit {seat.device}", f"{memory}M", keeps_memory, memory
+        )
+        for server in self._servers_started(seat):
+            limit = f"device_pinned_mem_limit {server} {seat.device}"
+            self._bring(seat, f"active_thread_percentage {server}", str(percent), keeps_percent, percent)
+            self._bring(seat, limit, f"{memory}M", keeps_memory, memory)
+
+    def statuses(self, seat: Seat) -> list[str]:
+        """Ask each server."""
+        return [self._say(seat, f"get_server_status {server}").upper() for server in self._servers(seat)]
+
+    def clients(self, seat: Seat) -> dict[int, str]:
+        """Return the clients of all servers, each with its server."""
+        found = {}
+        for server in self._servers(seat):
+            for pid in numbers(self._say(seat, f"get_client_list {server}")):
+                found[pid] = str(server)
+        return found
+
+    def ends_with(self, share: MpsShare, where: str) -> bool:
+        """A server is shared by all of the user's leases: only pids tell them apart."""
+        return False
+
+    def terminate(self, seat: Seat, pid: int, where: str) -> None:
+        """End the work of one client."""
+        self._say(seat, f"terminate_client {where} {pid}")
+
+    def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+        """Lower the limits to the largest share that is left."""
+        self.settle(seat, rest)
+
+    def quit(self, seat: Seat) -> None:
+        """Ask the daemon to end; it waits for clients, and the caller has made sure that there are none."""
+        self._tool.do(seat, stdin="quit\n")
+
+    def access(self, seat: Seat, share: MpsShare) -> Access:
+        """Return the environment of a client: it can narrow the limits of the server, not widen them."""
+        env = {
+            "CUDA_VISIBLE_DEVICES": seat.device,
+            "CUDA_MPS_PIPE_DIRECTORY": str(seat.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(seat.log),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share.percent),
+            # By UUID: an entry that the client cannot see makes it drop all memory limits.
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{seat.device}={share.limit}",
+        }
+        return Access(env=env, folders=(str(seat.pipe), str(seat.log)))
+
+    def _servers(self, seat: Seat) -> list[int]:
+        return numbers(self._say(seat, "get_server_list"))
+
+    def _servers_started(self, seat: Seat) -> list[int]:
+        if not self._servers(seat):
+            self._say(seat, f"start_server -uid {seat.uid}")
+        if not self._wait(lambda: bool(self._servers(seat))):
+            raise NvmlLikeError(
+                errors.UNKNOWN,
+                f"no MPS server starts for {seat.user} on {seat.device}: is the device there, and free of other "
+                f"programs? {seat.log}/server.log says more",
+            )
+        # A server that is still starting takes no settings yet; one in FAULT answers, and is told apart later.
+        if not self._wait(lambda: "INITIALIZING" not in self.statuses(seat)):
+            raise NvmlLikeError(
+                errors.TIMEOUT, f"the MPS server of {seat.user} on {seat.device} is still starting"
+            )
+        return self._servers(seat)
+
+    def _bring(
+        self, seat: Seat, what: str, value: str, kept: Callable[[str, int], bool], wanted: int
+    ) -> None:
+        # Set it even when it reads right already: limits are shown rounded, a wider one can look the same.
+        self._say(seat, f"set_{what} {value}")
+        reply = self._say(seat, f"get_{what}")
+        if not kept(reply, wanted):
+            raise NotOfferedError(
+                f"MPS does not keep {what.split()[0]} {value} for {seat.user} on {seat.device}: asked back it says "
+                f"{reply!r}; share this device by memory limits or time slices instead"
+            )
+
+    def _say(self, seat: Seat, command: str) -> str:
+        return self._tool.do(seat, stdin=f"{command}\n")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return float(word) >= 0
+    except ValueError:
+        return False

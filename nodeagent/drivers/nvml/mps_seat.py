@@ -1,0 +1,300 @@
+"""Where the MPS daemon of one user on one device lives, and the one program that everything is said to.
+
+Commands and formats: NVIDIA, "Multi-Process Service", release 615 (docs/mps.md names the pages).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.shell import Done, ProgramError, Shell
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+CLASSIC: Final = 2
+NAMED: Final = 3
+
+# A Unix socket's path has 108 bytes with its end (unix(7)); beyond that a daemon starts and is never reached.
+SOCKET_ROOM: Final = 107
+LONGEST_SOCKET: Final = "p/s/l_01234567/control"
+
+# A named server that its daemon does not list any more.
+GONE: Final = "GONE"
+
+LABEL: Final = "of.json"
+_LIMIT = re.compile(r"^(\d+)\s*([KMG])(?:i?B)?$", re.IGNORECASE)
+
+
+class Account(Protocol):
+    """A local account of this host."""
+
+    @property
+    def uid(self) -> int:
+        """Number of the user."""
+        ...
+
+    @property
+    def gid(self) -> int:
+        """Number of its first group."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MpsShare:
+    """One share of a device (a GPU or a MIG instance, by UUID) for a user; ``share_milli`` is of its SMs."""
+
+    partition: str
+    owner: str
+    device: str
+    user: str
+    share_milli: int
+    memory_mib: int
+
+    @property
+    def percent(self) -> int:
+        """Active thread percentage: whole ones, as documented, and never more than the share."""
+        return max(1, self.share_milli // 10)
+
+    @property
+    def limit(self) -> str:
+        """Pinned memory limit in the words of the program."""
+        return f"{self.memory_mib}M"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The folder of one (device, user): ``pipe`` and ``log`` are the user's alone, the rest is the agent's."""
+
+    root: Path
+    device: str
+    user: str
+    uid: int
+    protocol: int
+
+    @property
+    def pipe(self) -> Path:
+        """Folder of the daemon's sockets."""
+        return self.root / "p"
+
+    @property
+    def log(self) -> Path:
+        """Folder of its logs."""
+        return self.root / "log"
+
+    @property
+    def config(self) -> Path:
+        """Configuration that a daemon of protocol 3 starts with."""
+        return self.root / "mps.toml"
+
+    def env(self) -> dict[str, str]:
+        """Return the environment that leads the program to this daemon and to no other."""
+        return {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log),
+            "CUDA_VISIBLE_DEVICES": self.device,
+            "CUDA_MPS_PROTOCOL_VERSION": str(self.protocol),
+        }
+
+
+class Speaker(Protocol):
+    """One protocol of the program. Refusals are NvmlLikeError; every call is safe to repeat."""
+
+    def is_up(self, seat: Seat) -> bool | None:
+        """Say whether the daemon answers; None when that cannot be told."""
+        ...
+
+    def start(self, seat: Seat) -> None:
+        """Run the daemon; whether it came up is asked afterwards."""
+        ...
+
+    def settle(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+        """Have a server that keeps the limits of these shares, read back from it."""
+        ...
+
+    def statuses(self, seat: Seat) -> list[str]:
+        """Return what servers say of themselves, in capitals."""
+        ...
+
+    def clients(self, seat: Seat) -> dict[int, str]:
+        """Return the clients by pid, with the word under which they are ended."""
+        ...
+
+    def ends_with(self, share: MpsShare, where: str) -> bool:
+        """Say whether a client found at ``where`` belongs to this share, whatever its pid."""
+        ...
+
+    def terminate(self, seat: Seat, pid: int, where: str) -> None:
+        """End all work that a client has on the device."""
+        ...
+
+    def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+        """Take one share's limits away; those of the rest stay."""
+        ...
+
+    def quit(self, seat: Seat) -> None:
+        """Ask the daemon to end."""
+        ...
+
+    def access(self, seat: Seat, share: MpsShare) -> Access:
+        """Return how a program becomes a client with this share's limits."""
+        ...
+
+
+class Tool:
+    """Runs the program for a seat."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._newest: int | None = None
+
+    def newest(self) -> int:
+        """Return the newest protocol that the installed program speaks. Raises ProgramError where it is missing.
+
+        Its help names servers and namespaces where it knows protocol 3; older ones do not know ``-p``.
+        """
+        if self._newest is None:
+            done = self._shell.run([PROGRAM, "-p", "3", "-h"], env={"CUDA_MPS_PROTOCOL_VERSION": "3"})
+            said = f"{done.out} {done.err}".lower()
+            self._newest = NAMED if done.is_ok and "namespace" in said and "server" in said else CLASSIC
+        return self._newest
+
+    def attempt(self, seat: Seat, *words: str, stdin: str = "") -> Done | None:
+        """Run it once; None when it did not answer at all."""
+        try:
+            return self._shell.run([PROGRAM, *words], stdin=stdin, env=seat.env())
+        except ProgramError:
+            return None
+
+    def do(self, seat: Seat, *words: str, stdin: str = "") -> str:
+        """Return what it said. Raises TIMEOUT without an answer, UNKNOWN with its words when it refuses."""
+        said = " ".join([*words, stdin.strip()]).strip()
+        done = self.attempt(seat, *words, stdin=stdin)
+        if done is None:
+            raise NvmlLikeError(errors.TIMEOUT, f"{PROGRAM} did not answer {said!r} for {_whose(seat)}")
+        if not done.is_ok:
+            raise NvmlLikeError(errors.UNKNOWN, f"{PROGRAM} refused {said!r} for {_whose(seat)}: {done.said}")
+        return done.out.strip()
+
+
+class Seats:
+    """The seats below ``run_dir``. What they are of is written down; whether anybody sits there is asked."""
+
+    def __init__(self, run_dir: Path, *, own: Callable[[Path, int, int], None], socket_room: int) -> None:
+        # Short names: sockets lie below them.
+        self._dir = run_dir / "mps"
+        self._own = own
+        self._room = socket_room
+
+    def of(self, device: str, user: str) -> Seat | None:
+        """Return a seat that was made before, None for none."""
+        return _read(self._dir / _key(device, user))
+
+    def all(self) -> list[Seat]:
+        """Return every seat that was made, ordered by device and user."""
+        if not self._dir.is_dir():
+            return []
+        found = [seat for path in self._dir.iterdir() if (seat := _read(path)) is not None]
+        return sorted(found, key=lambda seat: (seat.device, seat.user))
+
+    def make(self, device: str, user: str, account: Account, protocol: int) -> Seat:
+        """Make a seat for a daemon that is about to start, with fresh folders that only this user may enter.
+
+        The daemon is root's and writes into them: what their owner may have laid there before goes first.
+        """
+        seat = Seat(self._dir / _key(device, user), device, user, account.uid, protocol)
+        if len(os.fsencode(seat.root / LONGEST_SOCKET)) > self._room:
+            raise NvmlLikeError(
+                errors.INVALID_ARGUMENT,
+                f"the path of the run folder is too long for MPS sockets ({self._dir}): give the agent a shorter one",
+            )
+        try:
+            seat.root.mkdir(parents=True, exist_ok=True)
+            for folder in (seat.pipe, seat.log):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(mode=0o700)
+                folder.chmod(0o700)
+                self._own(folder, account.uid, account.gid)
+            said = {"device": device, "user": user, "uid": account.uid, "protocol": protocol}
+            write(seat.root / LABEL, json.dumps(said))
+        except PermissionError as no:
+            raise NvmlLikeError(
+                errors.NO_PERMISSION, f"the MPS folder of {user} cannot be made ({no}): run the agent as root"
+            ) from no
+        except OSError as no:
+            raise NvmlLikeError(errors.UNKNOWN, f"the MPS folder of {user} cannot be made: {no}") from no
+        return seat
+
+    def remove(self, seat: Seat) -> None:
+        """Remove a seat whose daemon is gone; its label goes last, so that half of it is still found."""
+        for folder in (seat.pipe, seat.log):
+            shutil.rmtree(folder, ignore_errors=True)
+        seat.config.unlink(missing_ok=True)
+        (seat.root / LABEL).unlink(missing_ok=True)
+        shutil.rmtree(seat.root, ignore_errors=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a small file at once or not at all; only its owner may read it."""
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.chmod(0o600)
+    part.replace(path)
+
+
+def is_serving(status: str) -> bool:
+    """Say whether a server with this status takes clients: "ACTIVE" by protocol 2, "Ready" by protocol 3."""
+    return status in ("ACTIVE", "READY")
+
+
+def keeps_memory(reply: str, wanted_mib: int) -> bool:
+    """Say whether a reply shows this limit.
+
+    Drivers show limits of a GiB and more in whole GiB, rounded down (seen with 595.91: 1044M reads 1G).
+    """
+    found = _LIMIT.match(reply.strip())
+    if found is None:
+        return False
+    number, unit = int(found[1]), found[2].upper()
+    if unit == "G":
+        return number == wanted_mib // 1024
+    return number == (wanted_mib if unit == "M" else wanted_mib * 1024)
+
+
+def keeps_percent(reply: str, wanted: int) -> bool:
+    """Say whether a reply ("25.0") shows this percentage."""
+    try:
+        return abs(float(reply.strip()) - wanted) < 0.5
+    except ValueError:
+        return False
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of a reply that is a list of pids."""
+    return [int(word) for word in text.split() if word.isdigit()]
+
+
+def _whose(seat: Seat) -> str:
+    return f"{seat.user} on {seat.device}"
+
+
+def _key(device: str, user: str) -> str:
+    return hashlib.sha256(f"{device}\n{user}".encode()).hexdigest()[:8]
+
+
+def _read(root: Path) -> Seat | None:
+    try:
+        said = json.loads((root / LABEL).read_text())
+        return Seat(root, str(said["device"]), str(said["user"]), int(said["uid"]), int(said["protocol"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        # Without its label no daemon was started there: the label is written first.
+        return None
