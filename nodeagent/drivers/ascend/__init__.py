@@ -1,0 +1,1 @@
+"""Huawei Ascend cards over npu-smi."""

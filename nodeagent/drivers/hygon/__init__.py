@@ -1,0 +1,1 @@
+"""Hygon DCU cards over hy-smi."""

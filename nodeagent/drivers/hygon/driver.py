@@ -1,0 +1,236 @@
+"""Hygon DCU cards: whole, and as virtual cards (vDCU) with compute units and memory of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
+from nodeagent.drivers.hygon import smi
+from nodeagent.drivers.kfd import kfd_nodes, slot_of
+from nodeagent.drivers.sharing import SharedCards
+from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, opened
+from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
+from nodeagent.shell import Shell
+
+CONTROL: Final = ("/dev/kfd", "/dev/mkfd")
+MOST_PARTS: Final = 4
+NO_BIND: Final = (
+    "a vDCU keeps its limits only for processes that see its file as /etc/vdev/docker/vdev<n>.conf, and the "
+    "runtime of this node shows no files under another path; use one that does, or lease whole cards"
+)
+
+
+class VirtualCards:
+    """Cuts cards into vDCUs: a size is ``<compute units>/<MiB>``, a handle the number of the virtual card.
+
+    Only removing all vDCUs of a card is documented, so one is never removed while others stand.
+    """
+
+    kind = "vdcu"
+    removes_one = False
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+        self.index: dict[str, int] = {}
+
+    def size(self, fact: DeviceFact, shape: Shape) -> str:
+        """Return compute units (rounded down, at least one) and MiB."""
+        units = shape.share_milli * (fact.sm_count or 0) // WHOLE
+        if units < 1 or not 0 < shape.memory_mib <= fact.memory_mib:
+            raise NvmlLikeError(
+                errors.INVALID_ARGUMENT,
+                f"{shape.share_milli} ‰ and {shape.memory_mib} MiB make no vDCU: it needs at least one of the "
+                f"{fact.sm_count} compute units and 1 to {fact.memory_mib} MiB",
+            )
+        return f"{units}/{shape.memory_mib}"
+
+    def standing(self, device: str) -> dict[str, str]:
+        """Return the sizes of the vDCUs on a card."""
+        listed = smi.parts(self._tool, smi.PARTS)
+        return {p.handle: f"{p.units}/{p.memory_mib}" for p in listed if p.card == self.index[device]}
+
+    def make(self, device: str, size: str) -> None:
+        """Create one vDCU."""
+        units, _, memory_mib = size.partition("/")
+        card = str(self.index[device])
+        out = self._tool.run(
+            "-create-vdevices",
+            "1",
+            "-d",
+            card,
+            "-vdevice-compute-units",
+            units,
+            "-vdevice-memory-size",
+            memory_mib,
+        )
+        if "success" not in out.lower():
+            said = clean(out.replace("\n", " "), 200) or "nothing"
+            raise NvmlLikeError(errors.UNKNOWN, f"{self._tool.name} did not create the vDCU: {said}")
+
+    def unmake(self, device: str, handle: str) -> None:
+        """Destroy all vDCUs of the card."""
+        self._tool.run("-d", str(self.index[device]), "-destroy-vdevice")
+
+
+class HygonDriver(SharedCards):
+    """DCU cards over hy-smi. Figures that it does not print are None."""
+
+    name = "hygon"
+
+    def __init__(
+        self, boot_id: str, shell: Shell, run_dir: Path, read: Read, *, can_bind: bool = False
+    ) -> None:
+        """Find the cards; raises DriverUnavailableError when hy-smi is missing or lists none.
+
+        ``can_bind``: the node's runtime keeps ``Access.binds``; without that a vDCU would limit nobody.
+        """
+        self._tool = Tool(shell, "hy-smi")
+        opened(self._tool, self._ask_version)
+        self._virtual, units, why_not = _virtual(shell, self._tool.version)
+        self._cutter_of_cards = VirtualCards(self._virtual)
+        super().__init__(boot_id, ShareBook(run_dir / "hygon", boot_id), read, self._cutter_of_cards)
+        self.version = self._tool.version
+        why_not = why_not or ("" if can_bind else NO_BIND)
+        try:
+            listed, buses = smi.cards(self._tool), smi.buses(self._tool)
+        except NvmlLikeError as no:
+            raise DriverUnavailableError(no.detail) from no
+        for card in listed:
+            self._learn(card, buses.get(card.index, ""), units.get(card.index), why_not)
+        if not self._facts:
+            raise DriverUnavailableError("hy-smi lists no card that tells its memory and a number of its own")
+
+    def access(self, partition: str) -> Access:
+        """Return the nodes of a card; a vDCU's file must appear inside, or it limits nothing."""
+        held = self._share(partition)
+        fact = self._fact(held.device)
+        nodes = [n for n in kfd_nodes(self._read).values() if n.slot == slot_of(fact.pci_bus_id)]
+        if len(nodes) != 1:
+            raise NvmlLikeError(
+                errors.NOT_FOUND,
+                f"the kernel's list of devices (/sys/class/kfd) does not name one render node for "
+                f"{fact.pci_bus_id or 'a card of unknown place'}; load the DCU driver and try again",
+            )
+        env = {"ROCR_VISIBLE_DEVICES": nodes[0].visible_as} if nodes[0].visible_as else {}
+        files = (*CONTROL, f"/dev/dri/renderD{nodes[0].render_minor}")
+        if held.mode == "exclusive":
+            return Access(env, files)
+        file = f"vdev{held.handle}.conf"
+        return Access(env, files, binds={f"/etc/vdev/{file}": f"/etc/vdev/docker/{file}"})
+
+    def confine(self, partition: str, cgroup: str) -> None:
+        """Remember whose processes belong to it; refuse a vDCU without the file that limits it."""
+        held = self._share(partition)
+        if held.mode != "exclusive":
+            try:
+                self._read(f"/etc/vdev/vdev{held.handle}.conf")
+            except OSError as no:
+                raise NotOfferedError(
+                    f"/etc/vdev/vdev{held.handle}.conf, which limits this vDCU, cannot be read: {no}; "
+                    f"create the folder /etc/vdev and let hy-smi write there"
+                ) from no
+        super().confine(partition, cgroup)
+
+    def card_processes(self, device: str) -> list[ProcessFact]:
+        """Return the processes on a card."""
+        return smi.processes(self._tool, self._fact(device).index)
+
+    def metrics(self) -> Reading:
+        """Measure every card with one call; a vDCU has no figures of its own."""
+        try:
+            listed = {card.index: card for card in smi.cards(self._tool)}
+        except NvmlLikeError:
+            listed = {}
+        samples = [_sample(uuid, listed.get(fact.index)) for uuid, fact in self._facts.items()]
+        parts = []
+        for sample in samples:
+            for held in self._book.on(sample.device):
+                is_whole = held.mode == "exclusive"
+                if not held.is_idle:
+                    parts.append(
+                        PartitionSample(
+                            partition=held.partition,
+                            device=held.device,
+                            start=0,
+                            util_percent=sample.util_percent if is_whole else None,
+                            memory_used_mib=sample.memory_used_mib if is_whole else None,
+                            memory_mib=held.memory_mib,
+                            source=sample.source if is_whole else "unavailable",
+                            power_w=sample.power_w if is_whole else None,
+                        )
+                    )
+        return Reading(tuple(samples), tuple(parts))
+
+    def health(self) -> list[HealthFact]:
+        """Return cards that hy-smi no longer lists; it tells no errors in a form that is published."""
+        try:
+            listed = {card.unique_id or card.serial for card in smi.cards(self._tool)}
+        except NvmlLikeError as no:
+            return [HealthFact("", "tool_unreadable", "warning", no.detail)]
+        return [
+            HealthFact(
+                uuid, "device_lost", "critical", f"hy-smi no longer lists card {fact.index}", "reboot_node"
+            )
+            for uuid, fact in self._facts.items()
+            if uuid.removeprefix("DCU-") not in listed
+        ]
+
+    def _ask_version(self) -> str:
+        return next(iter(self._tool.run("--version").strip().splitlines()), "")
+
+    def _learn(self, card: smi.Card, bus: str, units: int | None, why_not: str) -> None:
+        number = card.unique_id or card.serial
+        if not card.memory_mib or not number:
+            return
+        uuid = f"DCU-{number}"
+        self._cutter_of_cards.index[uuid] = card.index
+        reason = why_not or ("" if units else "hy-smi does not tell the compute units of this card")
+        self._facts[uuid] = DeviceFact(
+            uuid=uuid,
+            index=card.index,
+            vendor="hygon",
+            model=card.model or "DCU",
+            memory_mib=card.memory_mib,
+            grid=1,
+            modes=("exclusive",) if reason else ("exclusive", "memlimit"),
+            sm_count=units,
+            pci_bus_id=bus,
+            serial=card.serial,
+            max_clients=1 if reason else MOST_PARTS,
+            refusals={"memlimit": reason} if reason else {},
+        )
+
+
+def _virtual(shell: Shell, version: str) -> tuple[Tool, dict[int, int], str]:
+    """Return the program that cuts cards, compute units by card, and why cards cannot be cut ("" when they can).
+
+    Drivers from 6.2.26 on have it inside hy-smi, older ones as a program of its own.
+    """
+    why_not = ""
+    for argv in (("hy-smi", "virtual"), ("hy-virtual",)):
+        tool = Tool(shell, *argv)
+        tool.version = version
+        try:
+            listed = smi.parts(tool, smi.DEVICES)
+        except NvmlLikeError as no:
+            why_not = why_not or no.detail
+            continue
+        if listed:
+            return tool, {part.card: part.units for part in listed}, ""
+    return tool, {}, why_not or "neither `hy-smi virtual` nor hy-virtual lists a card that can be cut"
+
+
+def _sample(uuid: str, card: smi.Card | None) -> DeviceSample:
+    if card is None:
+        return DeviceSample(uuid, None, None, None, None, source="unavailable")
+    return DeviceSample(
+        device=uuid,
+        util_percent=card.util_percent,
+        memory_used_mib=card.memory_used_mib,
+        power_w=card.power_w,
+        temperature_c=card.temperature_c,
+        source="unavailable" if card.util_percent is None else "hy-smi",
+    )

@@ -1,0 +1,198 @@
+"""Cards that are leased whole or in shares which a vendor's tool makes: one set of rules for several vendors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Offer, ProcessFact, Shape
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.vendor import WHOLE, Read, Share, ShareBook, VendorDriver, part_fact, share_name
+from nodeagent.protocol.messages import DeviceFact, PartitionFact
+
+
+class Cutter(Protocol):
+    """How one vendor's tool cuts a card: sizes in its own terms, parts by its own names ("handles").
+
+    ``removes_one``: a single part can be removed; else only all parts of a card at once.
+    """
+
+    kind: str
+    removes_one: bool
+
+    def size(self, fact: DeviceFact, shape: Shape) -> str:
+        """Return what a shape means to the tool; INVALID_ARGUMENT with a sentence when it means nothing."""
+        ...
+
+    def standing(self, device: str) -> dict[str, str]:
+        """Return the sizes of the parts that a card has now, by handle."""
+        ...
+
+    def make(self, device: str, size: str) -> None:
+        """Ask the tool for one more part."""
+        ...
+
+    def unmake(self, device: str, handle: str) -> None:
+        """Ask the tool to remove a part (all parts of the card where it cannot remove one)."""
+        ...
+
+
+class SharedCards(VendorDriver):
+    """Cards that are leased whole or in shares which the vendor's tool makes and lists."""
+
+    def __init__(self, boot_id: str, book: ShareBook, read: Read, cutter: Cutter) -> None:
+        super().__init__(boot_id, book, read)
+        self._cutter = cutter
+
+    def catalogue(self, device: str) -> list[Offer]:
+        """Return the whole card and, where its tool can cut it, shares up to the whole card."""
+        fact = self._fact(device)
+        whole_card = Shape("exclusive", "", fact.grid, WHOLE, fact.memory_mib)
+        offers = [Offer(whole_card, (0,), 1)] if "exclusive" in fact.modes else []
+        shared = Shape("memlimit", "", 0, WHOLE, fact.memory_mib)
+        return [*offers, Offer(shared, (0,), fact.max_clients)] if "memlimit" in fact.modes else offers
+
+    def observe(self, device: str) -> list[PartitionFact]:
+        """Return what stands on a card; parts that the tool lists and nobody here made are foreign."""
+        fact = self._fact(device)
+        standing = self._standing(fact)
+        self._settle(device, standing)
+        ours = self._book.on(device)
+        known = {share.handle for share in ours}
+        facts = [part_fact(share) for share in ours if not share.is_idle]
+        return facts + [
+            PartitionFact(f"{device}/{self._cutter.kind}{handle}", device, "memlimit", 0, 0)
+            for handle in sorted(standing)
+            if handle not in known
+        ]
+
+    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+        """Hand out the whole card or have its tool make one share; an owner who has it already gets the same."""
+        fact = self._fact(device)
+        self._require_offered(fact, shape)
+        if position != 0:
+            raise NvmlLikeError(errors.INVALID_ARGUMENT, f"{shape.mode} has no places: start at 0")
+        present = self.observe(device)
+        if (mine := next((p for p in present if p.lease and p.lease == owner), None)) is not None:
+            return mine
+        if shape.mode == "exclusive":
+            if present or self._standing(fact):
+                raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the card is not empty")
+            share = Share(device, device, "exclusive", owner, 0, fact.grid, WHOLE, fact.memory_mib)
+            self._book.put(share)
+            return part_fact(share)
+        if any(part.size for part in present):
+            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the whole card is leased")
+        return self._cut(fact, shape, owner)
+
+    def destroy(self, partition: str) -> None:
+        """Give back a whole card or have a share removed; gone already is success."""
+        share = self._book.get(partition)
+        if share is None or share.is_idle:
+            return
+        if running := self.processes(partition):
+            pids = ", ".join(str(process.pid) for process in running[:5])
+            raise NvmlLikeError(errors.IN_USE, f"still running on {partition}: {pids}")
+        if share.mode == "exclusive":
+            self._book.drop(partition)
+        else:
+            self._remove(share)
+
+    def card_processes(self, device: str) -> list[ProcessFact]:
+        """Return the processes that the tool lists on a whole card."""
+        raise NotImplementedError
+
+    def processes(self, partition: str) -> list[ProcessFact]:
+        """Return the processes of a partition; tools list them by card, so cgroups tell shares apart."""
+        share = self._book.get(partition)
+        if share is None:
+            return []
+        listed = self.card_processes(share.device)
+        others = [s for s in self._book.on(share.device) if s.partition != partition and not s.is_idle]
+        if share.mode == "exclusive" or not others:
+            return listed
+        return [process for process in listed if self._inside(process.pid, share.cgroup)]
+
+    def _standing(self, fact: DeviceFact) -> dict[str, str]:
+        return self._cutter.standing(fact.uuid) if "memlimit" not in fact.refusals else {}
+
+    def _settle(self, device: str, standing: dict[str, str]) -> None:
+        """Bring the book in line with the card: what is gone is forgotten, what a crash left is taken up."""
+        known = {share.handle for share in self._book.on(device) if share.handle}
+        for share in self._book.on(device):
+            if share.mode == "exclusive" or share.handle in standing:
+                continue
+            new = [
+                h for h in sorted(standing) if h not in (*known, *share.before) and standing[h] == share.made
+            ]
+            if share.handle or not new:
+                self._book.drop(share.partition)
+            else:
+                known.add(new[0])
+                self._book.put(replace(share, handle=new[0], before=()))
+
+    def _cut(self, fact: DeviceFact, shape: Shape, owner: str) -> PartitionFact:
+        size, standing = self._cutter.size(fact, shape), self._standing(fact)
+        ours = self._book.on(fact.uuid)
+        share = Share(
+            partition=share_name(fact.uuid, self._cutter.kind, owner),
+            device=fact.uuid,
+            mode="memlimit",
+            owner=owner,
+            share_milli=shape.share_milli,
+            memory_mib=shape.memory_mib,
+            profile="memlimit",
+            made=size,
+            before=tuple(sorted(standing)),
+        )
+        idle = next((s for s in ours if s.is_idle and s.made == size), None)
+        if idle is not None:
+            self._book.put(replace(share, handle=idle.handle, before=()))
+            if idle.partition != share.partition:
+                self._book.drop(idle.partition)
+            return part_fact(self._share(share.partition))
+        self._require_room(fact, shape, ours)
+        self._book.put(share)
+        try:
+            self._cutter.make(fact.uuid, size)
+        finally:
+            self._settle(fact.uuid, self._standing(fact))
+        made = self._book.get(share.partition)
+        if made is None:
+            raise NvmlLikeError(
+                errors.UNKNOWN, f"the tool took the request for {size}, yet lists no such part"
+            )
+        return part_fact(made)
+
+    def _require_room(self, fact: DeviceFact, shape: Shape, ours: list[Share]) -> None:
+        if len(ours) >= fact.max_clients:
+            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{fact.max_clients} shares are the most")
+        idle = any(share.is_idle for share in ours)
+        why = (
+            " (shares that were given back keep theirs until the last one on this card ends)" if idle else ""
+        )
+        if sum(share.share_milli for share in ours) + shape.share_milli > WHOLE:
+            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"not enough compute for another share{why}")
+        if sum(share.memory_mib for share in ours) + shape.memory_mib > fact.memory_mib:
+            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"not enough memory for another share{why}")
+
+    def _remove(self, share: Share) -> None:
+        """Have the tool remove a share, or set it aside where that would take others along."""
+        fact = self._fact(share.device)
+        standing, ours = self._standing(fact), self._book.on(share.device)
+        gone_with_it = [share]
+        if not self._cutter.removes_one:
+            others = [s for s in ours if s.partition != share.partition]
+            mine = {s.handle for s in ours}
+            if any(not s.is_idle for s in others) or any(handle not in mine for handle in standing):
+                self._book.put(replace(share, owner="", cgroup="", is_idle=True))
+                return
+            gone_with_it = ours
+        if share.handle in standing:
+            self._cutter.unmake(share.device, share.handle)
+            left = self._standing(fact)
+            if any(s.handle in left for s in gone_with_it):
+                raise NvmlLikeError(errors.IN_USE, f"{share.partition} is still listed by the tool")
+        for gone in gone_with_it:
+            self._book.drop(gone.partition)
