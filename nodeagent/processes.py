@@ -1,0 +1,325 @@
+"""Who uses the cards: every process that a device lists, whose lease it belongs to, and what to do about the rest.
+
+A process belongs to a lease when it runs inside the lease's unit and on the lease's slice. What the unit says comes
+from the process's cgroup, which it cannot leave; names are a convenience and only ever excuse, never accuse.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from nodeagent.drivers.base import ProcessFact
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.health.rules import Rules, standard, told
+from nodeagent.protocol.messages import HealthFact, ProcessSample
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+HELD: Final = "held"
+OPEN: Final = "open"
+ORPHAN: Final = "orphan"
+SYSTEM: Final = "system"
+
+REPORT: Final = "report"
+WARN: Final = "warn"
+KILL: Final = "kill"
+POLICIES: Final = (REPORT, WARN, KILL)
+
+LOOKS_TO_TELL: Final = 2
+LOOKS_TO_KILL: Final = 3
+MOST_SAMPLES: Final = 1024
+MOST_NAMED: Final = 10
+# The kernel keeps 15 bytes of a name (TASK_COMM_LEN in include/linux/sched.h).
+COMM_BYTES: Final = 15
+
+# Excused when they run as root; a user could give any program these names.
+ROOT_NAMES: Final = (
+    "nvidia-persistenced",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "nvidia-fabricmanager",
+    "nvsm_core",
+)
+# Excused under any account: displays and MPS servers run as their user.
+ANY_NAMES: Final = (
+    "Xorg",
+    "Xwayland",
+    "gnome-shell",
+    "kwin_wayland",
+    "nvidia-cuda-mps-server",
+    "nvidia-cuda-mps-control",
+)
+
+
+class Lists(Protocol):
+    """The verb of a driver that this needs."""
+
+    def processes(self, partition: str) -> list[ProcessFact]:
+        """Return the processes on a partition, or on a whole device by its uuid."""
+        ...
+
+
+class Units(Protocol):
+    """The verb of a runtime that this needs."""
+
+    def lease_of(self, pid: int) -> Key | None:
+        """Return the lease in whose unit a process runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One place of a live lease. ``has_unit``: all its holder's processes run in a unit, none in a container."""
+
+    lease: str
+    generation: int
+    device: str
+    partition: str
+    mode: str
+    has_unit: bool = True
+
+    @property
+    def key(self) -> Key:
+        """Identity of its lease."""
+        return self.lease, self.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process on a device. ``started`` (clock ticks since boot, "" unknown) tells it from a later one of its pid.
+
+    ``looks``: how many looks in a row found it so.
+    """
+
+    pid: int
+    device: str
+    state: str
+    lease: str = ""
+    name: str = ""
+    memory_mib: int | None = None
+    started: str = ""
+    bypasses_mps: bool = False
+    is_of_live_lease: bool = False
+    looks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What is to be done about a process: ``warn`` or ``kill``."""
+
+    what: str
+    pid: int
+    device: str
+    name: str
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look found. ``unread``: devices whose processes could not be listed, with the reason."""
+
+    seen: tuple[Seen, ...] = ()
+    facts: tuple[HealthFact, ...] = ()
+    unread: dict[str, str] = field(default_factory=dict)
+
+    def samples(self) -> tuple[ProcessSample, ...]:
+        """Return what the portal is told; orphans first, so that a bound never hides them."""
+        order = sorted(self.seen, key=lambda one: (one.state != ORPHAN, one.device, one.pid))
+        return tuple(
+            ProcessSample(one.pid, one.device, one.state, one.lease[:200], one.name[:200], one.memory_mib)
+            for one in order[:MOST_SAMPLES]
+        )
+
+
+class Look:
+    """Looks at all processes on all cards and remembers how often it saw each orphan."""
+
+    def __init__(
+        self,
+        driver: Lists,
+        runtime: Units,
+        read: Callable[[str], str],
+        *,
+        allowed: Iterable[str] = (),
+        rules: Rules | None = None,
+    ) -> None:
+        """Take the driver, the runtime, how to read /proc, and names that the operator excuses as well."""
+        self._driver = driver
+        self._runtime = runtime
+        self._read = read
+        self._root_names = _shortened(ROOT_NAMES)
+        self._any_names = _shortened((*ANY_NAMES, *allowed))
+        self._rules = rules or standard()
+        self._before: dict[tuple[str, int, str], Seen] = {}
+        self._live: Sequence[Holding] = ()
+
+    def look(
+        self, devices: Sequence[str], partitions: Mapping[str, Sequence[str]], holdings: Sequence[Holding]
+    ) -> Sight:
+        """Look once at these devices. ``partitions``: what stands on each, also what is not ours."""
+        self._live = holdings
+        seen: list[Seen] = []
+        unread: dict[str, str] = {}
+        for device in devices:
+            mine = [holding for holding in holdings if holding.device == device]
+            try:
+                seen += self._device(device, partitions.get(device, ()), mine)
+            except (NvmlLikeError, NotOfferedError) as no:
+                unread[device] = str(no)
+        counted = tuple(self._counted(one) for one in seen)
+        # A device that could not be read keeps its counts: not seen is not gone.
+        kept = {key: one for key, one in self._before.items() if key[0] in unread}
+        self._before = kept | {_identity(one): one for one in counted}
+        return Sight(counted, tuple(self._facts(counted)), unread)
+
+    def _device(self, device: str, partitions: Sequence[str], holdings: Sequence[Holding]) -> Iterable[Seen]:
+        """Return the processes on one device; raises NvmlLikeError where they cannot be listed."""
+        listed = {fact.pid: fact for fact in self._driver.processes(device)}
+        places: dict[int, set[str]] = {}
+        dark: set[str] = set()
+        for partition in partitions:
+            if partition == device or partition.endswith("/unknown"):
+                continue
+            try:
+                facts = self._driver.processes(partition)
+            except (NvmlLikeError, NotOfferedError) as no:
+                log.debug("the processes on %s cannot be listed: %s", partition, no)
+                dark.add(partition)
+                continue
+            for fact in facts:
+                places.setdefault(fact.pid, set()).add(partition)
+                listed.setdefault(fact.pid, fact)
+        # A process may be on a slice that could not be read: its lease has the benefit of the doubt.
+        return [self._judge(fact, device, places.get(pid, dark), holdings) for pid, fact in listed.items()]
+
+    def _judge(self, fact: ProcessFact, device: str, places: set[str], holdings: Sequence[Holding]) -> Seen:
+        name = self._name(fact)
+        started = self._started(fact.pid)
+
+        def seen(state: str, lease: str = "", bypasses_mps: bool = False) -> Seen:
+            return Seen(fact.pid, device, state, lease, name, fact.memory_mib, started, bypasses_mps)
+
+        key = self._runtime.lease_of(fact.pid)
+        if key is not None:
+            here = [h for h in holdings if h.key == key and _is_on(h, places)]
+            if not here:
+                is_live = any(h.key == key for h in self._live)
+                return replace(seen(ORPHAN, key[0]), is_of_live_lease=is_live)
+            return seen(HELD, key[0], any(h.mode == "mps" for h in here) and not fact.is_mps)
+        if self._is_excused(fact.pid, name):
+            return seen(SYSTEM)
+        doors = {h.lease for h in holdings if not h.has_unit and _is_on(h, places)}
+        if doors:
+            # Shares of one card cannot be told apart without units: then it is nobody's in particular.
+            return seen(OPEN, doors.pop() if len(doors) == 1 else "")
+        return seen(ORPHAN)
+
+    def _is_excused(self, pid: int, name: str) -> bool:
+        short = _short(name)
+        if short in self._any_names:
+            return True
+        return short in self._root_names and self._is_root(pid)
+
+    def _name(self, fact: ProcessFact) -> str:
+        return self._proc(fact.pid, "comm").strip() or fact.name.rpartition("/")[2]
+
+    def _is_root(self, pid: int) -> bool:
+        """Say whether a process runs as root: all four ids of its status line."""
+        for line in self._proc(pid, "status").splitlines():
+            if line.startswith("Uid:"):
+                return set(line.split()[1:]) == {"0"}
+        return False
+
+    def _started(self, pid: int) -> str:
+        return start_of(self._read, pid)
+
+    def _proc(self, pid: int, what: str) -> str:
+        try:
+            return self._read(f"/proc/{pid}/{what}")
+        except OSError:
+            return ""
+
+    def _counted(self, one: Seen) -> Seen:
+        before = self._before.get(_identity(one))
+        if before is None or (before.state, before.bypasses_mps) != (one.state, one.bypasses_mps):
+            return one
+        return replace(one, looks=before.looks + 1)
+
+    def _facts(self, seen: Sequence[Seen]) -> Iterable[HealthFact]:
+        """Return one fact per device for orphans and one for those that go past MPS, from the second look on."""
+        lasting = [one for one in seen if one.looks >= LOOKS_TO_TELL]
+        for device in dict.fromkeys(one.device for one in lasting):
+            here = [one for one in lasting if one.device == device]
+            for code, chosen in (
+                ("orphan_process", [one for one in here if one.state == ORPHAN]),
+                ("mps_bypassed", [one for one in here if one.bypasses_mps]),
+            ):
+                if chosen:
+                    yield told(self._rules.of(code), device, _named(chosen))
+
+
+def decide(policy: str, seen: Iterable[Seen]) -> list[Deed]:
+    """Return what is to be done about orphans by this policy; pure, changes nothing.
+
+    ``report``: nothing. ``warn``: those seen twice are warned, once. ``kill``: warned at the second look, ended from
+    the third on, and only where their start is known, so that no later process of the same pid is hit. What belongs
+    to a live lease or to the system is never touched. Raises ValueError for another policy.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"{policy!r} is no policy for processes without a lease; use {', '.join(POLICIES)}")
+    deeds = []
+    for one in seen:
+        if policy == REPORT or one.state != ORPHAN or one.is_of_live_lease:
+            continue
+        if one.looks == LOOKS_TO_TELL:
+            deeds.append(Deed(WARN, one.pid, one.device, one.name, one.started))
+        elif policy == KILL and one.looks >= LOOKS_TO_KILL and one.started:
+            deeds.append(Deed(KILL, one.pid, one.device, one.name, one.started))
+    return deeds
+
+
+def is_same(deed: Deed, read: Callable[[str], str]) -> bool:
+    """Say whether the pid of a deed is still that very process; ask right before a signal is sent."""
+    return bool(deed.started) and start_of(read, deed.pid) == deed.started
+
+
+def start_of(read: Callable[[str], str], pid: int) -> str:
+    """Return when a process started, in clock ticks since boot, "" when unknown: field 22 of proc_pid_stat(5)."""
+    try:
+        words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return words[19] if len(words) > 19 else ""
+
+
+def _is_on(holding: Holding, places: set[str]) -> bool:
+    """Say whether a process is where the lease is. Cards tell apart MIG slices only: shares and whole cards are
+    matched by the device.
+    """
+    return holding.mode != "mig" or holding.partition in places
+
+
+def _identity(one: Seen) -> tuple[str, int, str]:
+    return one.device, one.pid, one.started
+
+
+def _named(chosen: Sequence[Seen]) -> str:
+    first = ", ".join(
+        f"pid {one.pid} {one.name or 'of unknown name'}" + (f", lease {one.lease}" if one.lease else "")
+        for one in chosen[:MOST_NAMED]
+    )
+    more = len(chosen) - MOST_NAMED
+    return f"{first} and {more} more" if more > 0 else first
+
+
+def _short(name: str) -> str:
+    return name.encode()[:COMM_BYTES].decode(errors="ignore")
+
+
+def _shortened(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(_short(name) for name in names)

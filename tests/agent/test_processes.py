@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.drivers.base import ProcessFact
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.processes import Deed, Holding, Look, Sight, decide, is_same, start_of
+from nodeagent.protocol.codec import decode, encode
+from nodeagent.protocol.messages import Samples
+
+GPU = "GPU-1"
+
+
+class Host:
+    """Processes on devices and in units, and what /proc says of them."""
+
+    def __init__(self) -> None:
+        self.on: dict[str, list[ProcessFact]] = {GPU: []}
+        self.units: dict[int, tuple[str, int]] = {}
+        self.files: dict[str, str] = {}
+        self.holdings: list[Holding] = []
+        self.eye = Look(self, self, self.read)
+
+    def processes(self, partition: str) -> list[ProcessFact]:
+        found = self.on[partition]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def lease_of(self, pid: int) -> tuple[str, int] | None:
+        return self.units.get(pid)
+
+    def read(self, path: str) -> str:
+        if path not in self.files:
+            raise OSError(path)
+        return self.files[path]
+
+    def run(
+        self,
+        pid: int,
+        *places: str,
+        name: str = "python",
+        lease: str = "",
+        uid: int = 1000,
+        started: int = 5,
+        is_mps: bool = False,
+    ) -> None:
+        for place in (GPU, *places):
+            self.on.setdefault(place, []).append(ProcessFact(pid, 100, "", is_mps))
+        self.files[f"/proc/{pid}/comm"] = f"{name[:15]}\n"
+        self.files[f"/proc/{pid}/status"] = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+        self.files[f"/proc/{pid}/stat"] = f"{pid} ({name}) S " + "0 " * 18 + f"{started} 0 0"
+        if lease:
+            self.units[pid] = (lease, 1)
+
+    def hold(self, lease: str, partition: str, mode: str = "mig", *, has_unit: bool = True) -> None:
+        self.on.setdefault(partition, [])
+        self.holdings.append(Holding(lease, 1, GPU, partition, mode, has_unit))
+
+    def look(self, times: int = 1) -> Sight:
+        for _ in range(times):
+            sight = self.eye.look([GPU], {GPU: [place for place in self.on if place != GPU]}, self.holdings)
+        return sight
+
+    def states(self) -> dict[int, tuple[str, str]]:
+        return {one.pid: (one.state, one.lease) for one in self.look().seen}
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def test_process_in_its_lease_and_on_its_slice_is_held(host):
+    host.hold("a", "MIG-a")
+    host.run(11, "MIG-a", lease="a")
+
+    assert host.states() == {11: ("held", "a")}
+    assert host.look(5).facts == ()
+
+
+def test_process_of_a_live_lease_on_a_foreign_slice_is_an_orphan(host):
+    host.hold("a", "MIG-a")
+    host.hold("b", "MIG-b")
+    host.run(11, "MIG-b", lease="a")
+
+    assert host.states() == {11: ("orphan", "a")}
+
+
+def test_process_of_an_earlier_generation_is_an_orphan_under_its_name(host):
+    host.hold("a", GPU, "exclusive")
+    host.run(11, lease="a")
+    host.units[11] = ("a", 0)
+
+    assert host.states() == {11: ("orphan", "a")}
+
+
+def test_process_outside_all_units_is_an_orphan(host):
+    host.hold("a", "MIG-a")
+    host.run(11, "MIG-a")
+
+    assert host.states() == {11: ("orphan", "")}
+
+
+def test_process_on_a_slice_without_units_is_open(host):
+    host.hold("a", "MIG-a", has_unit=False)
+    host.run(11, "MIG-a")
+    host.run(12)
+
+    assert host.states() == {11: ("open", "a"), 12: ("orphan", "")}
+
+
+def test_open_shares_of_one_card_are_nobodys_in_particular(host):
+    host.hold("a", "TS-a", "timeslice", has_unit=False)
+    host.hold("b", "TS-b", "timeslice", has_unit=False)
+    host.run(11)
+
+    assert host.states() == {11: ("open", "")}
+
+
+def test_shares_are_matched_by_their_unit_because_the_card_does_not_tell_them_apart(host):
+    host.hold("a", "TS-a", "timeslice")
+    host.hold("b", "TS-b", "timeslice")
+    host.run(11, "TS-a", "TS-b", lease="b")
+
+    assert host.states() == {11: ("held", "b")}
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "state"),
+    [
+        ("nvidia-persistenced", 0, "system"),
+        ("nv-hostengine", 0, "system"),
+        ("nv-hostengine", 1000, "orphan"),
+        ("Xorg", 1000, "system"),
+        ("gnome-shell", 1000, "system"),
+        ("nvidia-cuda-mps-server", 1000, "system"),
+        ("python", 0, "orphan"),
+        ("miner", 1000, "orphan"),
+    ],
+)
+def test_services_of_the_host_are_excused_by_name_and_account(host, name, uid, state):
+    host.run(11, name=name, uid=uid)
+
+    assert host.states() == {11: (state, "")}
+
+
+def test_operator_may_excuse_more(host):
+    host.eye = Look(host, host, host.read, allowed=("company-monitoring-daemon",))
+    host.run(11, name="company-monitoring-daemon")
+
+    assert host.states() == {11: ("system", "")}
+
+
+def test_name_of_a_service_does_not_excuse_inside_a_lease(host):
+    host.hold("a", "MIG-a")
+    host.run(11, name="Xorg", lease="a")
+
+    assert host.states() == {11: ("orphan", "a")}
+
+
+def test_orphan_is_a_fact_from_the_second_look_on(host):
+    host.run(11, name="miner")
+
+    first, second = host.look(), host.look()
+
+    assert first.facts == ()
+    (fact,) = second.facts
+    assert (fact.device, fact.code, fact.severity) == (GPU, "orphan_process", "warning")
+    assert "pid 11 miner" in fact.detail
+
+
+def test_orphans_of_one_card_are_one_fact_however_many(host):
+    for pid in range(1000, 1030):
+        host.run(pid)
+
+    (fact,) = host.look(2).facts
+
+    assert "and 20 more" in fact.detail
+
+
+def test_another_process_of_the_same_pid_is_counted_anew(host):
+    host.run(11, started=5)
+    host.look(2)
+    host.run(11, started=9)
+
+    assert host.look().facts == ()
+
+
+def test_orphan_that_becomes_held_is_counted_anew(host):
+    host.hold("a", GPU, "exclusive")
+    host.run(11)
+    host.look(2)
+    host.units[11] = ("a", 1)
+    host.look()
+    del host.units[11]
+
+    assert host.look().facts == ()
+
+
+def test_process_that_bypasses_mps_is_told(host):
+    host.hold("a", "MPS-a", "mps")
+    host.run(11, lease="a", is_mps=True)
+    host.run(12, lease="a")
+
+    (fact,) = host.look(2).facts
+
+    assert (fact.code, fact.severity, fact.action) == ("mps_bypassed", "warning", "restart_workload")
+    assert "pid 12" in fact.detail
+    assert "pid 11" not in fact.detail
+
+
+def test_device_that_cannot_be_read_hides_nothing_and_forgets_nothing(host):
+    host.run(11)
+    host.look()
+    listed, host.on[GPU] = host.on[GPU], NvmlLikeError(15, "lost")
+
+    blind = host.look()
+    host.on[GPU] = listed
+
+    assert (blind.seen, list(blind.unread)) == ((), [GPU])
+    assert len(host.look().facts) == 1
+
+
+def test_process_whose_slice_cannot_be_read_has_the_benefit_of_the_doubt(host):
+    host.hold("a", "MIG-a")
+    host.run(11, lease="a")
+    host.run(12)
+    host.on["MIG-a"] = NvmlLikeError(4, "not root")
+
+    assert host.states() == {11: ("held", "a"), 12: ("orphan", "")}
+
+
+def test_process_of_a_live_lease_is_not_killed_on_whatever_device_it_is(host):
+    host.hold("a", "MIG-a")
+    host.hold("b", "MIG-b")
+    host.run(11, "MIG-b", lease="a")
+    host.run(12, "MIG-b", lease="ended")
+
+    seen = host.look(3).seen
+
+    assert [one.state for one in seen] == ["orphan", "orphan"]
+    assert [deed.pid for deed in decide("kill", seen)] == [12]
+
+
+def test_process_that_just_ended_has_no_name_and_does_no_harm(host):
+    host.on[GPU] = [ProcessFact(11, None, "/usr/bin/train")]
+
+    (one,) = host.look().seen
+
+    assert (one.name, one.started, one.memory_mib) == ("train", "", None)
+
+
+def test_samples_fit_their_frame_and_name_orphans_first(host):
+    host.hold("a", GPU, "exclusive")
+    for pid in range(1, 1500):
+        host.run(pid, lease="a")
+    host.run(5000)
+
+    samples = host.look().samples()
+    frame = Samples(1, "b", 1, (), (), samples)
+
+    assert (len(samples), samples[0].pid, samples[0].state) == (1024, 5000, "orphan")
+    assert decode(encode(frame)) == frame
+
+
+@pytest.mark.parametrize(
+    ("policy", "deeds"),
+    [("report", [[], [], []]), ("warn", [[], ["warn"], []]), ("kill", [[], ["warn"], ["kill"]])],
+)
+def test_policy_reports_then_warns_then_kills(host, policy, deeds):
+    host.run(11)
+
+    assert [[deed.what for deed in decide(policy, host.look().seen)] for _ in range(3)] == deeds
+
+
+def test_system_and_held_processes_are_never_killed(host):
+    host.hold("a", "MIG-a")
+    host.hold("b", "MIG-b", has_unit=False)
+    host.run(11, "MIG-a", lease="a")
+    host.run(12, name="Xorg")
+    host.run(13, "MIG-b")
+
+    assert decide("kill", host.look(10).seen) == []
+
+
+def test_process_whose_start_is_unknown_is_never_killed(host):
+    host.on[GPU] = [ProcessFact(11)]
+
+    assert decide("kill", host.look(10).seen) == []
+
+
+def test_unknown_policy_is_refused(host):
+    with pytest.raises(ValueError, match="report, warn, kill"):
+        decide("shoot", [])
+
+
+def test_pid_that_was_given_to_another_is_not_the_same(host):
+    host.run(11, started=5)
+    host.look(2)
+    (deed,) = decide("kill", host.look().seen)
+
+    assert is_same(deed, host.read)
+    host.run(11, started=6)
+    assert not is_same(deed, host.read)
+    assert not is_same(Deed("kill", 99, GPU, "", ""), host.read)
+
+
+def test_names_with_brackets_do_not_shift_the_start():
+    line = "7 (a) b) c) S " + "0 " * 18 + "4242 1"
+
+    assert start_of(lambda path: line, 7) == "4242"
