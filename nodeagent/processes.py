@@ -15,6 +15,8 @@ from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.health.rules import Rules, standard, told
 from nodeagent.protocol.messages import HealthFact, ProcessSample
+from nodeagent.runtimes.base import CDI
+from nodeagent.works import GONE, Work
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,27 @@ class Holding:
     def key(self) -> Key:
         """Identity of its lease."""
         return self.lease, self.generation
+
+
+def holdings(works: Iterable[Work], *, is_isolating: bool) -> list[Holding]:
+    """Return the places of all leases that are not gone; one that ends is live until it is.
+
+    ``is_isolating``: the runtime keeps units. A lease with an entrance for containers may have processes outside.
+    """
+    return [
+        Holding(
+            work.lease,
+            work.generation,
+            place.slot.device,
+            place.partition,
+            place.slot.mode,
+            has_unit=is_isolating and CDI not in work.entrance,
+        )
+        for work in works
+        if work.phase != GONE
+        for place in work.places
+        if place.partition
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from nodeagent.drivers.base import PartitionSample, Reading
-from nodeagent.protocol.messages import DeviceSample, Samples, SlotSample
+from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples, SlotSample
 from nodeagent.reconcile import Reconciler
 from nodeagent.works import READY
 
+# Every how many frames the processes on the cards are told; between them the field is None.
+PROCESSES_EVERY: Final = 5
 
-def frame(reading: Reading, reconciler: Reconciler, *, epoch: int, boot_id: str, seq: int) -> Samples:
-    """Return the samples of one second; partitions that serve no ready lease are left out."""
+
+def frame(
+    reading: Reading,
+    reconciler: Reconciler,
+    *,
+    epoch: int,
+    boot_id: str,
+    seq: int,
+    processes: tuple[ProcessSample, ...] | None = None,
+) -> Samples:
+    """Return the samples of one second; partitions that serve no ready lease are left out.
+
+    ``processes`` are those of the last look, None in frames that do not tell them (``PROCESSES_EVERY``).
+    """
     by_partition = {part.partition: part for part in reading.partitions}
     slots = []
     for work in reconciler.works.values():
@@ -19,7 +36,8 @@ def frame(reading: Reading, reconciler: Reconciler, *, epoch: int, boot_id: str,
             part = by_partition.get(place.partition)
             if part is not None:
                 slots.append(_slot(work.lease, place.slot.start, part))
-    return Samples(epoch, boot_id, seq, tuple(_device(sample) for sample in reading.devices), tuple(slots))
+    devices = tuple(_device(sample) for sample in reading.devices)
+    return Samples(epoch, boot_id, seq, devices, tuple(slots), processes)
 
 
 def _slot(lease: str, start: int, part: PartitionSample) -> SlotSample:
@@ -31,18 +49,21 @@ def _slot(lease: str, start: int, part: PartitionSample) -> SlotSample:
         memory_used_mib=part.memory_used_mib,
         memory_mib=part.memory_mib,
         source=part.source,
+        sm_percent=_percent(part.sm_percent),
+        tensor_percent=_percent(part.tensor_percent),
+        bandwidth_percent=_percent(part.bandwidth_percent),
+        power_w=part.power_w,
+        sources=dict(part.sources),
     )
 
 
 def _device(sample: DeviceSample) -> DeviceSample:
-    return DeviceSample(
-        device=sample.device,
+    return replace(
+        sample,
         util_percent=_percent(sample.util_percent),
-        memory_used_mib=sample.memory_used_mib,
-        power_w=sample.power_w,
-        temperature_c=sample.temperature_c,
-        energy_mj=sample.energy_mj,
-        source=sample.source,
+        sm_percent=_percent(sample.sm_percent),
+        tensor_percent=_percent(sample.tensor_percent),
+        bandwidth_percent=_percent(sample.bandwidth_percent),
     )
 
 

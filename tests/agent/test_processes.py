@@ -4,9 +4,10 @@ import pytest
 
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.processes import Deed, Holding, Look, Sight, decide, is_same, start_of
+from nodeagent.processes import Deed, Holding, Look, Sight, decide, holdings, is_same, start_of
 from nodeagent.protocol.codec import decode, encode
-from nodeagent.protocol.messages import Samples
+from nodeagent.protocol.messages import DesiredLease, DesiredSlot, Samples
+from nodeagent.works import new_work
 
 GPU = "GPU-1"
 
@@ -310,3 +311,19 @@ def test_names_with_brackets_do_not_shift_the_start():
     line = "7 (a) b) c) S " + "0 " * 18 + "4242 1"
 
     assert start_of(lambda path: line, 7) == "4242"
+
+
+def test_places_of_leases_that_are_not_gone_are_held_and_containers_mean_no_unit():
+    def work(name: str, phase: str, **entrance: str):  # type: ignore[no-untyped-def]
+        slot = DesiredSlot(GPU, "mig", 0, 1, 125, 10_000, "1g.10gb")
+        made = new_work(DesiredLease(name, 2, "t", "u", 60, 10, (slot, slot)), 0)
+        made.phase, made.entrance, made.places[0].partition = phase, entrance, f"MIG-{name}"
+        return made
+
+    works = [work("a", "ready"), work("b", "draining", cdi="berth.local/lease=b"), work("c", "gone")]
+
+    assert holdings(works, is_isolating=True) == [
+        Holding("a", 2, GPU, "MIG-a", "mig", has_unit=True),
+        Holding("b", 2, GPU, "MIG-b", "mig", has_unit=False),
+    ]
+    assert [one.has_unit for one in holdings(works, is_isolating=False)] == [False, False]

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from nodeagent import sampler
-from nodeagent.drivers.base import Reading
+from nodeagent.drivers.base import PartitionSample, Reading
 from nodeagent.protocol.codec import decode, encode
-from nodeagent.protocol.messages import DeviceSample, Samples
+from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples
 from tests.agent.builder import lease
 
 
@@ -98,3 +98,35 @@ def test_counters_that_overshoot_are_kept_within_a_hundred(node):
     frame = sampler.frame(reading, node.mind, epoch=1, boot_id="b", seq=1)
 
     assert frame.devices[0].util_percent == 100.0
+
+
+def test_finer_figures_keep_their_sources_and_bounds(node):
+    node.desire(lease("a", node.mig("2g.20gb", 4)))
+    partition = node.reports()["a"].access[0].partition
+    sources = {"power_w": "estimate", "tensor_percent": "unavailable"}
+    part = PartitionSample(
+        partition, node.device(), 4, 50.0, 1, 20096, "gpm", 100.4, None, -0.1, 120.5, sources
+    )
+    card = DeviceSample(
+        node.device(), 50.0, 1, 300.0, 40.0, 7, "gpm", 700.0, 101.0, 55.0, 3.0, {"sm_percent": "gpm"}
+    )
+
+    frame = sampler.frame(Reading((card,), (part,)), node.mind, epoch=1, boot_id="b", seq=1)
+
+    (slot,), (device,) = frame.slots, frame.devices
+    assert (slot.sm_percent, slot.tensor_percent, slot.bandwidth_percent) == (100.0, None, 0.0)
+    assert (slot.power_w, slot.sources) == (120.5, sources)
+    assert (device.power_limit_w, device.sm_percent, device.tensor_percent) == (700.0, 100.0, 55.0)
+    assert (device.energy_mj, device.sources) == (7, {"sm_percent": "gpm"})
+    assert decode(encode(frame)) == frame
+
+
+def test_processes_are_told_in_the_frames_that_carry_them(node):
+    seen = (ProcessSample(11, node.device(), "held", "a", "python", 100),)
+    reading = node.driver.metrics()
+
+    with_them = sampler.frame(reading, node.mind, epoch=1, boot_id="b", seq=1, processes=seen)
+    between = sampler.frame(reading, node.mind, epoch=1, boot_id="b", seq=2)
+
+    assert (with_them.processes, between.processes) == (seen, None)
+    assert decode(encode(with_them)) == with_them
