@@ -128,7 +128,9 @@ class CdiSpecs:
                 if key[0] == grant.lease and key[1] < grant.generation:
                     other.unlink(missing_ok=True)
             if _text(path) != text:
-                self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+                if not self._folder.exists():
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    self._folder.chmod(0o755)  # engines of people read it too, whatever the agent's umask is
                 put(path, text, mode=0o644)
         except OSError as no:
             raise RuntimeRefusedError("cdi", f"cannot write {path}: {no}", is_passing=True) from no
