@@ -10,6 +10,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.mps_seat import keeps_memory, keeps_percent
 from nodeagent.drivers.simulated.mps_state import Limits
+from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.shell import Done, ProgramError
 from tests.agent.mps_bench import CARD, OTHER, SLICE, Bench, share
 
@@ -246,6 +247,22 @@ def test_where_the_program_does_not_answer_nothing_is_taken_for_gone(bench):
 
     bench.shell.programs["nvidia-cuda-mps-control"] = real
     assert bench.mps.clients(CARD, "alice") == [process.pid]
+
+
+def test_questions_wait_for_seconds_only_since_a_hanging_daemon_would_hold_up_everything(bench, monkeypatch):
+    waits = []
+    real = SimulatedShell.run
+
+    def timed(shell, argv, **how):
+        waits.append((argv[1:2], how.get("timeout_s")))
+        return real(shell, argv, **how)
+
+    monkeypatch.setattr(SimulatedShell, "run", timed)
+    bench.open(share())
+
+    starting = [["-p"], ["-d"]]
+    assert {wait_s for first, wait_s in waits if first not in starting} == {5.0}
+    assert (["-d"], 20.0) in waits
 
 
 def test_a_host_without_the_program_says_what_to_install(bench):

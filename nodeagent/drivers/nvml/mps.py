@@ -14,7 +14,6 @@ from typing import Any, Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.facts import text
 from nodeagent.drivers.nvml.mps_classic import Classic
 from nodeagent.drivers.nvml.mps_mode import ComputeModes
 from nodeagent.drivers.nvml.mps_named import Named
@@ -34,6 +33,8 @@ from nodeagent.drivers.nvml.mps_seat import (
 )
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.shell import ProgramError, Shell
+
+__all__ = ["Account", "Mps", "MpsShare"]
 
 LOOKS: Final = 50
 PAUSE_S: Final = 0.2
@@ -151,7 +152,7 @@ class Mps:
         seat = self._seats.of(device, user)
         if seat is not None:
             self._quit(seat)
-        self._modes.settle(device, daemons=self._others(device, user))
+        self._modes.give_back(device, daemons=self._others(device, user))
         if seat is not None:
             self._seats.remove(seat)
 
@@ -267,9 +268,10 @@ class Mps:
         try:
             handle = self._nvml.nvmlDeviceGetHandleByUUID(device)
             card = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-            return text(self._nvml.nvmlDeviceGetUUID(card))
+            said = self._nvml.nvmlDeviceGetUUID(card)
         except self._nvml.NVMLError:
             return ""
+        return said.decode() if isinstance(said, bytes) else str(said)
 
     def _is_up(self, seat: Seat) -> bool | None:
         return self._speaker(seat).is_up(seat)

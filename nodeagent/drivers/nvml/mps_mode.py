@@ -42,6 +42,14 @@ class ComputeModes:
         if found is not None and found != mode:
             self._ask("nvmlDeviceSetComputeMode", device, mode)
 
+    def give_back(self, device: str, *, daemons: int) -> None:
+        """Set the mode after a daemon has ended; a card that is lost or gone keeps nobody from that."""
+        try:
+            self.settle(device, daemons=daemons)
+        except NvmlLikeError as no:
+            if no.code not in (errors.GPU_IS_LOST, errors.NOT_FOUND):
+                raise
+
     def _ask(self, call: str, device: str, *words: int) -> Any:
         try:
             return self._call(call, device, *words)

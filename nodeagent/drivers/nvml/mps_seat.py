@@ -18,11 +18,15 @@ from typing import Final, Protocol
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.shell import Done, ProgramError, Shell
+from nodeagent.shell import TIMEOUT_S, Done, ProgramError, Shell
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 CLASSIC: Final = 2
 NAMED: Final = 3
+
+# How long a daemon may take to answer a question; starting and ending may take the shell's time.
+ANSWER_S: Final = 5.0
+SLOW: Final = frozenset({"-d", "-q", "quit"})
 
 # A Unix socket's path has 108 bytes with its end (unix(7)); beyond that a daemon starts and is never reached.
 SOCKET_ROOM: Final = 107
@@ -170,8 +174,10 @@ class Tool:
 
     def attempt(self, seat: Seat, *words: str, stdin: str = "") -> Done | None:
         """Run it once; None when it did not answer at all."""
+        is_long = bool(SLOW & {*words, stdin.strip()})
+        wait_s = TIMEOUT_S if is_long else ANSWER_S
         try:
-            return self._shell.run([PROGRAM, *words], stdin=stdin, env=seat.env())
+            return self._shell.run([PROGRAM, *words], stdin=stdin, env=seat.env(), timeout_s=wait_s)
         except ProgramError:
             return None
 
