@@ -29,10 +29,10 @@ Read = Callable[[str], str]
 
 _SPACE = uuid5(NAMESPACE_DNS, "shares.berth.invalid")
 _WORDS: Final = (
-    (errors.NO_PERMISSION, re.compile(r"permission|not permitted|privilege|\broot\b|\bsudo\b", re.I)),
-    (errors.IN_USE, re.compile(r"\bbusy\b|in use|being used|occupied|running process", re.I)),
+    (errors.NO_PERMISSION, re.compile(r"permission|no_perm|not permitted|privilege|\broot\b|\bsudo\b", re.I)),
+    (errors.IN_USE, re.compile(r"busy|in use|being used|occupied|running process", re.I)),
     (errors.INSUFFICIENT_RESOURCES, re.compile(r"insufficient|not enough|no (more )?resource|exceed", re.I)),
-    (errors.NOT_SUPPORTED, re.compile(r"not support|unsupported", re.I)),
+    (errors.NOT_SUPPORTED, re.compile(r"not.support|unsupported", re.I)),
 )
 _NUMBER = re.compile(r"^\s*([-+]?\d{1,15}(?:\.\d{1,9})?)\s*(?:%|[A-Za-z]{1,4})?\s*$")
 

@@ -1,0 +1,1 @@
+"""AMD Instinct cards over amd-smi."""
