@@ -1,4 +1,4 @@
-"""Names of simulated hardware: same inputs, same UUID, so demo data can name a device before it reports."""
+"""Names of simulated hardware, and of shares on any: same inputs, same UUID, so that they can be told in advance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def simulated_mig_uuid(gpu_uuid: str, profile: str, start: int) -> str:
     return f"MIG-{uuid5(_SPACE, f'{gpu_uuid}/{profile}/{start}')}"
 
 
-def simulated_share_uuid(device_uuid: str, mode: str, owner: str) -> str:
-    """Return the name of a simulated share, ``MPS-``, ``MEM-`` or ``TS-...``: another for each owner."""
+def share_uuid(device_uuid: str, mode: str, owner: str) -> str:
+    """Return the name of a share, ``MPS-``, ``MEM-`` or ``TS-...``: another for each owner. Cards have none for it."""
     prefix = {"mps": "MPS", "memlimit": "MEM", "timeslice": "TS"}[mode]
     return f"{prefix}-{uuid5(_SPACE, f'{device_uuid}/{mode}/{owner}')}"

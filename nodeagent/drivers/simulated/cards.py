@@ -10,7 +10,7 @@ from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.hardware import GpuInstance, SimulatedGpu
 from nodeagent.protocol.boards import Board, BoardProfile
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
-from nodeagent.protocol.uuids import simulated_mig_uuid, simulated_share_uuid
+from nodeagent.protocol.uuids import share_uuid, simulated_mig_uuid
 
 WHOLE = 1000
 
@@ -91,7 +91,7 @@ class Card:
             raise NvmlLikeError(errors.NOT_SUPPORTED, f"{shape.mode} needs MIG off")
         if shape.mode == "exclusive":
             return self._new_whole(owner)
-        uuid = simulated_share_uuid(self.fact.uuid, shape.mode, owner)
+        uuid = share_uuid(self.fact.uuid, shape.mode, owner)
         others = [part.shape for part in self.parts.values() if part.uuid != uuid]
         if any(other.mode != shape.mode for other in others):
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"the device serves {others[0].mode}")
