@@ -18,11 +18,12 @@ from uuid import UUID
 import pynvml
 
 from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.drivers.simulated.hardware import GpuInstance, SimulatedGpu
 from nodeagent.drivers.simulated.library import proc
 from nodeagent.drivers.simulated.library.card import SimulatedCard
-from nodeagent.drivers.simulated.library.script import Step, perform, read_script
+from nodeagent.drivers.simulated.library.script import ScriptError, Step, perform, read_script
 from nodeagent.drivers.simulated.world import SimulatedProcess, World
 from nodeagent.protocol.boards import Board, board
 from nodeagent.protocol.uuids import simulated_uuid
@@ -77,6 +78,7 @@ class SimulatedHost:
         self.lock = threading.RLock()
         self.listeners: set[Listener] = set()
         self.calls = 0
+        self.refused: list[str] = []
         self.boots = 1
         self.init_code = 0
         self.clock, self.sleep = clock, sleep
@@ -156,7 +158,7 @@ class SimulatedHost:
     # ---- files --------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> str:
-        """Return a file of /proc; raises FileNotFoundError for what this host has not."""
+        """Return a file of /proc or of cgroups; raises FileNotFoundError for what this host has not."""
         if path in self.hidden:
             raise FileNotFoundError(path)
         if path == proc.MIG_MINORS:
@@ -165,6 +167,8 @@ class SimulatedHost:
             return proc.devices()
         if path == proc.BOOT_ID:
             return f"{self.boot_id}\n"
+        if path == proc.CONTROLLERS:
+            return "cpuset cpu io memory pids misc\n"
         if path == proc.MIG_CONFIG:
             return "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
         root, slash, name = path.removeprefix("/proc/").partition("/")
@@ -227,6 +231,16 @@ class SimulatedHost:
         """Let the driver ask for a recovery action (numbers of ``NVML_GPU_RECOVERY_ACTION_*``)."""
         self.card(gpu).recovery_action = action
 
+    def switch_mig(self, gpu: int | str, *, enabled: bool = True) -> int:
+        """Switch a card as somebody with nvidia-smi would; returns the activation status."""
+        with self.lock:
+            gpu_state = self.card(gpu).gpu
+            was, gpu_state.is_root = gpu_state.is_root, True
+            try:
+                return gpu_state.set_mig_mode(enabled)
+            finally:
+                gpu_state.is_root = was
+
     def add_foreign(self, gpu: int | str, profile: str, start: int, *, is_half: bool = False) -> GpuInstance:
         """Make an instance as somebody with nvidia-smi would; ``is_half`` leaves out the compute instance.
 
@@ -275,8 +289,16 @@ class SimulatedHost:
     # ---- a script -----------------------------------------------------------------------------------------
 
     def play(self, script: Path | str | Iterable[Mapping[str, Any]]) -> None:
-        """Let the steps of a script happen at their call or second from now; raises ScriptError and plays none."""
+        """Let the steps of a script happen at their call or second from now; raises ScriptError and plays none.
+
+        A step that a card refuses, such as an instance where another one is, is noted in ``refused``.
+        """
         steps = read_script(script)
+        for place, step in enumerate(steps, 1):
+            try:
+                self.card(step.fields.get("gpu", 0))
+            except KeyError as no:
+                raise ScriptError(f"step {place} ({step.do}): {no.args[0]}") from no
         with self.lock:
             now = self.now_s()
             for step in steps:
@@ -294,13 +316,16 @@ class SimulatedHost:
                     self._script.remove(row)
                     due.append((at_s or 0.0, step))
             for _, step in sorted(due, key=lambda row: row[0]):
-                perform(self, step)
+                try:
+                    perform(self, step)
+                except NvmlLikeError as no:
+                    self.refused.append(f"{step.do}: {no}")
 
     # ---- what the library asks ----------------------------------------------------------------------------
 
     def work_on(self, card: SimulatedCard) -> bool:
         """Say whether a process is on a card."""
-        return any(p.gpu == card.uuid for p in self.world.processes.values())
+        return any(p.gpu == card.uuid for p in list(self.world.processes.values()))
 
     def in_cgroup(self, path: str) -> list[SimulatedProcess] | None:
         """Return the processes in a cgroup and below, None when there is no such group."""

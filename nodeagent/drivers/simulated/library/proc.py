@@ -13,6 +13,7 @@ MIG_CONFIG: Final = "/proc/driver/nvidia/capabilities/mig/config"
 DEVICES: Final = "/proc/devices"
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 CGROUP_ROOT: Final = "/sys/fs/cgroup"
+CONTROLLERS: Final = f"{CGROUP_ROOT}/cgroup.controllers"
 
 MOST_GPUS: Final = 32
 COMPUTE_NODES: Final = 8
