@@ -14,6 +14,7 @@ from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.fleet import NodeSpec
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+RUN_DIR = Path("/run/berth-agent")
 NAMES = ("simulated", "nvml", "auto")
 
 
@@ -25,16 +26,36 @@ def open_simulated(node: str, state: Path, spec: NodeSpec, clock: Callable[[], i
     )
 
 
-def open_nvml(*, may_limit_power: bool = False) -> Driver:
+def open_nvml(
+    *,
+    run_dir: Path = RUN_DIR,
+    offer: frozenset[str] | None = None,
+    may_limit_power: bool = False,
+    timeslice: int = 2,
+    dcgm_url: str = "",
+) -> Driver:
     """Return the driver for NVIDIA cards; raises DriverUnavailableError when there are none.
 
-    ``may_limit_power`` lets it lower the cards' power limits while the node sleeps.
+    ``offer`` names the sharing modes that the operator allows (None: whole cards and MIG), ``run_dir`` is the
+    folder for what a reboot may lose. ``may_limit_power`` lets it lower the cards' power limits while the node
+    sleeps; ``timeslice`` (0 default to 3 long) holds on cards that are shared in time; ``dcgm_url`` is a DCGM
+    exporter to ask for what NVML does not tell.
     """
     try:
         module: Any = import_module("nodeagent.drivers.nvml.driver")
+        dcgm: Any = import_module("nodeagent.drivers.nvml.dcgm")
     except ImportError as no:
         raise DriverUnavailableError("the Python package nvidia-ml-py is not installed") from no
-    return cast(Driver, module.NvmlDriver(host_boot_id(), may_limit_power=may_limit_power))
+    driver = module.NvmlDriver(
+        host_boot_id(),
+        run_dir=run_dir,
+        offer=offer,
+        may_limit_power=may_limit_power,
+        timeslice=timeslice,
+        dcgm=dcgm.Dcgm(dcgm_url) if dcgm_url else None,
+        listens=True,
+    )
+    return cast(Driver, driver)
 
 
 def host_boot_id() -> str:

@@ -1,181 +1,374 @@
-"""NVIDIA cards, read-only: inventory, metrics and health; a whole card needs no change to be leased."""
+"""NVIDIA cards through NVML: whole, in MIG instances, or in shares by MPS, memory limit and time slice."""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pynvml
 
 from nodeagent import notices
-from nodeagent.drivers.base import (
-    Access,
-    Offer,
-    PartitionSample,
-    ProcessFact,
-    Reading,
-    Shape,
-    Tenant,
-)
-from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
-from nodeagent.drivers.nvml.facts import ask, device_fact, health_of, instance_facts, text
+from nodeagent.accounts import account_of
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape, Tenant
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml import caps
+from nodeagent.drivers.nvml.ailments import Ailments
+from nodeagent.drivers.nvml.calls import Calls, start
+from nodeagent.drivers.nvml.cards import Cards
+from nodeagent.drivers.nvml.dcgm import Dcgm
+from nodeagent.drivers.nvml.events import Watch
+from nodeagent.drivers.nvml.facts import board_of, device_fact, instance_facts
+from nodeagent.drivers.nvml.limits import MemoryLimits
+from nodeagent.drivers.nvml.mig import Mig
+from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.nvml.mps_seat import Account
+from nodeagent.drivers.nvml.offers import Offers
+from nodeagent.drivers.nvml.parts import Parts, is_share
 from nodeagent.drivers.nvml.power import PowerLimits
+from nodeagent.drivers.nvml.procs import running
+from nodeagent.drivers.nvml.profiles import read_sizes
+from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.nvml.standing import Slice, Standing
+from nodeagent.drivers.nvml.telemetry import Telemetry
+from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.nvml.topology import seats
-from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact
+from nodeagent.drivers.nvml.words import text
+from nodeagent.health.rules import standard
+from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
+from nodeagent.shell import HostShell, Shell
 
 log = logging.getLogger(__name__)
 
-MIB = 1024 * 1024
+RUN_DIR: Final = Path("/run/berth-agent")
+
+
+def read_text(path: str) -> str:
+    """Return a file of the host; raises OSError."""
+    return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 class NvmlDriver:
-    """Reads real cards. Every call may fail or be missing in the installed driver: then a figure is None."""
+    """Real cards. A figure that a card or the installed driver does not tell is None.
+
+    Instances are found by place, never remembered; whole cards and shares, which leave no trace on a card,
+    lie in small files below ``run_dir``. A card that is lost refuses by itself, the others go on.
+    """
 
     name = "nvml"
     is_blocking = True
 
-    def __init__(self, boot_id: str, library: Any = pynvml, *, may_limit_power: bool = False) -> None:
+    def __init__(
+        self,
+        boot_id: str,
+        library: Any = pynvml,
+        *,
+        shell: Shell | None = None,
+        run_dir: Path = RUN_DIR,
+        read: Callable[[str], str] = read_text,
+        offer: frozenset[str] | None = None,
+        may_limit_power: bool = False,
+        timeslice: int = 2,
+        account: Callable[[str], Account] = account_of,
+        mps: Mps | None = None,
+        dcgm: Dcgm | None = None,
+        listens: bool = False,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
+        on_change: Callable[[str], None] = lambda name: None,
+    ) -> None:
         """Open NVML; raises DriverUnavailableError when there is no driver or no card.
 
-        ``may_limit_power``: the operator lets the agent lower power limits while the node sleeps.
+        ``offer`` names the sharing modes of this node (None: whole cards and MIG). ``may_limit_power``: the
+        operator lets the agent lower power limits while the node sleeps. ``timeslice`` as nvidia-smi has it.
+        ``listens``: hear the events of cards in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
+        tells people the time. ``on_change`` is called before and after each change of the share files, for proofs.
         """
-        self._nvml = library
-        self._boot_id = boot_id
-        try:
-            library.nvmlInit()
-            count = library.nvmlDeviceGetCount()
-        except library.NVMLError as no:
-            raise DriverUnavailableError(f"no NVIDIA driver was found ({no})") from no
-        if not count:
-            raise DriverUnavailableError("the NVIDIA driver lists no device")
-        self.version = text(ask(library, "nvmlSystemGetDriverVersion")) or "unknown"
-        self._handles: dict[str, Any] = {}
+        self._boot_id, self._read, self._listens = boot_id, read, listens
+        shell = shell or HostShell()
+        self._calls = Calls(library)
+        self._cards = Cards(self._calls, start(library))
+        self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
+        self._mig, self._gate = Mig(self._calls), threading.Lock()
+        self.mps = mps or Mps(library, shell, run_dir, account=account)
+        book = ShareBook(run_dir / "shares", boot_id, on_change=on_change)
+        limits, slice_policy = MemoryLimits(self._calls, read), TimeSlice(shell, timeslice)
+        self._parts = Parts(book, self.mps, limits, slice_policy, read)
+        self._offers = Offers(
+            self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer
+        )
+        self._standing = Standing(self._calls, self._cards, self._mig, self._parts, read)
         self._facts: dict[str, DeviceFact] = {}
-        for index in range(count):
-            self._learn(index)
-        for uuid, seat in seats(library, self._handles).items():
-            self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
-        self._limits = PowerLimits(library, self._handles, is_allowed=may_limit_power)
+        for uuid in list(self._cards):
+            self._learn(uuid)
+        for uuid, seat in seats(library, self._cards).items():
+            if uuid in self._facts:
+                self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
+        self._power = PowerLimits(library, self._cards, is_allowed=may_limit_power)
+        self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
+        self._watch = Watch(library, self._cards, clock_ns=wall_ns)
+        self._ailments = Ailments(library, self._cards, self._watch if listens else None, standard(), wall_ns)
+        if listens:
+            self._watch.start()
 
     def boot_id(self) -> str:
         """Return the boot of the host."""
         return self._boot_id
 
+    # What there is
+
     def inventory(self) -> list[DeviceFact]:
-        """Return the cards as they were when the agent started."""
+        """Return the cards with what each can do now; a lost card is told as it was."""
+        for uuid in self._facts:
+            self._refresh(uuid)
         return list(self._facts.values())
 
     def catalogue(self, device: str) -> list[Offer]:
-        """Return the one shape that needs no change: the whole card."""
-        fact = self._facts[device]
-        whole = Shape("exclusive", "", fact.grid, 1000, fact.memory_mib)
-        return [Offer(whole, (0,), 1)] if "exclusive" in fact.modes else []
+        """Return the shapes a card can have: itself, its MIG sizes at their places, shares up to all of it."""
+        fact = self._fact(device)
+        whole = Shape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
+        offers = [Offer(whole, (0,), 1)] if WHOLE in fact.modes else []
+        if "mig" in fact.modes:
+            offers += [
+                Offer(Shape("mig", p.name, p.slices, 0, p.memory_mib), p.starts, p.max_instances)
+                for p in fact.profiles
+            ]
+        return offers + [
+            Offer(Shape(mode, "", 0, ALL, fact.memory_mib), (0,), fact.max_clients)
+            for mode in fact.modes
+            if mode not in (WHOLE, "mig")
+        ]
 
     def observe(self, device: str) -> list[PartitionFact]:
-        """Return the MIG instances on a card; none of them is ours in this version."""
-        return instance_facts(self._nvml, self._handles[device], self._facts[device])
-
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
-        """Hand out a whole card; anything else is not offered yet."""
-        fact = self._facts[device]
-        if shape.mode not in fact.modes:
-            raise NotOfferedError(
-                f"{shape.mode} is not offered by this version on NVIDIA cards; ask for whole devices"
-            )
-        return PartitionFact(device, device, "", 0, fact.grid)
-
-    def destroy(self, partition: str) -> None:
-        """Nothing was changed for a whole card, so nothing is undone."""
-
-    def access(self, partition: str) -> Access:
-        """Return the variable and the device nodes of a whole card."""
-        minor = ask(self._nvml, "nvmlDeviceGetMinorNumber", self._handles[partition])
-        nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-        own = () if minor is None else (f"/dev/nvidia{minor}",)
-        return Access({"CUDA_VISIBLE_DEVICES": partition}, (*nodes, *own))
+        """Return what stands on a card: every MIG instance whoever made it, and the shares that are noted."""
+        fact = self._fact(device)
+        shares = [share.fact(fact.grid) for share in self._parts.book.on(device)]
+        try:
+            return [*(one.fact() for one in self._standing.look(device)), *shares]
+        except NvmlLikeError as no:
+            if no.code != errors.NO_PERMISSION:
+                raise
+        return [*instance_facts(self._calls.library, self._cards[device], fact), *shares]
 
     def processes(self, partition: str) -> list[ProcessFact]:
-        """Return the compute processes on a card."""
-        running = ask(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._handles[partition])
-        return [ProcessFact(process.pid, _mib(process.usedGpuMemory)) for process in running or []]
+        """Return the processes on a partition; of a card that nobody leases whole, all that it lists."""
+        share = self._share(partition)
+        if share is not None:
+            listed = running(self._calls, self._cards.fresh(share.device), self._read)
+            return self._parts.processes(share, listed) if share.owner else listed
+        if is_share(partition):
+            return []
+        known = self._standing.seen(partition)
+        if known is not None and known.handle is not None:
+            with suppress(NvmlLikeError):  # its handle may be stale: then it is looked up below
+                return running(self._calls, known.handle, self._read)
+        found = self._standing.find(partition)
+        if found is None or found.handle is None:
+            return []
+        return running(self._calls, found.handle, self._read)
 
-    def metrics(self) -> Reading:
-        """Measure every card."""
-        samples = [self._sample(uuid) for uuid in self._facts]
-        parts = tuple(
-            PartitionSample(
-                partition=sample.device,
-                device=sample.device,
-                start=0,
-                util_percent=sample.util_percent,
-                memory_used_mib=sample.memory_used_mib,
-                memory_mib=self._facts[sample.device].memory_mib,
-                source=sample.source,
+    # Partitions
+
+    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+        """Make a MIG instance at exactly this place, or note a whole card or a share as the owner's."""
+        fact, handle = self._fact(device), self._cards.fresh(device)
+        if shape.mode not in fact.modes:
+            raise NotOfferedError(self._refusal(fact, shape.mode))
+        is_on = self._mig.is_on(handle)
+        if is_on != (shape.mode == "mig"):
+            word = "on" if is_on else "off"
+            raise NvmlLikeError(
+                errors.NOT_SUPPORTED, f"MIG is {word} on {device}: {shape.mode} cannot be made"
             )
-            for sample in samples
-        )
-        return Reading(tuple(samples), parts)
+        if shape.mode != "mig":
+            return self._parts.take(fact, shape, owner).fact(fact.grid)
+        sizes = self._standing.sizes[device]
+        size = sizes.named(shape.profile)
+        if size is None:
+            known = ", ".join(profile.name for profile in sizes.facts)
+            raise NvmlLikeError(
+                errors.INVALID_ARGUMENT, f"{device} has no size {shape.profile!r}; it has {known}"
+            )
+        made = self._mig.create(handle, sizes, size, position)
+        self._standing.look(device)
+        return Slice(device, made, made.inside[0]).fact()
 
-    def health(self) -> list[HealthFact]:
-        """Return lost cards, pending repairs and what the driver asks an operator to do."""
-        found: list[HealthFact] = []
-        for uuid, handle in self._handles.items():
-            found += health_of(self._nvml, uuid, handle)
-        return found
+    def destroy(self, partition: str) -> None:
+        """Remove an instance, or give a card or share back; gone already is success, IN_USE while it is used."""
+        share = self._share(partition)
+        if share is not None:
+            self._require_idle(partition)
+            if share.owner:
+                self._parts.give_back(share, self._cards.fresh(share.device))
+            return
+        found = None if is_share(partition) else self._standing.find(partition)
+        if found is None:
+            return
+        device, gi_id = found.device, found.instance.gi_id
+        self._require_idle(partition)
+        self._mig.destroy(self._cards.fresh(device), self._standing.sizes[device], gi_id, found.ci_id)
+        self._standing.look(device)
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
-        """Refuse: this version does not repartition NVIDIA cards."""
-        raise NotOfferedError("switching MIG is not offered by this version; ask for whole devices")
+        """Switch an empty card; returns 0, or raises NvmlLikeError with the activation status and a sentence."""
+        fact, handle = self._fact(device), self._cards.fresh(device)
+        if enabled and "mig" not in fact.modes:
+            raise NotOfferedError(self._refusal(fact, "mig"))
+        if self._mig.modes(handle) == (int(enabled), int(enabled)):
+            return 0
+        self._require_empty(device)
+        with self._gate:
+            # An open event set keeps an Ampere card busy: this agent must not be the one in the way.
+            self._watch.pause()
+            try:
+                self._mig.switch(handle, enabled)
+            finally:
+                self._telemetry.forget(device)
+                if self._listens:
+                    self._watch.resume()
+        self._refresh(device)
+        self._standing.look(device)
+        return 0
+
+    # Their tenants
 
     def attach(self, partition: str, tenant: Tenant) -> None:
-        """Nothing to start: the holder's own processes use the card."""
+        """Start what a share needs before its tenant comes; a MIG instance or a whole card needs nothing."""
+        share = self._share(partition)
+        if share is not None and share.owner:
+            self._parts.attach(share, tenant)
+        elif is_share(partition):
+            raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
+
+    def access(self, partition: str) -> Access:
+        """Return variables and exact device nodes; raises rather than guess the number of a node."""
+        share = self._share(partition)
+        if share is not None:
+            return self._parts.access(share, caps.card_nodes(self._minor(share.device)))
+        found = None if is_share(partition) else self._standing.find(partition)
+        if found is None or found.ci_id is None:
+            raise NvmlLikeError(
+                errors.NOT_FOUND, f"{partition} does not exist, or not so that it can be used"
+            )
+        minor = self._minor(found.device)
+        own = caps.slice_nodes(self._read, minor, found.instance.gi_id, found.ci_id)
+        return Access({"CUDA_VISIBLE_DEVICES": partition}, (*caps.card_nodes(minor), *own))
 
     def confine(self, partition: str, cgroup: str) -> None:
-        """Nothing to bind: a whole card has no limits of its own."""
+        """Bind a share to its tenant's cgroup; MIG instances keep their limits by themselves."""
+        share = self._share(partition)
+        if share is not None and share.owner:
+            self._parts.confine(share, self._cards.fresh(share.device), cgroup)
+        elif is_share(partition):
+            raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
 
     def detach(self, partition: str, *, kill: bool) -> None:
-        """Nothing to stop: this version ends no processes, it waits until the card lists none."""
+        """Give back what a share reserves; with ``kill`` end its MPS clients, before any signal reaches them."""
+        share = self._share(partition)
+        if share is None or share.mode not in ("memlimit", "mps"):
+            return
+        handle = self._cards.fresh(share.device)
+        pids = [process.pid for process in self.processes(partition)] if kill and share.mode == "mps" else []
+        self._parts.loosen(share, handle, pids, kill=kill)
 
     def tell(self, partition: str, why: str) -> None:
-        """Signal the processes on a card that listen for it."""
+        """Signal the processes on a partition that listen for it."""
         called = notices.call(process.pid for process in self.processes(partition))
         log.info("told %d process(es) on %s that their lease ends (%s)", len(called), partition, why)
 
+    # Measuring, health, energy
+
+    def metrics(self) -> Reading:
+        """Measure every card and what stands on it."""
+        with self._gate:
+            return self._telemetry.read(self._cards, self._facts, self._standing.live(self._facts))
+
+    def health(self) -> list[HealthFact]:
+        """Return what cards complain about, faults of MPS daemons, share files that cannot be read."""
+        for uuid in self._cards:
+            with suppress(NvmlLikeError):  # a handle is exchanged after a reset; that it fails is told below
+                self._cards.fresh(uuid)
+        return [*self._ailments.facts(), *self.mps.faults(), *self._parts.book.health()]
+
     def power(self) -> str:
         """Return whether the cards stand at their lowest power limit."""
-        return self._limits.state()
+        return self._power.state()
 
     def set_power(self, *, asleep: bool) -> None:
         """Lower the power limits of all cards, or put them back."""
         if asleep:
-            self._limits.lower()
+            self._power.lower()
         else:
-            self._limits.restore()
+            self._power.restore()
 
-    def _learn(self, index: int) -> None:
-        handle = ask(self._nvml, "nvmlDeviceGetHandleByIndex", index)
-        fact = None if handle is None else device_fact(self._nvml, handle, index)
+    def close(self) -> None:
+        """Give the library back; what stands on cards stays."""
+        self._watch.close()
+        self._telemetry.close()
+        self._calls.ask("nvmlShutdown")
+
+    # Inside
+
+    def _learn(self, uuid: str) -> None:
+        handle = self._cards[uuid]
+        sizes = read_sizes(self._calls, handle, board_of(self._calls.library, handle))
+        fact = device_fact(self._calls.library, handle, self._cards.indexes[uuid], sizes)
         if fact is not None:
-            self._handles[fact.uuid], self._facts[fact.uuid] = handle, fact
+            self._standing.sizes[uuid], self._facts[uuid] = sizes, fact
+            self._refresh(uuid)
 
-    def _sample(self, uuid: str) -> DeviceSample:
-        nvml, handle = self._nvml, self._handles[uuid]
-        rates = ask(self._nvml, "nvmlDeviceGetUtilizationRates", handle)
-        memory = ask(self._nvml, "nvmlDeviceGetMemoryInfo", handle)
-        power_mw = ask(self._nvml, "nvmlDeviceGetPowerUsage", handle)
-        temperature = ask(self._nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
-        energy_mj = ask(self._nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
-        return DeviceSample(
-            device=uuid,
-            util_percent=None if rates is None else float(rates.gpu),
-            memory_used_mib=None if memory is None else memory.used // MIB,
-            power_w=None if power_mw is None else power_mw / 1000,
-            temperature_c=None if temperature is None else float(temperature),
-            energy_mj=energy_mj,
-            source="unavailable" if rates is None else "nvml",
-        )
+    def _refresh(self, uuid: str) -> None:
+        """Bring what can change about a card up to date: its MIG mode and what it can be used for."""
+        try:
+            handle = self._cards.fresh(uuid)
+            modes = self._mig.modes(handle)
+        except NvmlLikeError as no:
+            log.warning("%s cannot be read: %s", uuid, no.detail)
+            return
+        shared = self._parts.mode_of(uuid)
+        offered, refusals = self._offers.of(uuid, handle, self._standing.sizes[uuid], shared=shared)
+        enabled = None if modes is None else bool(modes[0])
+        self._facts[uuid] = replace(self._facts[uuid], modes=offered, refusals=refusals, mig_enabled=enabled)
+
+    def _fact(self, device: str) -> DeviceFact:
+        if device not in self._facts:
+            raise NvmlLikeError(errors.NOT_FOUND, f"{device} is not on this node")
+        return self._facts[device]
+
+    def _refusal(self, fact: DeviceFact, mode: str) -> str:
+        return fact.refusals.get(mode) or f"NVIDIA cards have no sharing mode {mode!r}"
+
+    def _share(self, partition: str) -> Share | None:
+        """Return a noted share; a card that nobody noted stands for itself, without an owner."""
+        share = self._parts.book.get(partition)
+        if share is None and partition in self._facts:
+            return Share(partition, partition, "", WHOLE)
+        return share
+
+    def _minor(self, device: str) -> int:
+        handle = self._cards.fresh(device)
+        return int(self._calls.do("nvmlDeviceGetMinorNumber", handle, doing=f"finding the node of {device}"))
+
+    def _require_idle(self, partition: str) -> None:
+        if found := self.processes(partition):
+            raise _used(f"{partition} cannot go", found)
+
+    def _require_empty(self, device: str) -> None:
+        what = f"the MIG mode of {device} cannot change"
+        if shares := self._parts.book.on(device):
+            raise NvmlLikeError(errors.IN_USE, f"{what}: {shares[0].owner} holds {shares[0].mode} on it")
+        if slices := self._standing.look(device):
+            raise NvmlLikeError(errors.IN_USE, f"{what}: {slices[0].name} stands on it")
+        if found := running(self._calls, self._cards[device], self._read):
+            raise _used(what, found)
 
 
-def _mib(value: int | None) -> int | None:
-    return None if value is None else value // MIB
+def _used(what: str, found: list[ProcessFact]) -> NvmlLikeError:
+    pids = ", ".join(str(process.pid) for process in found[:5])
+    return NvmlLikeError(errors.IN_USE, f"{what}: processes run on it ({pids})")

@@ -1,0 +1,53 @@
+"""Device nodes of a card and of its MIG instances. The capability nodes are the boundary between tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
+
+COMMON: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
+MISSING: Final = (
+    f"{MINORS} cannot be read, so the device nodes of MIG instances are not known;"
+    " load the driver with MIG support (nvidia-modprobe) or let the agent see the host's /proc"
+)
+
+Read = Callable[[str], str]
+
+
+def card_nodes(minor: int) -> tuple[str, ...]:
+    """Return the nodes that every holder on a card needs."""
+    return (*COMMON, f"/dev/nvidia{minor}")
+
+
+def why_not(read: Read) -> str:
+    """Return why the nodes of MIG instances cannot be known on this host, "" when they can."""
+    try:
+        read(MINORS)
+    except OSError:
+        return MISSING
+    return ""
+
+
+def slice_nodes(read: Read, minor: int, gi_id: int, ci_id: int) -> tuple[str, str]:
+    """Return the two capability nodes of an instance; raises NOT_FOUND rather than guess a number.
+
+    Lines of the file look like ``gpu0/gi7/ci0/access 607``. The nodes of ``mig/config`` and ``mig/monitor``
+    stand in it as well: they are never handed out.
+    """
+    wanted = (f"gpu{minor}/gi{gi_id}/access", f"gpu{minor}/gi{gi_id}/ci{ci_id}/access")
+    try:
+        lines = read(MINORS).splitlines()
+    except OSError as no:
+        raise NvmlLikeError(errors.NOT_FOUND, MISSING) from no
+    known = dict(words for line in lines if len(words := line.split()) == 2)
+    missing = [name for name in wanted if not known.get(name, "").isdigit()]
+    if missing:
+        raise NvmlLikeError(
+            errors.NOT_FOUND, f"{MINORS} has no line for {missing[0]}; the driver may be older than this card"
+        )
+    gi, ci = (f"/dev/nvidia-caps/nvidia-cap{known[name]}" for name in wanted)
+    return gi, ci

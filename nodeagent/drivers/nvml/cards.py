@@ -1,0 +1,51 @@
+"""The cards of a host by UUID: handles kept, looked up again once stale, so that one lost card stops no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.words import text
+
+
+class Cards(Mapping[str, Any]):
+    """Handles by UUID, in the order of the host. As a mapping it gives them as they were last known good."""
+
+    def __init__(self, calls: Calls, count: int) -> None:
+        self._calls = calls
+        self._handles: dict[str, Any] = {}
+        self.indexes: dict[str, int] = {}
+        for index in range(count):
+            handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
+            uuid = "" if handle is None else text(calls.ask("nvmlDeviceGetUUID", handle))
+            if uuid:
+                self._handles[uuid], self.indexes[uuid] = handle, index
+
+    def __getitem__(self, uuid: str) -> Any:
+        return self._handles[uuid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def fresh(self, uuid: str) -> Any:
+        """Return a handle that still means this card; raises NOT_FOUND, GPU_IS_LOST.
+
+        Looking a card up by UUID can take seconds on a busy host, so it is done only when the kept handle fails.
+        """
+        if uuid not in self._handles:
+            raise NvmlLikeError(errors.NOT_FOUND, f"{uuid} is not on this node")
+        doing = f"reaching {uuid}"
+        try:
+            if text(self._calls.do("nvmlDeviceGetUUID", self._handles[uuid], doing=doing)) == uuid:
+                return self._handles[uuid]
+        except NvmlLikeError as no:
+            if no.code == errors.GPU_IS_LOST:
+                raise
+        self._handles[uuid] = self._calls.do("nvmlDeviceGetHandleByUUID", uuid, doing=doing)
+        return self._handles[uuid]

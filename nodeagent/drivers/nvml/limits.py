@@ -1,0 +1,122 @@
+"""Hard memory limits per cgroup and card, which driver 615 keeps without MIG and without MPS.
+
+Source: NVIDIA, "MPS v3 Memory Partitioning" (docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html): a soft
+limit is a reservation that ancestors of the cgroup carry too, until it is set to 0 while the cgroup still exists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.words import MIB
+
+log = logging.getLogger(__name__)
+
+SET: Final = "nvmlDeviceSetMemoryLimits_v1"
+GET: Final = "nvmlDeviceGetMemoryLimits_v1"
+ROOT: Final = "/sys/fs/cgroup"
+CONTROLLERS: Final = f"{ROOT}/cgroup.controllers"
+NO_LIMIT: Final = 2**64 - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
+# NVIDIA's own example reads back 8192 MiB after setting 8000: a driver may round up a little, never more.
+MOST_ROUNDING: Final = 1.05
+# Nothing to undo: no such cgroup, no limits on it, or a card whose mode has none.
+NOTHING: Final = frozenset({errors.NOT_FOUND, errors.INVALID_ARGUMENT, errors.NOT_SUPPORTED})
+
+
+class MemoryLimits:
+    """Sets, reads back and clears limits by card handle and cgroup (absolute, below /sys/fs/cgroup)."""
+
+    def __init__(self, calls: Calls, read: Callable[[str], str]) -> None:
+        self._calls, self._read = calls, read
+
+    def why_not(self, handle: Any, version: str) -> str:
+        """Return what is missing for memory limits on a card, "" when they can be set; found by calling."""
+        code = self._calls.code(GET, handle, self._asked(ROOT))
+        if code == errors.FUNCTION_NOT_FOUND:
+            return f"driver {version} has no memory limits per cgroup; install 615 or newer (CUDA 13.4)"
+        try:
+            self._read(CONTROLLERS)
+        except OSError:
+            return (
+                "memory limits need cgroup v2 at /sys/fs/cgroup; boot with systemd.unified_cgroup_hierarchy=1"
+            )
+        return ""
+
+    def set(self, handle: Any, cgroup: str, memory_mib: int) -> None:
+        """Let a cgroup have this much of a card's memory and no more; raises NvmlLikeError unless it reads back."""
+        if not cgroup:
+            raise NotOfferedError(
+                "a hard memory limit binds to the holder's unit, and this node opens leases without one;"
+                " let the agent use the systemd runtime, or ask for another sharing mode"
+            )
+        wanted = memory_mib * MIB
+        self._set(handle, cgroup, wanted, wanted)
+        found = self.read(handle, cgroup)
+        if found is None or not wanted <= found[1] <= wanted * MOST_ROUNDING:
+            kept = "no limit" if found is None else f"{found[1] // MIB} MiB"
+            raise NvmlLikeError(
+                errors.UNKNOWN, f"the limit of {memory_mib} MiB was set on {cgroup}, the driver keeps {kept}"
+            )
+        if found[1] != wanted:
+            log.info("the driver rounds %d MiB on %s to %d", memory_mib, cgroup, found[1] // MIB)
+
+    def loosen(self, handle: Any, cgroup: str) -> None:
+        """Give back what a cgroup reserved, keeping its hard limit; nothing there is success."""
+        found = self.read(handle, cgroup)
+        if found is not None and found[0]:
+            self._unset(handle, cgroup, found[1])
+
+    def clear(self, handle: Any, cgroup: str) -> None:
+        """Take both limits away; nothing there is success."""
+        found = self.read(handle, cgroup)
+        if found is not None and found != (0, NO_LIMIT):
+            self.loosen(handle, cgroup)
+            self._unset(handle, cgroup, NO_LIMIT)
+
+    def read(self, handle: Any, cgroup: str) -> tuple[int, int] | None:
+        """Return (soft, hard) in bytes, None where nothing is set or the cgroup is gone."""
+        if not cgroup:
+            return None
+        asked = self._asked(cgroup)
+        try:
+            self._calls.do(GET, handle, asked, doing=f"reading the memory limit of {cgroup}")
+        except NvmlLikeError as no:
+            if no.code in NOTHING:
+                return None
+            raise
+        return int(asked.softLimit), int(asked.hardLimit)
+
+    def _unset(self, handle: Any, cgroup: str, hard: int) -> None:
+        try:
+            self._set(handle, cgroup, 0, hard)
+        except NvmlLikeError as no:
+            # A cgroup without limits of its own reads its ancestor's; one that is gone now ended in between.
+            if no.code != errors.NOT_FOUND and (
+                no.code not in NOTHING or self.read(handle, cgroup) is not None
+            ):
+                raise
+
+    def _set(self, handle: Any, cgroup: str, soft: int, hard: int) -> None:
+        limits = self._calls.library.c_nvmlSetMemoryLimits_v1_t(
+            nameSpace=cgroup.encode(), softLimit=soft, hardLimit=hard
+        )
+        try:
+            self._calls.do(SET, handle, limits, doing=f"limiting the memory of {cgroup}")
+        except NvmlLikeError as no:
+            if no.code == errors.FUNCTION_NOT_FOUND:
+                raise NotOfferedError("this driver has no memory limits; install 615 or newer") from no
+            if no.code == errors.NOT_FOUND:
+                raise NvmlLikeError(
+                    no.code,
+                    f"{no.detail}; on kernels with dmem its parents must pass it on (cgroup.subtree_control)",
+                ) from no
+            raise
+
+    def _asked(self, cgroup: str) -> Any:
+        known = getattr(self._calls.library, "c_nvmlGetMemoryLimits_v1_t", None)
+        return None if known is None else known(nameSpace=cgroup.encode())

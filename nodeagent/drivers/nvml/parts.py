@@ -1,0 +1,165 @@
+"""Whole cards and shares of them: who has them, what their limits are, how they are reached and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access, ProcessFact, Shape, Tenant
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.limits import MemoryLimits
+from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.nvml.mps_seat import MpsShare
+from nodeagent.drivers.nvml.procs import SYSTEM, cgroup_of, is_below
+from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.protocol.messages import DeviceFact
+from nodeagent.protocol.uuids import share_uuid
+
+PREFIXES: Final = ("MPS-", "MEM-", "TS-")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Shares by the book. Every verb is safe to repeat; handles are those of the card a share is on."""
+
+    book: ShareBook
+    mps: Mps
+    limits: MemoryLimits
+    timeslice: TimeSlice
+    read: Callable[[str], str]
+
+    def take(self, fact: DeviceFact, shape: Shape, owner: str) -> Share:
+        """Note a whole card or a share as the owner's; raises INSUFFICIENT_RESOURCES where it does not fit."""
+        others = [share for share in self.book.on(fact.uuid) if share.owner != owner]
+        if shape.mode == WHOLE:
+            if others:
+                raise _full(f"{others[0].owner} has {_name(others[0])}")
+            share = Share(fact.uuid, fact.uuid, owner, WHOLE, ALL, fact.memory_mib)
+        else:
+            _require_room(fact, shape, others)
+            uuid = share_uuid(fact.uuid, shape.mode, owner)
+            share = Share(uuid, fact.uuid, owner, shape.mode, shape.share_milli, shape.memory_mib)
+        known = self.book.get(share.partition)
+        if known is None or known.owner != owner:
+            self.book.put(share)
+        return self.book.get(share.partition) or share
+
+    def attach(self, share: Share, tenant: Tenant) -> None:
+        """Start what a share needs before its tenant's unit is opened: the MPS daemon, the card's time slice."""
+        share = replace(share, user=tenant.user)
+        self.book.put(share)
+        if share.mode == "mps":
+            if not share.user:
+                raise NotOfferedError("MPS needs the local account of its user, and this lease names none")
+            self.mps.open(_mps(share), [_mps(other) for other in self._of_user(share)])
+        elif share.mode == "timeslice":
+            self.timeslice.set(share.device)
+
+    def access(self, share: Share, nodes: tuple[str, ...]) -> Access:
+        """Return how the holder of a share reaches it."""
+        own = {"CUDA_VISIBLE_DEVICES": share.device}
+        if share.mode != "mps":
+            return Access(own, nodes)
+        way = self.mps.access(_mps(share))
+        return replace(way, env={**own, **way.env}, nodes=(*nodes, *way.nodes))
+
+    def confine(self, share: Share, handle: Any, cgroup: str) -> None:
+        """Bind a share's limits to the tenant's cgroup, which also tells its processes from its neighbours'."""
+        # The name goes first: what was limited can be loosened again, even if the agent dies in between.
+        self.book.put(replace(share, cgroup=cgroup))
+        if share.mode == "memlimit":
+            self.limits.set(handle, cgroup, share.memory_mib)
+
+    def loosen(self, share: Share, handle: Any, pids: list[int], *, kill: bool) -> None:
+        """Give back what a share reserves; with ``kill`` end its MPS clients before anything signals them."""
+        if share.mode == "memlimit":
+            self.limits.loosen(handle, share.cgroup)
+        elif share.mode == "mps" and share.user and kill:
+            self.mps.end_clients(_mps(share), pids)
+
+    def give_back(self, share: Share, handle: Any) -> None:
+        """Undo everything that a share needed, then forget it."""
+        if share.mode == "memlimit":
+            self.limits.clear(handle, share.cgroup)
+        elif share.mode == "mps" and share.user:
+            self.mps.release(_mps(share), [_mps(other) for other in self._of_user(share) if other != share])
+        elif share.mode == "timeslice" and len(self.book.on(share.device)) == 1:
+            self.timeslice.reset(share.device)
+        self.book.drop(share.partition)
+
+    def mode_of(self, device: str) -> str:
+        """Return the mode that a card is shared in now, "" without shares."""
+        return next((share.mode for share in self.book.on(device) if share.mode != WHOLE), "")
+
+    def processes(self, share: Share, listed: list[ProcessFact]) -> list[ProcessFact]:
+        """Return which processes of a card are a share's: those in its cgroup.
+
+        A share without one has those that no other share can account for; where two such shares are on a card,
+        nobody can tell theirs apart, and neither is called empty while one of these processes is there.
+        Programs of the host keep nobody's lease from ending, unless they run in its very cgroup.
+        """
+        at = self.cgroups(listed)
+        if share.cgroup and share.mode != WHOLE:
+            return [process for process in listed if is_below(at[process.pid], share.cgroup)]
+        others = [other for other in self.book.on(share.device) if other.partition != share.partition]
+        return [
+            process
+            for process in listed
+            if (process.name not in SYSTEM or is_below(at[process.pid], share.cgroup))
+            and not any(is_below(at[process.pid], other.cgroup) for other in others)
+        ]
+
+    def whose(self, device: str, listed: list[ProcessFact]) -> dict[str, set[int]]:
+        """Return the pids that are surely a share's, by share; those without a cgroup are left out: not known."""
+        at = self.cgroups(listed)
+        return {
+            share.partition: {pid for pid, path in at.items() if is_below(path, share.cgroup)}
+            for share in self.book.on(device)
+            if share.cgroup
+        }
+
+    def cgroups(self, listed: list[ProcessFact]) -> dict[int, str]:
+        """Return the cgroup of each process, "" where it cannot be read."""
+        return {process.pid: cgroup_of(self.read, process.pid) for process in listed}
+
+    def _of_user(self, share: Share) -> list[Share]:
+        return [s for s in self.book.on(share.device) if s.mode == "mps" and s.user == share.user]
+
+
+def is_share(partition: str) -> bool:
+    """Say whether a partition's name is that of a share."""
+    return partition.startswith(PREFIXES)
+
+
+def _require_room(fact: DeviceFact, shape: Shape, others: list[Share]) -> None:
+    if shape.share_milli < 0 or shape.memory_mib < 0 or not (shape.share_milli or shape.memory_mib):
+        raise NvmlLikeError(errors.INVALID_ARGUMENT, f"a share by {shape.mode} needs a part of the card")
+    if shape.mode == "memlimit" and not shape.memory_mib:
+        raise NvmlLikeError(errors.INVALID_ARGUMENT, "a share by memory limit needs the MiB it may use")
+    strange = next((other for other in others if other.mode != shape.mode), None)
+    if strange is not None:
+        raise _full(f"it serves {_name(strange)}, and a card serves one mode at a time")
+    if len(others) >= fact.max_clients:
+        raise _full(f"{fact.max_clients} shares are the most")
+    # A limit reserves nothing of the others': limits may add up to more than the card has, one alone may not.
+    if shape.memory_mib > fact.memory_mib:
+        raise _full(f"it has {fact.memory_mib} MiB, not {shape.memory_mib}")
+    if sum(other.share_milli for other in others) + shape.share_milli > ALL:
+        raise _full("the other shares leave too little of it")
+
+
+def _full(why: str) -> NvmlLikeError:
+    return NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"the card cannot take this share: {why}")
+
+
+def _name(share: Share) -> str:
+    return "all of the card" if share.mode == WHOLE else share.mode
+
+
+def _mps(share: Share) -> MpsShare:
+    return MpsShare(
+        share.partition, share.owner, share.device, share.user, share.share_milli, share.memory_mib
+    )

@@ -1,0 +1,72 @@
+"""Processes as cards list them, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import ProcessFact
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.words import mib
+from nodeagent.processes import ANY_NAMES, COMM_BYTES, ROOT_NAMES
+
+COMPUTE: Final = "nvmlDeviceGetComputeRunningProcesses"
+GRAPHICS: Final = "nvmlDeviceGetGraphicsRunningProcesses"
+MPS: Final = "nvmlDeviceGetMPSComputeRunningProcesses"
+CGROUPS: Final = "/sys/fs/cgroup"
+# Programs of the host that may stay on a card whoever leases it. The kernel keeps 15 letters of a name.
+SYSTEM: Final = frozenset(name[:COMM_BYTES] for name in (*ROOT_NAMES, *ANY_NAMES))
+
+Read = Callable[[str], str]
+
+
+def running(calls: Calls, handle: Any, read: Read) -> list[ProcessFact]:
+    """Return the processes on a card or a MIG device, each once; raises NvmlLikeError where it does not tell."""
+    listed = [(False, process) for process in _listed(calls, handle, COMPUTE, must=True)]
+    listed += [(False, process) for process in _listed(calls, handle, GRAPHICS)]
+    listed += [(True, process) for process in _listed(calls, handle, MPS)]
+    found: dict[int, ProcessFact] = {}
+    for is_mps, process in listed:
+        pid, memory = int(process.pid), mib(process.usedGpuMemory)
+        known = found.get(pid)
+        if known is not None:
+            is_mps = is_mps or known.is_mps
+            memory = known.memory_mib if memory is None else max(memory, known.memory_mib or 0)
+        found[pid] = ProcessFact(pid, memory, known.name if known else name_of(read, pid), is_mps)
+    return list(found.values())
+
+
+def name_of(read: Read, pid: int) -> str:
+    """Return a program's name, "" where it is unknown."""
+    try:
+        return read(f"/proc/{pid}/comm").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def cgroup_of(read: Read, pid: int) -> str:
+    """Return the cgroup of a process below the mount point, "" where it cannot be read."""
+    try:
+        lines = read(f"/proc/{pid}/cgroup").splitlines()
+    except (OSError, ValueError):
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def is_below(path: str, cgroup: str) -> bool:
+    """Say whether a path is a cgroup (absolute, or below the mount point) or lies below it; "" holds nothing."""
+    wanted = cgroup.removeprefix(CGROUPS).rstrip("/")
+    return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
+
+
+def _listed(calls: Calls, handle: Any, name: str, *, must: bool = False) -> list[Any]:
+    try:
+        return list(calls.do(name, handle, doing="listing processes") or [])
+    except NvmlLikeError as no:
+        if no.code == errors.NOT_FOUND:
+            return []
+        if not must and no.code in (errors.NOT_SUPPORTED, errors.FUNCTION_NOT_FOUND):
+            return []
+        raise

@@ -1,0 +1,157 @@
+"""What stands on cards: their MIG instances by the names that leases know them by, and what measuring needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.cards import Cards
+from nodeagent.drivers.nvml.mig import Inside, Instance, Mig
+from nodeagent.drivers.nvml.parts import Parts
+from nodeagent.drivers.nvml.procs import running
+from nodeagent.drivers.nvml.profiles import Sizes
+from nodeagent.drivers.nvml.shares import ALL, WHOLE
+from nodeagent.drivers.nvml.slices import LiveSlice
+from nodeagent.protocol.messages import DeviceFact, PartitionFact
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One MIG instance under one name; ``inside`` None is half made: nobody can use it."""
+
+    device: str
+    instance: Instance
+    inside: Inside | None
+
+    @property
+    def name(self) -> str:
+        """Return its MIG UUID, or ``<gpu>/gi<n>`` where it has none yet."""
+        return half_name(self.device, self.instance.gi_id) if self.inside is None else self.inside.uuid
+
+    @property
+    def ci_id(self) -> int | None:
+        """Return its compute instance, None without one."""
+        return None if self.inside is None else self.inside.ci_id
+
+    @property
+    def handle(self) -> Any:
+        """Return the handle of its MIG device, None without one."""
+        return None if self.inside is None else self.inside.handle
+
+    def fact(self) -> PartitionFact:
+        """Return it as the agent reports it. A part of an instance has a name that no profile has."""
+        size = self.instance.size
+        is_part = self.inside is not None and not self.inside.is_all
+        profile = f"part-of-{size.name}" if is_part else size.name
+        return PartitionFact(self.name, self.device, profile, self.instance.start, self.instance.span)
+
+    def live(self, card: DeviceFact) -> LiveSlice | None:
+        """Return it as measuring needs it, None where there is nothing to measure."""
+        profile = self.instance.size.fact
+        if self.inside is None or profile is None:
+            return None
+        share = 0
+        if profile.sm_count and card.sm_count:
+            share = min(1000, 1000 * profile.sm_count // card.sm_count)
+        return LiveSlice(
+            partition=self.name,
+            device=self.device,
+            start=self.instance.start,
+            mode="mig",
+            memory_mib=profile.memory_mib,
+            share_milli=share,
+            gi_id=self.instance.gi_id,
+            ci_id=self.inside.ci_id,
+            handle=self.inside.handle,
+        )
+
+
+def slices_of(device: str, instances: list[Instance]) -> list[Slice]:
+    """Return the names that a card's instances go by: one each, or one for each part of it."""
+    found = []
+    for instance in instances:
+        found += [Slice(device, instance, one) for one in instance.inside or (None,)]
+    return found
+
+
+def half_name(device: str, gi_id: int) -> str:
+    """Return the stand-in for the UUID that an instance without compute instance does not have."""
+    return f"{device}/gi{gi_id}"
+
+
+def device_of(partition: str) -> str:
+    """Return the device that a half-made instance's name begins with, "" for other names."""
+    device, slash, _ = partition.partition("/gi")
+    return device if slash else ""
+
+
+class Standing:
+    """Looks at cards, and remembers the last look of each: enough to measure by, never to act on."""
+
+    def __init__(
+        self, calls: Calls, cards: Cards, mig: Mig, parts: Parts, read: Callable[[str], str]
+    ) -> None:
+        self._calls, self._cards, self._mig = calls, cards, mig
+        self._parts, self._read = parts, read
+        self.sizes: dict[str, Sizes] = {}
+        self._seen: dict[str, list[Slice]] = {}
+        self._whose: dict[str, set[int]] = {}
+
+    def look(self, device: str) -> list[Slice]:
+        """List the MIG instances of a card anew; raises NvmlLikeError."""
+        found = slices_of(device, self._mig.instances(self._cards.fresh(device), self.sizes[device]))
+        self._seen[device] = found
+        return found
+
+    def seen(self, partition: str) -> Slice | None:
+        """Return a MIG instance as last seen: it may be gone, and its handle stale."""
+        return next((one for its in list(self._seen.values()) for one in its if one.name == partition), None)
+
+    def find(self, partition: str) -> Slice | None:
+        """Find a MIG instance by a new look; a card that cannot be read may have it, so that is no answer."""
+        half = device_of(partition)
+        refused: NvmlLikeError | None = None
+        for device in [half] if half in self.sizes else list(self.sizes):
+            try:
+                found = next((one for one in self.look(device) if one.name == partition), None)
+            except NvmlLikeError as no:
+                refused = refused or no
+                continue
+            if found is not None:
+                return found
+        if refused is not None:
+            raise refused
+        return None
+
+    def live(self, facts: Mapping[str, DeviceFact]) -> list[LiveSlice]:
+        """Return everything that can be measured, as last seen; whose processes are whose is read anew."""
+        self._whose = {}
+        return [one for device, fact in list(facts.items()) for one in self._live(device, fact)]
+
+    def pids_of(self, partition: str) -> Collection[int] | None:
+        """Return the processes of a share as of the last ``live``, None where they cannot be told apart."""
+        return self._whose.get(partition)
+
+    def _live(self, device: str, fact: DeviceFact) -> list[LiveSlice]:
+        slices = self._seen.get(device)
+        if slices is None:
+            with suppress(NvmlLikeError):  # then there is nothing to measure by until somebody looks
+                slices = self.look(device)
+        if slices or fact.mig_enabled:
+            return [live for one in slices or () if (live := one.live(fact)) is not None]
+        noted = self._parts.book.on(device)
+        shares = [share for share in noted if share.mode != WHOLE]
+        if not shares:
+            owner = next((share.owner for share in noted), "")
+            return [LiveSlice(device, device, 0, WHOLE, fact.memory_mib, ALL, owner=owner)]
+        with suppress(NvmlLikeError):  # not listed: then nobody's part is known
+            listed = running(self._calls, self._cards[device], self._read)
+            self._whose.update(self._parts.whose(device, listed))
+        return [
+            LiveSlice(s.partition, device, 0, s.mode, s.memory_mib, s.share_milli, owner=s.owner)
+            for s in shares
+        ]

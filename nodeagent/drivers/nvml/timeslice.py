@@ -1,0 +1,81 @@
+"""How long a program may compute before the next one on the card does: a policy set by nvidia-smi alone."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.shell import Done, ProgramError, Shell
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "nvidia-smi"
+DEFAULT: Final = 0
+# The tool sets numbers and lists words.
+WORDS: Final = ("default", "short", "medium", "long")
+_LISTED = re.compile(r"time-?slice\W+(\w+)", re.IGNORECASE)
+
+
+class TimeSlice:
+    """The time-slice policy of cards by UUID; ``value`` 0 (default), 1 short, 2 medium, 3 long while shared."""
+
+    def __init__(self, shell: Shell, value: int) -> None:
+        """Take the operator's choice; raises ValueError for one that the tool does not know."""
+        if not 0 <= value < len(WORDS):
+            raise ValueError(f"a time slice is 0 (default) to 3 (long), not {value}")
+        self._shell, self._value = shell, value
+
+    def why_not(self, device: str) -> str:
+        """Return why time slices cannot be set on a card, "" when they can (or are left at their default)."""
+        if self._value == DEFAULT:
+            return ""
+        try:
+            done = self._run(device, "--list")
+        except ProgramError as no:
+            return f"{no}; time slices are set with it, and it comes with the driver's tools"
+        return "" if done.is_ok else f"{PROGRAM} cannot list the card's compute policy: {done.said}"
+
+    def set(self, device: str) -> None:
+        """Let the chosen time slice hold on a card; safe to repeat."""
+        if self._value != DEFAULT:
+            self._bring(device, self._value)
+
+    def reset(self, device: str) -> None:
+        """Give a card its default back."""
+        if self._value != DEFAULT:
+            self._bring(device, DEFAULT)
+
+    def _bring(self, device: str, value: int) -> None:
+        try:
+            if self._listed(device) == value:
+                return
+            done = self._run(device, "--set-timeslice", str(value))
+            listed = self._listed(device) if done.is_ok else None
+        except ProgramError as no:
+            raise NvmlLikeError(errors.UNKNOWN, f"the time slice of {device} was not set: {no}") from no
+        if not done.is_ok:
+            code = errors.NO_PERMISSION if "permission" in done.said.lower() else errors.UNKNOWN
+            raise NvmlLikeError(code, f"the time slice of {device} was not set: {done.said}")
+        if listed is None:
+            log.info("%s does not list the time slice of %s; %s was set", PROGRAM, device, WORDS[value])
+        elif listed != value:
+            raise NvmlLikeError(
+                errors.UNKNOWN, f"the time slice of {device} was set to {WORDS[value]} and is {WORDS[listed]}"
+            )
+
+    def _listed(self, device: str) -> int | None:
+        """Return the policy that the tool lists for a card, None where it does not say."""
+        done = self._run(device, "--list")
+        found = _LISTED.findall(done.out) if done.is_ok else []
+        if len(found) != 1:
+            return None
+        word = found[0].lower()
+        if word.isdigit():
+            return int(word) if int(word) < len(WORDS) else None
+        return WORDS.index(word) if word in WORDS else None
+
+    def _run(self, device: str, *words: str) -> Done:
+        return self._shell.run([PROGRAM, "compute-policy", "-i", device, *words])
