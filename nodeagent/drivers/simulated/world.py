@@ -48,11 +48,12 @@ class World:
 
     def inside(self, cgroup: str) -> list[SimulatedProcess]:
         """Return the processes in a cgroup and below it."""
-        return [p for p in self.processes.values() if p.cgroup == cgroup or p.cgroup.startswith(f"{cgroup}/")]
+        found = list(self.processes.values())
+        return [p for p in found if p.cgroup == cgroup or p.cgroup.startswith(f"{cgroup}/")]
 
     def on(self, gpu: str, gi: int | None = None) -> list[SimulatedProcess]:
         """Return the processes on a device, on one GPU instance of it when given."""
-        return [p for p in self.processes.values() if p.gpu == gpu and (gi is None or p.gi == gi)]
+        return [p for p in list(self.processes.values()) if p.gpu == gpu and (gi is None or p.gi == gi)]
 
     def signal(self, pid: int, *, kill: bool) -> None:
         """End a process, unless it ignores being asked; gone already is success."""

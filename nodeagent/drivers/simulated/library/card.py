@@ -35,6 +35,7 @@ class SimulatedCard:
 
     ``monitors`` and ``profilers`` are other clients that hold it open. ``limits`` are memory limits in bytes,
     (soft, hard) by cgroup. ``power_limit_mw`` None is the default. ``clock_reasons`` None follows the load.
+    ``is_vgpu``: the host is a guest with a virtual GPU, which cannot be partitioned from inside.
     """
 
     index: int
@@ -52,6 +53,7 @@ class SimulatedCard:
     errors: Errors = field(default_factory=Errors)
     recovery_action: int = 0
     clock_reasons: int | None = None
+    is_vgpu: bool = False
     temperature_c: int | None = None
     energy_mj: float = 0.0
     energy_at_s: float | None = None

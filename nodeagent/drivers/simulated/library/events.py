@@ -76,9 +76,9 @@ class EventCalls(Session):
         super().__init__(host)
         self._sets: dict[int, EventSet] = {}
 
-    def close(self) -> None:
-        """End with the process, and wake those who wait."""
-        super().close()
+    def clear(self) -> None:
+        """Drop every set too, and wake those who wait."""
+        super().clear()
         for token in list(self._sets):
             self._drop(token)
 
@@ -130,17 +130,6 @@ class EventCalls(Session):
         """Give a set back; who waits on it is woken."""
         self._set(event_set)
         self._drop(number_of(event_set) or 0)
-
-    @reads
-    def nvmlShutdown(self) -> None:
-        """Close the library; its event sets go with the last time."""
-        if self.opened == 1:
-            for token in list(self._sets):
-                self._drop(token)
-        self.opened -= 1
-        if not self.opened:
-            self._known.clear()
-            self._pointers.clear()
 
     def _require_open(self) -> None:
         if not self.is_open:

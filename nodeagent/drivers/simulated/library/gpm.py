@@ -46,6 +46,11 @@ class GpmCalls(Session):
         super().__init__(host)
         self._samples: dict[int, Sample] = {}
 
+    def clear(self) -> None:
+        """Drop every sample too."""
+        super().clear()
+        self._samples.clear()
+
     @property
     def sample_count(self) -> int:
         """How many samples are allocated and not freed: a leak shows here."""

@@ -41,6 +41,8 @@ class MigCalls(Session):
         card = self.whole(handle)
         if mode not in (0, 1):
             raise refuse(errors.INVALID_ARGUMENT)
+        if card.is_vgpu:
+            raise refuse(errors.NOT_SUPPORTED)
         gpu = card.gpu
         gpu.has_work = self.host.work_on(card)
         listeners = sum(listener.hears(card, ~0) for listener in self.host.listeners)
@@ -155,8 +157,9 @@ class MigCalls(Session):
 
     def _require_unheld(self, card: SimulatedCard) -> None:
         """A profiler that holds the card keeps instances from being made; other refusals come first."""
-        gpu = card.gpu
-        if card.profilers and gpu.mig_enabled and self.host.is_root:
+        if card.is_vgpu:
+            raise refuse(errors.NOT_SUPPORTED)
+        if card.profilers and card.gpu.mig_enabled and self.host.is_root:
             raise refuse(errors.IN_USE)
 
 

@@ -56,6 +56,7 @@ _DEEDS: dict[str, _Deed] = {
     "lose": _Deed(_GPU, {}, lambda h, f: h.lose(**f)),
     "reset": _Deed(_GPU, {}, lambda h, f: h.reset(**f)),
     "reboot": _Deed({}, {}, lambda h, f: h.reboot()),
+    "mig": _Deed({**_GPU, "enabled": bool}, {}, lambda h, f: h.switch_mig(**f)),
     "foreign": _Deed(
         {**_GPU, "profile": str, "start": int}, {"is_half": bool}, lambda h, f: h.add_foreign(**f)
     ),
@@ -117,7 +118,7 @@ def _check_fields(place: int, do: str, deed: _Deed, given: Fields) -> None:
     if absent := sorted(set(deed.needs) - set(given)):
         raise ScriptError(f"step {place} ({do}) needs the field {absent[0]!r}")
     for name, value in given.items():
-        if type(value) is not allowed[name]:
+        if type(value) is not allowed[name] and not (name == "gpu" and isinstance(value, str)):
             raise ScriptError(f"step {place} ({do}): {name} must be of type {allowed[name].__name__}")
 
 

@@ -141,8 +141,15 @@ class Session:
 
     def close(self) -> None:
         """End with the process: handles are stale, whoever waits for events is woken."""
-        self.opened = 0
-        self._is_dead = True
+        with self.host.lock:
+            self.opened = 0
+            self._is_dead = True
+            self.clear()
+
+    def clear(self) -> None:
+        """Drop every handle."""
+        self._known.clear()
+        self._pointers.clear()
 
     def handle(self, kind: str, card: SimulatedCard, part: Part | None = None) -> Any:
         """Return the handle of a thing, the same one every time."""

@@ -48,8 +48,7 @@ class SystemCalls(Session):
         """Close it once; the last time its handles go."""
         self.opened -= 1
         if not self.opened:
-            self._known.clear()
-            self._pointers.clear()
+            self.clear()
 
     def nvmlErrorString(self, code: int) -> str:
         """Return the words for a code."""
@@ -190,6 +189,15 @@ class SystemCalls(Session):
         if not card.sm_total:
             raise refuse(errors.NOT_SUPPORTED)
         return card.sm_total * (64 if card.board.compute_capability in CORES_PER_SM_64 else 128)
+
+    @reads
+    def nvmlDeviceGetVirtualizationMode(self, handle: Any) -> int:
+        """Return whether the host is bare (0), a guest that owns the card (1) or has a virtual one (2)."""
+        card = self.device(handle)[0]
+        if card.is_vgpu:
+            return int(pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
+        is_guest = card.gpu.is_passthrough
+        return int(pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH if is_guest else 0)
 
     @reads
     def nvmlDeviceIsMigDeviceHandle(self, handle: Any) -> Any:

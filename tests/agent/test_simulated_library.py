@@ -1,0 +1,476 @@
+"""The simulated NVML answers situation by situation as the table of codes for simulated drivers says."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+import pytest
+
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library import SimulatedNvml
+
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2, 3, 4, 6
+INSUFFICIENT_SIZE, TIMEOUT, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 7, 10, 13, 15, 16
+IN_USE, INSUFFICIENT_RESOURCES = 19, 23
+G1, G1ME, G2, G3, G4, G7 = 19, 20, 14, 9, 5, 0
+MIB = 1024 * 1024
+
+
+class Bench:
+    """A host with one card and a session on it."""
+
+    def __init__(self, model: str = "h100-80gb", *, mig: bool = True, count: int = 1, **knobs: Any) -> None:
+        self.now_ns = 1_000_000_000
+        self.host = SimulatedHost([model] * count, clock=lambda: self.now_ns, **knobs)
+        for card in self.host.cards if mig else ():
+            self.host.switch_mig(card.index)
+        self.nvml = SimulatedNvml(self.host)
+        self.nvml.nvmlInit()
+        self.gpu = self.nvml.nvmlDeviceGetHandleByIndex(0)
+
+    def create(self, profile: int, start: int, size: int | None = None) -> Any:
+        sizes = {p.profile_id: p.memory_slices for p in self.host.cards[0].board.profiles}
+        place = self.nvml.c_nvmlGpuInstancePlacement_t(start, size or sizes.get(profile, 1))
+        return self.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(self.gpu, profile, ctypes.byref(place))
+
+    def slice(self, profile: int, start: int, width: int = 0) -> tuple[Any, Any, Any]:
+        """Return handles of a new GPU instance, its compute instance and its MIG device."""
+        gi = self.create(profile, start)
+        ci = self.nvml.nvmlGpuInstanceCreateComputeInstance(gi, width)
+        info = self.nvml.nvmlComputeInstanceGetInfo(ci)
+        return gi, ci, info.device
+
+    def listed(self, profile: int, room: int = 7) -> list[int]:
+        table, count = (self.nvml.c_nvmlGpuInstance_t * room)(), ctypes.c_uint()
+        self.nvml.nvmlDeviceGetGpuInstances(self.gpu, profile, table, ctypes.byref(count))
+        return [self.nvml.nvmlGpuInstanceGetInfo(table[n]).placement.start for n in range(count.value)]
+
+
+def code_of(call: Callable[..., Any], *args: Any) -> int:
+    with pytest.raises(pynvml.NVMLError) as refused:
+        call(*args)
+    return int(refused.value.value)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# ---- one test per row of the table ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda b, gi, ci: b.nvml.nvmlDeviceSetMigMode(b.gpu, 0),
+        lambda b, gi, ci: b.create(G1, 3),
+        lambda b, gi, ci: b.nvml.nvmlDeviceCreateGpuInstance(b.gpu, G1),
+        lambda b, gi, ci: b.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0),
+        lambda b, gi, ci: b.nvml.nvmlComputeInstanceDestroy(ci),
+        lambda b, gi, ci: b.nvml.nvmlGpuInstanceDestroy(gi),
+        lambda b, gi, ci: b.nvml.nvmlDeviceSetComputeMode(b.gpu, 0),
+        lambda b, gi, ci: b.nvml.nvmlDeviceSetPersistenceMode(b.gpu, 1),
+        lambda b, gi, ci: b.nvml.nvmlDeviceSetPowerManagementLimit(b.gpu, 300_000),
+        lambda b, gi, ci: b.nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(b.gpu, G1),
+        lambda b, gi, ci: b.listed(G1),
+        lambda b, gi, ci: b.nvml.nvmlDeviceGetComputeRunningProcesses(b.gpu),
+    ],
+)
+def test_who_is_not_root_may_change_nothing_and_list_no_instances(bench, change):
+    gi, ci, _ = bench.slice(G1, 0)
+    bench.host.is_root = False
+
+    assert code_of(change, bench, gi, ci) == NO_PERMISSION
+
+
+def test_who_may_open_the_mig_capability_manages_instances_but_not_the_mode(bench):
+    bench.host.is_root = False
+    bench.host.allow_instances()
+
+    _, ci, _ = bench.slice(G1, 0)
+
+    assert bench.listed(G1) == [0]
+    assert code_of(bench.nvml.nvmlDeviceSetMigMode, bench.gpu, 0) == NO_PERMISSION
+    assert bench.nvml.nvmlComputeInstanceDestroy(ci) == 0
+
+
+def test_board_without_mig_supports_neither_mode_nor_profiles():
+    bench = Bench("l40s", mig=False)
+
+    assert code_of(bench.nvml.nvmlDeviceGetMigMode, bench.gpu) == NOT_SUPPORTED
+    assert code_of(bench.nvml.nvmlDeviceSetMigMode, bench.gpu, 1) == NOT_SUPPORTED
+    assert code_of(bench.nvml.nvmlDeviceGetGpuInstanceProfileInfo, bench.gpu, 0) == NOT_SUPPORTED
+    assert bench.nvml.nvmlDeviceGetMaxMigDeviceCount(bench.gpu) == 0
+
+
+def test_busy_ampere_accepts_the_switch_and_says_that_it_waits():
+    bench = Bench("a100-40gb", mig=False)
+    bench.host.hold_open(0)
+
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == IN_USE
+    assert bench.nvml.nvmlDeviceGetMigMode(bench.gpu) == [0, 1]
+
+    bench.host.release(0)
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == 0
+    assert bench.nvml.nvmlDeviceGetMigMode(bench.gpu) == [1, 1]
+
+
+def test_own_event_set_keeps_an_ampere_busy_until_it_is_freed():
+    bench = Bench("a100-40gb", mig=False)
+    events = bench.nvml.nvmlEventSetCreate()
+    bench.nvml.nvmlDeviceRegisterEvents(bench.gpu, pynvml.nvmlEventTypeXidCriticalError, events)
+
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == IN_USE
+    bench.nvml.nvmlEventSetFree(events)
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == 0
+
+
+def test_monitor_does_not_keep_a_hopper_but_a_process_does():
+    bench = Bench(mig=False)
+    bench.host.hold_open(0)
+    process = bench.host.world.spawn("/user.slice", gpu=bench.host.cards[0].uuid)
+
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == IN_USE
+    bench.host.world.signal(process.pid, kill=True)
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == 0
+
+
+def test_ampere_in_a_guest_waits_for_a_reset_and_has_its_mode_after_it():
+    bench = Bench("a100-40gb", mig=False)
+    bench.host.cards[0].gpu.is_passthrough = True
+
+    assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == RESET_REQUIRED
+    assert bench.nvml.nvmlDeviceGetMigMode(bench.gpu) == [0, 1]
+    assert bench.nvml.nvmlDeviceGetVirtualizationMode(bench.gpu) == 1
+    bench.host.reboot()
+
+    fresh = bench.nvml.nvmlDeviceGetHandleByIndex(0)
+    assert bench.nvml.nvmlDeviceGetMigMode(fresh) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b: b.nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(b.gpu, G1),
+        lambda b: b.create(G1, 0),
+        lambda b: b.nvml.nvmlDeviceCreateGpuInstance(b.gpu, G1),
+        lambda b: b.listed(G1),
+        lambda b: b.nvml.nvmlDeviceGetGpuInstanceById(b.gpu, 7),
+    ],
+)
+def test_instances_are_not_supported_while_mig_is_off(call):
+    assert code_of(call, Bench(mig=False)) == NOT_SUPPORTED
+
+
+def test_profiles_and_placements_are_told_while_mig_is_off():
+    bench = Bench(mig=False)
+
+    info = bench.nvml.nvmlDeviceGetGpuInstanceProfileInfo(bench.gpu, pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE)
+    count = ctypes.c_uint(0)
+    bench.nvml.nvmlDeviceGetGpuInstancePossiblePlacements(bench.gpu, info.id, None, ctypes.byref(count))
+    table = (bench.nvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    bench.nvml.nvmlDeviceGetGpuInstancePossiblePlacements(bench.gpu, info.id, table, ctypes.byref(count))
+
+    assert (info.id, info.name, info.multiprocessorCount, info.memorySizeMB) == (G3, "MIG 3g.40gb", 60, 40448)
+    assert (info.version, info.instanceCount) == (pynvml.nvmlGpuInstanceProfileInfo_v2, 2)
+    assert [(place.start, place.size) for place in table] == [(0, 4), (4, 4)]
+
+
+def test_placements_do_not_fit_into_an_array_that_is_too_small(bench):
+    table, count = (bench.nvml.c_nvmlGpuInstancePlacement_t * 3)(), ctypes.c_uint(3)
+    ask = bench.nvml.nvmlDeviceGetGpuInstancePossiblePlacements
+
+    assert code_of(ask, bench.gpu, G1, table, ctypes.byref(count)) == INSUFFICIENT_SIZE
+    assert count.value == 7
+
+
+def test_enum_of_another_board_is_not_supported_and_beyond_the_last_is_invalid(bench):
+    ask = bench.nvml.nvmlDeviceGetGpuInstanceProfileInfo
+
+    assert code_of(ask, bench.gpu, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX) == NOT_SUPPORTED
+    assert code_of(ask, bench.gpu, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT) == INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(("profile", "start", "size"), [(99, 0, 1), (G3, 2, 4), (G2, 6, 2), (G3, 0, 2)])
+def test_unknown_profile_and_illegal_place_are_invalid(bench, profile, start, size):
+    assert code_of(bench.create, profile, start, size) == INVALID_ARGUMENT
+
+
+def test_placement_must_be_handed_over_by_address(bench):
+    place = bench.nvml.c_nvmlGpuInstancePlacement_t(0, 1)
+    create = bench.nvml.nvmlDeviceCreateGpuInstanceWithPlacement
+
+    assert code_of(create, bench.gpu, G1, place) == INVALID_ARGUMENT
+    assert create(bench.gpu, G1, ctypes.pointer(place))
+
+
+@pytest.mark.parametrize(
+    ("standing", "wanted"),
+    [((G3, 0), (G3, 0)), ((G3, 0), (G1, 3)), ((G1ME, 0), (G1ME, 5)), ((G1, 0), (G7, 0)), ((G4, 0), (G4, 0))],
+)
+def test_overlap_maximum_and_the_very_same_instance_are_insufficient_resources(bench, standing, wanted):
+    bench.create(*standing)
+
+    assert code_of(bench.create, *wanted) == INSUFFICIENT_RESOURCES
+
+
+def test_second_compute_instance_does_not_fit_beside_one_that_spans_all(bench):
+    gi, _, _ = bench.slice(G3, 4, width=2)
+
+    assert code_of(bench.nvml.nvmlGpuInstanceCreateComputeInstance, gi, 0) == INSUFFICIENT_RESOURCES
+    assert code_of(bench.nvml.nvmlGpuInstanceCreateComputeInstance, gi, 3) == INVALID_ARGUMENT
+
+
+def test_profiler_of_somebody_else_keeps_instances_from_being_made(bench):
+    bench.host.hold_open(0, is_profiler=True)
+
+    assert code_of(bench.create, G1, 0) == IN_USE
+    bench.host.release(0, is_profiler=True)
+    assert bench.create(G1, 0)
+
+
+def test_instance_goes_from_inside_out_and_only_without_processes(bench):
+    gi, ci, mig = bench.slice(G2, 4, width=1)
+    gi_id = bench.nvml.nvmlDeviceGetGpuInstanceId(mig)
+    process = bench.host.world.spawn("/x", gpu=bench.host.cards[0].uuid, gi=gi_id)
+
+    assert code_of(bench.nvml.nvmlGpuInstanceDestroy, gi) == IN_USE
+    assert code_of(bench.nvml.nvmlComputeInstanceDestroy, ci) == IN_USE
+    bench.host.world.signal(process.pid, kill=True)
+    assert code_of(bench.nvml.nvmlGpuInstanceDestroy, gi) == IN_USE
+    bench.nvml.nvmlComputeInstanceDestroy(ci)
+    bench.nvml.nvmlGpuInstanceDestroy(gi)
+
+    assert bench.listed(G2) == []
+
+
+def test_handle_is_stale_after_destroy_and_after_reset(bench):
+    gi, ci, mig = bench.slice(G1, 0)
+    bench.nvml.nvmlComputeInstanceDestroy(ci)
+
+    assert code_of(bench.nvml.nvmlComputeInstanceGetInfo, ci) == INVALID_ARGUMENT
+    assert code_of(bench.nvml.nvmlDeviceGetUUID, mig) == INVALID_ARGUMENT
+    bench.nvml.nvmlGpuInstanceDestroy(gi)
+    assert code_of(bench.nvml.nvmlGpuInstanceGetInfo, gi) == INVALID_ARGUMENT
+    other, _, _ = bench.slice(G1, 1)
+    bench.host.reset(0)
+    assert code_of(bench.nvml.nvmlGpuInstanceGetInfo, other) == INVALID_ARGUMENT
+    assert code_of(bench.nvml.nvmlDeviceGetUUID, bench.gpu) == INVALID_ARGUMENT
+
+
+def test_handles_of_another_session_mean_nothing(bench):
+    other = SimulatedNvml(bench.host)
+    other.nvmlInit()
+
+    assert code_of(other.nvmlDeviceGetUUID, bench.gpu) == INVALID_ARGUMENT
+    assert code_of(other.nvmlDeviceGetUUID, None) == INVALID_ARGUMENT
+    assert code_of(other.nvmlGpuInstanceGetInfo, other.nvmlDeviceGetHandleByIndex(0)) == INVALID_ARGUMENT
+
+
+def test_absent_ids_and_gaps_among_mig_devices_are_not_found(bench):
+    first, second = bench.slice(G1, 0), bench.slice(G1, 1)
+    bench.nvml.nvmlComputeInstanceDestroy(first[1])
+    by_index = bench.nvml.nvmlDeviceGetMigDeviceHandleByIndex
+
+    assert code_of(bench.nvml.nvmlDeviceGetGpuInstanceById, bench.gpu, 12) == NOT_FOUND
+    assert code_of(bench.nvml.nvmlGpuInstanceGetComputeInstanceById, second[0], 5) == NOT_FOUND
+    assert code_of(by_index, bench.gpu, 0) == NOT_FOUND
+    assert ctypes.addressof(by_index(bench.gpu, 1).contents) == ctypes.addressof(second[2].contents)
+    assert code_of(by_index, bench.gpu, 7) == INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("model", "mig", "most"), [("h100-80gb", True, 7), ("h100-80gb", False, 0), ("l40s", False, 0)]
+)
+def test_mig_devices_are_counted_only_while_mig_is_on(model, mig, most):
+    bench = Bench(model, mig=mig)
+
+    assert bench.nvml.nvmlDeviceGetMaxMigDeviceCount(bench.gpu) == most
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n, h: n.nvmlDeviceGetUtilizationRates(h),
+        lambda n, h: n.nvmlDeviceGetEncoderUtilization(h),
+        lambda n, h: n.nvmlDeviceGetDecoderUtilization(h),
+        lambda n, h: n.nvmlDeviceGetProcessUtilization(h, 0),
+        lambda n, h: n.nvmlDeviceGetAccountingMode(h),
+    ],
+)
+def test_utilisation_is_not_supported_under_mig_on_card_and_slice(bench, call):
+    _, _, mig = bench.slice(G1, 0)
+
+    assert code_of(call, bench.nvml, bench.gpu) == NOT_SUPPORTED
+    assert code_of(call, bench.nvml, mig) == NOT_SUPPORTED
+
+
+def test_quiet_event_set_times_out(bench):
+    events = bench.nvml.nvmlEventSetCreate()
+    bench.nvml.nvmlDeviceRegisterEvents(bench.gpu, 8, events)
+
+    assert code_of(bench.nvml.nvmlEventSetWait_v2, events, 0) == TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b: b.nvml.nvmlDeviceGetUUID(b.gpu),
+        lambda b: b.nvml.nvmlDeviceGetMemoryInfo(b.gpu),
+        lambda b: b.nvml.nvmlDeviceGetMigMode(b.gpu),
+        lambda b: b.nvml.nvmlDeviceGetMaxMigDeviceCount(b.gpu),
+        lambda b: b.nvml.nvmlDeviceGetComputeRunningProcesses(b.gpu),
+        lambda b: b.nvml.nvmlDeviceGetFieldValues(b.gpu, [230]),
+        lambda b: b.nvml.nvmlDeviceGetPowerUsage(b.gpu),
+        lambda b: b.create(G1, 0),
+    ],
+)
+def test_card_off_the_bus_answers_nothing_and_its_neighbour_everything(call):
+    bench = Bench(count=2)
+    bench.host.lose(0)
+    neighbour = bench.nvml.nvmlDeviceGetHandleByIndex(1)
+
+    assert bench.nvml.nvmlDeviceGetCount() == 2
+    assert code_of(call, bench) == GPU_IS_LOST
+    assert bench.nvml.nvmlDeviceGetUUID(neighbour) == bench.host.cards[1].uuid
+
+
+@pytest.mark.parametrize(("model", "stays"), [("a100-40gb", True), ("a30-24gb", True), ("h200-141gb", False)])
+def test_reboot_ends_instances_and_only_ampere_remembers_its_mode(model, stays):
+    bench = Bench(model)
+    bench.host.add_foreign(0, bench.host.cards[0].board.profiles[0].name, 0)
+    bench.host.reboot()
+
+    fresh = bench.nvml.nvmlDeviceGetHandleByIndex(0)
+
+    assert code_of(bench.nvml.nvmlDeviceGetUUID, bench.gpu) == INVALID_ARGUMENT
+    assert bench.nvml.nvmlDeviceGetMigMode(fresh) == [stays, stays]
+    assert bench.host.cards[0].gpu.instances == {}
+
+
+# ---- what the table takes for granted ---------------------------------------------------------------------
+
+
+def test_library_wants_to_be_opened_first_and_again_after_it_was_closed():
+    host = SimulatedHost(["h100-80gb"])
+    nvml = SimulatedNvml(host)
+
+    assert code_of(nvml.nvmlDeviceGetCount) == UNINITIALIZED
+    nvml.nvmlInit()
+    old = nvml.nvmlDeviceGetHandleByIndex(0)
+    nvml.nvmlShutdown()
+    assert code_of(nvml.nvmlDeviceGetUUID, old) == UNINITIALIZED
+    nvml.nvmlInit()
+    assert code_of(nvml.nvmlDeviceGetUUID, old) == INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("code", [9, 12, 18])
+def test_host_without_a_usable_driver_cannot_be_opened(code):
+    host = SimulatedHost(["h100-80gb"])
+    host.init_code = code
+
+    assert code_of(SimulatedNvml(host).nvmlInit) == code
+
+
+def test_function_that_the_driver_lacks_is_found_out_by_calling_it(bench):
+    bench.host.missing = {"nvmlDeviceGetNumaNodeId"}
+
+    assert code_of(bench.nvml.nvmlDeviceGetNumaNodeId, bench.gpu) == FUNCTION_NOT_FOUND
+    assert code_of(bench.nvml.nvmlVgpuInstanceGetUUID, 1) == FUNCTION_NOT_FOUND
+    assert bench.nvml.NVMLError_FunctionNotFound is pynvml.NVMLError_FunctionNotFound
+
+
+def test_next_tenant_of_a_place_finds_the_same_id_and_uuid(bench):
+    gi, ci, mig = bench.slice(G1, 3)
+    before = bench.nvml.nvmlDeviceGetUUID(mig), bench.nvml.nvmlDeviceGetGpuInstanceId(mig)
+    bench.nvml.nvmlComputeInstanceDestroy(ci)
+    bench.nvml.nvmlGpuInstanceDestroy(gi)
+
+    _, _, again = bench.slice(G1, 3)
+
+    assert (bench.nvml.nvmlDeviceGetUUID(again), bench.nvml.nvmlDeviceGetGpuInstanceId(again)) == before
+    assert before[1] == 10
+    assert before[0].startswith("MIG-")
+    assert before[0][18] == "5"
+
+
+@pytest.mark.parametrize(
+    ("model", "ids"),
+    [
+        ("h100-80gb", {(G7, 0): 0, (G4, 0): 1, (G3, 4): 1, (G3, 0): 2, (G2, 2): 4, (G1, 0): 7, (G1, 6): 13}),
+        ("a30-24gb", {(0, 0): 0, (5, 0): 1, (5, 2): 2, (14, 0): 3, (14, 3): 6}),
+    ],
+)
+def test_ids_follow_size_and_start(model, ids):
+    found = {}
+    for profile, start in ids:
+        bench = Bench(model)
+        gi = bench.create(profile, start)
+        found[profile, start] = bench.nvml.nvmlGpuInstanceGetInfo(gi).id
+
+    assert found == ids
+
+
+def test_half_made_instance_is_listed_but_is_no_mig_device(bench):
+    bench.host.add_foreign(0, "1g.10gb", 2, is_half=True)
+
+    assert bench.listed(G1) == [2]
+    for index in range(bench.nvml.nvmlDeviceGetMaxMigDeviceCount(bench.gpu)):
+        assert code_of(bench.nvml.nvmlDeviceGetMigDeviceHandleByIndex, bench.gpu, index) == NOT_FOUND
+
+
+def test_smaller_compute_instances_share_the_memory_of_their_gpu_instance(bench):
+    gi = bench.create(G3, 4)
+    first = bench.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0)
+    second = bench.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0)
+    a, b = (bench.nvml.nvmlComputeInstanceGetInfo(ci) for ci in (first, second))
+    bench.host.world.spawn("/x", gpu=bench.host.cards[0].uuid, gi=1, ci=1, memory_mib=100)
+
+    assert [a.placement.start, b.placement.start] == [0, 1]
+    assert bench.nvml.nvmlDeviceGetUUID(a.device) != bench.nvml.nvmlDeviceGetUUID(b.device)
+    assert bench.nvml.nvmlDeviceGetMemoryInfo(a.device).used == 100 * MIB
+    assert bench.nvml.nvmlDeviceGetComputeRunningProcesses(a.device) == []
+    assert len(bench.nvml.nvmlDeviceGetComputeRunningProcesses(b.device)) == 1
+    assert bench.nvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(gi, 0) == 1
+    assert bench.nvml.nvmlComputeInstanceDestroy(first) == 0
+    assert code_of(bench.nvml.nvmlComputeInstanceDestroy, second) == IN_USE
+
+
+def test_mig_device_tells_its_parent_and_what_it_has(bench):
+    _, _, mig = bench.slice(G2, 2, width=1)
+    nvml = bench.nvml
+
+    attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
+
+    assert nvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
+    assert (
+        nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig))
+        == bench.host.cards[0].uuid
+    )
+    assert (attributes.multiprocessorCount, attributes.memorySizeMB) == (32, 20096)
+    assert nvml.nvmlDeviceGetMemoryInfo(mig, version=nvml.nvmlMemory_v2).total == 20096 * MIB
+    assert nvml.nvmlDeviceGetName(mig) == "NVIDIA H100 80GB HBM3 MIG 2g.20gb"
+    assert code_of(nvml.nvmlDeviceGetPowerUsage, mig) == NOT_SUPPORTED
+    by_uuid = nvml.nvmlDeviceGetHandleByUUID(nvml.nvmlDeviceGetUUID(mig))
+    assert nvml.nvmlDeviceGetGpuInstanceId(by_uuid) == nvml.nvmlDeviceGetGpuInstanceId(mig)
+
+
+def test_virtual_gpu_of_a_guest_cannot_be_partitioned():
+    bench = Bench(mig=False)
+    bench.host.cards[0].is_vgpu = True
+
+    assert bench.nvml.nvmlDeviceGetVirtualizationMode(bench.gpu) == 2
+    assert code_of(bench.nvml.nvmlDeviceSetMigMode, bench.gpu, 1) == NOT_SUPPORTED
+
+
+def test_driver_chooses_the_first_free_place_where_none_is_named(bench):
+    bench.create(G3, 0)
+
+    gi = bench.nvml.nvmlDeviceCreateGpuInstance(bench.gpu, G3)
+
+    assert bench.nvml.nvmlGpuInstanceGetInfo(gi).placement.start == 4
+    assert code_of(bench.nvml.nvmlDeviceCreateGpuInstance, bench.gpu, G3) == INSUFFICIENT_RESOURCES
