@@ -230,7 +230,7 @@ def test_thread_hears_and_lets_go_of_all_cards_while_paused(card, library, watch
     library.xid(card, 94)
     assert heard.wait(2)
 
-    assert watch.pause()
+    watch.pause()
     assert library.sets == []
     assert watch.trouble == ""
     heard.clear()
@@ -253,7 +253,8 @@ def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):
     watch._thread.join(2)
 
     assert watch.trouble == "listening to events failed: RuntimeError: no memory"
-    assert watch.pause()
+    watch.pause()
+    assert watch._parked.is_set()
 
 
 def test_events_not_fetched_survive_the_end_of_the_thread(card, library, watch):

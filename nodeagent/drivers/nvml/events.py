@@ -54,8 +54,8 @@ class Watch:
         self,
         library: Any,
         handles: Mapping[str, Any],
-        *,
         clock_ns: Callable[[], int],
+        *,
         wait_ms: int = WAIT_MS,
         most_kinds: int = MOST_KINDS,
     ) -> None:
@@ -89,15 +89,16 @@ class Watch:
             self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
             self._thread.start()
 
-    def pause(self) -> bool:
-        """Let go of all cards; says whether that is done, False when the thread hangs inside the driver."""
+    def pause(self) -> None:
+        """Let go of all cards; returns when that is done, or a few seconds later when the driver hangs."""
         # Cleared first: what the thread said before this call does not count.
         self._parked.clear()
         self._wanted.clear()
         self._wake.set()
         if self._thread is None or not self._thread.is_alive():
-            return True
-        return self._parked.wait(PAUSE_S)
+            return
+        if not self._parked.wait(PAUSE_S):
+            log.warning("waiting for events hangs inside the driver: this agent still keeps the cards open")
 
     def resume(self) -> None:
         """Listen again, to the cards as they are listed now."""

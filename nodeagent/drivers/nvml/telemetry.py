@@ -247,8 +247,9 @@ def apportion(
     """Return an estimate of the watts of each slice; a card has one sensor for all of them.
 
     ``watts = idle × part + (power − idle) × part × activity / Σ(part × activity)``: what an idle board draws is
-    spread by size, the rest by size and activity; parts are of memory, of a share its thousandths. Together never
-    more than the card draws. None where power, a size or any activity on the card is unknown.
+    spread by size, the rest by size and activity. A part is the slice's thousandths of the SMs (of the card, for a
+    share), of the memory where SMs are not told. Together never more than the card draws. None where power, a size
+    or any activity on the card is unknown.
     """
     parts = [_part_of(fact, slot) for slot in its]
     known = [(part, util) for part, util in zip(parts, utils, strict=True)]
@@ -265,9 +266,9 @@ def apportion(
 
 def _part_of(fact: DeviceFact | None, slot: LiveSlice) -> float | None:
     """Return which part of the card a slice is, None when unknown."""
-    if slot.mode != "mig":
-        return slot.share_milli / 1000 if slot.share_milli else None
-    if fact is None or not fact.memory_mib or not slot.memory_mib:
+    if slot.share_milli:
+        return min(1.0, slot.share_milli / 1000)
+    if slot.mode != "mig" or fact is None or not fact.memory_mib or not slot.memory_mib:
         return None
     return min(1.0, slot.memory_mib / fact.memory_mib)
 
