@@ -254,7 +254,7 @@ def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):
 
     assert watch.trouble == "listening to events failed: RuntimeError: no memory"
     watch.pause()
-    assert watch._parked.is_set()
+    assert not watch._thread.is_alive()
 
 
 def test_events_not_fetched_survive_the_end_of_the_thread(card, library, watch):
