@@ -164,18 +164,19 @@ def test_card_that_came_back_beside_others_is_heard_again_within_a_minute():
     assert (early, ear.library.sets) == ([{well}], [{lost, well}])
 
 
-def test_cards_listed_anew_are_heard_after_resuming():
+def test_cards_listed_anew_after_a_reset_are_heard():
     card, fresh = Card("GPU-1"), Card("GPU-1")
     ear = Ear(card, fresh)
     handles = {"GPU-1": card}
     ear.watch._handles = handles
     ear.hear()
 
+    ear.hear(3)
+    sets = ear.library.calls["nvmlEventSetCreate"]
     handles["GPU-1"] = fresh
-    ear.watch.resume()
     ear.hear()
 
-    assert ear.library.sets == [{fresh}]
+    assert (sets, ear.library.sets) == (1, [{fresh}])
 
 
 def test_driver_without_events_says_so():

@@ -192,10 +192,11 @@ def test_uncorrected_memory_error_is_event_count_and_pending_repair_until_the_re
     bench.host.reset(0)
     device = bench.host.cards[0].uuid
     bench.handles[device] = bench.library.nvmlDeviceGetHandleByUUID(device)
-    bench.watch.resume()
 
     assert set(ill) == {"ecc_uncorrected", "row_remap_pending"}
     assert bench.health() == {}
+    bench.host.xid(0, 13)
+    assert list(bench.health()) == ["13"]
 
 
 def test_what_the_driver_asks_for_is_read_and_goes():

@@ -59,7 +59,7 @@ class Watch:
         wait_ms: int = WAIT_MS,
         most_kinds: int = MOST_KINDS,
     ) -> None:
-        """Take the cards by uuid (read again at every ``resume``) and a wall clock in ns. ``start`` begins."""
+        """Take the cards by uuid (handles exchanged in it are taken up) and a wall clock in ns. ``start`` begins."""
         self._nvml = library
         self._handles = handles
         self._clock_ns = clock_ns
@@ -72,6 +72,7 @@ class Watch:
         self._names: dict[Any, str] = {}
         self._lost: set[str] = set()
         self._silent: dict[str, str] = {}
+        self._listed: dict[str, Any] = {}
         self._is_stale = False
         self._registered_ns = 0
         self._rest_s = 0.0
@@ -144,7 +145,7 @@ class Watch:
             self._parked.set()
             self._sleep(None)
             return
-        if self._is_stale:
+        if self._is_stale or self._is_listed_anew():
             self._is_stale = False
             self._let_go()
         if self._set is None and not self._register():
@@ -213,7 +214,8 @@ class Watch:
         names: dict[Any, str] = {}
         self._silent = {}
         self._registered_ns = self._clock_ns()
-        for uuid, handle in dict(self._handles).items():
+        self._listed = dict(self._handles)
+        for uuid, handle in self._listed.items():
             try:
                 mask = self._mask() & nvml.nvmlDeviceGetSupportedEventTypes(handle)
                 if mask:
@@ -234,6 +236,13 @@ class Watch:
             return False
         self._set, self._names, self._trouble = fresh, names, ""
         return True
+
+    def _is_listed_anew(self) -> bool:
+        """Say whether handles were exchanged: a reset ends what was registered on the old ones."""
+        now = dict(self._handles)
+        return self._set is not None and (
+            len(now) != len(self._listed) or any(now.get(u) is not h for u, h in self._listed.items())
+        )
 
     def _mask(self) -> int:
         nvml = self._nvml
