@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
+
 from portal.accounts.models import User
-from portal.fleet.health import CRITICAL
-from portal.fleet.models import HealthEvent
+from portal.fleet.health import CRITICAL, quarantine
+from portal.fleet.models import Device, HealthEvent
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from portal.notifications.services import notify
@@ -34,6 +36,14 @@ def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
             )
         if event.severity == CRITICAL:
             notify(_operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **facts)
+
+
+@transaction.atomic
+def take_out_of_work(*, device: Device, actor: User, reason: str, now: datetime) -> HealthEvent:
+    """Put one device in quarantine by hand and tell whom it concerns; raises as ``quarantine`` does."""
+    event = quarantine(device=device, actor=actor, reason=reason, now=now)
+    tell_of_health([event], now=now)
+    return event
 
 
 def target_of(lease: Lease, event: HealthEvent) -> str:

@@ -12,8 +12,10 @@ from portal.fleet.models import Node
 from portal.web.access import rights_of
 from portal.web.cluster_forms import MapFilter
 from portal.web.cluster_map import as_json, fleet_view, narrowed
-from portal.web.cluster_node import devices_of, events_of, facts_of, leases_on
+from portal.web.cluster_node import devices_of, facts_of, leases_on
 from portal.web.cluster_rows import capacity_of, table_of, teams_of
+from portal.web.node_health import QuarantineForm, can_quarantine, event_rows, refusals_of
+from portal.web.node_processes import process_table
 from portal.web.operator_forms import CordonForm
 from portal.web.power_forms import WakeForm
 from portal.web.power_rows import power_facts
@@ -48,6 +50,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         raise NotFound
     now = timezone.now()
     fleet = fleet_view(rights, now=now, node_name=name)
+    devices = list(row.devices.select_related("model"))
     context = {
         "node": row,
         "view": fleet.nodes[0],
@@ -57,8 +60,11 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "rows": table_of(fleet),
         "teams": teams_of(fleet),
         "devices": devices_of(row),
-        "silent_text": silent_devices_text(row.devices.select_related("model")),
-        "events": events_of(row),
+        "silent_text": silent_devices_text(devices),
+        "events": event_rows(row),
+        "refusals": refusals_of(devices) if rights.is_operator else [],
+        "processes": process_table(row, now=now) if rights.is_operator else None,
+        "quarantine_form": QuarantineForm(devices=can_quarantine(devices)),
         "leases": leases_on(rights, row),
         "facts": facts_of(row) if rights.is_operator else None,
         "power": power_facts(row, now=now) if rights.is_operator else None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils.translation import pgettext
 
-from portal.fleet.models import HealthEvent, Mode, Node
+from portal.fleet.models import Health, HealthEvent, Mode, Node
 from portal.leases.models import Lease
 from portal.leases.selectors import visible_leases
 from portal.leases.states import LIVE_LEASES
@@ -16,7 +16,6 @@ from portal.teams.selectors import Rights
 from portal.web.cluster_map import driver_text
 from portal.web.figures import memory
 
-SHOWN_EVENTS = 20
 SHOWN_LEASES = 50
 TONES = {"ok": "good", "degraded": "warn", "quarantined": "bad", "missing": "bad"}
 
@@ -36,6 +35,7 @@ class DeviceRow:
     reason: str
     open_events: int
     seen_at: datetime | None
+    may_clear: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class AgentFacts:
 def devices_of(node: Node) -> list[DeviceRow]:
     """Return the node's devices with the number of their open health events."""
     open_events: dict[int, int] = {}
-    for device_id in HealthEvent.objects.filter(device__node=node, cleared_at=None).values_list(
+    for device_id in HealthEvent.objects.filter(node=node, device__isnull=False, cleared_at=None).values_list(
         "device_id", flat=True
     ):
         open_events[device_id] = open_events.get(device_id, 0) + 1
@@ -78,16 +78,10 @@ def devices_of(node: Node) -> list[DeviceRow]:
             reason=row.health_reason,
             open_events=open_events.get(row.pk, 0),
             seen_at=row.last_seen_at,
+            may_clear=row.pk in open_events or row.health in (Health.DEGRADED, Health.QUARANTINED),
         )
         for row in node.devices.select_related("model").order_by("index")
     ]
-
-
-def events_of(node: Node) -> list[HealthEvent]:
-    """Return the node's health events, the open ones first, then the newest."""
-    rows = HealthEvent.objects.filter(device__node=node).select_related("device")
-    newest = list(rows.order_by("-at")[: 2 * SHOWN_EVENTS])
-    return sorted(newest, key=lambda event: event.cleared_at is not None)[:SHOWN_EVENTS]
 
 
 def leases_on(rights: Rights, node: Node) -> list[Lease]:

@@ -25,6 +25,7 @@ from portal.notifications.models import Notification
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
+from portal.telemetry.processes import orphans_by_node
 from portal.web.access import rights_of
 from portal.web.figures import gpus, money
 from portal.web.leases_rows import LeaseRow, lease_rows
@@ -190,11 +191,15 @@ def _approvals_text(count: int) -> str:
 
 
 def _nodes_text(now: datetime) -> str:
-    """Return how many nodes are heard, and how many health events are open."""
+    """Return how many nodes are heard, how many health events are open, and what belongs to no lease."""
     nodes = list(Node.objects.all())
     heard = sum(node_state(node, now=now) == ONLINE for node in nodes)
     text = _("%(heard)d of %(all)d online") % {"heard": heard, "all": len(nodes)}
     trouble = HealthEvent.objects.filter(cleared_at=None).count()
-    if not trouble:
-        return text
-    return f"{text} · " + ngettext("one health event", "%(n)d health events", trouble) % {"n": trouble}
+    said = [text]
+    if trouble:
+        said.append(ngettext("one health event", "%(n)d health events", trouble) % {"n": trouble})
+    orphans = sum(n or 0 for n in orphans_by_node([node.name for node in nodes], now=now).values())
+    if orphans:
+        said.append(ngettext("one orphan process", "%(n)d orphan processes", orphans) % {"n": orphans})
+    return " · ".join(said)

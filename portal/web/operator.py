@@ -12,8 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.errors import Forbidden, Invalid, NotFound
 from portal.fleet import services as fleet
-from portal.fleet.health import clear_health
-from portal.fleet.models import Device, Node
+from portal.fleet.models import Node
 from portal.web.access import done, person, refused, rights_of
 from portal.web.operator_forms import CordonForm, EnrolForm
 from portal.web.operator_rows import enrol_command, node_rows, open_events
@@ -92,21 +91,6 @@ def revoke(request: HttpRequest, name: str) -> HttpResponse:
         "web:node",
         name,
     )
-
-
-@require_POST
-def clear(request: HttpRequest, uuid: str) -> HttpResponse:
-    """Close a device's open health events and let it take work again."""
-    require_operator(request)
-    device = Device.objects.select_related("node").filter(uuid=uuid).first()
-    if device is None:
-        raise NotFound
-    clear_health(device=device, actor=person(request), now=timezone.now())
-    said = _("Device %(index)d of %(node)s takes work again.") % {
-        "index": device.index,
-        "node": device.node.name,
-    }
-    return done(request, said, "web:node", device.node.name)
 
 
 def _node(name: str) -> Node:

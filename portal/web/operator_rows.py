@@ -13,7 +13,9 @@ from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.power import shown_power
 from portal.leases.states import LIVE_LEASES
+from portal.telemetry.processes import orphans_by_node
 from portal.web.cluster_map import driver_text, shown_state
+from portal.web.node_health import EventRow, event_row
 from portal.web.power_rows import power_text
 
 ENROL_COMMAND = r"""python -m nodeagent \
@@ -25,7 +27,7 @@ ENROL_COMMAND = r"""python -m nodeagent \
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node: what it is, how it is, what an operator can do about it."""
+    """One node: what it is, how it is, what an operator can do about it; ``orphans`` None is unknown."""
 
     name: str
     state: str
@@ -38,6 +40,7 @@ class NodeRow:
     devices: int
     leases: int
     open_events: int
+    orphans: int | None
     is_behind: bool
     is_enrolled: bool
     power: str
@@ -49,18 +52,18 @@ def node_rows(*, now: datetime) -> list[NodeRow]:
     nodes = Node.objects.annotate(
         device_count=Count("devices", distinct=True),
         lease_count=Count("leases", filter=Q(leases__state__in=LIVE_LEASES), distinct=True),
-        event_count=Count(
-            "devices__health_events", filter=Q(devices__health_events__cleared_at=None), distinct=True
-        ),
+        event_count=Count("health_events", filter=Q(health_events__cleared_at=None), distinct=True),
     )
     away = nodes_in_maintenance(now=now)
-    return [_row(node, now, away) for node in nodes.order_by("name")]
+    listed = list(nodes.order_by("name"))
+    orphans = orphans_by_node([node.name for node in listed], now=now)
+    return [_row(node, now, away, orphans[node.name]) for node in listed]
 
 
-def open_events() -> list[HealthEvent]:
-    """Return what devices complain about and nobody has cleared, the newest first."""
-    rows = HealthEvent.objects.filter(cleared_at=None).select_related("device", "device__node")
-    return list(rows.order_by("-at")[:100])
+def open_events() -> list[EventRow]:
+    """Return what nodes and devices complain about and nobody has cleared, the newest first."""
+    rows = HealthEvent.objects.filter(cleared_at=None).select_related("device", "node")
+    return [event_row(event) for event in rows.order_by("-at")[:100]]
 
 
 def enrol_command(request: HttpRequest, node: str, secret: str) -> str:
@@ -71,7 +74,7 @@ def enrol_command(request: HttpRequest, node: str, secret: str) -> str:
     )
 
 
-def _row(node: Node, now: datetime, away: frozenset[int]) -> NodeRow:
+def _row(node: Node, now: datetime, away: frozenset[int], orphans: int | None) -> NodeRow:
     state, text = shown_state(node, now=now, away=away)
     return NodeRow(
         name=node.name,
@@ -85,6 +88,7 @@ def _row(node: Node, now: datetime, away: frozenset[int]) -> NodeRow:
         devices=node.device_count,  # type: ignore[attr-defined]
         leases=node.lease_count,  # type: ignore[attr-defined]
         open_events=node.event_count,  # type: ignore[attr-defined]
+        orphans=orphans,
         is_behind=node.observed_revision < node.desired_revision,
         is_enrolled=node.public_key is not None,
         power=shown_power(node),

@@ -19,6 +19,7 @@ from portal.web import (
     teams_quota,
     tokens,
 )
+from portal.web import node_health_actions as health
 
 urlpatterns = [
     path("cluster/", cluster.page, name="cluster"),
@@ -47,7 +48,9 @@ urlpatterns = [
     path("operations/nodes/<slug:name>/revoke/", operator.revoke, name="node_revoke"),
     path("operations/nodes/<slug:name>/wake/", power.wake, name="node_wake"),
     path("operations/nodes/<slug:name>/sleep/", power.let_sleep, name="node_sleep"),
-    path("operations/devices/<str:uuid>/clear/", operator.clear, name="device_clear"),
+    path("operations/nodes/<slug:name>/quarantine/", health.put_in_quarantine, name="node_quarantine"),
+    path("operations/nodes/<slug:name>/clear/", health.clear_node, name="node_health_clear"),
+    path("operations/devices/<str:uuid>/clear/", health.clear, name="device_clear"),
     path("operations/policies/", policies.page, name="policies"),
     path("operations/policies/edit/", policies.edit, name="policy_edit"),
     path("operations/policies/json/", policies.edit_json, name="policy_json"),

@@ -45,7 +45,7 @@ def test_the_list_tells_state_driver_devices_and_open_events(
 
     assert "gpu-01" in text
     assert "simulated" in text
-    assert "xid-79" in text
+    assert "XID 79" in text
     assert f"/operations/devices/{faulty.uuid}/clear/" in text
 
 
