@@ -1,0 +1,1 @@
+"""Cambricon MLU cards over cnmon and the CNDEV library."""

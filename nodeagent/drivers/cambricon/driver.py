@@ -1,0 +1,290 @@
+"""Cambricon MLU cards: whole, and as dynamic sMLU instances with percent of compute and memory of their own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.cambricon.cndev import Cndev
+from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
+from nodeagent.drivers.sharing import SharedCards
+from nodeagent.drivers.vendor import Read, ShareBook, Tool, bounded, clean, number, opened, whole
+from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
+from nodeagent.shell import Shell
+
+log = logging.getLogger(__name__)
+
+UNIT_MIB: Final = 256
+MOST_PARTS: Final = 16
+INFO: Final = ("cnmon", "info", "-j")
+FILE: Final = "cnmon_info.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card as cnmon lists it now; None and "" are unknown."""
+
+    index: int
+    uuid: str
+    model: str
+    serial: str
+    bus: str
+    memory_mib: int | None
+    memory_used_mib: int | None
+    util_percent: float | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+class Smlu:
+    """Cuts cards into sMLU instances: a size is ``<percent>/<MiB>``, a handle the name of the instance."""
+
+    kind = "smlu"
+    removes_one = True
+
+    def __init__(self, cndev: Cndev | None) -> None:
+        self._cndev = cndev
+        self.index: dict[str, int] = {}
+
+    @property
+    def cndev(self) -> Cndev:
+        """Return the library; refused where there is none."""
+        if self._cndev is None:
+            raise NvmlLikeError(errors.LIBRARY_NOT_FOUND, "the CNDEV library is not on this host")
+        return self._cndev
+
+    def size(self, fact: DeviceFact, shape: Shape) -> str:
+        """Return whole percent, and MiB rounded up to units of 256."""
+        memory_mib = -(-shape.memory_mib // UNIT_MIB) * UNIT_MIB
+        if shape.share_milli % 10 or not shape.share_milli:
+            raise NvmlLikeError(
+                errors.INVALID_ARGUMENT,
+                f"{shape.share_milli} ‰ of a card cannot be kept: sMLU counts whole percent, from 10 ‰ on",
+            )
+        if not 0 < memory_mib <= fact.memory_mib:
+            raise NvmlLikeError(
+                errors.INVALID_ARGUMENT,
+                f"{shape.memory_mib} MiB cannot be kept: sMLU gives units of {UNIT_MIB} MiB, at most "
+                f"{fact.memory_mib // UNIT_MIB * UNIT_MIB} MiB on this card",
+            )
+        return f"{shape.share_milli // 10}/{memory_mib}"
+
+    def standing(self, device: str) -> dict[str, str]:
+        """Return the sizes of the instances on a card, by name."""
+        listed = self.cndev.instances(self.index[device])
+        return {i.name: f"{i.quota}/{i.memory_mib}" for i in listed}
+
+    def make(self, device: str, size: str) -> None:
+        """Make one instance under a name that is free."""
+        card = self.index[device]
+        taken = {i.name for i in self.cndev.instances(card)}
+        name = next(n for n in (f"berth{i}" for i in range(len(taken) + 1)) if n not in taken)
+        percent, _, memory_mib = size.partition("/")
+        self.cndev.create(card, int(percent), int(memory_mib), name)
+
+    def unmake(self, device: str, handle: str) -> None:
+        """Remove an instance."""
+        self.cndev.destroy(self.index[device], handle)
+
+
+class CambriconDriver(SharedCards):
+    """MLU cards: facts and figures over cnmon, shares and processes over CNDEV. Cards cut by MIM are only reported."""
+
+    name = "cambricon"
+
+    def __init__(self, boot_id: str, shell: Shell, run_dir: Path, read: Read, *, library: Any = None) -> None:
+        """Find the cards; raises DriverUnavailableError when cnmon is missing or lists none.
+
+        ``library`` stands in for libcndev.so.
+        """
+        plain = Tool(shell, "cnmon")
+        opened(plain, lambda: plain.run("version").replace("\n", " "))
+        folder = run_dir / "cambricon"
+        self._smlu = Smlu(None)
+        super().__init__(boot_id, ShareBook(folder, boot_id), read, self._smlu)
+        # cnmon writes its JSON into a file of the working directory: give it one of ours.
+        self._folder = folder / "cnmon"
+        self._folder.mkdir(exist_ok=True)
+        self._tool = Tool(shell, "env", "-C", str(self._folder))
+        self._tool.name, self._tool.version = "cnmon", plain.version
+        why_not = ""
+        try:
+            self._smlu = Smlu(Cndev(library))
+        except NvmlLikeError as no:
+            why_not = no.detail
+        self._cutter = self._smlu
+        try:
+            listed = self._cards()
+        except NvmlLikeError as no:
+            raise DriverUnavailableError(no.detail) from no
+        self.version = self._tool.version
+        for card in listed:
+            self._learn(card, why_not)
+        if not self._facts:
+            raise DriverUnavailableError("cnmon lists no card that tells its UUID and memory")
+
+    def access(self, partition: str) -> Access:
+        """Return the nodes of a card, and for a share the node that the library names for it."""
+        held = self._share(partition)
+        index = self._fact(held.device).index
+        nodes = ("/dev/cambricon_ctl", f"/dev/cambricon_dev{index}", f"/dev/cambricon_ipcm{index}")
+        if held.mode == "exclusive":
+            return Access({}, nodes)
+        listed = self._smlu.cndev.instances(index)
+        node = next((i.node for i in listed if i.name == held.handle), "")
+        if not node.startswith("/dev/"):
+            raise NvmlLikeError(
+                errors.NOT_FOUND,
+                f"CNDEV names no device node for {partition}; without it its limits would not hold",
+            )
+        return Access({}, (*nodes, node))
+
+    def card_processes(self, device: str) -> list[ProcessFact]:
+        """Return the processes on a card; refused where the library is missing, for nobody can tell then."""
+        return self._smlu.cndev.processes(self._fact(device).index)
+
+    def metrics(self) -> Reading:
+        """Measure every card with one call; an sMLU instance has no figures of its own here."""
+        try:
+            listed = {card.uuid: card for card in self._cards()}
+        except NvmlLikeError as no:
+            log.debug("no figures: %s", no)
+            listed = {}
+        samples = [_sample(uuid, listed.get(uuid)) for uuid in self._facts]
+        parts = []
+        for sample in samples:
+            for held in self._book.on(sample.device):
+                is_whole = held.mode == "exclusive"
+                parts.append(
+                    PartitionSample(
+                        partition=held.partition,
+                        device=held.device,
+                        start=0,
+                        util_percent=sample.util_percent if is_whole else None,
+                        memory_used_mib=sample.memory_used_mib if is_whole else None,
+                        memory_mib=held.memory_mib,
+                        source=sample.source if is_whole else "unavailable",
+                        power_w=sample.power_w if is_whole else None,
+                    )
+                )
+        return Reading(tuple(samples), tuple(parts))
+
+    def health(self) -> list[HealthFact]:
+        """Return cards that cnmon no longer lists."""
+        try:
+            listed = {card.uuid for card in self._cards()}
+        except NvmlLikeError as no:
+            return [HealthFact("", "tool_unreadable", "warning", no.detail)]
+        return [
+            HealthFact(
+                uuid, "device_lost", "critical", f"cnmon no longer lists card {fact.index}", "reboot_node"
+            )
+            for uuid, fact in self._facts.items()
+            if uuid not in listed
+        ]
+
+    def _cards(self) -> list[Card]:
+        self._tool.run(*INFO)
+        try:
+            answer = json.loads(self._read(str(self._folder / FILE)))
+        except (OSError, ValueError, RecursionError) as no:
+            raise self._tool.unreadable(
+                INFO[1:], f"{FILE} cannot be read as JSON: {type(no).__name__}"
+            ) from no
+        rows = answer.get("CnmonInfo") if isinstance(answer, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise self._tool.unreadable(INFO[1:], "no list CnmonInfo")
+        return [card for row in rows if (card := _card(row)) is not None]
+
+    def _learn(self, card: Card, why_not: str) -> None:
+        if not card.memory_mib or card.uuid in self._facts:
+            return
+        self._smlu.index[card.uuid] = card.index
+        modes: tuple[str, ...] = ("exclusive", "memlimit")
+        refusals = {"memlimit": reason} if (reason := self._why_not_shared(card.index)) else {}
+        if no_lease := why_not or self._why_not_at_all(card.index):
+            refusals = dict.fromkeys(modes, no_lease)
+        modes = tuple(mode for mode in modes if mode not in refusals)
+        self._facts[card.uuid] = DeviceFact(
+            uuid=card.uuid,
+            index=card.index,
+            vendor="cambricon",
+            model=card.model or "MLU",
+            memory_mib=card.memory_mib,
+            grid=1,
+            modes=modes,
+            pci_bus_id=card.bus,
+            serial=card.serial,
+            max_clients=1 if refusals else MOST_PARTS,
+            refusals=refusals,
+        )
+
+    def _why_not_at_all(self, index: int) -> str:
+        """Return why a card cannot be leased: without CNDEV nobody can tell whether work is still on it."""
+        try:
+            is_cut = self._smlu.cndev.is_on(index, "Mim")
+        except NvmlLikeError as no:
+            if no.code == errors.LIBRARY_NOT_FOUND:
+                return no.detail
+            log.debug("MIM mode of card %d is unknown: %s", index, no)
+            return ""
+        said = (
+            f"card {index} is cut by MIM, which this agent only reports: turn MIM off with cnmon to lease it"
+        )
+        return said if is_cut else ""
+
+    def _why_not_shared(self, index: int) -> str:
+        try:
+            if self._smlu.cndev.is_on(index, "SMLU"):
+                return ""
+        except NvmlLikeError as no:
+            return no.detail
+        return f"sMLU is off on card {index}: cnmon set -c {index} -smlu on"
+
+
+def _card(row: dict[str, Any]) -> Card | None:
+    index, uuid = whole(row.get("CardNum")), clean(row.get("UUID"), 100)
+    if index is None or index > 1023 or not uuid:
+        return None
+    memory, heat, use = (_part(row, name) for name in ("PhysicalMemUsage", "Temperature", "Utilization"))
+    power, pci = _part(row, "Power"), _part(row, "PCI")
+    return Card(
+        index=index,
+        uuid=uuid if uuid.upper().startswith("MLU") else f"MLU-{uuid}",
+        model=clean(row.get("ProductName")),
+        serial=clean(row.get("SN"), 60),
+        bus=_bus(pci),
+        memory_mib=whole(memory.get("Total")),
+        memory_used_mib=whole(memory.get("Used")),
+        util_percent=bounded(number(use.get("MLUAverage")), 0, 100),
+        power_w=bounded(number(power.get("Usage")), 0, 100_000),
+        temperature_c=bounded(number(heat.get("Chip")), -60, 250),
+    )
+
+
+def _part(row: dict[str, Any], name: str) -> dict[str, Any]:
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _bus(pci: dict[str, Any]) -> str:
+    parts = [clean(pci.get(name), 8) for name in ("DomainID", "Bus", "Device", "Function")]
+    return f"{parts[0]}:{parts[1]}:{parts[2]}.{parts[3]}" if all(parts) else ""
+
+
+def _sample(uuid: str, card: Card | None) -> DeviceSample:
+    if card is None:
+        return DeviceSample(uuid, None, None, None, None, source="unavailable")
+    return DeviceSample(
+        device=uuid,
+        util_percent=card.util_percent,
+        memory_used_mib=card.memory_used_mib,
+        power_w=card.power_w,
+        temperature_c=card.temperature_c,
+        source="unavailable" if card.util_percent is None else "cnmon",
+    )
