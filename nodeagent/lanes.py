@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from nodeagent.drivers.base import Driver
 from nodeagent.reconcile import Reconciler
 from nodeagent.steps import carry_out
+
+MOST_STEPS: Final = 100_000
 
 
 def work_through(mind: Reconciler, driver: Driver, clock: Callable[[], int]) -> int:
@@ -18,7 +21,7 @@ def work_through(mind: Reconciler, driver: Driver, clock: Callable[[], int]) -> 
     steps, is_moving = 0, True
     while is_moving:
         is_moving = False
-        for device in mind.devices:
+        for device in mind.lanes:
             while (step := mind.next_step(device, clock())) is not None:
                 mind.settle(step, carry_out(driver, step, mind.units.runtime), clock())
                 steps, is_moving = steps + 1, True

@@ -30,6 +30,7 @@ from nodeagent.works import (
     NS,
     PREPARING,
     READY,
+    RETRY_LOST_NS,
     Place,
     Work,
     new_work,
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 8
 LOST = "79"
+NO_DEVICE = ""
 LIVE = (PREPARING, READY)
 UNIT_STEPS = ("open", "confine", "loosen", "close")
 DEADLINE_SLACK_NS = 2 * NS
@@ -149,8 +151,7 @@ class Reconciler:
 
     def _strays(self, now: int) -> list[Work]:
         """Return the work that closes units which neither the portal nor the journal knows."""
-        lane = next(iter(self.devices), "")
-        return [stray_work(key, lane, now) for key in self.units.strays(self.works, self._wanted)]
+        return [stray_work(key, now) for key in self.units.strays(self.works, self._wanted)]
 
     def _check_places(self, work: Work) -> None:
         """Mark places where something already stands that is not ours: it will never be taken over.
@@ -180,6 +181,11 @@ class Reconciler:
             place.is_cleared, place.is_ours = True, False
         self._fail(work, Refusal("lease_ended", "this lease has ended here; ask for a new one"), now)
 
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Return what steps are asked for: each device, and what belongs to none."""
+        return (*self.devices, NO_DEVICE)
+
     # Time
 
     def tick(self, now: int) -> None:
@@ -197,7 +203,8 @@ class Reconciler:
         times += [
             max(place.retry_at, work.retry_at)
             for work, place in self._open()
-            if place.slot.device not in self.busy and (self.power.is_ready or work.phase == DRAINING)
+            if self.busy.isdisjoint((place.slot.device, self._leader(work)))
+            and (self.power.is_ready or work.phase == DRAINING)
         ]
         if self._unwritten is not None:
             times.append(self._rewrite_at)
@@ -224,6 +231,8 @@ class Reconciler:
 
         The caller carries it out and settles it before asking for this device again.
         """
+        if device == NO_DEVICE:
+            return self._homeless(now)
         places = self.sight.on(device)
         for work, place in places:
             step = self._ending(device, work, place, now) if work.phase == DRAINING else None
@@ -260,8 +269,17 @@ class Reconciler:
         return None
 
     def _leader(self, work: Work) -> str:
-        """Return the device on whose lane a lease's unit is closed."""
-        return next((p.slot.device for p in work.places if p.slot.device in self.devices), "")
+        """Return the device on whose lane a lease's unit is closed; a lane of its own where all have gone."""
+        return next((p.slot.device for p in work.places if p.slot.device in self.devices), NO_DEVICE)
+
+    def _homeless(self, now: int) -> Step | None:
+        """Close the unit of a draining lease none of whose devices is on this node any more."""
+        for work in self.works.values():
+            is_open = work.phase == DRAINING and not self.units.is_closed(work)
+            if is_open and self._leader(work) == NO_DEVICE and work.retry_at <= now:
+                kill = now >= work.kill_at
+                return Step("close", NO_DEVICE, work, work.places[0], kill=kill)
+        return None
 
     def next_power(self, now: int) -> str:
         """Return the power state to bring about now, "" for none; carried out like a step, then settled."""
@@ -298,8 +316,8 @@ class Reconciler:
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
-        if outcome.facts is not None:
-            self.sight.facts[step.device] = outcome.facts
+        if step.kind not in ("open", "close"):
+            self.sight.see(step.device, outcome.facts)
         if step.kind in UNIT_STEPS:
             self._settle_unit(step, outcome, now)
         elif step.kind == "tell":
@@ -365,6 +383,8 @@ class Reconciler:
             step.work.code, step.work.detail = code, refusal.detail
             self._note(step.work)
         step.place.postpone(now, step.work.kill_at)
+        if code == "gpu_lost":
+            step.place.retry_at = now + RETRY_LOST_NS
 
     def _settle_unmade(self, step: Step, outcome: Outcome, refusal: Refusal, now: int) -> None:
         """Fail the lease, unless waiting or another look may help: somebody else may have changed the device."""
@@ -409,7 +429,7 @@ class Reconciler:
         work.drain(reason, now)
         for place in work.places:
             place.is_cleared = place.is_cleared or place.slot.device not in self.devices
-        work.is_closed = work.is_closed or not self._leader(work)
+        work.is_closed = work.is_closed or not work.places
         self._finish(work)
         self._note(work)
 
@@ -417,10 +437,10 @@ class Reconciler:
 
     def observed(self, device: str, facts: tuple[PartitionFact, ...] | None, now: int) -> None:
         """Take a look at an idle device into account; a ready lease without its partition has failed."""
+        is_news = self.sight.see(device, facts)
         if facts is None:
             return
-        if facts != self.sight.facts.get(device):
-            self.sight.facts[device], self.changed = facts, True
+        self.changed = self.changed or is_news
         present = {fact.uuid for fact in facts}
         for work, place in self.sight.on(device):
             lost = place.slot.mode != "exclusive" and place.partition not in present

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.steps import find
 from nodeagent.works import GONE, Place, Work
+
+log = logging.getLogger(__name__)
 
 
 class Sight:
@@ -15,7 +18,20 @@ class Sight:
     def __init__(self, devices: Iterable[str]) -> None:
         self._devices = tuple(devices)
         self.facts: dict[str, tuple[PartitionFact, ...]] = {}
+        self._dark: set[str] = set()
         self._on: dict[str, list[tuple[Work, Place]]] = {}
+
+    def see(self, device: str, facts: tuple[PartitionFact, ...] | None) -> bool:
+        """Take a look at a device; says whether it is news. None: it did not answer, what was known stays."""
+        if facts is None:
+            if device not in self._dark:
+                log.warning("%s does not tell what stands on it; what was read last is believed", device)
+            self._dark.add(device)
+            return False
+        self._dark.discard(device)
+        is_news = facts != self.facts.get(device)
+        self.facts[device] = facts
+        return is_news
 
     def index(self, works: Iterable[Work]) -> None:
         """Sort the places of all works by device."""

@@ -87,6 +87,8 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
     except Exception as no:  # a driver's own mistake must not end the agent
         log.exception("step %s on %s failed", step.kind, step.device)
         refusal = Refusal("driver_error", f"{type(no).__name__}: {no}")
+    if step.kind in ("open", "close"):  # the device has no part in it, and may not even be here
+        return Outcome(refusal)
     return Outcome(refusal, facts=read_partitions(driver, step.device), mig=_read_mig(driver, step))
 
 
@@ -105,7 +107,7 @@ def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | 
     try:
         return tuple(driver.observe(device))
     except Exception as no:  # same reason as above; the last known state stays
-        log.warning("cannot read the partitions of %s: %s", device, no)
+        log.debug("cannot read the partitions of %s: %s", device, no)
         return None
 
 

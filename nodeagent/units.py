@@ -128,10 +128,10 @@ class Units:
         ]
 
 
-def stray_work(key: Key, device: str, now: int) -> Work:
-    """Return the work that closes a unit nobody remembers; it holds no place, and uses a device's lane."""
-    lane = Place(DesiredSlot(device, "exclusive", 0, 0, 0, 0), 0, is_cleared=True, is_ours=False)
-    work = Work(lease=key[0], generation=key[1], places=[lane], deadline=now, taken_at=now)
+def stray_work(key: Key, now: int) -> Work:
+    """Return the work that closes a unit nobody remembers; it holds no place on any device."""
+    nowhere = Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True, is_ours=False)
+    work = Work(lease=key[0], generation=key[1], places=[nowhere], deadline=now, taken_at=now)
     work.drain(STRAY, now)
     return work
 

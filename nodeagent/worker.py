@@ -35,7 +35,7 @@ class Worker:
         self._poked = asyncio.Event()
         self._jobs: set[asyncio.Task[None]] = set()
         self._threads = (
-            ThreadPoolExecutor(len(reconciler.devices) + 1, "driver") if driver.is_blocking else None
+            ThreadPoolExecutor(len(reconciler.lanes) + 1, "driver") if driver.is_blocking else None
         )
 
     def accept(self, desired: Desired) -> None:
@@ -71,7 +71,7 @@ class Worker:
         if self._threads is None:
             work_through(self.reconciler, self._driver, self._clock)
         else:
-            for device in self.reconciler.devices:
+            for device in self.reconciler.lanes:
                 self._set_going(device)
         self._announce()
 

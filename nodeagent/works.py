@@ -19,6 +19,7 @@ Key = tuple[str, int]
 NS: Final = 1_000_000_000
 RETRY_FIRST_NS: Final = NS // 20
 RETRY_MOST_NS: Final = 5 * NS
+RETRY_LOST_NS: Final = 60 * NS
 
 
 @dataclass(slots=True, kw_only=True)

@@ -46,6 +46,7 @@ class SoakClock:
     now: int = START_NS
 
     def __call__(self) -> int:
+        """Return the time."""
         return self.now
 
 
@@ -92,6 +93,7 @@ class Player:
         self._live: dict[Key, tuple[tuple[str, int], ...]] = {}
         self._moved_in: set[Key] = set()
         self._lost: set[str] = set()
+        self._journal: Journal | None = None
         stage.hook = self._change
         self._begin_life()
 
@@ -173,13 +175,20 @@ class Player:
                 break
             self._clock.now = max(self._clock.now + NS // 1000, wake)
             self._drop_ended()
+            self._pass()
             self._alive(self._tick)
         else:
             self.tally.notes.append("the agent never comes to rest")
             self.tally.leaks += 1
         self._clock.now = max(self._clock.now, until)
         self._drop_ended()
+        self._pass()
         self._alive(self._look)
+
+    def _pass(self) -> None:
+        """Let the host do what is due; nobody needs the agent for that."""
+        with self._unwatched():
+            self._stage.pass_time()
 
     def _tick(self) -> None:
         self._mind.tick(self._clock.now)
@@ -202,13 +211,21 @@ class Player:
     def _begin_life(self) -> None:
         """Start an agent on the host as it is; it may die while starting."""
         while True:
+            if self._journal is not None:
+                self._journal.close()
             try:
                 self._driver, self._runtime = self._stage.life()
-                journal = CrashingJournal(self._folder / "journal.jsonl", self._change, self._dice)
-                self._mind = Reconciler(NODE, self._driver, journal, self._clock.now, self._runtime)
+                self._journal = CrashingJournal(self._folder / "journal.jsonl", self._change, self._dice)
+                self._mind = Reconciler(NODE, self._driver, self._journal, self._clock.now, self._runtime)
                 return
             except SimulatedCrash:
                 self.tally.crashes += 1
+
+    def close(self) -> None:
+        """Let go of the host's files."""
+        if self._journal is not None:
+            self._journal.close()
+        self._stage.close()
 
     def _alive(self, doing: Callable[[], None]) -> None:
         """Do something as the agent; when it dies, the next one starts, hears the desired state and goes on."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.soak.hardware import HardwareStage
 from nodeagent.soak.player import Player, SoakClock, Tally
 from nodeagent.soak.script import Act, story
 from nodeagent.soak.stage import Clock, SimulatedStage, Stage, Trace
@@ -18,7 +19,7 @@ MOST_NOTES: Final = 20
 BOARDS: Final = (("h100-80gb", 2), ("a100-80gb", 1), ("a30-24gb", 1), ("l40s-48gb", 1))
 
 MakeStage = Callable[[Path, str, int, Clock], Stage]
-STAGES: Final[dict[str, MakeStage]] = {"simulated": SimulatedStage}
+STAGES: Final[dict[str, MakeStage]] = {"nvml": HardwareStage, "simulated": SimulatedStage}
 
 
 @dataclass(slots=True)
@@ -99,10 +100,13 @@ def _play(
         traces = player.play(acts)
         changes = player.tally.changes
         player.finish()
+        player.close()
         proof.add(seed, player.tally)
         return traces, changes
 
 
 def _facts(make: MakeStage, board: str, count: int) -> Any:
     with tempfile.TemporaryDirectory(prefix="berth-soak-") as folder:
-        return make(Path(folder), board, count, SoakClock()).facts
+        stage = make(Path(folder), board, count, SoakClock())
+        stage.close()
+        return stage.facts

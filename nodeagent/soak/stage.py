@@ -50,6 +50,10 @@ class Stage(Protocol):
         """Say whether what the holder of a lease runs on these places (device, start) is still there."""
         ...
 
+    def pass_time(self) -> None:
+        """Let the host itself do what is due by now."""
+        ...
+
     def reboot(self) -> None:
         """Restart the host."""
         ...
@@ -68,6 +72,10 @@ class Stage(Protocol):
 
     def cling(self, times: int) -> None:
         """Let processes that are on devices now outlive being asked to stop, for a while."""
+        ...
+
+    def close(self) -> None:
+        """Let go of open files."""
         ...
 
 
@@ -104,6 +112,7 @@ class SimulatedStage:
 
     def life(self) -> tuple[Driver, Runtime | None]:
         """Open the same hardware again."""
+        self._driver.close()
         self._driver = self._open()
         for device in self._lost:
             self._driver.lose(device)
@@ -136,6 +145,9 @@ class SimulatedStage:
         standing = {(part.device, part.start): part.uuid for part in self.partitions() if part.size}
         return all(place not in standing or bool(self._driver.processes(standing[place])) for place in places)
 
+    def pass_time(self) -> None:
+        """Nothing happens on this host by itself."""
+
     def reboot(self) -> None:
         """Restart the host: lost cards are back, clinging processes gone."""
         self._boot += 1
@@ -166,6 +178,10 @@ class SimulatedStage:
     def cling(self, times: int) -> None:
         """Let every process outlive some looks."""
         self._faults.stubborn.update({part.uuid: times for part in self.partitions()})
+
+    def close(self) -> None:
+        """Let go of the hardware's file."""
+        self._driver.close()
 
     def _open(self) -> SimulatedDriver:
         return SimulatedDriver(

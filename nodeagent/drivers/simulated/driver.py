@@ -216,6 +216,10 @@ class SimulatedDriver:
         self._is_asleep = asleep
         self._file.append({"op": "power", "asleep": asleep})
 
+    def close(self) -> None:
+        """Let go of the hardware's file."""
+        self._file.close()
+
     def lose(self, device: str) -> None:
         """Let a GPU fall off the bus (XID 79), until the next reboot."""
         self._card(device).gpu.is_lost = True

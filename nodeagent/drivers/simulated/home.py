@@ -1,0 +1,161 @@
+"""A simulated host put together: cards, processes, MPS, nvidia-smi, units and containers, one hook for all changes.
+
+The driver of real cards and the real runtimes run on it unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from nodeagent.accounts import Account
+from nodeagent.drivers.nvml.driver import NvmlDriver
+from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.drivers.simulated.mps import PROGRAM as MPS_PROGRAM
+from nodeagent.drivers.simulated.mps_host import mps_on
+from nodeagent.drivers.simulated.smi import PROGRAM as SMI_PROGRAM
+from nodeagent.drivers.simulated.smi import SimulatedSmi
+from nodeagent.drivers.simulated.systemd import SimulatedSystemd
+from nodeagent.drivers.simulated.world import SimulatedShell, World
+from nodeagent.runtimes.base import Runtime
+from nodeagent.runtimes.cdi import CdiSpecs
+from nodeagent.runtimes.doors import Doors
+from nodeagent.runtimes.systemd import SystemdRuntime
+from nodeagent.shell import Done
+
+PEOPLE: Final = ("alice", "bob", "charlie")
+UIDS: Final = {name: 1001 + at for at, name in enumerate(PEOPLE)}
+# A socket's path has little room; the simulated program opens none.
+ANY_LENGTH: Final = 10_000
+
+Hook = Callable[[str], None]
+
+
+class SimulatedHome:
+    """One host that outlives its agents. ``hook`` is called before and after every change with its name."""
+
+    def __init__(
+        self, name: str, boards: Sequence[str], folder: Path, clock: Callable[[], int], *, seed: int = 0
+    ) -> None:
+        """Put the boards into a host; files of agents go below ``folder``."""
+        self.hook: Hook = lambda name: None
+        self.folder, self._clock = folder, clock
+        self.world = World()
+        self.host = SimulatedHost(
+            boards, name=name, clock=clock, sleep=lambda seconds: None, world=self.world, seed=seed
+        )
+        self.host.on_change = self._changed
+        self.systemd = SimulatedSystemd(self.world, on_change=self._changed)
+        self.mps = mps_on(self.host, UIDS)
+        self.smi = SimulatedSmi(self.host, on_change=self._changed)
+        self.shell = SimulatedShell(
+            {**self.systemd.programs(), MPS_PROGRAM: self._say_to_mps, SMI_PROGRAM: self.smi}
+        )
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder for what a reboot loses."""
+        return self.folder / "run"
+
+    @property
+    def specs(self) -> Path:
+        """Folder of container devices."""
+        return self.folder / "cdi"
+
+    def driver(self, offer: frozenset[str] | None = None) -> NvmlDriver:
+        """Return the driver of real cards in a fresh session on this host, as a new agent opens it."""
+        self.host.end_agent()
+        library = SimulatedNvml(self.host)
+        mps = Mps(
+            library,
+            self.shell,
+            self.run_dir / "mps",
+            account=account,
+            own=lambda path, uid, gid: None,
+            pause=lambda seconds: None,
+            clock=self.now_s,
+            socket_room=ANY_LENGTH,
+        )
+        return NvmlDriver(
+            self.host.boot_id,
+            library,
+            shell=self.shell,
+            run_dir=self.run_dir,
+            read=self.read,
+            offer=offer,
+            account=account,
+            mps=mps,
+            clock_ns=self._clock,
+            on_change=self._changed,
+        )
+
+    def runtime(self) -> Runtime:
+        """Return the runtimes of a host with systemd and a container engine, as a new agent opens them."""
+        self.pass_time()
+        units = SystemdRuntime(
+            self.shell,
+            read=self.read,
+            write=self.systemd.write,
+            folders=self.systemd.folders,
+            exists=self.systemd.exists,
+            account=account,
+            clock_s=self.systemd.clock_s,
+            is_root=True,
+        )
+        containers = CdiSpecs(
+            self.specs,
+            boot_id=self.host.boot_id,
+            read=self.read,
+            pids=lambda: list(self.world.processes),
+            send=self._send,
+            which=lambda engine: f"/usr/bin/{engine}",
+            is_root=True,
+        )
+        return Doors([units, containers])
+
+    def read(self, path: str) -> str:
+        """Return a file of this host; raises OSError for what it has not."""
+        try:
+            return self.systemd.read(path)
+        except OSError as missing:
+            try:
+                return self.host.read(path)
+            except OSError:
+                raise missing from None
+
+    def now_s(self) -> float:
+        """Return the host's monotonic clock in seconds."""
+        return self._clock() / 1e9
+
+    def pass_time(self) -> None:
+        """Let units and scripts do what is due by now; nobody needs the agent for that."""
+        self.systemd.tick(self.now_s())
+        self.host.tick()
+
+    def reboot(self) -> None:
+        """Restart: everything but files on disk is gone."""
+        self.systemd.reboot()
+        self.host.reboot()
+        self.mps = mps_on(self.host, UIDS)
+
+    def _say_to_mps(self, argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        return self.mps(argv, stdin, env)
+
+    def _send(self, pid: int, number: int) -> None:
+        self.world.signal(pid, kill=number == 9)
+
+    def _changed(self, name: str) -> None:
+        self.hook(name)
+
+
+def account(name: str) -> Account:
+    """Return the account of one of the people of simulated hosts; raises LookupError for anybody else."""
+    if name not in PEOPLE:
+        raise LookupError(f"this host has no account {name!r}; it knows {', '.join(PEOPLE)}")
+    uid = UIDS[name]
+    return Account(uid, uid, f"/home/{name}", name)
+
+

@@ -1,0 +1,211 @@
+"""A driver that only plays: it starts from what a real one shows and changes nothing outside itself.
+
+With it the reconciler says what it would do, step by step, for a plan that nobody has to be afraid of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Access, Driver, Offer, ProcessFact, Reading, Shape, Tenant
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.lanes import MOST_STEPS
+from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
+from nodeagent.reconcile import Reconciler
+from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
+from nodeagent.steps import Outcome, Step, carry_out
+
+
+class ShadowDriver:
+    """Legal positions, overlaps and MIG modes as the real driver has them; everything else always succeeds."""
+
+    is_blocking = False
+
+    def __init__(self, real: Driver) -> None:
+        """Look at every device once."""
+        self._real = real
+        self.name, self.version = real.name, real.version
+        self._devices = {fact.uuid: fact for fact in real.inventory()}
+        self._facts = {uuid: list(real.observe(uuid)) for uuid in self._devices}
+
+    def boot_id(self) -> str:
+        """Return the real boot."""
+        return self._real.boot_id()
+
+    def inventory(self) -> list[DeviceFact]:
+        """Return the devices with the MIG modes of the play."""
+        return list(self._devices.values())
+
+    def catalogue(self, device: str) -> list[Offer]:
+        """Return what the real driver offers."""
+        return self._real.catalogue(device)
+
+    def observe(self, device: str) -> list[PartitionFact]:
+        """Return what stands in the play."""
+        return list(self._facts[device])
+
+    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+        """Add a partition where the real driver would allow it, as far as can be known beforehand."""
+        offers = [
+            o
+            for o in self.catalogue(device)
+            if (o.shape.mode, o.shape.profile) == (shape.mode, shape.profile)
+        ]
+        if not offers:
+            why = self._devices[device].refusals.get(shape.mode, "")
+            raise NotOfferedError(why or f"{shape.mode} {shape.profile} is not offered on {device}".strip())
+        if position not in offers[0].starts:
+            raise NvmlLikeError(
+                errors.INVALID_ARGUMENT, f"{shape.profile or shape.mode} cannot start at {position}"
+            )
+        size = shape.size if shape.mode == "mig" else 0
+        span = range(position, position + size)
+        for other in self._facts[device]:
+            if any(slot in span for slot in range(other.start, other.start + other.size)):
+                raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{other.uuid} stands there")
+        is_whole = shape.mode == "exclusive"
+        fact = PartitionFact(
+            uuid=device if is_whole else f"{device}/{shape.profile or shape.mode}@{position}:{owner}",
+            device=device,
+            profile=shape.profile or ("" if is_whole else shape.mode),
+            start=position,
+            size=self._devices[device].grid if is_whole else size,
+            lease="" if shape.mode == "mig" else owner,
+        )
+        self._facts[device].append(fact)
+        return fact
+
+    def destroy(self, partition: str) -> None:
+        """Take a partition out of the play."""
+        for facts in self._facts.values():
+            facts[:] = [fact for fact in facts if fact.uuid != partition]
+
+    def access(self, partition: str) -> Access:
+        """Nobody gets in."""
+        return Access()
+
+    def processes(self, partition: str) -> list[ProcessFact]:
+        """Everybody who is asked to go has gone."""
+        return []
+
+    def metrics(self) -> Reading:
+        """Nothing is measured."""
+        return Reading()
+
+    def health(self) -> list[HealthFact]:
+        """Return what the real devices say."""
+        return self._real.health()
+
+    def set_mig_mode(self, device: str, enabled: bool) -> int:
+        """Switch an empty device of the play."""
+        if self._facts[device]:
+            return errors.IN_USE
+        self._devices[device] = replace(self._devices[device], mig_enabled=enabled)
+        return 0
+
+    def attach(self, partition: str, tenant: Tenant) -> None:
+        """Nothing to prepare."""
+
+    def confine(self, partition: str, cgroup: str) -> None:
+        """Nothing to bind."""
+
+    def detach(self, partition: str, *, kill: bool) -> None:
+        """Nothing to loosen."""
+
+    def tell(self, partition: str, why: str) -> None:
+        """Nobody to tell."""
+
+    def power(self) -> str:
+        """A plan is made for a node that is awake."""
+        return "unsupported"
+
+    def set_power(self, *, asleep: bool) -> None:
+        """Nothing sleeps in a plan."""
+
+
+class ShadowRuntime:
+    """Units of a plan: those that are open now, and what the play adds."""
+
+    def __init__(self, real: Runtime) -> None:
+        self.name, self.is_isolating = real.name, real.is_isolating
+        self._why_not = real.why_not()
+        self._open = set(real.known())
+
+    def open(self, grant: Grant) -> Entrance:
+        """Open it in the play, where the host has this runtime at all."""
+        if self._why_not:
+            raise RuntimeRefusedError("no_runtime", self._why_not)
+        self._open.add(grant.key)
+        return Entrance({"runtime": self.name})
+
+    def close(self, key: Key, *, kill: bool) -> None:
+        """Close it in the play."""
+        self._open.discard(key)
+
+    def pids(self, key: Key) -> list[int]:
+        """Nobody stays."""
+        return []
+
+    def known(self) -> list[Key]:
+        """Return what is open in the play."""
+        return sorted(self._open)
+
+    def lease_of(self, pid: int) -> Key | None:
+        """No process belongs to a play."""
+        return None
+
+    def why_not(self) -> str:
+        """Return what the host lacks."""
+        return self._why_not
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One step of a plan: where, what in words, for which lease, and why it would be refused ("": it is not)."""
+
+    number: int
+    device: int | None
+    action: str
+    lease: str
+    refusal: str = ""
+
+
+def rehearse(mind: Reconciler, driver: Driver, now: int) -> list[Planned]:
+    """Play every step that the present goal needs and return them in order."""
+    order: dict[str, int | None] = {uuid: fact.index for uuid, fact in mind.devices.items()}
+    plan: list[Planned] = []
+    is_moving = True
+    while is_moving and len(plan) < MOST_STEPS:
+        is_moving = False
+        for device in mind.lanes:
+            while (step := mind.next_step(device, now)) is not None and len(plan) < MOST_STEPS:
+                outcome = carry_out(driver, step, mind.units.runtime)
+                plan.append(_planned(len(plan) + 1, order.get(device), step, outcome))
+                mind.settle(step, outcome, now)
+                is_moving = True
+    return plan
+
+
+def _planned(number: int, device: int | None, step: Step, outcome: Outcome) -> Planned:
+    refusal = "" if outcome.refusal is None else f"{outcome.refusal.word}: {outcome.refusal.detail}"
+    return Planned(number, device, words_of(step), step.work.lease, refusal)
+
+
+def words_of(step: Step) -> str:
+    """Return what a step does, for people."""
+    slot, user = step.place.slot, step.work.user or "its holder"
+    what = {
+        "mig": f"{slot.profile} at slice {slot.start}",
+        "exclusive": "the whole device",
+    }.get(slot.mode, f"{slot.mode} share of {slot.share_milli / 10:g} %, {slot.memory_mib} MiB")
+    return {
+        "make": f"make {what}",
+        "clear": f"remove {what}",
+        "mode": f"switch MIG {'on' if step.enabled else 'off'}",
+        "tell": f"tell {user} that the lease ends early",
+        "open": f"open the lease to {user}",
+        "confine": f"bind {user} to the limits of {what}",
+        "loosen": f"loosen the limits of {what}" + (" and end what runs there" if step.kill else ""),
+        "close": f"end what {user} runs" if step.kill else f"ask what {user} runs to end",
+    }[step.kind]
