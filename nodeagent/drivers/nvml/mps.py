@@ -73,6 +73,7 @@ class Mps:
             NAMED: Named(self._tool, self._wait),
         }
         self._faults: tuple[float, list[HealthFact]] | None = None
+        self._stopped: set[tuple[str, str]] = set()
 
     def why_not(self) -> str:
         """Return what to install or allow before this host can share by MPS, "" when it can."""
@@ -169,7 +170,9 @@ class Mps:
         """Return what is wrong with daemons that should serve; looked at anew every ten seconds at most."""
         now = self._clock()
         if self._faults is None or now - self._faults[0] >= FAULTS_EVERY_S:
-            found = [fact for seat in self._seats.all() if (fact := self._fault(seat)) is not None]
+            states = [(seat, self._state(seat)) for seat in self._seats.all()]
+            found = [fact for seat, state in states if (fact := self._fault(seat, state)) is not None]
+            self._stopped = {(seat.device, seat.user) for seat, state in states if state == "stopped"}
             self._faults = now, found
         return list(self._faults[1])
 
@@ -249,12 +252,12 @@ class Mps:
             return "stopped"
         return "active" if all(is_serving(status) for status in said) else ""
 
-    def _fault(self, seat: Seat) -> HealthFact | None:
-        state = self._state(seat)
+    def _fault(self, seat: Seat, state: str) -> HealthFact | None:
         if state == "fault":
             code = "mps_fault"
             detail = f"A program of {seat.user} faulted under MPS; new ones are refused until those there have ended."
-        elif state == "stopped":
+        elif state == "stopped" and (seat.device, seat.user) in self._stopped:
+            # Seen twice: one look may fall between the steps of an opening or a closing.
             code = "mps_gone"
             detail = f"The MPS daemon of {seat.user} has ended; programs started now run without its limits."
         else:
