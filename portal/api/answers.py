@@ -345,10 +345,24 @@ class AccessSlot(Shape):
     device_nodes = s.ListField(child=s.CharField())
 
 
+class EntranceAnswer(Shape):
+    """How a lease is entered on its node, as far as its agent said; empty is none, null is unknown."""
+
+    runtime = s.CharField(allow_blank=True)
+    unit = s.CharField(allow_blank=True)
+    cdi = s.CharField(allow_blank=True, help_text="Name for `docker run --device` and `podman run --device`.")
+    env_file = s.CharField(allow_blank=True)
+    is_isolated = s.BooleanField(
+        allow_null=True, help_text="Whether the node keeps other leases' devices out of it."
+    )
+    commands = s.ListField(child=s.CharField())
+
+
 class AccessAnswer(Shape):
     """How the holder reaches the slices of a lease."""
 
     node = s.CharField()
+    entrance = EntranceAnswer()
     environment = s.DictField(child=s.CharField(), help_text="Of the whole lease: the nodes of its gang.")
     slots = AccessSlot(many=True)
 
@@ -376,7 +390,12 @@ class SampleAnswer(Shape):
     util_percent = s.FloatField(allow_null=True)
     memory_used_mib = s.IntegerField(allow_null=True)
     memory_mib = s.IntegerField(allow_null=True)
+    sm_percent = s.FloatField(allow_null=True, help_text="Part of the multiprocessors at work.")
+    tensor_percent = s.FloatField(allow_null=True, help_text="Part of the tensor cores at work.")
+    bandwidth_percent = s.FloatField(allow_null=True, help_text="Part of the memory's bandwidth used.")
+    power_w = s.FloatField(allow_null=True, help_text="Measured for whole boards, else an estimate.")
     source = s.CharField(allow_blank=True)  # type: ignore[assignment]
+    sources = s.DictField(child=s.CharField(), help_text="Where other values came from, by field.")
 
 
 class RateAnswer(Shape):

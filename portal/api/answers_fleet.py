@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
+from nodeagent.protocol.limits import ACTIONS
 from portal.api.answers import Shape
+
+
+class HealthEntry(Shape):
+    """Something a device, or a node as a whole, said about its health that nobody has cleared."""
+
+    code = s.CharField()
+    severity = s.CharField()
+    detail = s.CharField()
+    action = s.ChoiceField(ACTIONS, help_text="What somebody has to do about it; empty is unknown.")
+    means = s.CharField(allow_blank=True, help_text="What the code means, in the reader's language.")
+    todo = s.CharField(allow_blank=True, help_text="The action as a sentence, in the reader's language.")
+    at = s.DateTimeField()
+    unreported_at = s.DateTimeField(
+        allow_null=True, help_text="Since when the agent reports it no more; null: it still does."
+    )
 
 
 class NodeAnswer(Shape):
@@ -33,15 +49,7 @@ class NodeAnswer(Shape):
     driver = s.CharField(required=False, allow_blank=True)
     driver_version = s.CharField(required=False, allow_blank=True)
     enrolled_at = s.DateTimeField(required=False, allow_null=True)
-
-
-class HealthEntry(Shape):
-    """Something a device said about its health that nobody has cleared."""
-
-    code = s.CharField()
-    severity = s.CharField()
-    detail = s.CharField()
-    at = s.DateTimeField()
+    health_events = HealthEntry(many=True, required=False, help_text="Of the node as a whole.")
 
 
 class DeviceAnswer(Shape):
@@ -57,6 +65,31 @@ class DeviceAnswer(Shape):
     pci_bus_id = s.CharField(required=False, allow_blank=True)
     health_reason = s.CharField(required=False, allow_blank=True)
     health_events = HealthEntry(many=True, required=False)
+    refusals = s.DictField(
+        child=s.CharField(),
+        required=False,
+        help_text="By mode that it cannot offer: what to install or allow.",
+    )
+
+
+class ProcessEntry(Shape):
+    """A process that a device listed; `held`, `open`, `orphan` or `system` (docs/health.md)."""
+
+    pid = s.IntegerField()
+    device = s.CharField()
+    state = s.CharField()
+    lease = s.CharField(allow_blank=True)
+    name = s.CharField(allow_blank=True)
+    memory_mib = s.IntegerField(allow_null=True)
+
+
+class ProcessesAnswer(Shape):
+    """What a node's devices listed last; null is unknown."""
+
+    node = s.CharField()
+    at = s.DateTimeField(allow_null=True)
+    orphans = s.IntegerField(allow_null=True)
+    processes = ProcessEntry(many=True, allow_null=True)
 
 
 class Enrolment(Shape):

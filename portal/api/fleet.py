@@ -22,7 +22,7 @@ from portal.api.shapes import Row
 from portal.api.wire import instant
 from portal.common.errors import NotFound
 from portal.fleet import services
-from portal.fleet.health import clear_health
+from portal.fleet.health_words import action_text, code_text
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
 from portal.web.cluster_map import as_json, fleet_view
@@ -149,22 +149,6 @@ class Devices(Endpoint):
         return Response(pages.answer([device_row(d, is_operator=is_operator) for d in found]))
 
 
-class ClearHealth(Endpoint):
-    """Let a device take work again."""
-
-    @call("Clear a device's health", body=Empty, answer=DeviceAnswer, refusals=(404, 422), tag=TAG)
-    @once
-    def post(self, request: Request, uuid: str) -> Response:
-        """Close a device's open health events and let it take work again. Operators. Safe to repeat."""
-        self.require_operator()
-        self.take(Empty)
-        device = Device.objects.filter(uuid=uuid).first()
-        if device is None:
-            raise NotFound
-        clear_health(device=device, actor=self.person, now=timezone.now())
-        return Response(device_row(_with_health(Device.objects.filter(pk=device.pk)).get(), is_operator=True))
-
-
 class Map(Endpoint):
     """The cluster drawn to scale."""
 
@@ -174,9 +158,15 @@ class Map(Endpoint):
         return Response(as_json(fleet_view(self.rights, now=timezone.now())))
 
 
+def shown_device(device: Device) -> Row:
+    """Return a device afresh, as operators see it."""
+    return device_row(_with_health(Device.objects.filter(pk=device.pk)).get(), is_operator=True)
+
+
 def _with_devices(rows: QuerySet[Node]) -> QuerySet[Node]:
     devices = Device.objects.select_related("model").order_by("index")
-    return rows.prefetch_related(Prefetch("devices", devices))
+    own = HealthEvent.objects.filter(cleared_at=None, device=None).order_by("-at")
+    return rows.prefetch_related(Prefetch("devices", devices), Prefetch("health_events", own))
 
 
 def _with_health(rows: QuerySet[Device]) -> QuerySet[Device]:
@@ -185,7 +175,7 @@ def _with_health(rows: QuerySet[Device]) -> QuerySet[Device]:
 
 
 def node_row(node: Node, *, is_operator: bool, now: datetime) -> Row:
-    """Return a node; its devices must be at hand."""
+    """Return a node; its devices and its own open health events must be at hand."""
     devices: Sequence[Device] = node.devices.all()  # type: ignore[assignment]
     row: Row = {
         "name": node.name,
@@ -210,6 +200,7 @@ def node_row(node: Node, *, is_operator: bool, now: datetime) -> Row:
             "driver": node.driver,
             "driver_version": node.driver_version,
             "enrolled_at": instant(node.enrolled_at),
+            "health_events": [health_row(event) for event in node.health_events.all()],
         }
     return row
 
@@ -230,10 +221,20 @@ def device_row(device: Device, *, is_operator: bool) -> Row:
             "pci_bus_id": device.pci_bus_id,
             "health_reason": device.health_reason,
             "health_events": [health_row(event) for event in device.health_events.all()],
+            "refusals": device.refusals,
         }
     return row
 
 
 def health_row(event: HealthEvent) -> Row:
     """Return an open health event."""
-    return {"code": event.code, "severity": event.severity, "detail": event.detail, "at": instant(event.at)}
+    return {
+        "code": event.code,
+        "severity": event.severity,
+        "detail": event.detail,
+        "action": event.action,
+        "means": code_text(event.code),
+        "todo": action_text(event.action),
+        "at": instant(event.at),
+        "unreported_at": instant(event.unreported_at),
+    }

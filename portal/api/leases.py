@@ -27,7 +27,16 @@ from portal.api.filters import LeaseEventFilters, LeaseFilters
 from portal.api.idempotency import once
 from portal.api.money import usage_row
 from portal.api.pagination import MAX_FEED_SIZE, Pages
-from portal.api.shapes import Row, access_row, event_row, lease_row, lease_rows, part_row, slot_row
+from portal.api.shapes import (
+    Row,
+    access_row,
+    entrance_row,
+    event_row,
+    lease_row,
+    lease_rows,
+    part_row,
+    slot_row,
+)
 from portal.api.wire import instant, money
 from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
@@ -36,6 +45,7 @@ from portal.common.errors import Forbidden
 from portal.common.rows import fetch
 from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
+from portal.leases.entrance import way_in
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.selectors import (
@@ -48,7 +58,7 @@ from portal.leases.selectors import (
 )
 from portal.leases.states import LeaseState
 from portal.teams.selectors import Rights
-from portal.telemetry.selectors import latest_for_leases
+from portal.telemetry.selectors import Reading, latest_for_leases
 
 TAG = "leases"
 _SLOTS = (
@@ -58,6 +68,12 @@ _SLOTS = (
 )
 MOST_EXTRA_S = 31 * 86_400
 HELD = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+FIELDS = {
+    "sm": "sm_percent",
+    "tensor": "tensor_percent",
+    "bandwidth": "bandwidth_percent",
+    "power_w": "power_w",
+}
 
 
 class ExtendBody(Body):
@@ -145,10 +161,12 @@ class LeaseAccess(Endpoint):
         lease = visible_lease(self.rights, uid)
         if not may_see_access(self.rights, lease):
             raise Forbidden(_("Only the holder and the team's admins see how to connect."))
-        slots = lease.placements.filter(is_live=True).select_related("device") if lease.state in HELD else []
+        held = lease.placements.filter(is_live=True).select_related("device") if lease.state in HELD else []
+        slots = list(held)
         return Response(
             {
                 "node": lease.node.name,
+                "entrance": entrance_row(lease, way_in(slots)),
                 "environment": gang_environment(lease, together(lease)),
                 "slots": [access_row(slot) for slot in slots],
             }
@@ -183,8 +201,21 @@ class LeaseSample(Endpoint):
                 "memory_used_mib": seen.memory_used_mib if seen else None,
                 "memory_mib": seen.memory_mib if seen else None,
                 "source": seen.source if seen else "",
+                **_more(seen),
             }
         )
+
+
+def _more(seen: Reading | None) -> Row:
+    """Return what some cards tell beside utilisation and memory, by the names of the answer."""
+    more = seen.more if seen else None
+    return {
+        "sm_percent": more.sm if more else None,
+        "tensor_percent": more.tensor if more else None,
+        "bandwidth_percent": more.bandwidth if more else None,
+        "power_w": seen.power_w if seen else None,
+        "sources": {FIELDS[name]: source for name, source in more.sources.items()} if more else {},
+    }
 
 
 class LeaseEvents(Endpoint):

@@ -9,6 +9,7 @@ from typing import Any
 from django.db import connection
 
 from portal.api.wire import instant, money
+from portal.leases.entrance import Way, commands_of
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.reasons import sentence
 from portal.leases.selectors import seconds_left
@@ -141,6 +142,18 @@ def access_row(placement: Placement) -> Row:
         "partition": placement.partition_uuid,
         "environment": placement.access.get("env", {}),
         "device_nodes": placement.access.get("nodes", []),
+    }
+
+
+def entrance_row(lease: Lease, way: Way) -> Row:
+    """Return how a lease is entered on its node."""
+    return {
+        "runtime": way.runtime,
+        "unit": way.unit,
+        "cdi": way.cdi,
+        "env_file": way.env_file,
+        "is_isolated": way.is_isolated,
+        "commands": commands_of(lease, way),
     }
 
 
