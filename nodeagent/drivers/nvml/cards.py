@@ -9,20 +9,27 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.words import text
+from nodeagent.protocol.messages import HealthFact
 
 
 class Cards(Mapping[str, Any]):
-    """Handles by UUID, in the order of the host. As a mapping it gives them as they were last known good."""
+    """Handles by UUID, in the order of the host. As a mapping it gives them as they were last known good.
+
+    ``silent`` are the indexes of cards that did not even tell their UUID when the agent started.
+    """
 
     def __init__(self, calls: Calls, count: int) -> None:
         self._calls = calls
         self._handles: dict[str, Any] = {}
         self.indexes: dict[str, int] = {}
+        self.silent: list[int] = []
         for index in range(count):
             handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
             uuid = "" if handle is None else text(calls.ask("nvmlDeviceGetUUID", handle))
             if uuid:
                 self._handles[uuid], self.indexes[uuid] = handle, index
+            else:
+                self.silent.append(index)
 
     def __getitem__(self, uuid: str) -> Any:
         return self._handles[uuid]
@@ -32,6 +39,14 @@ class Cards(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._handles)
+
+    def health(self) -> list[HealthFact]:
+        """Return that cards are there which nobody can tell by name."""
+        if not self.silent:
+            return []
+        which = ", ".join(map(str, self.silent))
+        detail = f"the driver lists card {which}, which does not tell its UUID; look into the kernel log and reboot"
+        return [HealthFact("", "card_silent", "critical", detail, "reboot_node")]
 
     def fresh(self, uuid: str) -> Any:
         """Return a handle that still means this card; raises NOT_FOUND, GPU_IS_LOST.

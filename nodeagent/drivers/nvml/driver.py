@@ -294,7 +294,8 @@ class NvmlDriver:
         for uuid in self._cards:
             with suppress(NvmlLikeError):  # a handle is exchanged after a reset; that it fails is told below
                 self._cards.fresh(uuid)
-        return [*self._ailments.facts(), *self.mps.faults(), *self._parts.book.health()]
+        noted = [*self._cards.health(), *self._parts.book.health()]
+        return [*self._ailments.facts(), *self.mps.faults(), *noted]
 
     def power(self) -> str:
         """Return whether the cards stand at their lowest power limit."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.cards import Cards
@@ -123,6 +124,10 @@ class Standing:
                 continue
             if found is not None:
                 return found
+        if refused is None and self._cards.silent:
+            refused = NvmlLikeError(
+                errors.GPU_IS_LOST, f"{partition} may be on a card of this node that does not tell its UUID"
+            )
         if refused is not None:
             raise refused
         return None

@@ -1,0 +1,110 @@
+"""The driver of real cards over a simulated host, with the programs of the host beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeagent.drivers.base import Shape
+from nodeagent.drivers.nvml.driver import NvmlDriver
+from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.drivers.simulated.mps import SimulatedMps
+from nodeagent.drivers.simulated.smi import SimulatedSmi
+from nodeagent.drivers.simulated.world import SimulatedProcess, SimulatedShell
+from nodeagent.protocol.messages import PartitionFact
+
+EVERY_MODE = frozenset({"exclusive", "mig", "mps", "memlimit", "timeslice"})
+UIDS = {"alice": 1001, "bob": 1002}
+ROOT = "/sys/fs/cgroup"
+
+
+class Crash(BaseException):
+    """The agent died here."""
+
+
+@dataclass(frozen=True)
+class FakeAccount:
+    uid: int
+    gid: int
+
+
+class Bench:
+    """``agent()`` is a fresh agent process on the same host; ``changes`` are the changes it made there."""
+
+    def __init__(
+        self, folder: Path, *boards: str, offer: frozenset[str] | None = EVERY_MODE, **host: Any
+    ) -> None:
+        self.run_dir, self.offer = folder / "run", offer
+        self.now_ns = 1_000_000_000
+        self.host = SimulatedHost(boards or ("h100-80gb",), clock=lambda: self.now_ns, **host)
+        self.changes: list[str] = []
+        self.crash_at = ""
+        uuids = {card.uuid for card in self.host.cards}
+        self.mps_program = SimulatedMps(
+            self.host.world,
+            where=lambda uuid: (uuid, None) if uuid in uuids else None,
+            names={uid: name for name, uid in UIDS.items()},
+            is_exclusive=lambda card: self.host.card(card).compute_mode == 3,
+            on_change=self.point,
+        )
+        self.smi = SimulatedSmi(self.host, on_change=self.point)
+        self.shell = SimulatedShell({"nvidia-cuda-mps-control": self.mps_program, "nvidia-smi": self.smi})
+        self.host.on_change = self.point
+        self.driver = self.agent()
+
+    def agent(self, **options: Any) -> NvmlDriver:
+        library = SimulatedNvml(self.host)
+        mps = Mps(
+            library,
+            self.shell,
+            self.run_dir / "mps",
+            account=self.account,
+            own=lambda path, uid, gid: None,
+            pause=lambda seconds: None,
+        )
+        self.driver = NvmlDriver(
+            self.host.boot_id,
+            library,
+            shell=self.shell,
+            run_dir=self.run_dir,
+            read=self.host.read,
+            offer=self.offer,
+            mps=mps,
+            clock_ns=lambda: self.now_ns,
+            wall_ns=lambda: self.now_ns,
+            on_change=self.point,
+            **options,
+        )
+        return self.driver
+
+    def account(self, user: str) -> FakeAccount:
+        if user not in UIDS:
+            raise LookupError(f"this host has no account {user}: create it first")
+        return FakeAccount(UIDS[user], UIDS[user])
+
+    def point(self, name: str) -> None:
+        self.changes.append(name)
+        if name == self.crash_at:
+            self.crash_at = ""
+            raise Crash(name)
+
+    @property
+    def card(self) -> str:
+        return self.host.cards[0].uuid
+
+    def switch_on(self) -> str:
+        self.driver.set_mig_mode(self.card, True)
+        self.changes.clear()
+        return self.card
+
+    def slice(self, name: str, start: int) -> PartitionFact:
+        return self.driver.create(self.card, Shape("mig", name), start, "a.1.0")
+
+    def run(self, gpu: str = "", cgroup: str = "/berth/a", **facts: Any) -> SimulatedProcess:
+        return self.host.world.spawn(cgroup, gpu=gpu or self.card, **facts)
+
+    def places(self) -> list[tuple[str, int, int]]:
+        return [(fact.profile, fact.start, fact.size) for fact in self.driver.observe(self.card)]

@@ -1,0 +1,220 @@
+"""What an agent may do on cards and can know of them: rights, cards that go away, processes; on a simulated host."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Shape
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.profiles import read_sizes
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.protocol.boards import board
+from tests.agent.card_bench import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def refused(code: int, said: str = "") -> Any:
+    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
+
+
+# Who may, and what can be known
+
+
+def test_without_root_sizes_come_from_the_table_and_mig_is_not_offered(tmp_path):
+    bench = Bench(tmp_path, is_root=False)
+
+    (fact,) = bench.driver.inventory()
+
+    assert (fact.profiles[0].name, fact.profiles[0].starts) == ("1g.10gb", (0, 1, 2, 3, 4, 5, 6))
+    assert "exclusive" in fact.modes
+    assert "run the agent as root" in fact.refusals["mig"]
+    with pytest.raises(NotOfferedError, match="run the agent as root"):
+        bench.driver.set_mig_mode(bench.card, True)
+
+
+def test_without_root_a_card_in_slices_is_not_offered_whole_and_its_slices_fill_it(tmp_path):
+    bench = Bench(tmp_path)
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 3)
+    bench.host.is_root = False
+
+    (fact,) = bench.agent().inventory()
+    (seen,) = bench.driver.observe(bench.card)
+
+    assert fact.modes == ()
+    assert "switch it off" in fact.refusals["exclusive"]
+    assert (seen.uuid, seen.profile, seen.start, seen.size) == (made.uuid, "unknown", 0, 8)
+
+
+def test_places_of_the_table_are_found_by_size_and_not_by_the_number_that_drivers_change():
+    host = SimulatedHost(["a30-24gb"], is_root=False)
+    library = SimulatedNvml(host)
+    library.nvmlInit()
+    told = library.nvmlDeviceGetGpuInstanceProfileInfo
+
+    def as_older_drivers_number_them(handle: Any, enum: int, version: int = 2) -> Any:
+        info = told(handle, enum, version)
+        info.id, info.name = info.id + 100, b""
+        return info
+
+    library.nvmlDeviceGetGpuInstanceProfileInfo = as_older_drivers_number_them  # type: ignore[method-assign]
+
+    sizes = read_sizes(Calls(library), library.nvmlDeviceGetHandleByIndex(0), board("a30-24gb"))
+
+    small = sizes.named("1g.6gb")
+    assert small is not None
+    assert small.fact is not None
+    assert (small.id, small.fact.starts, sizes.is_managed) == (114, (0, 1, 2, 3), False)
+
+
+def test_an_agent_with_the_capability_to_configure_needs_no_root_for_slices(tmp_path):
+    bench = Bench(tmp_path)
+    bench.switch_on()
+    bench.host.is_root = False
+    bench.host.allow_instances()
+
+    made = bench.agent().create(bench.card, Shape("mig", "1g.10gb"), 3, "a.1.0")
+
+    assert bench.driver.observe(bench.card) == [made]
+
+
+def test_a_host_that_hides_capability_minors_offers_no_slices_and_guesses_none(tmp_path):
+    bench = Bench(tmp_path)
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 0)
+    bench.host.hidden.add("/proc/driver/nvidia-caps/mig-minors")
+
+    (fact,) = bench.agent().inventory()
+
+    assert "mig-minors cannot be read" in fact.refusals["mig"]
+    with refused(errors.NOT_FOUND, "mig-minors cannot be read"):
+        bench.driver.access(made.uuid)
+
+
+def test_a_board_without_mig_says_so(tmp_path):
+    bench = Bench(tmp_path, "l40s-48gb")
+
+    (fact,) = bench.driver.inventory()
+
+    assert (fact.mig_enabled, fact.profiles) == (None, ())
+    assert "no MIG" in fact.refusals["mig"]
+    with pytest.raises(NotOfferedError, match="no MIG"):
+        bench.driver.create(bench.card, Shape("mig", "1g.10gb"), 0, "a.1.0")
+
+
+def test_the_usual_offer_is_whole_cards_and_slices(tmp_path):
+    bench = Bench(tmp_path, offer=None)
+
+    (fact,) = bench.driver.inventory()
+
+    assert fact.modes == ("exclusive", "mig")
+    assert all("--offer" in fact.refusals[mode] for mode in ("mps", "memlimit", "timeslice"))
+    offers = {(offer.shape.mode, offer.shape.profile) for offer in bench.driver.catalogue(bench.card)}
+    assert ("mig", "7g.80gb") in offers
+    assert ("exclusive", "") in offers
+
+
+# Cards that go away
+
+
+def test_a_lost_card_refuses_by_itself_and_the_others_go_on(tmp_path):
+    bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
+    first, second = (card.uuid for card in bench.host.cards)
+    bench.driver.set_mig_mode(second, True)
+    bench.host.lose(0)
+
+    with refused(errors.GPU_IS_LOST, "fallen off the bus"):
+        bench.driver.observe(first)
+    made = bench.driver.create(second, Shape("mig", "1g.10gb"), 0, "a.1.0")
+
+    assert bench.driver.observe(second) == [made]
+    assert [fact.uuid for fact in bench.driver.inventory()] == [first, second]
+    reading = {sample.device: sample.power_w for sample in bench.driver.metrics().devices}
+    assert reading[first] is None
+    assert reading[second] is not None
+    assert [(fact.device, fact.code) for fact in bench.driver.health()] == [(first, "79")]
+
+
+def test_a_slice_on_a_lost_card_is_not_called_gone(bench):
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 0)
+    bench.host.lose(0)
+
+    with refused(errors.GPU_IS_LOST):
+        bench.driver.destroy(made.uuid)
+    with refused(errors.GPU_IS_LOST):
+        bench.driver.processes(made.uuid)
+
+
+def test_a_card_that_was_lost_before_the_agent_started_is_told_and_nothing_on_it_called_gone(bench):
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 0)
+    bench.host.lose(0)
+
+    driver = bench.agent()
+
+    assert driver.inventory() == []
+    assert [(fact.device, fact.code, fact.action) for fact in driver.health()] == [
+        ("", "card_silent", "reboot_node")
+    ]
+    with refused(errors.GPU_IS_LOST):
+        driver.destroy(made.uuid)
+
+
+def test_after_a_reset_the_card_is_found_again(bench):
+    bench.switch_on()
+    gone = bench.slice("1g.10gb", 0)
+    bench.host.reset(0)
+
+    assert bench.driver.observe(bench.card) == []
+    assert bench.driver.processes(gone.uuid) == []
+    bench.driver.set_mig_mode(bench.card, True)
+    assert bench.slice("1g.10gb", 0).uuid == gone.uuid
+
+
+def test_a_reboot_leaves_no_slice_and_hopper_without_its_mode(bench):
+    bench.switch_on()
+    bench.slice("1g.10gb", 0)
+    bench.host.reboot()
+
+    driver = bench.agent()
+
+    assert driver.observe(bench.card) == []
+    assert driver.inventory()[0].mig_enabled is False
+
+
+# Processes
+
+
+def test_processes_of_a_slice_are_its_own_and_known_by_name(bench):
+    bench.switch_on()
+    mine, other = bench.slice("1g.10gb", 0), bench.slice("1g.10gb", 1)
+    by_start = {i.start: i.id for i in bench.host.cards[0].gpu.instances.values()}
+    worker = bench.run(gi=by_start[0], name="train", memory_mib=700)
+    drawer = bench.run(gi=by_start[0], name="viewer", is_graphics=True)
+    stranger = bench.run(gi=by_start[1], name="serve")
+
+    found = {fact.pid: fact for fact in bench.driver.processes(mine.uuid)}
+
+    assert set(found) == {worker.pid, drawer.pid}
+    assert (found[worker.pid].name, found[worker.pid].memory_mib) == ("train", 700)
+    assert [fact.pid for fact in bench.driver.processes(other.uuid)] == [stranger.pid]
+    assert {fact.pid for fact in bench.driver.processes(bench.card)} == {worker.pid, drawer.pid, stranger.pid}
+
+
+def test_a_card_that_does_not_list_processes_is_no_card_without_them(bench):
+    bench.host.faults.refusals["nvmlDeviceGetComputeRunningProcesses"] = deque([errors.UNKNOWN])
+
+    with refused(errors.UNKNOWN, "listing processes"):
+        bench.driver.processes(bench.card)
