@@ -1,0 +1,178 @@
+"""Hard memory limits through the driver of real cards, on a simulated host."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.limits import NO_LIMIT, SET
+from nodeagent.drivers.simulated.library import proc
+from tests.agent.card_bench import ROOT, Bench, Crash
+
+MIB = 1024 * 1024
+UNIT = f"{ROOT}/berth.slice/a.service"
+NEIGHBOUR = f"{ROOT}/berth.slice/b.service"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    bench.host.cgroups |= {UNIT, NEIGHBOUR}
+    return bench
+
+
+def limited(bench: Bench, owner: str = "a.1.0", cgroup: str = UNIT, mib: int = 20_000) -> str:
+    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, mib), 0, owner)
+    bench.driver.attach(made.uuid, Tenant(owner, user="alice"))
+    bench.driver.confine(made.uuid, cgroup)
+    return made.uuid
+
+
+def limit(bench: Bench, cgroup: str = UNIT) -> tuple[int, int] | None:
+    """What the card keeps for a cgroup (soft, hard) in MiB; None for no limit."""
+    kept = bench.host.cards[0].limits.get(proc.below_root(cgroup))
+    return None if kept is None else (kept[0] // MIB, kept[1] // MIB)
+
+
+def refused(code: int, said: str = "") -> Any:
+    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
+
+
+def test_a_limit_is_strict_and_on_the_units_own_cgroup(bench):
+    limited(bench)
+
+    assert limit(bench) == (20_000, 20_000)
+    assert limit(bench, f"{ROOT}/berth.slice") is None
+
+
+def test_ending_a_share_gives_its_reservation_back_before_its_cgroup_goes(bench):
+    share, other = limited(bench), limited(bench, "b.1.0", NEIGHBOUR, 30_000)
+
+    bench.driver.detach(share, kill=False)
+    assert limit(bench) == (0, 20_000)
+    bench.driver.detach(share, kill=True)
+    bench.driver.destroy(share)
+
+    assert limit(bench) is None
+    assert limit(bench, NEIGHBOUR) == (30_000, 30_000)
+    assert [fact.uuid for fact in bench.driver.observe(bench.card)] == [other]
+
+
+def test_a_cgroup_that_is_gone_has_nothing_to_give_back(bench):
+    share = limited(bench)
+    bench.driver.detach(share, kill=False)
+    bench.host.cgroups.discard(UNIT)
+
+    bench.driver.detach(share, kill=True)
+    bench.driver.destroy(share)
+
+    assert bench.driver.observe(bench.card) == []
+
+
+@pytest.mark.parametrize("code", [errors.NOT_FOUND, errors.UNKNOWN])
+def test_only_what_is_gone_may_refuse_to_be_loosened(bench, code):
+    share = limited(bench)
+    bench.host.faults.refusals[SET] = deque([code])
+
+    if code == errors.NOT_FOUND:
+        bench.driver.detach(share, kill=False)
+    else:
+        with refused(code, "limiting the memory"):
+            bench.driver.detach(share, kill=False)
+
+
+def test_a_unit_without_cgroup_cannot_be_limited_and_the_sentence_says_what_can(bench):
+    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+
+    with pytest.raises(NotOfferedError, match="systemd runtime, or ask for another sharing mode"):
+        bench.driver.confine(made.uuid, "")
+
+
+def test_a_limit_that_does_not_read_back_is_refused(bench, monkeypatch):
+    card = bench.host.cards[0]
+
+    class Deaf(dict[str, tuple[int, int]]):
+        def __setitem__(self, path: str, kept: tuple[int, int]) -> None:
+            super().__setitem__(path, (kept[0], kept[1] * 2))
+
+    monkeypatch.setattr(card, "limits", Deaf())
+
+    with refused(errors.UNKNOWN, "the driver keeps 40000 MiB"):
+        limited(bench)
+
+
+def test_a_driver_that_rounds_up_a_little_is_accepted(bench, monkeypatch):
+    class Rounding(dict[str, tuple[int, int]]):
+        def __setitem__(self, path: str, kept: tuple[int, int]) -> None:
+            soft, hard = (-(-limit // (1024 * MIB)) * 1024 * MIB for limit in kept)
+            super().__setitem__(path, (soft, hard))
+
+    monkeypatch.setattr(bench.host.cards[0], "limits", Rounding())
+
+    limited(bench)
+
+    assert limit(bench) == (20_480, 20_480)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_while_limiting_ends_in_the_same_limit(bench, when):
+    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    bench.crash_at = f"{SET}.{when}"
+    with pytest.raises(Crash):
+        bench.driver.confine(made.uuid, UNIT)
+
+    bench.agent().confine(made.uuid, UNIT)
+    assert limit(bench) == (20_000, 20_000)
+    bench.agent().detach(made.uuid, kill=False)
+    bench.driver.destroy(made.uuid)
+
+    assert limit(bench) is None
+
+
+def test_a_crash_while_limiting_leaves_nothing_that_the_next_agent_cannot_clear(bench):
+    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    bench.crash_at = f"{SET}.after"
+    with pytest.raises(Crash):
+        bench.driver.confine(made.uuid, UNIT)
+
+    bench.agent().detach(made.uuid, kill=True)
+    bench.driver.destroy(made.uuid)
+
+    assert limit(bench) is None
+
+
+def test_an_older_driver_says_which_one_is_needed(tmp_path):
+    bench = Bench(tmp_path, driver_version="570.86", missing={SET, "nvmlDeviceGetMemoryLimits_v1"})
+
+    (fact,) = bench.driver.inventory()
+
+    assert "memlimit" not in fact.modes
+    assert fact.refusals["memlimit"].startswith("driver 570.86 has no memory limits")
+    with pytest.raises(NotOfferedError, match="615"):
+        bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+
+
+def test_a_host_without_cgroup_v2_says_so(bench):
+    bench.host.hidden.add(f"{ROOT}/cgroup.controllers")
+
+    assert "cgroup v2" in bench.agent().inventory()[0].refusals["memlimit"]
+
+
+def test_a_limit_without_root_is_refused_with_what_to_allow(bench):
+    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    bench.host.is_root = False
+
+    with refused(errors.NO_PERMISSION, "CAP_SYS_ADMIN"):
+        bench.driver.confine(made.uuid, UNIT)
+
+
+def test_no_limit_is_the_number_of_the_binding():
+    import pynvml
+
+    assert NO_LIMIT == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX

@@ -1,0 +1,298 @@
+"""MIG through the driver of real cards, on a simulated host that answers as NVML does."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Shape
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.simulated.library import SimulatedNvml
+from tests.agent.card_bench import Bench, Crash
+
+CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
+DESTROY_CI = "nvmlComputeInstanceDestroy"
+DESTROY = "nvmlGpuInstanceDestroy"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def refused(code: int, said: str = "") -> Any:
+    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
+
+
+# Made and listed
+
+
+def test_a_slice_stands_exactly_where_it_was_asked_for(bench):
+    card = bench.switch_on()
+
+    made = bench.slice("3g.40gb", 4)
+
+    assert (made.device, made.profile, made.start, made.size) == (card, "3g.40gb", 4, 4)
+    assert made.uuid.startswith("MIG-")
+    assert bench.agent().observe(card) == [made]
+
+
+def test_a_slice_is_reached_by_its_two_capability_nodes_and_not_by_those_that_manage(bench):
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 2)
+    instance = next(iter(bench.host.cards[0].gpu.instances.values()))
+    minors = dict(
+        line.split() for line in bench.host.read("/proc/driver/nvidia-caps/mig-minors").splitlines()
+    )
+
+    access = bench.driver.access(made.uuid)
+
+    gi, ci = minors[f"gpu0/gi{instance.id}/access"], minors[f"gpu0/gi{instance.id}/ci0/access"]
+    assert access.env == {"CUDA_VISIBLE_DEVICES": made.uuid}
+    assert access.nodes == (
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia0",
+        f"/dev/nvidia-caps/nvidia-cap{gi}",
+        f"/dev/nvidia-caps/nvidia-cap{ci}",
+    )
+    assert not {"1", "2"} & {gi, ci}
+
+
+def test_seven_small_slices_fill_a_card_and_an_eighth_is_refused(bench):
+    bench.switch_on()
+    made = {bench.slice("1g.10gb", start).uuid for start in range(7)}
+
+    assert len(made) == 7
+    with refused(errors.INSUFFICIENT_RESOURCES, "making 2g.20gb at 4"):
+        bench.slice("2g.20gb", 4)
+    assert len(bench.places()) == 7
+
+
+@pytest.mark.parametrize("start", [1, 3, 7, 63])
+def test_a_place_that_the_size_does_not_have_is_refused_before_anything_is_touched(bench, start):
+    bench.switch_on()
+
+    with refused(errors.INVALID_ARGUMENT, "it can at 0, 4"):
+        bench.slice("3g.40gb", start)
+
+    assert bench.changes == []
+
+
+def test_a_size_that_the_card_does_not_have_is_refused_with_those_it_has(bench):
+    bench.switch_on()
+
+    with refused(errors.INVALID_ARGUMENT, "it has 1g.10gb"):
+        bench.slice("1g.5gb", 0)
+
+    assert bench.changes == []
+
+
+def test_slices_need_mig_on_and_whole_cards_need_it_off(bench):
+    with refused(errors.NOT_SUPPORTED, "MIG is off"):
+        bench.slice("1g.10gb", 0)
+    card = bench.switch_on()
+    with refused(errors.NOT_SUPPORTED, "MIG is on"):
+        bench.driver.create(card, Shape("exclusive"), 0, "a.1.0")
+
+
+def test_what_others_made_is_listed_alike(bench):
+    card = bench.switch_on()
+    bench.host.add_foreign(0, "2g.20gb", 2)
+    half = bench.host.add_foreign(0, "1g.10gb", 6, is_half=True)
+
+    whole, halved = bench.driver.observe(card)
+
+    assert (whole.profile, whole.start, whole.size, whole.lease) == ("2g.20gb", 2, 2, "")
+    assert (halved.uuid, halved.profile, halved.start) == (f"{card}/gi{half.id}", "1g.10gb", 6)
+
+
+def test_a_part_of_an_instance_is_never_taken_for_the_whole_of_it(bench):
+    card = bench.switch_on()
+    instance = bench.host.add_foreign(0, "3g.40gb", 0, is_half=True)
+    library = SimulatedNvml(bench.host)
+    library.nvmlInit()
+    gi = library.nvmlDeviceGetGpuInstanceById(library.nvmlDeviceGetHandleByIndex(0), instance.id)
+    one = library.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, 0, 0)
+    library.nvmlGpuInstanceCreateComputeInstance(gi, one.id)
+    library.nvmlGpuInstanceCreateComputeInstance(gi, one.id)
+
+    facts = bench.driver.observe(card)
+
+    assert [(fact.profile, fact.start, fact.size) for fact in facts] == [("part-of-3g.40gb", 0, 4)] * 2
+    with refused(errors.IN_USE, "is on the same GPU instance"):
+        bench.driver.destroy(facts[0].uuid)
+    assert len(bench.driver.observe(card)) == 2
+
+
+# Half made, removed
+
+
+def test_a_refused_compute_instance_leaves_a_half_made_slice_and_says_so(bench):
+    card = bench.switch_on()
+    bench.host.faults.refusals[CREATE_CI] = deque([errors.INSUFFICIENT_RESOURCES])
+
+    with refused(errors.INSUFFICIENT_RESOURCES, "a GPU instance at 4 was made and is left"):
+        bench.slice("3g.40gb", 4)
+
+    (half,) = bench.driver.observe(card)
+    assert half.uuid.startswith(f"{card}/gi")
+    bench.driver.destroy(half.uuid)
+    assert bench.slice("3g.40gb", 4).start == 4
+
+
+def test_a_half_made_slice_cannot_be_handed_out(bench):
+    card = bench.switch_on()
+    half = bench.host.add_foreign(0, "1g.10gb", 0, is_half=True)
+
+    with refused(errors.NOT_FOUND):
+        bench.driver.access(f"{card}/gi{half.id}")
+    assert bench.driver.processes(f"{card}/gi{half.id}") == []
+
+
+def test_removing_twice_and_removing_what_never_was_succeed(bench):
+    bench.switch_on()
+    made = bench.slice("2g.20gb", 0)
+
+    bench.driver.destroy(made.uuid)
+    bench.driver.destroy(made.uuid)
+    bench.driver.destroy("MIG-00000000-0000-5000-8000-000000000000")
+    bench.driver.set_mig_mode(bench.card, False)
+    bench.driver.destroy(made.uuid)
+
+    assert bench.places() == []
+
+
+@pytest.mark.parametrize("code", [errors.NOT_FOUND, errors.NOT_SUPPORTED])
+def test_an_instance_that_vanishes_while_it_is_removed_is_gone(bench, code):
+    bench.switch_on()
+    made = bench.slice("2g.20gb", 0)
+    bench.driver.observe(bench.card)
+    bench.host.remove_foreign(0, 0)
+    bench.host.add_foreign(0, "2g.20gb", 0)  # the same place, made anew by somebody else: same UUID
+    for call in (DESTROY_CI, DESTROY):
+        bench.host.faults.refusals[call] = deque([code])
+
+    with refused(errors.IN_USE, "still listed"):
+        bench.driver.destroy(made.uuid)
+    bench.host.remove_foreign(0, 0)
+    bench.driver.destroy(made.uuid)
+
+    assert bench.places() == []
+
+
+def test_a_slice_with_a_process_stays(bench):
+    bench.switch_on()
+    made = bench.slice("2g.20gb", 0)
+    instance = next(iter(bench.host.cards[0].gpu.instances))
+    process = bench.run(gi=instance)
+
+    with refused(errors.IN_USE, str(process.pid)):
+        bench.driver.destroy(made.uuid)
+
+    assert [fact.uuid for fact in bench.driver.observe(bench.card)] == [made.uuid]
+    bench.host.world.signal(process.pid, kill=True)
+    bench.driver.destroy(made.uuid)
+    assert bench.places() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", [CREATE, CREATE_CI, DESTROY_CI, DESTROY])
+def test_a_crash_at_any_change_ends_in_the_same_state_after_the_next_try(bench, call, when):
+    card = bench.switch_on()
+    neighbour = bench.slice("3g.40gb", 4)
+
+    def make() -> str:
+        driver = bench.agent()
+        found = next((fact for fact in driver.observe(card) if fact.start == 0), None)
+        if found is not None and found.uuid.startswith(f"{card}/gi"):
+            driver.destroy(found.uuid)
+            found = None
+        return (found or driver.create(card, Shape("mig", "2g.20gb"), 0, "b.1.0")).uuid
+
+    def clear() -> None:
+        driver = bench.agent()
+        for fact in driver.observe(card):
+            if fact.start == 0:
+                driver.destroy(fact.uuid)
+
+    bench.crash_at = f"{call}.{when}"
+    for _ in range(2):
+        try:
+            made = make()
+            assert sorted(bench.places()) == [("2g.20gb", 0, 2), ("3g.40gb", 4, 4)]
+            clear()
+        except Crash:
+            continue
+    made = make()
+
+    assert made != neighbour.uuid
+    assert sorted(bench.places()) == [("2g.20gb", 0, 2), ("3g.40gb", 4, 4)]
+    assert not bench.crash_at
+
+
+# The mode
+
+
+def test_the_mode_changes_on_an_empty_card_and_is_told_at_once(bench):
+    assert bench.driver.inventory()[0].mig_enabled is False
+
+    assert bench.driver.set_mig_mode(bench.card, True) == 0
+
+    assert bench.driver.inventory()[0].mig_enabled is True
+    assert bench.driver.set_mig_mode(bench.card, True) == 0
+
+
+def test_the_mode_stays_while_anything_is_on_the_card(bench):
+    process = bench.run()
+    with refused(errors.IN_USE, str(process.pid)):
+        bench.driver.set_mig_mode(bench.card, True)
+    bench.host.world.signal(process.pid, kill=True)
+    bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
+    with refused(errors.IN_USE, "a.1.0 holds exclusive"):
+        bench.driver.set_mig_mode(bench.card, True)
+    bench.driver.destroy(bench.card)
+    bench.switch_on()
+    half = bench.host.add_foreign(0, "1g.10gb", 0, is_half=True)
+    with refused(errors.IN_USE, f"/gi{half.id} stands on it"):
+        bench.driver.set_mig_mode(bench.card, False)
+
+    assert bench.changes == []
+    assert bench.driver.inventory()[0].mig_enabled is True
+
+
+def test_a_monitor_keeps_an_ampere_card_in_its_mode_and_nothing_stays_pending(tmp_path):
+    bench = Bench(tmp_path, "a100-40gb")
+    bench.host.hold_open(0)
+
+    with refused(errors.IN_USE, "stop monitors"):
+        bench.driver.set_mig_mode(bench.card, True)
+
+    assert bench.host.cards[0].gpu.mig_mode() == (False, False)
+    bench.host.release(0)
+    assert bench.driver.set_mig_mode(bench.card, True) == 0
+
+
+def test_our_own_event_thread_does_not_keep_an_ampere_card_busy(tmp_path):
+    bench = Bench(tmp_path, "a100-40gb")
+    driver = bench.agent(listens=True)
+    try:
+        assert driver.set_mig_mode(bench.card, True) == 0
+        assert bench.host.cards[0].gpu.mig_enabled
+    finally:
+        driver.close()
+
+
+def test_a_passed_through_ampere_card_says_that_it_waits_for_a_reset(tmp_path):
+    bench = Bench(tmp_path, "a100-40gb")
+    bench.host.cards[0].gpu.is_passthrough = True
+
+    with refused(errors.RESET_REQUIRED, "in a VM: when that is rebooted"):
+        bench.driver.set_mig_mode(bench.card, True)
+
+    assert bench.host.cards[0].gpu.mig_mode() == (False, True)

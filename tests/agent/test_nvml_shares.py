@@ -1,0 +1,382 @@
+"""Whole cards and shares of them through the driver of real cards, on a simulated host."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.shares import Share, ShareBook
+from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.protocol.messages import PartitionFact
+from nodeagent.shell import Done
+from tests.agent.card_bench import ROOT, Bench, Crash
+
+MODES = ("mps", "memlimit", "timeslice")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def refused(code: int, said: str = "") -> Any:
+    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
+
+
+def take(bench: Bench, mode: str, owner: str = "a.1.0", milli: int = 250, mib: int = 20_000) -> PartitionFact:
+    return bench.driver.create(bench.card, Shape(mode, "", 0, milli, mib), 0, owner)
+
+
+def move_in(
+    bench: Bench, mode: str, owner: str = "a.1.0", user: str = "alice", **facts: int
+) -> PartitionFact:
+    """Bring a share as far as its tenant's unit being open and confined."""
+    made = take(bench, mode, owner, **facts)
+    bench.driver.attach(made.uuid, Tenant(owner, user=user))
+    bench.driver.access(made.uuid)
+    bench.host.cgroups.add(cgroup(owner))
+    bench.driver.confine(made.uuid, cgroup(owner))
+    return made
+
+
+def cgroup(owner: str) -> str:
+    return f"{ROOT}/berth.slice/{owner}.service"
+
+
+# The book
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_share_is_found_again_by_its_owner_after_the_agent_starts_anew(bench, mode):
+    made = take(bench, mode)
+
+    again = bench.agent().observe(bench.card)
+
+    assert again == [made]
+    assert (made.lease, made.profile, made.size) == ("a.1.0", mode, 0)
+    assert made.uuid.split("-")[0] == {"mps": "MPS", "memlimit": "MEM", "timeslice": "TS"}[mode]
+    assert take(bench, mode) == made
+
+
+def test_a_whole_card_keeps_its_owner_and_lets_nobody_else_in(bench):
+    made = bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
+
+    assert bench.agent().observe(bench.card) == [made]
+    assert (made.uuid, made.profile, made.start, made.size) == (bench.card, "", 0, 8)
+    with refused(errors.INSUFFICIENT_RESOURCES, "a.1.0 has all of the card"):
+        bench.driver.create(bench.card, Shape("exclusive"), 0, "b.1.0")
+    with refused(errors.INSUFFICIENT_RESOURCES, "it serves all of the card"):
+        take(bench, "timeslice", "b.1.0")
+    bench.driver.destroy(bench.card)
+    assert bench.driver.observe(bench.card) == []
+
+
+def test_shares_of_an_earlier_boot_are_gone(bench):
+    take(bench, "timeslice")
+    bench.host.reboot()
+
+    assert bench.agent().observe(bench.card) == []
+
+
+def test_a_share_file_that_cannot_be_read_counts_as_nothing_and_is_told(bench, caplog):
+    made = take(bench, "timeslice")
+    folder = bench.run_dir / "shares"
+    (folder / "TS-broken.json").write_text("{", encoding="utf-8")
+    row = json.loads((folder / f"{made.uuid}.json").read_text(encoding="utf-8"))
+    (folder / "TS-odd.json").write_text(json.dumps({**row, "share_milli": "all"}), encoding="utf-8")
+
+    driver = bench.agent()
+
+    assert driver.observe(bench.card) == [made]
+    told = [fact for fact in driver.health() if fact.code == "share_unread"]
+    assert [("broken" in fact.detail, "odd" in fact.detail) for fact in told] == [
+        (True, False),
+        (False, True),
+    ]
+    assert caplog.text.count("TS-broken.json is no share") == 1
+
+
+def test_a_folder_that_cannot_be_written_refuses_before_anything_is_promised(bench):
+    bench.run_dir.mkdir()
+    (bench.run_dir / "shares").write_text("a file where the folder should be", encoding="utf-8")
+
+    with refused(errors.UNKNOWN, "let the agent write there"):
+        take(bench, "timeslice")
+
+    assert bench.driver.observe(bench.card) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["share.put.before", "share.put.after", "share.drop.before", "share.drop.after"]
+)
+def test_a_crash_around_a_share_file_leaves_the_old_or_the_new(tmp_path, name):
+    def crash(now: str) -> None:
+        if now == name:
+            raise Crash
+
+    book = ShareBook(tmp_path, "boot", on_change=crash)
+    share = Share("TS-1", "GPU-1", "a.1.0", "timeslice")
+    try:
+        book.put(share)
+        book.drop("TS-1")
+    except Crash:
+        pass
+    left = ShareBook(tmp_path, "boot").on("GPU-1")
+
+    assert left == ([share] if name in ("share.put.after", "share.drop.before") else [])
+    assert not list(tmp_path.glob("*.new"))
+
+
+# Room
+
+
+def test_a_card_serves_one_mode_at_a_time(bench):
+    take(bench, "timeslice")
+
+    for mode in ("mps", "memlimit"):
+        with refused(errors.INSUFFICIENT_RESOURCES, "one mode at a time"):
+            take(bench, mode, "b.1.0")
+    with refused(errors.INSUFFICIENT_RESOURCES):
+        bench.driver.create(bench.card, Shape("exclusive"), 0, "b.1.0")
+
+
+def test_shares_never_add_up_to_more_than_the_card(bench):
+    take(bench, "timeslice", "a.1.0", milli=600)
+
+    with refused(errors.INSUFFICIENT_RESOURCES, "too little"):
+        take(bench, "timeslice", "b.1.0", milli=401)
+    take(bench, "timeslice", "b.1.0", milli=400)
+
+    assert len(bench.driver.observe(bench.card)) == 2
+
+
+def test_a_share_cannot_have_more_memory_than_the_card_nor_be_nothing(bench):
+    with refused(errors.INSUFFICIENT_RESOURCES, "81559 MiB"):
+        take(bench, "memlimit", mib=81_560)
+    with refused(errors.INVALID_ARGUMENT):
+        take(bench, "memlimit", mib=0)
+    with refused(errors.INVALID_ARGUMENT):
+        take(bench, "timeslice", milli=0, mib=0)
+
+    assert bench.driver.observe(bench.card) == []
+
+
+def test_a_card_takes_as_many_clients_as_its_board_and_no_more(bench):
+    most = bench.driver.inventory()[0].max_clients
+    for number in range(most):
+        take(bench, "timeslice", f"{number}.1.0", milli=1)
+
+    with refused(errors.INSUFFICIENT_RESOURCES, f"{most} shares are the most"):
+        take(bench, "timeslice", "one-more.1.0", milli=1)
+
+
+def test_shares_need_to_be_offered(tmp_path):
+    bench = Bench(tmp_path, offer=None)
+
+    with pytest.raises(NotOfferedError, match="name it in --offer"):
+        take(bench, "mps")
+
+
+def test_what_does_not_exist_has_no_access_no_tenant_and_no_processes(bench):
+    gone = take(bench, "timeslice").uuid
+    bench.driver.destroy(gone)
+
+    bench.driver.destroy(gone)
+    bench.driver.detach(gone, kill=True)
+    assert bench.driver.processes(gone) == []
+    for verb in (
+        lambda: bench.driver.access(gone),
+        lambda: bench.driver.attach(gone, Tenant("a")),
+        lambda: bench.driver.confine(gone, "/x"),
+    ):
+        with refused(errors.NOT_FOUND):
+            verb()
+
+
+# Time slices
+
+
+def test_the_first_share_in_time_sets_the_slice_and_the_last_one_gives_it_back(bench):
+    first, second = move_in(bench, "timeslice"), move_in(bench, "timeslice", "b.1.0", "bob")
+    assert bench.smi.policy(bench.card) == 2
+    assert bench.changes.count("timeslice.after") == 1
+
+    bench.driver.destroy(first.uuid)
+    assert bench.smi.policy(bench.card) == 2
+    bench.driver.destroy(second.uuid)
+
+    assert bench.smi.policy(bench.card) == 0
+    assert bench.driver.access(bench.card).env == {"CUDA_VISIBLE_DEVICES": bench.card}
+
+
+def test_a_tool_that_does_not_list_slices_is_believed(bench):
+    bench.smi.lists = False
+
+    TimeSlice(bench.shell, 3).set(bench.card)
+
+    assert bench.smi.policy(bench.card) == 3
+
+
+def test_a_slice_that_was_set_and_does_not_hold_is_an_error(bench):
+    def forgetful(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        return Done(0) if "--set-timeslice" in argv else bench.smi(argv, stdin, env)
+
+    bench.shell.programs["nvidia-smi"] = forgetful
+
+    with refused(errors.UNKNOWN, "was set to medium and is default"):
+        move_in(bench, "timeslice")
+
+
+def test_without_its_tool_slices_are_not_offered_unless_the_default_will_do(tmp_path):
+    bench = Bench(tmp_path)
+    del bench.shell.programs["nvidia-smi"]
+
+    assert "nvidia-smi is not installed" in bench.agent().inventory()[0].refusals["timeslice"]
+    assert "timeslice" in bench.agent(timeslice=0).inventory()[0].modes
+    move_in(bench, "timeslice")
+
+
+def test_a_time_slice_that_the_tool_does_not_know_is_refused_at_once(bench):
+    with pytest.raises(ValueError, match="0 \\(default\\) to 3"):
+        TimeSlice(bench.shell, 4)
+
+
+def test_a_card_in_an_exclusive_compute_mode_is_not_shared_in_time(bench):
+    bench.host.cards[0].compute_mode = 3
+
+    assert "nvidia-smi -c 0" in bench.agent().inventory()[0].refusals["timeslice"]
+
+
+# MPS
+
+
+def test_an_mps_share_leads_its_holder_to_a_daemon_with_its_limits(bench):
+    made = move_in(bench, "mps", milli=300, mib=9_000)
+
+    access = bench.driver.access(made.uuid)
+
+    assert bench.driver.mps.daemons() == [(bench.card, "alice")]
+    assert access.env["CUDA_MPS_PIPE_DIRECTORY"]
+    assert "/dev/nvidia0" in access.nodes
+    assert access.folders or access.binds
+    program = bench.run("-", cgroup("a.1.0"), user="alice")
+    assert bench.mps_program.connect(program, access.env, bench.card) == "mps"
+    assert [(fact.pid, fact.is_mps) for fact in bench.driver.processes(made.uuid)] == [(program.pid, True)]
+
+
+def test_the_daemon_of_a_user_ends_with_the_users_last_share(bench):
+    first, second = move_in(bench, "mps"), move_in(bench, "mps", "b.1.0")
+
+    bench.driver.detach(first.uuid, kill=True)
+    bench.driver.destroy(first.uuid)
+    assert bench.driver.mps.daemons() == [(bench.card, "alice")]
+    bench.agent().destroy(second.uuid)
+
+    assert bench.driver.mps.daemons() == []
+    assert bench.host.world.processes == {}
+    assert bench.driver.observe(bench.card) == []
+
+
+def test_an_mps_share_with_a_client_stays_until_the_client_has_ended(bench):
+    made = move_in(bench, "mps")
+    program = bench.run("-", cgroup("a.1.0"), user="alice")
+    bench.mps_program.connect(program, bench.driver.access(made.uuid).env, bench.card)
+
+    with refused(errors.IN_USE, str(program.pid)):
+        bench.driver.destroy(made.uuid)
+    bench.driver.detach(made.uuid, kill=False)
+    assert bench.mps_program.terminated == []
+    bench.driver.detach(made.uuid, kill=True)
+    assert bench.mps_program.terminated == [program.pid]
+    bench.host.world.signal(program.pid, kill=True)
+    bench.driver.destroy(made.uuid)
+
+    assert bench.driver.observe(bench.card) == []
+
+
+def test_mps_needs_an_account_and_leaves_nothing_where_there_is_none(bench):
+    made = take(bench, "mps")
+
+    with pytest.raises(NotOfferedError, match="no account charlie"):
+        bench.driver.attach(made.uuid, Tenant("a", user="charlie"))
+    with pytest.raises(NotOfferedError, match="names none"):
+        bench.driver.attach(made.uuid, Tenant("a"))
+    bench.driver.destroy(made.uuid)
+
+    assert bench.driver.observe(bench.card) == []
+    assert bench.driver.mps.daemons() == []
+
+
+def test_without_its_program_mps_is_not_offered(tmp_path):
+    bench = Bench(tmp_path)
+    del bench.shell.programs["nvidia-cuda-mps-control"]
+
+    (fact,) = bench.agent().inventory()
+
+    assert "mps" not in fact.modes
+    assert "not installed" in fact.refusals["mps"]
+
+
+# Whose processes
+
+
+def test_processes_of_shares_are_told_apart_by_their_cgroups(bench):
+    first, second = move_in(bench, "timeslice"), move_in(bench, "timeslice", "b.1.0", "bob")
+    mine = bench.run(cgroup=f"{cgroup('a.1.0')}/session-1", name="mine")
+    theirs = bench.run(cgroup=cgroup("b.1.0"), name="theirs")
+    bench.run(cgroup="/user.slice", name="stray")
+
+    assert [fact.pid for fact in bench.driver.processes(first.uuid)] == [mine.pid]
+    assert [fact.pid for fact in bench.driver.processes(second.uuid)] == [theirs.pid]
+    assert len(bench.driver.processes(bench.card)) == 3
+
+
+def test_a_share_without_a_cgroup_waits_for_what_no_other_share_accounts_for(bench):
+    move_in(bench, "timeslice", "b.1.0", "bob")
+    open_door = take(bench, "timeslice")
+    bench.run(cgroup=cgroup("b.1.0"))
+    stray = bench.run(cgroup="/user.slice")
+
+    assert [fact.pid for fact in bench.driver.processes(open_door.uuid)] == [stray.pid]
+
+
+def test_programs_of_the_host_keep_nobodys_card_but_a_tenants_program_of_that_name_does(bench):
+    bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
+    bench.driver.confine(bench.card, cgroup("a.1.0"))
+    bench.run(cgroup="/system.slice", name="Xorg", is_graphics=True)
+    bench.run(cgroup="/system.slice", name="nvidia-persistenced")
+    posing = bench.run(cgroup=cgroup("a.1.0"), name="Xorg")
+
+    assert [fact.pid for fact in bench.driver.processes(bench.card)] == [posing.pid]
+    bench.host.world.signal(posing.pid, kill=True)
+    bench.driver.destroy(bench.card)
+    assert len(bench.driver.processes(bench.card)) == 2
+
+
+def test_memory_of_a_share_is_that_of_its_processes_and_unknown_while_they_are(bench):
+    move_in(bench, "timeslice")
+    take(bench, "timeslice", "b.1.0")
+    bench.run(cgroup=cgroup("a.1.0"), memory_mib=700)
+    bench.run(cgroup=cgroup("a.1.0"), memory_mib=300)
+
+    used = {s.partition[:2] + str(s.memory_used_mib) for s in bench.driver.metrics().partitions}
+
+    assert used == {"TS1000", "TSNone"}
+
+
+def test_measuring_goes_on_when_processes_cannot_be_listed(bench):
+    move_in(bench, "timeslice")
+    bench.host.faults.refusals["nvmlDeviceGetComputeRunningProcesses"] = deque([errors.UNKNOWN] * 4)
+
+    reading = bench.driver.metrics()
+
+    assert [sample.memory_used_mib for sample in reading.partitions] == [None]
+    assert reading.devices[0].power_w is not None
