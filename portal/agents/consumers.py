@@ -8,6 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from channels.consumer import get_handler_name
@@ -19,7 +20,9 @@ from nodeagent.protocol.messages import (
     Challenge,
     Heartbeat,
     Hello,
+    KeyStored,
     Message,
+    NewKey,
     Refused,
     Report,
     Samples,
@@ -27,8 +30,9 @@ from nodeagent.protocol.messages import (
 )
 from portal.agents import reports
 from portal.agents.database import in_database
-from portal.agents.desired import desired_state
+from portal.agents.desired import orders
 from portal.agents.errors import AgentRefused
+from portal.agents.keys import FEATURE, Wish, store_new_key
 from portal.agents.services import Admitted, admit
 from portal.agents.silence import heard
 from portal.common.clock import db_now
@@ -60,6 +64,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.newest: Report | None = None
         self.reported = asyncio.Event()
         self.heard_at = 0.0
+        self.wish = Wish()
         self.tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._hello_in_time())]
         await self.accept()
         await self._send(Challenge(self.nonce))
@@ -116,11 +121,15 @@ class AgentConsumer(AsyncWebsocketConsumer):
         elif isinstance(message, Heartbeat):
             self._check_epoch(self.who, message.epoch)
             await self._heard(self.who)
+        elif isinstance(message, NewKey):
+            await self._store_key(self.who, message)
         else:
             raise ProtocolError("unexpected", "an agent does not send this")
 
     async def _welcome(self, hello: Hello) -> None:
         self.who = who = await in_database(lambda: admit(hello, nonce=self.nonce, now=db_now()))
+        if who.is_blank:
+            await in_database(lambda: reports.lose_forgotten(who.node_id, seen_at=who.seen_at, now=db_now()))
         older = _sessions.get(who.name)
         if older is not None:
             await older.close(code=CLOSE_REPLACED)
@@ -159,16 +168,39 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await asyncio.wait_for(self.look.wait(), timeout=HEARTBEAT_S)
             self.look.clear()
             try:
-                desired = await in_database(lambda: desired_state(who.node_id, now=db_now()))
+                found = await in_database(lambda: orders(who.node_id, now=db_now(), features=who.features))
             except Exception as error:
                 log.warning("desired state of %s not read (%s); trying again", who.name, error)
                 continue
+            desired = found.desired
+            if desired.epoch != who.epoch:
+                await self._refuse(
+                    "stale_epoch",
+                    "This node was enrolled anew or its key forgotten. Connect again.",
+                    CLOSE_REFUSED,
+                )
+                return
             if desired.revision > self.sent_revision:
                 self.sent_revision = desired.revision
                 await self._send(desired)
+            if found.wants_key and FEATURE in who.features:
+                await self._ask_key()
             in_a_row = in_a_row + 1 if self.look.is_set() else 0
             if in_a_row >= ROW:
                 await asyncio.sleep(REST_S)
+
+    async def _ask_key(self) -> None:
+        rotate = self.wish.ask(at=time.monotonic())
+        if rotate is not None:
+            await self._send(rotate)
+
+    async def _store_key(self, who: Admitted, offer: NewKey) -> None:
+        nonce = self.wish.answered()
+        if not nonce:
+            raise ProtocolError("unexpected", "no new key was asked for")
+        stored = await in_database(lambda: store_new_key(who, nonce, offer, now=db_now()))
+        self.who = replace(who, public_key=bytes.fromhex(stored))
+        await self._send(KeyStored(stored))
 
     async def _heard(self, who: Admitted) -> None:
         now = time.monotonic()

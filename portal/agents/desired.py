@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
@@ -14,9 +16,11 @@ from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 # Read on every change of a node: plain rows, as far as they are needed.
 LEASES = (
     "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
-    " r.remaining_s, t.slug, u.username, l.preempt_at, l.is_extra, l.is_preemptible"
+    " r.remaining_s, t.slug, u.username, l.preempt_at, l.is_extra, l.is_preemptible,"
+    " nullif(f.cpu_milli::bigint * l.count, 0), nullif(f.host_memory_mib::bigint * l.count, 0)"
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
     " JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id"
+    " JOIN catalog_flavor f ON f.id = l.flavor_id"
     f" WHERE l.node_id = %s AND l.state IN ({', '.join(repr(str(state)) for state in WANTED_ON_NODE)})"
     " ORDER BY l.id"
 )
@@ -27,31 +31,53 @@ SLOTS = (
     " FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
     " WHERE p.lease_id = ANY(%s) AND p.is_live ORDER BY p.id"
 )
+HOST_LIMITS = "host_limits"
 SAFETY_S = 5  # the portal ends a lease first; the agent does it alone when the portal is silent
 
 
-def desired_state(node_id: int, *, now: datetime) -> Desired:
-    """Return what must exist on the node at its present revision.
+@dataclass(frozen=True, slots=True)
+class Knows:
+    """Which optional fields of a lease the agent understands: an older one refuses a frame that has them."""
+
+    notice: bool
+    host_limits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What an agent has to be told now: its desired state, and whether a new key is wanted of it."""
+
+    desired: Desired
+    wants_key: bool
+
+
+def desired_state(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Desired:
+    """Return what must exist on the node at its present revision, for an agent with these features."""
+    return orders(node_id, now=now, features=features).desired
+
+
+def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Orders:
+    """Return what must exist on the node at its present revision, and what else is wanted of its agent.
 
     The revision is read before the leases, so that it can only be older than what is sent.
     """
-    ((name, epoch, revision, may_sleep, takes_notice),) = fetch(
+    ((name, epoch, revision, may_sleep, takes_notice, wants_key),) = fetch(
         "SELECT name, epoch, desired_revision, power_desired = 'asleep' AND power_state IN ('awake', 'asleep'),"
-        " power_state <> ''"
+        " power_state <> '', rotate_asked_at IS NOT NULL"
         " FROM fleet_node WHERE id = %s",
         [node_id],
     )
     rows = fetch(LEASES, [node_id])
     slots = _slots([row[0] for row in rows])
-    return Desired(
+    knows = Knows(takes_notice, HOST_LIMITS in features)
+    desired = Desired(
         node=name,
         epoch=epoch,
         revision=revision,
-        leases=tuple(
-            _lease(row, tuple(slots[row[0]]), now, takes_notice=takes_notice) for row in rows if slots[row[0]]
-        ),
+        leases=tuple(_lease(row, tuple(slots[row[0]]), now, knows) for row in rows if slots[row[0]]),
         power="asleep" if may_sleep and not rows else "awake",
     )
+    return Orders(desired, wants_key)
 
 
 def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
@@ -62,8 +88,8 @@ def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
     return slots
 
 
-def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, *, takes_notice: bool) -> DesiredLease:
-    _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user, *told = row
+def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: Knows) -> DesiredLease:
+    _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user, *told, cpu, memory = row
     preempt_at, is_extra, is_preemptible = told
     left_s = max(0, int((not_after - now).total_seconds()))
     # Before it is active it is held for its time and a margin; what was cut short or grown for less than its time.
@@ -72,7 +98,7 @@ def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, *, takes_not
     if preempt_at is not None:
         in_s = max(0, int((preempt_at - now).total_seconds()))
         remaining_s = min(remaining_s, in_s)
-        if takes_notice:
+        if knows.notice:
             notice = Notice(why_told(is_extra=is_extra, is_preemptible=is_preemptible), in_s)
     return DesiredLease(
         lease=uid,
@@ -84,4 +110,6 @@ def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, *, takes_not
         slots=slots,
         load_pattern=load_pattern,
         notice=notice,
+        cpu_milli=cpu if knows.host_limits else None,
+        host_memory_mib=memory if knows.host_limits else None,
     )

@@ -24,6 +24,8 @@ from portal.quotas import services as quotas
 
 NEAR_END = timedelta(seconds=10)
 LEAVING = (LeaseState.ENDING, LeaseState.CLEANING)
+RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+FORGOTTEN = "the node's agent came back without its records of this lease"
 _NODES = Rows(Node)
 _LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
 
@@ -55,6 +57,24 @@ def accept_report(node_id: int, report: Report) -> bool:
         [report.revision, report.seq, report.boot_id, now, node_id],
     )
     return True
+
+
+@transaction.atomic
+def lose_forgotten(node_id: int, *, seen_at: datetime | None, now: datetime) -> int:
+    """Fail the leases that run on a node whose agent came without its journal; returns how many. Safe to repeat.
+
+    What a lease held cannot be told from what is foreign any more, and nobody knows what became of the work in it.
+    Their clock stops at the node's last word before; their requests go back to the queue. Locks leases, then nodes.
+    """
+    rows = fetch(
+        "SELECT id FROM leases_lease WHERE node_id = %s AND state IN ('active', 'interrupted') ORDER BY id",
+        [node_id],
+    )
+    leases = [ls for ls in lifecycle.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
+    for lease in leases:
+        heard = min(seen_at or now, now)
+        lifecycle.fail_leases([lease], at=max(heard, lease.activated_at or heard), fault=FORGOTTEN)
+    return len(leases)
 
 
 def _phase(said: dict[str, LeaseReport], lease: Lease) -> str:

@@ -22,11 +22,18 @@ from portal.agents.errors import AgentRefused
 from portal.agents.models import EnrolToken
 from portal.audit.services import record
 from portal.common.errors import Invalid
+from portal.common.live import NODES, publish_on_commit
 from portal.fleet.models import Node
 from portal.fleet.services import learn_devices
 
 TOKEN_LIFE = timedelta(minutes=15)
 KEY_BYTES = 32
+# What a hello may change of its node; the rest belongs to operators, scheduler and reports.
+TOLD = (
+    "public_key", "enrolled_at", "key_changed_at", "rotate_asked_at", "epoch", "boot_id", "last_seq",
+    "agent_version", "driver", "driver_version", "cpu_milli", "memory_mib", "site", "rack", "runtime",
+    "features", "last_seen_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +46,18 @@ class NewEnrolment:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """An agent that proved who it is."""
+    """An agent that proved who it is, by which key, and what it understands beside version 1 of the protocol.
+
+    ``is_blank``: its journal knows of no earlier connection. ``seen_at`` is when the node was heard before.
+    """
 
     node_id: int
     name: str
     epoch: int
+    public_key: bytes
+    features: frozenset[str]
+    is_blank: bool
+    seen_at: datetime | None
 
 
 @transaction.atomic
@@ -67,9 +81,12 @@ def create_enrol_token(
 
 @transaction.atomic
 def revoke_node(*, node: Node, actor: User, now: datetime) -> None:
-    """Forget the node's key: its agent is refused from its next connection on."""
-    Node.objects.filter(pk=node.pk).update(public_key=None, epoch=F("epoch") + 1)
+    """Forget the node's key: its agent is turned away at once. What runs there goes on, unheard, until its end."""
+    Node.objects.filter(pk=node.pk).update(
+        public_key=None, key_changed_at=None, rotate_asked_at=None, epoch=F("epoch") + 1
+    )
     record(actor, "node.revoked", node.name, at=now)
+    publish_on_commit(NODES, [node.name])
 
 
 @transaction.atomic
@@ -85,25 +102,36 @@ def admit(hello: Hello, *, nonce: str, now: datetime) -> Admitted:
     if hello.enrol_token:
         key = _consume_token(node, hello, now)
         node.public_key, node.enrolled_at, node.epoch = key, now, node.epoch + 1
+        node.key_changed_at, node.rotate_asked_at = now, None
     if not node.public_key:
         raise AgentRefused(
             "not_enrolled", "This node has no key yet. Start the agent with an enrolment token."
         )
     _verify(bytes(node.public_key), hello, nonce)
+    seen_at = node.last_seen_at
     if hello.boot_id != node.boot_id:
         node.boot_id, node.last_seq = hello.boot_id, -1
     node.agent_version, node.driver = hello.agent_version[:40], hello.driver[:40]
     node.driver_version = hello.driver_version[:40]
     node.cpu_milli, node.memory_mib = hello.cpu_milli, hello.memory_mib
     node.site, node.rack = hello.site or node.site, hello.rack or node.rack
+    node.runtime, node.features = hello.runtime, [name[:40] for name in hello.features]
     node.last_seen_at = now
-    node.save()
+    node.save(update_fields=TOLD)
     learn_devices(node, hello.devices, now=now)
-    return Admitted(node.pk, node.name, node.epoch)
+    return Admitted(
+        node_id=node.pk,
+        name=node.name,
+        epoch=node.epoch,
+        public_key=bytes(node.public_key),
+        features=frozenset(hello.features),
+        is_blank=hello.last_epoch == 0,
+        seen_at=seen_at,
+    )
 
 
 def _consume_token(node: Node, hello: Hello, now: datetime) -> bytes:
-    key = _unhex(hello.public_key, KEY_BYTES)
+    key = unhex(hello.public_key, KEY_BYTES)
     if key is None:
         raise AgentRefused("bad_key", "The public key must be 32 bytes in hex.")
     taken = EnrolToken.objects.filter(
@@ -117,7 +145,7 @@ def _consume_token(node: Node, hello: Hello, now: datetime) -> bytes:
 
 
 def _verify(key: bytes, hello: Hello, nonce: str) -> None:
-    signature = _unhex(hello.signature, 64) or b""
+    signature = unhex(hello.signature, 64) or b""
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, challenge_text(nonce, hello.node))
     except InvalidSignature as error:
@@ -126,7 +154,8 @@ def _verify(key: bytes, hello: Hello, nonce: str) -> None:
         ) from error
 
 
-def _unhex(text: str, length: int) -> bytes | None:
+def unhex(text: str, length: int) -> bytes | None:
+    """Return the bytes of a hex text of this many bytes, None for anything else."""
     try:
         raw = bytes.fromhex(text)
     except ValueError:

@@ -63,6 +63,7 @@ KNOWN_REASONS = (
     gettext_noop("the booking could not be kept"),
     gettext_noop("it failed five times; an operator was told"),
     gettext_noop("the node ended it"),
+    gettext_noop("the node's agent came back without its records of this lease"),
 )
 # A lease's own "granted" says the same as the request's; one of them is enough.
 SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}

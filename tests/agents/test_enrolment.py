@@ -28,7 +28,9 @@ class Key:
         self.private = Ed25519PrivateKey.generate()
         self.public = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
-    def hello(self, node: str = "gpu-09", nonce: str = NONCE, token: str = "") -> Hello:
+    def hello(
+        self, node: str = "gpu-09", nonce: str = NONCE, token: str = "", *, last_epoch: int = 1
+    ) -> Hello:
         return Hello(
             node=node,
             signature=self.private.sign(challenge_text(nonce, node)).hex(),
@@ -39,6 +41,7 @@ class Key:
             devices=device_facts(node, "l40s-48gb", 2),
             public_key=self.public if token else "",
             enrol_token=token,
+            last_epoch=last_epoch,
         )
 
 
