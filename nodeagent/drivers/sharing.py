@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Offer, ProcessFact, Shape
+from nodeagent.drivers.base import Offer, PartitionSample, ProcessFact, Shape
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.vendor import WHOLE, Read, Share, ShareBook, VendorDriver, part_fact, share_name
-from nodeagent.protocol.messages import DeviceFact, PartitionFact
+from nodeagent.protocol.messages import DeviceFact, DeviceSample, PartitionFact
 
 
 class Cutter(Protocol):
@@ -113,6 +113,26 @@ class SharedCards(VendorDriver):
         if share.mode == "exclusive" or not others:
             return listed
         return [process for process in listed if self._inside(process.pid, share.cgroup)]
+
+    def part_samples(self, card: DeviceSample) -> list[PartitionSample]:
+        """Return the samples of what is handed out of a card: tools measure cards, so a share's are unknown."""
+        found = []
+        for held in self._book.on(card.device):
+            is_whole = held.mode == "exclusive"
+            if not held.is_idle:
+                found.append(
+                    PartitionSample(
+                        partition=held.partition,
+                        device=held.device,
+                        start=0,
+                        util_percent=card.util_percent if is_whole else None,
+                        memory_used_mib=card.memory_used_mib if is_whole else None,
+                        memory_mib=held.memory_mib,
+                        source=card.source if is_whole else "unavailable",
+                        power_w=card.power_w if is_whole else None,
+                    )
+                )
+        return found
 
     def _standing(self, fact: DeviceFact) -> dict[str, str]:
         return self._cutter.standing(fact.uuid) if "memlimit" not in fact.refusals else {}

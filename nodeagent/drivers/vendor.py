@@ -18,6 +18,7 @@ from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact, Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
+from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 from nodeagent.shell import ProgramError, Shell
 
@@ -64,6 +65,14 @@ def clean(value: object, longest: int = 200) -> str:
     """Return a name that a tool printed as text that the protocol carries: printable, on one line."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
     return "".join(c for c in text if c.isprintable()).strip()[:longest]
+
+
+def model_of(product: str, otherwise: str) -> str:
+    """Return the id of a board in the table of boards, the tool's own name where the table lacks it."""
+    try:
+        return board(product).id
+    except UnknownBoardError:
+        return product or otherwise
 
 
 def code_of(said: str) -> int:

@@ -141,7 +141,7 @@ def test_boards_are_listed_whole_where_no_layout_is_fixed(tool, tmp_path, wraps)
 
     one, two = opened(tool, tmp_path).inventory()
 
-    assert (one.uuid, two.uuid, one.model) == (ONE, TWO, "AMD Instinct MI300X")
+    assert (one.uuid, two.uuid, one.model) == (ONE, TWO, "mi300x-192gb")
     assert (one.memory_mib, one.sm_count, one.grid, one.modes) == (196_592, 304, 1, ("exclusive",))
     assert (one.pci_bus_id, one.numa_node, one.mig_enabled) == ("0000:0C:00.0", 0, None)
 

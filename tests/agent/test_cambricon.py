@@ -146,7 +146,7 @@ def test_cards_are_listed_with_memory_and_place(tool, library, tmp_path):
     one, two = opened(tool, library, tmp_path).inventory()
 
     assert (one.uuid, two.uuid) == (ONE, TWO)
-    assert (one.model, one.memory_mib, one.pci_bus_id) == ("MLU370-X8", 24_576, "0000:4f:00.0")
+    assert (one.model, one.memory_mib, one.pci_bus_id) == ("mlu370-x8-48gb", 24_576, "0000:4f:00.0")
     assert (one.modes, one.refusals) == (("exclusive", "memlimit"), {})
 
 

@@ -24,6 +24,7 @@ from nodeagent.drivers.vendor import (
     Tool,
     VendorDriver,
     clean,
+    model_of,
     opened,
     part_fact,
     whole,
@@ -239,6 +240,7 @@ class AmdDriver(VendorDriver):
         named = (
             self._layouts.get(uuid.lower())
             or self._layouts.get(board.model.lower())
+            or self._layouts.get(model_of(board.model, "").lower())
             or self._layouts.get("*")
         )
         layout, _, memory = (named or board.layout or "spx").partition(".")
@@ -260,7 +262,7 @@ class AmdDriver(VendorDriver):
             uuid=uuid,
             index=index,
             vendor="amd",
-            model=board.model or "AMD",
+            model=model_of(board.model, "AMD"),
             memory_mib=memory_mib,
             grid=count if is_cut else 1,
             modes=() if refusal else ("mig",) if is_cut else ("exclusive",),

@@ -7,10 +7,10 @@ from typing import Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.ascend import smi
-from nodeagent.drivers.base import Access, Offer, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, opened, whole
+from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, model_of, opened, whole
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
 
@@ -131,7 +131,7 @@ class AscendDriver(SharedCards):
             chip = self._templates.chips[uuid]
             sample = _sample(uuid, rows.get((chip.npu, chip.chip)))
             samples.append(sample)
-            parts += self._part_samples(sample)
+            parts += self.part_samples(sample)
         return Reading(tuple(samples), tuple(parts))
 
     def health(self) -> list[HealthFact]:
@@ -172,24 +172,6 @@ class AscendDriver(SharedCards):
         )
         return [HealthFact("", "vnpu_cfg_recover", "info", said)]
 
-    def _part_samples(self, sample: DeviceSample) -> list[PartitionSample]:
-        parts = []
-        for held in self._book.on(sample.device):
-            is_whole = held.mode == "exclusive"
-            parts.append(
-                PartitionSample(
-                    partition=held.partition,
-                    device=held.device,
-                    start=0,
-                    util_percent=sample.util_percent if is_whole else None,
-                    memory_used_mib=sample.memory_used_mib if is_whole else None,
-                    memory_mib=held.memory_mib,
-                    source=sample.source if is_whole else "unavailable",
-                    power_w=sample.power_w if is_whole else None,
-                )
-            )
-        return parts
-
     def _ask_version(self) -> str:
         return self._tool.run("-v").partition(":")[2]
 
@@ -213,8 +195,8 @@ class AscendDriver(SharedCards):
         self._facts[uuid] = DeviceFact(
             uuid=uuid,
             index=index,
-            vendor="ascend",
-            model=chip.name or "Ascend",
+            vendor="huawei",
+            model=model_of(chip.name, "Ascend"),
             memory_mib=memory_mib,
             grid=1,
             modes=("exclusive",) if why_not else ("exclusive", "memlimit"),

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
 from nodeagent.drivers.cambricon.cndev import Cndev
 from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, ShareBook, Tool, bounded, clean, number, opened, whole
+from nodeagent.drivers.vendor import Read, ShareBook, Tool, bounded, clean, model_of, number, opened, whole
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
 
@@ -156,22 +156,7 @@ class CambriconDriver(SharedCards):
             log.debug("no figures: %s", no)
             listed = {}
         samples = [_sample(uuid, listed.get(uuid)) for uuid in self._facts]
-        parts = []
-        for sample in samples:
-            for held in self._book.on(sample.device):
-                is_whole = held.mode == "exclusive"
-                parts.append(
-                    PartitionSample(
-                        partition=held.partition,
-                        device=held.device,
-                        start=0,
-                        util_percent=sample.util_percent if is_whole else None,
-                        memory_used_mib=sample.memory_used_mib if is_whole else None,
-                        memory_mib=held.memory_mib,
-                        source=sample.source if is_whole else "unavailable",
-                        power_w=sample.power_w if is_whole else None,
-                    )
-                )
+        parts = [part for sample in samples for part in self.part_samples(sample)]
         return Reading(tuple(samples), tuple(parts))
 
     def health(self) -> list[HealthFact]:
@@ -214,7 +199,7 @@ class CambriconDriver(SharedCards):
             uuid=card.uuid,
             index=card.index,
             vendor="cambricon",
-            model=card.model or "MLU",
+            model=model_of(card.model, "MLU"),
             memory_mib=card.memory_mib,
             grid=1,
             modes=modes,

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.hygon import smi
 from nodeagent.drivers.kfd import kfd_nodes, slot_of
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, opened
+from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, model_of, opened
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
 
@@ -145,23 +145,7 @@ class HygonDriver(SharedCards):
         except NvmlLikeError:
             listed = {}
         samples = [_sample(uuid, listed.get(fact.index)) for uuid, fact in self._facts.items()]
-        parts = []
-        for sample in samples:
-            for held in self._book.on(sample.device):
-                is_whole = held.mode == "exclusive"
-                if not held.is_idle:
-                    parts.append(
-                        PartitionSample(
-                            partition=held.partition,
-                            device=held.device,
-                            start=0,
-                            util_percent=sample.util_percent if is_whole else None,
-                            memory_used_mib=sample.memory_used_mib if is_whole else None,
-                            memory_mib=held.memory_mib,
-                            source=sample.source if is_whole else "unavailable",
-                            power_w=sample.power_w if is_whole else None,
-                        )
-                    )
+        parts = [part for sample in samples for part in self.part_samples(sample)]
         return Reading(tuple(samples), tuple(parts))
 
     def health(self) -> list[HealthFact]:
@@ -192,7 +176,7 @@ class HygonDriver(SharedCards):
             uuid=uuid,
             index=card.index,
             vendor="hygon",
-            model=card.model or "DCU",
+            model=model_of(card.model, "DCU"),
             memory_mib=card.memory_mib,
             grid=1,
             modes=("exclusive",) if reason else ("exclusive", "memlimit"),
