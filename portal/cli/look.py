@@ -114,11 +114,22 @@ def lease_facts(row: Any) -> None:
             *((("fault", row["fault"]),) if row["fault"] else ()),
         )
     )
+    _entrance(row.get("access", {}).get("entrance"))
     for key, value in row.get("access", {}).get("environment", {}).items():
         print(words.clean(f"export {key}={value}"))
     for slot in row.get("access", {}).get("slots", []):
         for key, value in slot["environment"].items():
             print(words.clean(f"export {key}={value}"))
+
+
+def _entrance(way: Any) -> None:
+    """Print how to get in, on the node; one that does not keep leases apart is told of first."""
+    if way is None:
+        return
+    if way["is_isolated"] is False:
+        screen.say("This node does not keep leases apart: use only what your lease names.")
+    for command in way["commands"]:
+        print(words.clean(command))
 
 
 def _part_text(row: Any) -> str:
