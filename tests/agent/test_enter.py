@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -48,7 +51,9 @@ class Session:
         )
 
     def become(self, account: Account) -> None:
-        assert self.cgroup.startswith("/berth.slice/"), "root's rights are given up inside the lease, not before"
+        assert self.cgroup.startswith("/berth.slice/"), (
+            "root's rights are given up inside the lease, not before"
+        )
         self.became.append(account)
 
     def execute(self, words: Sequence[str], env: Mapping[str, str]) -> None:
@@ -208,3 +213,24 @@ def test_a_command_that_is_not_there_is_named(monkeypatch, capsys):
 
     assert entering.run(argparse.Namespace(lease="a", command=["pyhton"])) == 127
     assert "pyhton was not found" in capsys.readouterr().err
+
+
+GIVE_UP = """
+import os
+from nodeagent.accounts import Account
+from nodeagent.enter import _become
+os.chdir("/")
+_become(Account(65534, 65534, "/nonexistent", "nobody"))
+print(os.getresuid(), os.getresgid(), 0 in os.getgroups())
+try:
+    os.setuid(0)
+except PermissionError:
+    print("for good")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
+def test_roots_rights_are_given_up_for_good():
+    said = subprocess.run([sys.executable, "-c", GIVE_UP], capture_output=True, text=True, check=True)
+
+    assert said.stdout == "(65534, 65534, 65534) (65534, 65534, 65534) False\nfor good\n"
