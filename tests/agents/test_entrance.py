@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.protocol.messages import LeaseReport, Report, SlotAccess
+from portal.agents.reports import accept_report
+from portal.fleet.models import Node
+from portal.leases.entrance import commands_of, way_in
+from portal.leases.models import Lease, Placement
+from tests.portal.builders import World
+
+pytestmark = pytest.mark.django_db
+UNIT = {"runtime": "systemd", "unit": "berth-lease-1.service", "isolated": "yes"}
+
+
+def granted(world: World) -> Lease:
+    request = world.submit()
+    world.turn()
+    return Lease.objects.get(request=request)
+
+
+def say_ready(lease: Lease, uuid: str, entrance: dict[str, str], seq: int) -> None:
+    slot = Placement.objects.select_related("device").get(lease=lease)
+    access = SlotAccess(slot.device.uuid, slot.start, uuid, {"CUDA_VISIBLE_DEVICES": uuid})
+    ready = LeaseReport(lease.uid, lease.generation, "ready", access=(access,), entrance=entrance)
+    revision = Node.objects.get(pk=lease.node_id).desired_revision
+    assert accept_report(lease.node_id, Report(1, "boot-1", seq, revision, (ready,), ()))
+
+
+def test_how_a_lease_is_entered_is_kept_as_its_agent_told(world: World) -> None:
+    lease = granted(world)
+
+    say_ready(lease, "MIG-1", UNIT, 1)
+
+    way = way_in(list(lease.placements.all()))
+    assert (way.unit, way.is_isolated) == ("berth-lease-1.service", True)
+    assert commands_of(lease, way) == [f"sudo berth-agent enter {lease.uid}"]
+
+
+def test_an_agent_that_tells_no_entrance_leaves_it_unknown(world: World) -> None:
+    lease = granted(world)
+
+    say_ready(lease, "MIG-1", {}, 1)
+
+    way = way_in(list(lease.placements.all()))
+    assert (way.unit, way.cdi, way.is_isolated) == ("", "", None)
+    assert commands_of(lease, way) == []
+
+
+def test_a_node_that_was_away_and_made_the_slice_anew_tells_the_new_way_in(world: World) -> None:
+    lease = granted(world)
+    say_ready(lease, "MIG-1", UNIT, 1)
+    Lease.objects.filter(pk=lease.pk).update(state="interrupted")
+
+    say_ready(lease, "MIG-2", {**UNIT, "unit": "berth-lease-2.service"}, 2)
+
+    slot = Placement.objects.get(lease=lease)
+    assert slot.partition_uuid == "MIG-2"
+    assert way_in([slot]).unit == "berth-lease-2.service"
