@@ -280,7 +280,7 @@ class Look:
             here = [one for one in lasting if one.device == device]
             for code, chosen in (
                 ("orphan_process", [one for one in here if one.state == ORPHAN]),
-                ("mps_bypassed", [one for one in here if one.bypasses_mps]),
+                ("outside_mps", [one for one in here if one.bypasses_mps]),
             ):
                 if chosen:
                     yield told(self._rules.of(code), device, _named(chosen))

@@ -82,7 +82,7 @@ def test_states_of_a_card_are_facts_while_they_are_read(ward, card):
 
     assert {code: fact.severity for code, fact in ill.items()} == {
         "row_remap_pending": "warning",
-        "thermal_slowdown": "warning",
+        "thermal": "warning",
     }
     assert ward.look() == {}
 

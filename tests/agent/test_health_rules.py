@@ -106,3 +106,17 @@ def test_wrong_rule_is_refused_by_name(changes, complaint):
 def test_table_that_is_none_is_refused(text):
     with pytest.raises(RulesError):
         parse(text)
+
+
+def test_page_about_health_has_the_table():
+    page = (Path(rules.__file__).parents[2] / "docs" / "health.md").read_text(encoding="utf-8")
+    told: dict[str, tuple[str, ...]] = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7 and cells[0].startswith("`"):
+            told |= {code.strip("`"): tuple(cells[1:]) for code in cells[0].split()}
+
+    assert told == {
+        row["code"]: tuple(row[k] for k in ("severity", "action", "scope", "who", "clears", "source"))
+        for row in TABLE["rules"]
+    }

@@ -206,7 +206,7 @@ def test_process_that_bypasses_mps_is_told(host):
 
     (fact,) = host.look(2).facts
 
-    assert (fact.code, fact.severity, fact.action) == ("mps_bypassed", "warning", "restart_workload")
+    assert (fact.code, fact.severity, fact.action) == ("outside_mps", "warning", "restart_workload")
     assert "pid 12" in fact.detail
     assert "pid 11" not in fact.detail
 

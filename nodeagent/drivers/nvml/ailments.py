@@ -206,9 +206,7 @@ class Ailments:
             nvml.nvmlClocksEventReasonHwThermalSlowdown,
             nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
         )
-        return {
-            code: "now" for code, bit in (("thermal_slowdown", heat), ("power_brake", power)) if reasons & bit
-        }
+        return {code: "now" for code, bit in (("thermal", heat), ("power_brake", power)) if reasons & bit}
 
     def _recovery(self, handle: Any) -> int | None:
         """Return what the driver asks for, None where it has no such field."""
