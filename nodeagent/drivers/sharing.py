@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Protocol
 
@@ -99,9 +100,9 @@ class SharedCards(VendorDriver):
         else:
             self._remove(share)
 
+    @abstractmethod
     def card_processes(self, device: str) -> list[ProcessFact]:
         """Return the processes that the tool lists on a whole card."""
-        raise NotImplementedError
 
     def processes(self, partition: str) -> list[ProcessFact]:
         """Return the processes of a partition; tools list them by card, so cgroups tell shares apart."""
@@ -135,7 +136,13 @@ class SharedCards(VendorDriver):
         return found
 
     def _standing(self, fact: DeviceFact) -> dict[str, str]:
-        return self._cutter.standing(fact.uuid) if "memlimit" not in fact.refusals else {}
+        """Return the parts of a card; a card that is not offered in shares may still have foreign ones."""
+        try:
+            return self._cutter.standing(fact.uuid)
+        except NvmlLikeError:
+            if "memlimit" not in fact.refusals:
+                raise
+            return {}
 
     def _settle(self, device: str, standing: dict[str, str]) -> None:
         """Bring the book in line with the card: what is gone is forgotten, what a crash left is taken up."""

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -222,7 +223,7 @@ class ShareBook:
             self._shares[share.partition] = share
 
 
-class VendorDriver:
+class VendorDriver(ABC):
     """The verbs that are the same for every vendor whose tool is a program. Cards stand in ``_facts``."""
 
     name = ""
@@ -242,9 +243,9 @@ class VendorDriver:
         """Return the cards as they were when the agent started."""
         return list(self._facts.values())
 
+    @abstractmethod
     def processes(self, partition: str) -> list[ProcessFact]:
         """Return the processes on a partition."""
-        raise NotImplementedError
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Refuse: these cards have no such mode."""

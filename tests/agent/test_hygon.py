@@ -112,6 +112,15 @@ def test_runtime_that_shows_no_files_elsewhere_gets_whole_cards_only(tool, tmp_p
     assert "/etc/vdev/docker" in fact.refusals["memlimit"]
 
 
+def test_foreign_vdcu_is_seen_even_where_none_is_offered(tool, tmp_path):
+    tool.parts[7] = (0, 10, 1024)
+    driver = opened(tool, tmp_path, can_bind=False)
+
+    assert [fact.uuid for fact in driver.observe(ONE)] == [f"{ONE}/vdcu7"]
+    with pytest.raises(NvmlLikeError, match="not empty"):
+        driver.create(ONE, Shape("exclusive"), 0, "a")
+
+
 def test_share_becomes_a_vdcu_with_units_and_memory(tool, tmp_path):
     driver = opened(tool, tmp_path)
 

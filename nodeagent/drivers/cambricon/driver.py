@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 UNIT_MIB: Final = 256
 MOST_PARTS: Final = 16
-INFO: Final = ("cnmon", "info", "-j")
+INFO: Final = ("info", "-j")
 FILE: Final = "cnmon_info.json"
 
 
@@ -110,7 +110,7 @@ class CambriconDriver(SharedCards):
         # cnmon writes its JSON into a file of the working directory: give it one of ours.
         self._folder = folder / "cnmon"
         self._folder.mkdir(exist_ok=True)
-        self._tool = Tool(shell, "env", "-C", str(self._folder))
+        self._tool = Tool(shell, "env", "-C", str(self._folder), "cnmon")
         self._tool.name, self._tool.version = "cnmon", plain.version
         why_not = ""
         try:
@@ -178,12 +178,10 @@ class CambriconDriver(SharedCards):
         try:
             answer = json.loads(self._read(str(self._folder / FILE)))
         except (OSError, ValueError, RecursionError) as no:
-            raise self._tool.unreadable(
-                INFO[1:], f"{FILE} cannot be read as JSON: {type(no).__name__}"
-            ) from no
+            raise self._tool.unreadable(INFO, f"{FILE} cannot be read as JSON: {type(no).__name__}") from no
         rows = answer.get("CnmonInfo") if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise self._tool.unreadable(INFO[1:], "no list CnmonInfo")
+            raise self._tool.unreadable(INFO, "no list CnmonInfo")
         return [card for row in rows if (card := _card(row)) is not None]
 
     def _learn(self, card: Card, why_not: str) -> None:

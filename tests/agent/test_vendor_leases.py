@@ -1,0 +1,119 @@
+"""Leases on cards of other vendors, from what the portal wants to what it hears: the same reconciler as for NVIDIA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeagent.drivers.amd.driver import AmdDriver
+from nodeagent.drivers.ascend.driver import AscendDriver
+from nodeagent.drivers.base import Driver
+from nodeagent.drivers.cambricon.driver import CambriconDriver
+from nodeagent.drivers.hygon.driver import HygonDriver
+from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.journal import Journal
+from nodeagent.protocol.messages import DesiredSlot
+from nodeagent.reconcile import Reconciler
+from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
+from tests.agent.test_amd import AmdSmi
+from tests.agent.test_ascend import NpuSmi
+from tests.agent.test_cambricon import Cnmon, Library
+from tests.agent.test_hygon import HySmi
+
+Open = Callable[[Path], Driver]
+
+
+def unread(path: str) -> str:
+    raise OSError(path)
+
+
+def amd() -> Open:
+    tool = AmdSmi()
+    shell = SimulatedShell({"amd-smi": tool})
+    return lambda folder: AmdDriver("boot", shell, folder, tool.read, layouts={"*": "cpx"})
+
+
+def hygon() -> Open:
+    tool = HySmi()
+    return lambda folder: HygonDriver(
+        "boot", SimulatedShell({"hy-smi": tool}), folder, tool.read, can_bind=True
+    )
+
+
+def cambricon() -> Open:
+    tool, library = Cnmon(), Library()
+    shell = SimulatedShell({"cnmon": tool, "env": tool})
+    return lambda folder: CambriconDriver("boot", shell, folder, tool.read, library=library)
+
+
+def ascend() -> Open:
+    shell = SimulatedShell({"npu-smi": NpuSmi()})
+    return lambda folder: AscendDriver("boot", shell, folder, unread)
+
+
+class VendorNode(SimulatedNode):
+    """A reconciler over one vendor's driver; a restart finds the same tool, journal and share book."""
+
+    def __init__(self, state: Path, opened: Open) -> None:
+        self.opened = opened
+        self.units = RecordingRuntime()
+        super().__init__(state)
+
+    def start(self) -> VendorNode:
+        self.driver = self.opened(self.state / "run")  # type: ignore[assignment]
+        self.facts = tuple(self.driver.inventory())
+        journal = Journal(self.state / "journal.jsonl")
+        self.mind = Reconciler(self.name, self.driver, journal, self.time.now, self.units)
+        return self
+
+    def part(self, start: int = 0) -> DesiredSlot:
+        """A quarter of the first card, or one partition of it."""
+        offer = self.driver.catalogue(self.device())[-1].shape
+        if offer.mode == "mig":
+            return DesiredSlot(self.device(), "mig", start, 1, 125, offer.memory_mib, offer.profile)
+        return self.share("memlimit", 250, 8_192 if self.driver.name == "ascend" else 6_144)
+
+
+@pytest.fixture(params=[amd, hygon, cambricon, ascend], ids=lambda vendor: vendor.__name__)
+def node(request, tmp_path) -> VendorNode:
+    return VendorNode(tmp_path, request.param())
+
+
+def test_two_shares_of_a_card_are_ready_and_the_end_of_one_leaves_the_other(node):
+    alice, bob = lease("alice", node.part(0)), lease("bob", node.part(1))
+    node.desire(alice, bob)
+    assert node.phases() == {"alice": "ready", "bob": "ready"}
+
+    node.desire(bob)
+    node.pass_time(20)
+
+    assert node.phases() == {"alice": "gone", "bob": "ready"}
+    assert len(node.standing()) == 1
+
+
+def test_leases_go_on_through_a_restart_of_the_agent(node):
+    node.desire(lease("alice", node.part()))
+
+    node.start()
+    node.look()
+
+    assert node.phases() == {"alice": "ready"}
+    node.desire()
+    node.pass_time(20)
+    assert (node.phases(), node.standing()) == ({"alice": "gone"}, [])
+
+
+@pytest.mark.parametrize(
+    "node", [hygon, cambricon, ascend], ids=lambda vendor: vendor.__name__, indirect=True
+)
+def test_card_leased_whole_serves_shares_once_it_is_given_back(node):
+    node.desire(lease("alice", node.whole()))
+    assert node.phases() == {"alice": "ready"}
+
+    node.desire(lease("bob", node.part()))
+    node.pass_time(20)
+
+    assert node.phases() == {"alice": "gone", "bob": "ready"}
+    assert [fact.profile for fact in node.standing()] == ["memlimit"]
