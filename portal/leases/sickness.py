@@ -14,7 +14,7 @@ from portal.fleet.models import Device, HealthEvent
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from portal.notifications.services import notify
-from portal.teams.models import Membership, Role
+from portal.teams.selectors import operators
 
 CONCERNED = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 # What asks nobody to do anything is no news for holders.
@@ -35,7 +35,7 @@ def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
                 [lease.user], "lease.health", target=target_of(lease, event), at=now, is_news=True, **facts
             )
         if event.severity == CRITICAL:
-            notify(_operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **facts)
+            notify(operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **facts)
 
 
 @transaction.atomic
@@ -70,9 +70,3 @@ def _concerned(event: HealthEvent) -> list[Lease]:
         placements__device_id=event.device_id, placements__is_live=True, state__in=CONCERNED
     )
     return list(found.select_related("user").distinct().order_by("id"))
-
-
-def _operators() -> list[User]:
-    """Return the people who run the fleet: operators of the organisation itself."""
-    rows = Membership.objects.filter(role=Role.OPERATOR, team__parent=None).select_related("user")
-    return list({row.user_id: row.user for row in rows}.values())
