@@ -48,6 +48,7 @@ from nodeagent.runtimes.names import (
     end_of,
     key_of_end,
     key_of_unit,
+    stem_of,
     unit_of,
 )
 from nodeagent.shell import Done, ProgramError, Shell
@@ -230,7 +231,7 @@ class SystemdRuntime:
 
     def _ends(self, key: Key) -> list[str]:
         """Return the timers that end this lease."""
-        found = self._units("timer", f"{END_PREFIX}*{TIMER}")
+        found = self._units("timer", f"{END_PREFIX}{stem_of(key)}-*{TIMER}")
         return [name for name in found if (end := key_of_end(name)) is not None and end[0] == key]
 
     def _units(self, kind: str, pattern: str) -> list[str]:

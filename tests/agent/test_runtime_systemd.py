@@ -289,6 +289,28 @@ def test_a_holder_who_ends_the_first_process_ends_only_the_own_lease(host):
     assert agent.known() == [("b", 1)]
 
 
+def test_leases_whose_names_begin_alike_keep_their_own_ends(host):
+    agent = host.agent()
+    agent.open(GRANT)
+    agent.open(replace(GRANT, lease="a-1", generation=2, ends_in_s=900))
+
+    agent.open(replace(GRANT, ends_in_s=300))
+    agent.close(GRANT.key, kill=True)
+
+    assert host.ends() == [host.systemd.now + 900]
+    assert agent.known() == [("a-1", 2)]
+
+
+def test_a_unit_that_failed_is_started_anew(host):
+    agent = host.agent()
+    agent.open(GRANT)
+    host.systemd.units[UNIT].state = "failed"
+
+    agent.open(GRANT)
+
+    assert host.systemd.units[UNIT].state == "active"
+
+
 def test_processes_of_the_whole_subtree_are_the_leases(host):
     host.agent().open(GRANT)
     below = host.work(below="/containers/x")

@@ -109,9 +109,10 @@ class SimulatedSystemd:
             return f"0::{process.cgroup}\n" if found[2] == "cgroup" else f"{process.name}\n"
         self._settle()
         cgroup = path.removeprefix(ROOT).removesuffix("/cgroup.procs")
-        if not path.endswith("/cgroup.procs") or cgroup not in self._cgroups():
+        pids = [p.pid for p in self.world.processes.values() if p.cgroup == cgroup]
+        if not path.endswith("/cgroup.procs") or not (pids or cgroup in self._cgroups()):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        return "".join(f"{p.pid}\n" for p in self.world.processes.values() if p.cgroup == cgroup)
+        return "".join(f"{pid}\n" for pid in pids)
 
     def folders(self, path: str) -> list[str]:
         """Return the cgroups right below one."""
@@ -298,13 +299,14 @@ class SimulatedSystemd:
 
     def _settle(self) -> None:
         """Stop units whose first process has ended, and unload those whose last one has."""
-        for unit in list(self.units.values()):
+        for unit in self.units.values():
             if unit.state == "active" and unit.main_pid not in self.world.processes:
                 unit.state = "deactivating"
                 unit.kill_at = self.now + int(unit.properties.get("TimeoutStopSec", "90"))
                 self._end_processes(unit, kill=False)
-            if not self.world.inside(unit.cgroup):
-                del self.units[unit.name]
+        live = {"/".join(process.cgroup.split("/", 3)[:3]) for process in self.world.processes.values()}
+        for name in [name for name, unit in self.units.items() if unit.cgroup not in live]:
+            del self.units[name]
 
 
 def _parse_run(argv: Sequence[str]) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
