@@ -5,6 +5,7 @@ Figures are plausible, not measured: parts of SM, tensor and memory activity fol
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nodeagent.drivers.simulated.hardware import ComputeInstance
@@ -22,6 +23,7 @@ COOLEST_C, WARMING_C = 29, 41
 # Ratios to the time that anything ran.
 SM_PART, OCCUPANCY_PART, TENSOR_PART, DRAM_PART, INTEGER_PART = 0.92, 0.46, 0.55, 0.61, 0.12
 PCIE_MIB_S = 1800
+STEPS_PER_S = 20
 
 
 def on(
@@ -48,18 +50,25 @@ def busy_percent(host: SimulatedHost, processes: list[SimulatedProcess], at_s: f
 
 def of_process(host: SimulatedHost, process: SimulatedProcess, at_s: float) -> float:
     """Return how much of the time one process keeps its part busy."""
-    return load_at(process.load_pattern, f"{host.seed}/{process.pid}", at_s).util_percent
+    return _percent(process.load_pattern, f"{host.seed}/{process.pid}", int(at_s * STEPS_PER_S))
+
+
+@lru_cache(maxsize=4096)
+def _percent(pattern: str, key: str, step: int) -> float:
+    """Return a load that stands still within a step, so that the calls of one round agree and are cheap."""
+    return load_at(pattern, key, step / STEPS_PER_S).util_percent
 
 
 def card_percent(host: SimulatedHost, card: SimulatedCard, at_s: float) -> float:
     """Return the load of a whole card: with MIG on, that of its slices weighted by their SMs."""
     if not card.gpu.mig_enabled:
         return busy_percent(host, on(host, card), at_s)
-    total = 0.0
-    for instance in card.gpu.instances.values():
-        busy = busy_percent(host, on(host, card, instance.id), at_s)
-        total += busy * card.sms_of(instance.profile) / max(1, card.sm_total)
-    return min(100.0, total)
+    busy: dict[int | None, float] = {}
+    for process in on(host, card):
+        busy[process.gi] = min(100.0, busy.get(process.gi, 0.0) + of_process(host, process, at_s))
+    instances, total = card.gpu.instances, max(1, card.sm_total)
+    parts = {gi: card.sms_of(instances[gi].profile) / total for gi in busy if gi in instances}
+    return min(100.0, sum(busy[gi] * part for gi, part in parts.items()))
 
 
 def power_mw(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int | None:
@@ -68,7 +77,7 @@ def power_mw(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int | Non
     if idle_w is None or limit_mw is None:
         return None
     span_w = max(0.0, limit_mw / 1000 - idle_w)
-    drift_w = load_at("idle", f"{host.seed}/{card.uuid}", at_s).util_percent
+    drift_w = _percent("idle", f"{host.seed}/{card.uuid}", int(at_s * STEPS_PER_S))
     drawn_w = idle_w + drift_w + span_w * FULL_LOAD_PART * card_percent(host, card, at_s) / 100
     return min(limit_mw, round(drawn_w * 1000))
 

@@ -95,10 +95,9 @@ def changes(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
 def number_of(pointer: Any) -> int | None:
     """Return the number inside a handle; None for NULL and for what is no pointer."""
     try:
-        value: int | None = _cast(pointer, _void).value
-    except ctypes.ArgumentError:
+        return ctypes.addressof(pointer.contents)
+    except (AttributeError, TypeError, ValueError):
         return None
-    return value
 
 
 def target(reference: Any, kind: Any) -> Any:
