@@ -75,7 +75,7 @@ def test_places_of_the_table_are_found_by_size_and_not_by_the_number_that_driver
     small = sizes.named("1g.6gb")
     assert small is not None
     assert small.fact is not None
-    assert (small.id, small.fact.starts, sizes.is_managed) == (114, (0, 1, 2, 3), False)
+    assert (small.id, small.fact.starts, sizes.refused) == (114, (0, 1, 2, 3), errors.NO_PERMISSION)
 
 
 def test_an_agent_with_the_capability_to_configure_needs_no_root_for_slices(tmp_path):
@@ -100,6 +100,15 @@ def test_a_host_that_hides_capability_minors_offers_no_slices_and_guesses_none(t
     assert "mig-minors cannot be read" in fact.refusals["mig"]
     with refused(errors.NOT_FOUND, "mig-minors cannot be read"):
         bench.driver.access(made.uuid)
+
+
+def test_a_driver_that_does_not_know_places_is_too_old_rather_than_forbidden(tmp_path):
+    bench = Bench(tmp_path, missing={"nvmlDeviceGetGpuInstancePossiblePlacements"})
+
+    (fact,) = bench.driver.inventory()
+
+    assert "install a newer one" in fact.refusals["mig"]
+    assert "exclusive" in fact.modes
 
 
 def test_a_board_without_mig_says_so(tmp_path):

@@ -165,13 +165,17 @@ class NvmlDriver:
         if is_share(partition):
             return []
         known = self._standing.seen(partition)
-        if known is not None and known.handle is not None:
-            with suppress(NvmlLikeError):  # its handle may be stale: then it is looked up below
+        if known is not None:
+            with suppress(NvmlLikeError):  # it may be gone by now: then it is looked up below
                 return running(self._calls, known.handle, self._read)
         found = self._standing.find(partition)
         if found is None or found.handle is None:
             return []
         return running(self._calls, found.handle, self._read)
+
+    def listed(self, device: str) -> list[ProcessFact]:
+        """Return every process that a card lists, also services of the host and those beside its lease."""
+        return running(self._calls, self._cards.fresh(device), self._read)
 
     # Partitions
 
@@ -214,6 +218,8 @@ class NvmlDriver:
         self._require_idle(partition)
         self._mig.destroy(self._cards.fresh(device), self._standing.sizes[device], gi_id, found.ci_id)
         self._standing.look(device)
+        with self._gate:
+            self._telemetry.forget(device, gi_id)
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch an empty card; returns 0, or raises NvmlLikeError with the activation status and a sentence."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml import caps
 from nodeagent.drivers.nvml.calls import Calls
@@ -22,6 +23,7 @@ NO_MIG: Final = "this board has no MIG; ask for whole cards or shares of them"
 NO_ROOT: Final = "MIG instances are managed by root; run the agent as root or give it CAP_SYS_ADMIN"
 GUEST: Final = "this is a vGPU guest, which cannot repartition its card; do it on the host of the hypervisor"
 NO_SIZES: Final = "the driver lists no MIG sizes for this board; install a newer driver"
+NO_PLACES: Final = "the driver does not tell where MIG instances may start (NVML {code}); install a newer one"
 STUCK: Final = "MIG is on and the agent may not switch it off ({why}); switch it off (nvidia-smi -mig 0)"
 OLD: Final = "MPS keeps limits on Volta cards and newer only"
 BUSY_MODE: Final = "the compute mode lets no two programs in; set it back (nvidia-smi -c 0)"
@@ -84,8 +86,8 @@ class Offers:
             return GUEST
         if not sizes.all:
             return NO_SIZES
-        if not sizes.is_managed:
-            return NO_ROOT
+        if sizes.refused:
+            return NO_ROOT if sizes.refused == errors.NO_PERMISSION else NO_PLACES.format(code=sizes.refused)
         return caps.why_not(self.read)
 
     def _no_mps(self, handle: Any) -> str:

@@ -33,10 +33,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of one card. ``is_managed``: the driver lets this process see (and so change) places."""
+    """The sizes of one card. ``refused``: how the driver answers who asks for places, 0 to who may manage them."""
 
     all: tuple[Size, ...] = ()
-    is_managed: bool = False
+    refused: int = 0
 
     @property
     def facts(self) -> tuple[ProfileFact, ...]:
@@ -51,7 +51,7 @@ class Sizes:
 def read_sizes(calls: Calls, handle: Any, known: Board | None) -> Sizes:
     """Return the MIG sizes of a card; works with MIG off. None on a board without MIG."""
     found: list[Size] = []
-    is_managed = False
+    refused = 0
     for enum in range(MOST_ENUMS):
         try:
             info = _info(calls, handle, enum)
@@ -60,10 +60,10 @@ def read_sizes(calls: Calls, handle: Any, known: Board | None) -> Sizes:
                 continue
             break
         usual = _usual(known, enum, int(info.sliceCount))
-        places, was_told = _places(calls, handle, int(info.id), usual)
-        is_managed = is_managed or was_told
+        places, code = _places(calls, handle, int(info.id), usual)
+        refused = refused or code
         found.append(_size(info, places, usual))
-    return Sizes(tuple(found), is_managed)
+    return Sizes(tuple(found), refused)
 
 
 def _info(calls: Calls, handle: Any, enum: int) -> Any:
@@ -85,17 +85,17 @@ def _usual(known: Board | None, enum: int, slices: int) -> BoardProfile | None:
 
 def _places(
     calls: Calls, handle: Any, profile_id: int, usual: BoardProfile | None
-) -> tuple[list[tuple[int, int]], bool]:
-    """Return (start, size) of every legal place, and whether the driver told them: that needs root."""
+) -> tuple[list[tuple[int, int]], int]:
+    """Return (start, size) of every legal place, and how the driver refused to tell them (0: it did)."""
     name, number, doing = "nvmlDeviceGetGpuInstancePossiblePlacements", ctypes.c_uint(0), "reading MIG places"
     try:
         calls.do(name, handle, profile_id, None, ctypes.byref(number), doing=doing)
         rows = (calls.library.c_nvmlGpuInstancePlacement_t * number.value)()
         calls.do(name, handle, profile_id, rows, ctypes.byref(number), doing=doing)
         told = sorted((int(row.start), int(row.size)) for row in rows[: number.value])
-        return told, True
-    except NvmlLikeError:
-        return ([] if usual is None else [(start, usual.memory_slices) for start in usual.starts]), False
+        return told, 0
+    except NvmlLikeError as no:
+        return ([] if usual is None else [(start, usual.memory_slices) for start in usual.starts]), no.code
 
 
 def _size(info: Any, places: list[tuple[int, int]], usual: BoardProfile | None) -> Size:

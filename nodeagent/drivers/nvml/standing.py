@@ -17,6 +17,7 @@ from nodeagent.drivers.nvml.procs import running
 from nodeagent.drivers.nvml.profiles import Sizes
 from nodeagent.drivers.nvml.shares import ALL, WHOLE
 from nodeagent.drivers.nvml.slices import LiveSlice
+from nodeagent.drivers.nvml.words import text
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 
 
@@ -109,14 +110,19 @@ class Standing:
         return found
 
     def seen(self, partition: str) -> Slice | None:
-        """Return a MIG instance as last seen: it may be gone, and its handle stale."""
-        return next((one for its in list(self._seen.values()) for one in its if one.name == partition), None)
+        """Return a MIG instance as last seen, if its handle still means it; it need not stand where it did."""
+        found = self._last(partition)
+        if found is None or found.handle is None:
+            return None
+        return found if text(self._calls.ask("nvmlDeviceGetUUID", found.handle)) == partition else None
 
     def find(self, partition: str) -> Slice | None:
         """Find a MIG instance by a new look; a card that cannot be read may have it, so that is no answer."""
-        half = device_of(partition)
+        half, last = device_of(partition), self._last(partition)
         refused: NvmlLikeError | None = None
-        for device in [half] if half in self.sizes else list(self.sizes):
+        # Most likely it is where it was: other cards may be slow to list.
+        likely = sorted(self.sizes, key=lambda device: last is None or device != last.device)
+        for device in [half] if half in self.sizes else likely:
             try:
                 found = next((one for one in self.look(device) if one.name == partition), None)
             except NvmlLikeError as no:
@@ -140,6 +146,9 @@ class Standing:
     def pids_of(self, partition: str) -> Collection[int] | None:
         """Return the processes of a share as of the last ``live``, None where they cannot be told apart."""
         return self._whose.get(partition)
+
+    def _last(self, partition: str) -> Slice | None:
+        return next((one for its in list(self._seen.values()) for one in its if one.name == partition), None)
 
     def _live(self, device: str, fact: DeviceFact) -> list[LiveSlice]:
         slices = self._seen.get(device)
