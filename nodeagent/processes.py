@@ -173,6 +173,8 @@ class Look:
     ) -> None:
         """Take the driver, the runtime, how to read /proc, and names that the operator excuses as well."""
         self._driver = driver
+        # A driver may have a wider verb: of a card that is leased whole, the plain one tells the lease's alone.
+        self._listed: Callable[[str], list[ProcessFact]] = getattr(driver, "listed", driver.processes)
         self._runtime = runtime
         self._read = read
         self._root_names = _shortened(ROOT_NAMES)
@@ -202,7 +204,7 @@ class Look:
 
     def _device(self, device: str, partitions: Sequence[str], holdings: Sequence[Holding]) -> Iterable[Seen]:
         """Return the processes on one device; raises NvmlLikeError where they cannot be listed."""
-        listed = {fact.pid: fact for fact in self._driver.processes(device)}
+        listed = {fact.pid: fact for fact in self._listed(device)}
         places: dict[int, set[str]] = {}
         dark: set[str] = set()
         for partition in partitions:
