@@ -34,6 +34,13 @@ def can_rotate(node: Node) -> bool:
     return node.public_key is not None and FEATURE in node.features
 
 
+def key_since(node: Node) -> datetime | None:
+    """Return since when the node's key is in force, None where it has none."""
+    if node.public_key is None:
+        return None
+    return node.key_changed_at or node.enrolled_at
+
+
 @transaction.atomic
 def ask_rotation(*, node: Node, actor: User, now: datetime) -> None:
     """Want a new key of the node's agent, now or when it connects next. Safe to repeat.

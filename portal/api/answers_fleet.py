@@ -29,6 +29,10 @@ class NodeAnswer(Shape):
     name = s.CharField()
     state = s.ChoiceField(("online", "stale", "offline", "never"))
     is_cordoned = s.BooleanField()
+    drain = s.ChoiceField(
+        ("", "draining", "overdue", "drained"), help_text="Being emptied, and how far; empty: it is not."
+    )
+    drain_by = s.DateTimeField(allow_null=True, help_text="When it has to be empty.")
     device_count = s.IntegerField()
     device_models = s.ListField(child=s.CharField())
     site = s.CharField(allow_blank=True)

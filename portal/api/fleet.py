@@ -20,11 +20,14 @@ from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE, Pages
 from portal.api.shapes import Row
 from portal.api.wire import instant
+from portal.common.clock import db_now
 from portal.common.errors import NotFound
 from portal.fleet import services
+from portal.fleet.draining import drain_state
 from portal.fleet.health_words import action_text, code_text
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
+from portal.leases.draining import bring_back
 from portal.web.cluster_map import as_json, fleet_view
 
 TAG = "fleet"
@@ -114,10 +117,10 @@ class Uncordon(OneNode):
     @call("Uncordon a node", body=Empty, answer=NodeAnswer, refusals=(404, 422), tag=TAG)
     @once
     def post(self, request: Request, name: str) -> Response:
-        """Let a node take new work again. Operators. Safe to repeat."""
+        """Let a node take new work again; a drain ends with it. Operators. Safe to repeat."""
         node = self.operated(name)
         self.take(Empty)
-        services.uncordon(node=node, actor=self.person, now=timezone.now())
+        bring_back(node=node, actor=self.person, now=db_now())
         return self.shown(name)
 
 
@@ -181,6 +184,8 @@ def node_row(node: Node, *, is_operator: bool, now: datetime) -> Row:
         "name": node.name,
         "state": node_state(node, now=now),
         "is_cordoned": node.is_cordoned,
+        "drain": drain_state(node, now=now),
+        "drain_by": instant(node.drain_by),
         "device_count": len(devices),
         "device_models": sorted({d.model.slug for d in devices}),
         "site": node.site,

@@ -228,7 +228,7 @@ def nodes(as_json: Json = False) -> None:
         return
     cells = [
         (
-            n["name"], "cordoned" if n["is_cordoned"] else n["state"], n["device_count"],
+            n["name"], n["drain"] or ("cordoned" if n["is_cordoned"] else n["state"]), n["device_count"],
             ", ".join(n["device_models"]), words.when(n["last_seen_at"]),
         )
         for n in rows

@@ -1,22 +1,34 @@
-"""``berth node``: what operators do about a node's power."""
+"""``berth node``: what operators do about a node's power, its drain and its key."""
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
+from portal.cli import plans, screen, words
 from portal.cli.run import Json, api, guarded
 
-app = typer.Typer(help="Let nodes sleep and wake them.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Empty nodes, change their keys, let them sleep.", no_args_is_help=True, rich_markup_mode=None
+)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As “berth nodes” shows it.")]
+
+SPAN = re.compile(r"(\d{1,5})\s*([mhd])")
+UNITS = {"m": 60, "h": 3600, "d": 86_400}
+STATES = {
+    "draining": "on its way",
+    "overdue": "overdue: its time has passed and something is still there",
+    "drained": "done",
+}
 
 
 @app.callback()
 def node() -> None:
-    """Let nodes sleep and wake them."""
+    """Empty nodes, change their keys, let them sleep."""
 
 
 @app.command("power")
@@ -45,6 +57,103 @@ def sleep(name: Name, as_json: Json = False) -> None:
     """Let a node sleep as soon as it holds nothing, until it is needed."""
     with api() as portal:
         _show(portal.post(f"nodes/{_part(name)}/sleep/"), as_json)
+
+
+@app.command("drain")
+@guarded
+def drain(
+    name: Name,
+    reason: Annotated[str, typer.Option(help="Why; holders and waiting people read it.")] = "",
+    by: Annotated[
+        str, typer.Option(help=f"When it has to be empty: now, 30m, 4h, 2d, or {plans.When}.")
+    ] = "now",
+    preview: Annotated[bool, typer.Option("--preview", help="Only show whom it reaches.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Place nothing new on a node and have its leases end by a time; their holders are told now."""
+    if not reason.strip() and not preview:
+        raise typer.BadParameter("say why, so that the people it reaches can be told", param_hint="--reason")
+    at = {"by": deadline(by, datetime.now(tz=UTC))} if by != "now" else {}
+    with api() as portal:
+        if preview:
+            plans.show_affected(portal.post(f"nodes/{_part(name)}/drain/preview/", at)["results"], as_json)
+            return
+        _show_drain(portal.post(f"nodes/{_part(name)}/drain/", {**at, "reason": reason}), as_json)
+
+
+@app.command("undrain")
+@guarded
+def undrain(name: Name, as_json: Json = False) -> None:
+    """Let a node take work again; leases that still run get their ends back."""
+    with api() as portal:
+        _show_drain(portal.post(f"nodes/{_part(name)}/undrain/"), as_json)
+
+
+@app.command("show")
+@guarded
+def show(name: Name, as_json: Json = False) -> None:
+    """Show how far a node's drain is, how old its key is and what its agent is."""
+    with api() as portal:
+        found = portal.get(f"nodes/{_part(name)}/life/")
+        drained = portal.get(f"nodes/{_part(name)}/drain/")
+    if as_json:
+        screen.out_json({**found, "drain": drained})
+        return
+    screen.facts((*_life(found), *_drained(drained)[1:]))
+
+
+@app.command("rotate-key")
+@guarded
+def rotate_key(name: Name, as_json: Json = False) -> None:
+    """Have a node's agent make a new key, now or when it connects next; leases go on."""
+    with api() as portal:
+        found = portal.post(f"nodes/{_part(name)}/rotate-key/")
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.facts(_life(found))
+
+
+def deadline(text: str, now: datetime) -> str:
+    """Return a deadline as the API takes it: a time from now such as 30m, 4h or 2d, or an instant."""
+    match = SPAN.fullmatch(text.strip().lower())
+    if match is None:
+        return plans.instant(text, "--by")
+    return (now + timedelta(seconds=int(match[1]) * UNITS[match[2]])).isoformat()
+
+
+def _show_drain(found: Any, as_json: bool) -> None:
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.facts(_drained(found))
+
+
+def _drained(found: Any) -> tuple[tuple[str, str], ...]:
+    if not found["drain"]:
+        return (("node", found["node"]), ("drain", "none"))
+    left = found["leases"]
+    return (
+        ("node", found["node"]),
+        ("drain", STATES[found["drain"]]),
+        ("empty by", words.when(found["by"])),
+        ("reason", found["reason"]),
+        *((("empty since", words.when(found["drained_at"])),) if found["drained_at"] else ()),
+        ("still there", ", ".join(left) if left else "nothing"),
+    )
+
+
+def _life(found: Any) -> tuple[tuple[str, str], ...]:
+    age, asked = found["key_age_s"], found["key_change_asked_at"]
+    return (
+        ("node", found["node"]),
+        ("agent", found["agent_version"] or "unknown"),
+        ("holders get in by", found["runtime"] or "unknown"),
+        ("key", "none" if age is None else f"{words.span(age)} old"),
+        *((("new key asked for", words.when(asked)),) if asked else ()),
+        *((("key can change", "no: the agent is too old"),) if not found["can_change_key"] and age else ()),
+        ("leases there", str(found["leases"])),
+    )
 
 
 def _show(found: Any, as_json: bool) -> None:

@@ -204,19 +204,27 @@ def add_window(
     }  # fmt: skip
     with api() as portal:
         found = portal.post("maintenance/preview/" if dry else "maintenance/", body)
-    if as_json:
-        screen.out_json(found["results"] if dry else found)
+    if dry:
+        show_affected(found["results"], as_json)
         return
-    if not dry:
-        print(found["id"])
-        screen.say("Planned. Everybody whom it reaches was told.")
+    if as_json:
+        screen.out_json(found)
+        return
+    print(found["id"])
+    screen.say("Planned. Everybody whom it reaches was told.")
+
+
+def show_affected(rows: list[Any], as_json: bool) -> None:
+    """Print the leases and bookings that maintenance, or a drain, would reach."""
+    if as_json:
+        screen.out_json(rows)
         return
     cells = [
         (
             r["lease"], "booked" if r["is_booking"] else r["state"], r["node"], r["team"], r["user"],
             words.when(r["ends_at"]), words.span(r["loses_s"]),
         )
-        for r in found["results"]
+        for r in rows
     ]  # fmt: skip
     columns = ("LEASE", "STATE", "NODE", "TEAM", "WHO", "WOULD END", "LOSES")
     screen.table(columns, cells, empty="It reaches nobody.")

@@ -10,8 +10,9 @@ from django.db.models import Q, QuerySet
 from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.common.rows import Rows, fetch
+from portal.fleet.models import Node
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.states import LeaseState, RequestState
+from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
 
@@ -126,6 +127,12 @@ def position(request: LeaseRequest) -> int | None:
 def live_leases_of(user: User) -> QuerySet[Lease]:
     """Return a person's leases that have begun and are not ended yet, the next to end first."""
     return _leases_of(user).exclude(state__in=(LeaseState.ENDED, LeaseState.BOOKED)).order_by("not_after")
+
+
+def standing_on(node: Node) -> list[Lease]:
+    """Return the leases that take something of a node now, bookings aside, the next to end first."""
+    states = [state for state in LIVE_LEASES if state != LeaseState.BOOKED]
+    return list(Lease.objects.filter(node=node, state__in=states).order_by("not_after", "id"))
 
 
 def bookings_of(user: User) -> QuerySet[Lease]:
