@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, uuid5
@@ -36,6 +37,7 @@ _WORDS: Final = (
     (errors.INSUFFICIENT_RESOURCES, re.compile(r"insufficient|not enough|no (more )?resource|exceed", re.I)),
     (errors.NOT_SUPPORTED, re.compile(r"not.support|unsupported", re.I)),
 )
+_JSON = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 _NUMBER = re.compile(r"^\s*([-+]?\d{1,15}(?:\.\d{1,9})?)\s*(?:%|[A-Za-z]{1,4})?\s*$")
 
 
@@ -103,13 +105,16 @@ class Tool:
         return done.out
 
     def json(self, *words: str) -> Any:
-        """Return what the program printed as JSON, lines before it left out (tools print warnings there)."""
-        out = self.run(*words)
-        starts = [at for at in (out.find("["), out.find("{")) if at >= 0]
-        try:
-            return json.loads(out[min(starts) :])
-        except (ValueError, RecursionError):
-            raise self.unreadable(words, "no JSON") from None
+        """Return what the program printed as JSON; lines before it are left out (tools print warnings there)."""
+        out = self.run(*words).rstrip()
+        for start in islice(_JSON.finditer(out), 20):
+            try:
+                value, end = json.JSONDecoder().raw_decode(out, start.end() - 1)
+            except (ValueError, RecursionError):
+                continue
+            if end == len(out):
+                return value
+        raise self.unreadable(words, "no JSON")
 
     def unreadable(self, words: Iterable[str], why: str) -> NvmlLikeError:
         """Return the refusal for output that this driver does not know."""
@@ -261,7 +266,7 @@ class VendorDriver(ABC):
         if share.cgroup != cgroup:
             self._book.put(replace(share, cgroup=cgroup))
 
-    def detach(self, partition: str, *, kill: bool) -> None:
+    def detach(self, partition: str, *, kill: bool) -> None:  # noqa: B027 - nothing to do is the rule here
         """Nothing to stop: the driver starts nothing for a tenant, and its runtime ends its processes."""
 
     def tell(self, partition: str, why: str) -> None:
@@ -279,6 +284,15 @@ class VendorDriver(ABC):
             raise NotOfferedError(
                 f"nodes with {self.name} cards cannot sleep in this version; leave them awake"
             )
+
+    def _narrow(self, offer: frozenset[str] | None) -> None:
+        """Leave only the modes that the operator offers; None is all that the cards can do."""
+        if offer is None:
+            return
+        for uuid, fact in list(self._facts.items()):
+            taken = {m: f"the operator does not offer {m} on this node" for m in fact.modes if m not in offer}
+            modes = tuple(mode for mode in fact.modes if mode in offer)
+            self._facts[uuid] = replace(fact, modes=modes, refusals={**fact.refusals, **taken})
 
     def _fact(self, device: str) -> DeviceFact:
         if device not in self._facts:

@@ -302,6 +302,20 @@ def test_host_in_vm_mode_offers_whole_chips_and_says_what_to_set(tool, tmp_path)
         driver.create(fact.uuid, QUARTER, 0, "a")
 
 
+def test_operator_may_offer_less_than_the_cards_can(tool, tmp_path):
+    shell = SimulatedShell({"npu-smi": tool})
+    driver = AscendDriver("boot", shell, tmp_path, lambda path: "", offer=frozenset({"exclusive"}))
+
+    fact = driver.inventory()[0]
+
+    assert (fact.modes, [o.shape.mode for o in driver.catalogue(fact.uuid)]) == (
+        ("exclusive",),
+        ["exclusive"],
+    )
+    with pytest.raises(NotOfferedError, match="operator does not offer memlimit"):
+        driver.create(fact.uuid, QUARTER, 0, "a")
+
+
 def test_missing_tool_is_one_sentence(tmp_path):
     with pytest.raises(DriverUnavailableError, match="npu-smi is not installed"):
         AscendDriver("boot", SimulatedShell(), tmp_path, lambda path: "")

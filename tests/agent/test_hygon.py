@@ -105,6 +105,12 @@ def test_cards_are_listed_with_units_memory_and_place(tool, tmp_path):
     assert [offer.shape.mode for offer in driver.catalogue(ONE)] == ["exclusive", "memlimit"]
 
 
+def test_warnings_before_the_answer_are_left_out(tool, tmp_path):
+    tool.cards = f"[WARN] driver is newer than tool\n[0] card busy\n{tool.cards}\n"
+
+    assert len(opened(tool, tmp_path).inventory()) == 2
+
+
 def test_runtime_that_shows_no_files_elsewhere_gets_whole_cards_only(tool, tmp_path):
     fact = opened(tool, tmp_path, can_bind=False).inventory()[0]
 

@@ -50,12 +50,13 @@ class AmdDriver(VendorDriver):
         read: Read,
         *,
         layouts: Mapping[str, str] | None = None,
+        offer: frozenset[str] | None = None,
     ) -> None:
         """Find the boards; raises DriverUnavailableError when amd-smi is missing or lists none.
 
         ``layouts``: compute layout by board uuid or model, "*" for all others ("spx", "dpx", "tpx", "qpx",
         "cpx", with a memory mode after a point where it must be that one: "cpx.nps4"). A board that is not
-        named keeps the layout in which it stands.
+        named keeps the layout in which it stands. ``offer`` are the modes that the operator allows, None all.
         """
         self._tool = Tool(shell, "amd-smi")
         opened(self._tool, lambda: self._tool.run("version"))
@@ -70,6 +71,7 @@ class AmdDriver(VendorDriver):
             self._learn(index, board)
         if not self._facts:
             raise DriverUnavailableError("amd-smi lists no board that tells its memory")
+        self._narrow(offer)
         self.version = next((board.driver for board in listed if board.driver), "") or self._tool.version
 
     def catalogue(self, device: str) -> list[Offer]:

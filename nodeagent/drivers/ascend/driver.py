@@ -76,8 +76,19 @@ class AscendDriver(SharedCards):
 
     name = "ascend"
 
-    def __init__(self, boot_id: str, shell: Shell, run_dir: Path, read: Read) -> None:
-        """Find the chips; raises DriverUnavailableError when npu-smi is missing or lists none."""
+    def __init__(
+        self,
+        boot_id: str,
+        shell: Shell,
+        run_dir: Path,
+        read: Read,
+        *,
+        offer: frozenset[str] | None = None,
+    ) -> None:
+        """Find the chips; raises DriverUnavailableError when npu-smi is missing or lists none.
+
+        ``offer`` are the modes that the operator allows, None all.
+        """
         self._tool = Tool(shell, "npu-smi")
         self._templates = Templates(self._tool)
         opened(self._tool, self._ask_version)
@@ -91,6 +102,7 @@ class AscendDriver(SharedCards):
             raise DriverUnavailableError(no.detail) from no
         if not self._facts:
             raise DriverUnavailableError("npu-smi lists no chip")
+        self._narrow(offer)
 
     def catalogue(self, device: str) -> list[Offer]:
         """Return the whole chip and one offer per template."""

@@ -97,10 +97,19 @@ class CambriconDriver(SharedCards):
 
     name = "cambricon"
 
-    def __init__(self, boot_id: str, shell: Shell, run_dir: Path, read: Read, *, library: Any = None) -> None:
+    def __init__(
+        self,
+        boot_id: str,
+        shell: Shell,
+        run_dir: Path,
+        read: Read,
+        *,
+        library: Any = None,
+        offer: frozenset[str] | None = None,
+    ) -> None:
         """Find the cards; raises DriverUnavailableError when cnmon is missing or lists none.
 
-        ``library`` stands in for libcndev.so.
+        ``library`` stands in for libcndev.so. ``offer`` are the modes that the operator allows, None all.
         """
         plain = Tool(shell, "cnmon")
         opened(plain, lambda: plain.run("version").replace("\n", " "))
@@ -127,6 +136,7 @@ class CambriconDriver(SharedCards):
             self._learn(card, why_not)
         if not self._facts:
             raise DriverUnavailableError("cnmon lists no card that tells its UUID and memory")
+        self._narrow(offer)
 
     def access(self, partition: str) -> Access:
         """Return the nodes of a card, and for a share the node that the library names for it."""

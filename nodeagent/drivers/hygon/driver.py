@@ -81,11 +81,19 @@ class HygonDriver(SharedCards):
     name = "hygon"
 
     def __init__(
-        self, boot_id: str, shell: Shell, run_dir: Path, read: Read, *, can_bind: bool = False
+        self,
+        boot_id: str,
+        shell: Shell,
+        run_dir: Path,
+        read: Read,
+        *,
+        can_bind: bool = False,
+        offer: frozenset[str] | None = None,
     ) -> None:
         """Find the cards; raises DriverUnavailableError when hy-smi is missing or lists none.
 
         ``can_bind``: the node's runtime keeps ``Access.binds``; without that a vDCU would limit nobody.
+        ``offer`` are the modes that the operator allows, None all.
         """
         self._tool = Tool(shell, "hy-smi")
         opened(self._tool, self._ask_version)
@@ -102,6 +110,7 @@ class HygonDriver(SharedCards):
             self._learn(card, buses.get(card.index, ""), units.get(card.index), why_not)
         if not self._facts:
             raise DriverUnavailableError("hy-smi lists no card that tells its memory and a number of its own")
+        self._narrow(offer)
 
     def access(self, partition: str) -> Access:
         """Return the nodes of a card; a vDCU's file must appear inside, or it limits nothing."""
