@@ -41,19 +41,24 @@ _XIDS = {
     140: _("its memory has an error that cannot be corrected"),
     143: _("it could not be started"),
     154: _("its driver asks for an action to recover it"),
-    156: _("a faulty part of its memory is being taken out of use"),
-    157: _("a faulty part of its memory could not be taken out of use"),
-    158: _("its memory has an error that cannot be corrected"),
+    155: _("a fast link to another GPU failed"),
+    156: _("a faulty part of it is left out after its next reset"),
+    157: _("a faulty part of it could not be marked to be left out"),
+    158: _("it did not answer in time and cannot go on"),
 }
 _LINK_XIDS = range(144, 151)
+_RECOVERY = "recovery_"  # what the driver's recovery action asks for; the action says it in words
 _WORDS = {
     BY_HAND: _("an operator took it out of work"),
-    "lost": _("it has fallen off the bus"),
+    "device_lost": _("it does not answer any more"),
+    "card_silent": _("one of its cards does not answer"),
     "row-remap-failure": _("a faulty part of its memory could not be taken out of use"),
-    "row_remap_failure": _("a faulty part of its memory could not be taken out of use"),
+    "row_remap_failed": _("a faulty part of its memory could not be taken out of use"),
     "row_remap_pending": _("a faulty part of its memory is being taken out of use"),
     "ecc_uncorrected": _("its memory has an error that cannot be corrected"),
-    "thermal": _("it is too hot"),
+    "thermal": _("it is too hot and runs more slowly"),
+    "power_brake": _("it runs more slowly, because its power supply asks for that"),
+    "mps_fault": _("a program's fault stopped everybody who shares it"),
     "orphan_process": _("a process that belongs to no lease is on it"),
     "outside_mps": _("a process on it works around its share"),
     "events_unwatched": _("errors of its GPUs are not watched now"),
@@ -75,6 +80,8 @@ def code_text(code: str) -> str:
         if number in _LINK_XIDS:
             return str(_("a fast link to another GPU failed"))
         return str(_XIDS.get(number, ""))
+    if code.startswith(_RECOVERY):
+        return str(_XIDS[154])
     return str(_WORDS.get(code, ""))
 
 

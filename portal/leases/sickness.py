@@ -17,8 +17,9 @@ from portal.notifications.services import notify
 from portal.teams.selectors import operators
 
 CONCERNED = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-# What asks nobody to do anything is no news for holders.
+# What asks nobody to do anything is no news for holders, nor is a program's own fault: whoever ran it knows.
 QUIET_ACTIONS = ("", "watch")
+INFO = "info"
 
 
 def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
@@ -27,7 +28,8 @@ def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
     Events are those that ``see_health`` or ``quarantine`` returned. Safe to repeat.
     """
     for event in events:
-        if event.severity != CRITICAL and event.action in QUIET_ACTIONS:
+        is_quiet = event.severity == INFO or event.action in QUIET_ACTIONS
+        if event.severity != CRITICAL and is_quiet:
             continue
         facts = _facts(event)
         for lease in _concerned(event):

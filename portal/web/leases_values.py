@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
+from django.utils.translation import gettext_lazy
 
 from portal.leases.models import Lease
 from portal.telemetry.selectors import latest_for_leases
@@ -17,7 +17,7 @@ _LABELS = {
     "sm": gettext_lazy("Multiprocessors at work"),
     "tensor": gettext_lazy("Tensor cores at work"),
     "bandwidth": gettext_lazy("Memory bandwidth used"),
-    "power_w": pgettext_lazy("electric", "Power"),
+    "power_w": gettext_lazy("Power drawn"),
 }
 _UNITS = {"power_w": "W"}
 

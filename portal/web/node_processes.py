@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 
 from portal.fleet.models import Node
 from portal.leases.models import Lease
@@ -16,10 +15,10 @@ from portal.telemetry.processes import ORPHAN, ProcessNow, processes_of, process
 from portal.web.figures import memory
 
 STATES = {
-    "held": pgettext_lazy("process", "in its lease"),
-    "open": pgettext_lazy("process", "on its lease's slice"),
-    ORPHAN: pgettext_lazy("process", "orphan"),
-    "system": pgettext_lazy("process", "system"),
+    "held": _("in its lease"),
+    "open": _("on its lease's slice"),
+    ORPHAN: _("orphan"),
+    "system": _("of the system"),
 }
 _FIRST = (ORPHAN, "open", "held", "system")
 MOST = 500

@@ -218,8 +218,9 @@ def test_news_of_a_sick_device_leads_to_the_lease(world: World, desk: Desk, leas
 
 def test_what_asks_nobody_to_do_anything_is_no_news(world: World, desk: Desk, lease: Lease) -> None:
     desk.say(fact(device_of(lease), "63", "warning", "watch"), fact(device_of(lease), "92", "info"))
+    desk.say(fact(device_of(lease), "31", "info", "restart_workload"))
 
-    assert HealthEvent.objects.count() == 2
+    assert HealthEvent.objects.count() == 3
     assert not Notification.objects.filter(kind="lease.health").exists()
 
 
