@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nodeagent.drivers.nvml.dcgm import NS, Dcgm, parse
 
@@ -84,6 +86,15 @@ def test_garbled_page_counts_as_no_answer():
     dcgm = Dcgm(URL, fetch=lambda url: 'DCGM_FI_PROF_SM_ACTIVE{UUID="x",GPU_I_ID="one"} 0.5\n')
 
     assert dcgm.read(0) == {}
+
+
+@given(st.text(max_size=40), st.text(max_size=12))
+def test_no_page_however_garbled_stops_the_measuring(labels, value):
+    page = f'DCGM_FI_PROF_SM_ACTIVE{{UUID="GPU-1",{labels}}} {value}\n'
+
+    found = Dcgm(URL, fetch=lambda url: page).read(0)
+
+    assert all(one.sm is None or 0 <= one.sm <= 150 for one in found.values())
 
 
 def test_address_that_is_no_web_page_is_refused():

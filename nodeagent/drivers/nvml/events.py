@@ -1,7 +1,7 @@
 """What cards say by themselves (XID and ECC events), heard in a thread of its own.
 
 One event set for all cards, registered on the cards, never on MIG devices: NVML takes no events there and names
-the instance in the event. The thread sleeps inside NVML and wakes a few times a minute to see whether it must stop.
+the instance in the event. The thread sleeps inside NVML and wakes once a second to see whether it must stop.
 """
 
 from __future__ import annotations
