@@ -7,10 +7,8 @@ import ctypes
 import pynvml
 import pytest
 
-from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from tests.agent.nvml_bench import (
-    FUNCTION_NOT_FOUND,
     G1,
     G1ME,
     G2,
@@ -22,13 +20,11 @@ from tests.agent.nvml_bench import (
     INSUFFICIENT_RESOURCES,
     INSUFFICIENT_SIZE,
     INVALID_ARGUMENT,
-    MIB,
     NO_PERMISSION,
     NOT_FOUND,
     NOT_SUPPORTED,
     RESET_REQUIRED,
     TIMEOUT,
-    UNINITIALIZED,
     Bench,
     code_of,
 )
@@ -37,9 +33,6 @@ from tests.agent.nvml_bench import (
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-# ---- one test per row of the table ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -329,127 +322,3 @@ def test_reboot_ends_instances_and_only_ampere_remembers_its_mode(model, stays):
     assert code_of(bench.nvml.nvmlDeviceGetUUID, bench.gpu) == INVALID_ARGUMENT
     assert bench.nvml.nvmlDeviceGetMigMode(fresh) == [stays, stays]
     assert bench.host.cards[0].gpu.instances == {}
-
-
-# ---- what the table takes for granted ---------------------------------------------------------------------
-
-
-def test_library_wants_to_be_opened_first_and_again_after_it_was_closed():
-    host = SimulatedHost(["h100-80gb"])
-    nvml = SimulatedNvml(host)
-
-    assert code_of(nvml.nvmlDeviceGetCount) == UNINITIALIZED
-    nvml.nvmlInit()
-    old = nvml.nvmlDeviceGetHandleByIndex(0)
-    nvml.nvmlShutdown()
-    assert code_of(nvml.nvmlDeviceGetUUID, old) == UNINITIALIZED
-    nvml.nvmlInit()
-    assert code_of(nvml.nvmlDeviceGetUUID, old) == INVALID_ARGUMENT
-
-
-@pytest.mark.parametrize("code", [9, 12, 18])
-def test_host_without_a_usable_driver_cannot_be_opened(code):
-    host = SimulatedHost(["h100-80gb"])
-    host.init_code = code
-
-    assert code_of(SimulatedNvml(host).nvmlInit) == code
-
-
-def test_function_that_the_driver_lacks_is_found_out_by_calling_it(bench):
-    bench.host.missing = {"nvmlDeviceGetNumaNodeId"}
-
-    assert code_of(bench.nvml.nvmlDeviceGetNumaNodeId, bench.gpu) == FUNCTION_NOT_FOUND
-    assert code_of(bench.nvml.nvmlVgpuInstanceGetUUID, 1) == FUNCTION_NOT_FOUND
-    assert bench.nvml.NVMLError_FunctionNotFound is pynvml.NVMLError_FunctionNotFound
-
-
-def test_next_tenant_of_a_place_finds_the_same_id_and_uuid(bench):
-    gi, ci, mig = bench.slice(G1, 3)
-    before = bench.nvml.nvmlDeviceGetUUID(mig), bench.nvml.nvmlDeviceGetGpuInstanceId(mig)
-    bench.nvml.nvmlComputeInstanceDestroy(ci)
-    bench.nvml.nvmlGpuInstanceDestroy(gi)
-
-    _, _, again = bench.slice(G1, 3)
-
-    assert (bench.nvml.nvmlDeviceGetUUID(again), bench.nvml.nvmlDeviceGetGpuInstanceId(again)) == before
-    assert before[1] == 10
-    assert before[0].startswith("MIG-")
-    assert before[0][18] == "5"
-
-
-@pytest.mark.parametrize(
-    ("model", "ids"),
-    [
-        ("h100-80gb", {(G7, 0): 0, (G4, 0): 1, (G3, 4): 1, (G3, 0): 2, (G2, 2): 4, (G1, 0): 7, (G1, 6): 13}),
-        ("a30-24gb", {(0, 0): 0, (5, 0): 1, (5, 2): 2, (14, 0): 3, (14, 3): 6}),
-    ],
-)
-def test_ids_follow_size_and_start(model, ids):
-    found = {}
-    for profile, start in ids:
-        bench = Bench(model)
-        gi = bench.create(profile, start)
-        found[profile, start] = bench.nvml.nvmlGpuInstanceGetInfo(gi).id
-
-    assert found == ids
-
-
-def test_half_made_instance_is_listed_but_is_no_mig_device(bench):
-    bench.host.add_foreign(0, "1g.10gb", 2, is_half=True)
-
-    assert bench.listed(G1) == [2]
-    for index in range(bench.nvml.nvmlDeviceGetMaxMigDeviceCount(bench.gpu)):
-        assert code_of(bench.nvml.nvmlDeviceGetMigDeviceHandleByIndex, bench.gpu, index) == NOT_FOUND
-
-
-def test_smaller_compute_instances_share_the_memory_of_their_gpu_instance(bench):
-    gi = bench.create(G3, 4)
-    first = bench.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0)
-    second = bench.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0)
-    a, b = (bench.nvml.nvmlComputeInstanceGetInfo(ci) for ci in (first, second))
-    bench.host.world.spawn("/x", gpu=bench.host.cards[0].uuid, gi=1, ci=1, memory_mib=100)
-
-    assert [a.placement.start, b.placement.start] == [0, 1]
-    assert bench.nvml.nvmlDeviceGetUUID(a.device) != bench.nvml.nvmlDeviceGetUUID(b.device)
-    assert bench.nvml.nvmlDeviceGetMemoryInfo(a.device).used == 100 * MIB
-    assert bench.nvml.nvmlDeviceGetComputeRunningProcesses(a.device) == []
-    assert len(bench.nvml.nvmlDeviceGetComputeRunningProcesses(b.device)) == 1
-    assert bench.nvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(gi, 0) == 1
-    assert bench.nvml.nvmlComputeInstanceDestroy(first) == 0
-    assert code_of(bench.nvml.nvmlComputeInstanceDestroy, second) == IN_USE
-
-
-def test_mig_device_tells_its_parent_and_what_it_has(bench):
-    _, _, mig = bench.slice(G2, 2, width=1)
-    nvml = bench.nvml
-
-    attributes = nvml.nvmlDeviceGetAttributes_v2(mig)
-
-    assert nvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
-    assert (
-        nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig))
-        == bench.host.cards[0].uuid
-    )
-    assert (attributes.multiprocessorCount, attributes.memorySizeMB) == (32, 20096)
-    assert nvml.nvmlDeviceGetMemoryInfo(mig, version=nvml.nvmlMemory_v2).total == 20096 * MIB
-    assert nvml.nvmlDeviceGetName(mig) == "NVIDIA H100 80GB HBM3 MIG 2g.20gb"
-    assert code_of(nvml.nvmlDeviceGetPowerUsage, mig) == NOT_SUPPORTED
-    by_uuid = nvml.nvmlDeviceGetHandleByUUID(nvml.nvmlDeviceGetUUID(mig))
-    assert nvml.nvmlDeviceGetGpuInstanceId(by_uuid) == nvml.nvmlDeviceGetGpuInstanceId(mig)
-
-
-def test_virtual_gpu_of_a_guest_cannot_be_partitioned():
-    bench = Bench(mig=False)
-    bench.host.cards[0].is_vgpu = True
-
-    assert bench.nvml.nvmlDeviceGetVirtualizationMode(bench.gpu) == 2
-    assert code_of(bench.nvml.nvmlDeviceSetMigMode, bench.gpu, 1) == NOT_SUPPORTED
-
-
-def test_driver_chooses_the_first_free_place_where_none_is_named(bench):
-    bench.create(G3, 0)
-
-    gi = bench.nvml.nvmlDeviceCreateGpuInstance(bench.gpu, G3)
-
-    assert bench.nvml.nvmlGpuInstanceGetInfo(gi).placement.start == 4
-    assert code_of(bench.nvml.nvmlDeviceCreateGpuInstance, bench.gpu, G3) == INSUFFICIENT_RESOURCES

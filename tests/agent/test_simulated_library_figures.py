@@ -280,8 +280,20 @@ def test_memory_limit_holds_for_a_cgroup_until_it_is_cleared(whole):
     limit(whole, 4 << 30, 4 << 30)
 
     assert limits(whole) == (4 << 30, 4 << 30, 7 * MIB)
+    limit(whole, 1 << 30, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
+    assert limits(whole)[0] == 1 << 30
     limit(whole, 0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
     assert limits(whole) == free == (0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX, 7 * MIB)
+
+
+def test_memory_limit_ends_with_its_cgroup(whole):
+    process = whole.host.world.spawn(CGROUP.decode())
+    limit(whole, 1 << 30, 1 << 30)
+    whole.host.world.signal(process.pid, kill=True)
+
+    assert code_of(limits, whole) == INVALID_ARGUMENT
+    whole.host.world.spawn(CGROUP.decode())
+    assert limits(whole) == (0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX, 0)
 
 
 def test_memory_limit_wants_a_cgroup_root_and_a_card_without_mig(whole, bench):

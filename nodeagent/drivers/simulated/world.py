@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,11 +39,13 @@ class World:
 
     processes: dict[int, SimulatedProcess] = field(default_factory=dict)
     next_pid: int = FIRST_PID
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def spawn(self, cgroup: str, **facts: object) -> SimulatedProcess:
         """Start a process in a cgroup; ``facts`` are fields of SimulatedProcess."""
-        process = SimulatedProcess(self.next_pid, cgroup, **facts)  # type: ignore[arg-type]
-        self.next_pid += 1
+        with self._lock:
+            pid, self.next_pid = self.next_pid, self.next_pid + 1
+        process = SimulatedProcess(pid, cgroup, **facts)  # type: ignore[arg-type]
         self.processes[process.pid] = process
         return process
 

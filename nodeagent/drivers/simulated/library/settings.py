@@ -22,13 +22,16 @@ class SettingCalls(Session):
 
     @changes
     def nvmlDeviceSetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
-        """Limit what a cgroup may allocate on a card, in bytes; UNLIMITED as the hard limit clears it."""
+        """Limit what a cgroup may allocate on a card, in bytes: soft is guaranteed, hard is the most.
+
+        Soft 0 with hard UNLIMITED clears it, and so does the end of the cgroup (NVML reference, memory limits).
+        """
         card = self._limitable(handle)
         self.require_root()
         path, _ = self._namespace(limits.nameSpace)
         if limits.softLimit > limits.hardLimit:
             raise refuse(errors.INVALID_ARGUMENT)
-        if limits.hardLimit == UNLIMITED:
+        if (limits.softLimit, limits.hardLimit) == (0, UNLIMITED):
             card.limits.pop(path, None)
         else:
             card.limits[path] = (limits.softLimit, limits.hardLimit)
@@ -75,6 +78,8 @@ class SettingCalls(Session):
         card = self.whole(handle)
         if card.gpu.mig_enabled:
             raise refuse(errors.NOT_SUPPORTED)
+        for path in [path for path in card.limits if self.host.in_cgroup(path) is None]:
+            del card.limits[path]
         return card
 
     def _namespace(self, name: Any) -> tuple[str, list[SimulatedProcess]]:
