@@ -43,7 +43,8 @@ def slice_nodes(read: Read, minor: int, gi_id: int, ci_id: int) -> tuple[str, st
         lines = read(MINORS).splitlines()
     except OSError as no:
         raise NvmlLikeError(errors.NOT_FOUND, MISSING) from no
-    known = dict(words for line in lines if len(words := line.split()) == 2)
+    # The file names every instance that could be, on every card: thousands of lines, two of which matter.
+    known = dict(words for line in lines if line.startswith(wanted) and len(words := line.split()) == 2)
     missing = [name for name in wanted if not known.get(name, "").isdigit()]
     if missing:
         raise NvmlLikeError(
