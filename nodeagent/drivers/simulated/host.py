@@ -90,8 +90,6 @@ class SimulatedHost:
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.is_root = is_root
 
-    # ---- who asks -----------------------------------------------------------------------------------------
-
     @property
     def is_root(self) -> bool:
         """Whether the agent runs as root."""
@@ -155,8 +153,6 @@ class SimulatedHost:
         for session in list(self._sessions):
             session.close()
 
-    # ---- files --------------------------------------------------------------------------------------------
-
     def read(self, path: str) -> str:
         """Return a file of /proc or of cgroups; raises FileNotFoundError for what this host has not."""
         if path in self.hidden:
@@ -177,8 +173,6 @@ class SimulatedHost:
         if text is None:
             raise FileNotFoundError(path)
         return text
-
-    # ---- what happens to it -------------------------------------------------------------------------------
 
     def reboot(self) -> None:
         """Start again: processes, instances, limits and held cards are gone, handles are stale, a lost card is back."""
@@ -286,8 +280,6 @@ class SimulatedHost:
         card.monitors = max(0, card.monitors - (not is_profiler))
         card.profilers = max(0, card.profilers - is_profiler)
 
-    # ---- a script -----------------------------------------------------------------------------------------
-
     def play(self, script: Path | str | Iterable[Mapping[str, Any]]) -> None:
         """Let the steps of a script happen at their call or second from now; raises ScriptError and plays none.
 
@@ -320,8 +312,6 @@ class SimulatedHost:
                     perform(self, step)
                 except NvmlLikeError as no:
                     self.refused.append(f"{step.do}: {no}")
-
-    # ---- what the library asks ----------------------------------------------------------------------------
 
     def work_on(self, card: SimulatedCard) -> bool:
         """Say whether a process is on a card."""
