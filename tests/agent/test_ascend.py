@@ -123,6 +123,18 @@ def test_chips_are_listed_with_memory_cores_and_place_and_controllers_are_not(to
     assert driver.version == "24.1.rc2"
 
 
+def test_faulty_chip_costs_that_chip_and_not_the_node(tool, tmp_path, caplog):
+    def half_broken(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        if "-i" in argv and argv[argv.index("-i") + 1] == "0":
+            return Done(255, "", "Failed to query the device, it is lost")
+        return tool(argv, stdin, env)
+
+    driver = AscendDriver("boot", SimulatedShell({"npu-smi": half_broken}), tmp_path, lambda path: "")
+
+    assert [fact.serial for fact in driver.inventory()] == ["SN-EXAMPLE-1"]
+    assert "it is lost" in caplog.text
+
+
 def test_each_template_is_an_offer_with_its_own_share_and_memory(tool, tmp_path):
     driver = opened(tool, tmp_path)
 

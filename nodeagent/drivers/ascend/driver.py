@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,8 @@ from nodeagent.drivers.sharing import SharedCards
 from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, model_of, opened, whole
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
+
+log = logging.getLogger(__name__)
 
 CONTROL: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 
@@ -94,14 +97,19 @@ class AscendDriver(SharedCards):
         opened(self._tool, self._ask_version)
         super().__init__(boot_id, ShareBook(run_dir / "ascend", boot_id), read, self._templates)
         self.version = self._tool.version
+        why_not = "npu-smi lists no chip"
         try:
             chips = smi.chips(self._tool)
-            for index, chip in enumerate(chips):
-                self._learn(index, chip)
         except NvmlLikeError as no:
             raise DriverUnavailableError(no.detail) from no
+        for index, chip in enumerate(chips):
+            try:
+                self._learn(index, chip)
+            except NvmlLikeError as no:  # one faulty chip costs that chip, not the node
+                log.warning("chip %d of card %d is left out: %s", chip.chip, chip.npu, no.detail)
+                why_not = no.detail
         if not self._facts:
-            raise DriverUnavailableError("npu-smi lists no chip")
+            raise DriverUnavailableError(why_not)
         self._narrow(offer)
 
     def catalogue(self, device: str) -> list[Offer]:
