@@ -20,6 +20,7 @@ from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below, visible_teams
 from portal.web.cluster_slices import SHARES, Board, Slot, Viewer, cut
+from portal.web.node_life import drain_text
 from portal.web.power_rows import power_text
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.model import Profile as Size
@@ -134,7 +135,7 @@ def shown_state(node: Node, *, now: datetime, away: Collection[int]) -> tuple[st
     if node.pk in away:
         return "draining", _("Maintenance")
     if node.is_cordoned and state == ONLINE:
-        return "draining", _("Cordoned")
+        return "draining", drain_text(node, now=now) or _("Cordoned")
     if blocked_why(node, now=now) == ASLEEP:
         return "asleep", str(power_text(node) or _("Asleep"))
     return state, words[state]

@@ -115,7 +115,7 @@ def page(request: HttpRequest) -> HttpResponse:
         if "confirmed" not in request.POST:
             ids = [node.pk for node in nodes]
             found = maintenance.affected(ids, data["starts_at"], data["ends_at"], now=now)
-            return _shown(request, form, affected=[_affected_row(row) for row in found])
+            return _shown(request, form, affected=[affected_row(row) for row in found])
         made = maintenance.plan_window(
             nodes=nodes,
             starts_at=data["starts_at"],
@@ -142,7 +142,7 @@ def window(request: HttpRequest, uid: str) -> HttpResponse:
     context = {
         "row": _window_row(found, now),
         "form": form,
-        "affected": [_affected_row(row) for row in reached if row.lease.wanted_until or row.loses_s],
+        "affected": [affected_row(row) for row in reached if row.lease.wanted_until or row.loses_s],
         "is_open": found.cancelled_at is None and found.ends_at > now,
         "is_cancelled": found.cancelled_at is not None,
     }
@@ -200,7 +200,8 @@ def _window_row(row: MaintenanceWindow, now: datetime) -> WindowRow:
     )
 
 
-def _affected_row(row: Affected) -> AffectedRow:
+def affected_row(row: Affected) -> AffectedRow:
+    """Return a lease or booking that a window or a drain reaches, ready to show."""
     lease = row.lease
     return AffectedRow(
         uid=lease.uid,

@@ -60,7 +60,7 @@ def _row(row: Notification, names: dict[str, str]) -> NotificationRow:
         about=names.get(_object(row.target), ""),
         icon=icon,
         tone=tone,
-        url=_node_url(facts) if row.kind == "fleet.health" else target_url(row.target),
+        url=_node_url(facts) if row.kind in ("fleet.health", "node.drained") else target_url(row.target),
         at=row.created_at,
         is_new=row.read_at is None,
     )
@@ -256,6 +256,13 @@ def _sick_fleet(f: Facts) -> str:
     return f"{said} {action_text(str(f.get('action')))}".strip()
 
 
+def _node_drained(f: Facts) -> str:
+    return _("Node %(node)s is empty: nothing stands on it any more (%(reason)s).") % {
+        "node": f.get("node", "?"),
+        "reason": f.get("reason") or "?",
+    }
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -271,6 +278,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "lease.interrupted": ("plug-connected", "warn", _interrupted),
     "lease.cut_short": ("clock", "warn", _cut_short),
     "lease.cut_by_maintenance": ("tools", "warn", _cut_by_maintenance),
+    "node.drained": ("circle-check", "good", _node_drained),
     "lease.longer_again": ("clock", "good", _longer_again),
     "booking.soon": ("calendar", "info", _booking_soon),
     "booking.taken": ("calendar", "warn", _booking_taken),

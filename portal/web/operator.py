@@ -6,14 +6,19 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from portal.agents.services import create_enrol_token, revoke_node
+from portal.common.clock import db_now
 from portal.common.errors import Forbidden, Invalid, NotFound
 from portal.fleet import services as fleet
 from portal.fleet.models import Node
+from portal.leases.draining import bring_back
+from portal.leases.selectors import standing_on
 from portal.web.access import done, person, refused, rights_of
+from portal.web.node_life import enrol_effects
 from portal.web.operator_forms import CordonForm, EnrolForm
 from portal.web.operator_rows import enrol_command, node_rows, open_events
 from portal.web.power_rows import fleet_saving
@@ -40,6 +45,9 @@ def enrol(request: HttpRequest) -> HttpResponse:
     form = EnrolForm(request.POST)
     if not form.is_valid():
         return render(request, "web/operator_nodes.html", _nodes_context(form), status=422)
+    again = _leases_at_stake(form.cleaned_data["name"])
+    if again and "confirmed" not in request.POST:
+        return render(request, "web/operator_enrol_again.html", again)
     try:
         new = create_enrol_token(
             node_name=form.cleaned_data["name"], actor=person(request), now=timezone.now()
@@ -76,7 +84,7 @@ def cordon(request: HttpRequest, name: str) -> HttpResponse:
 def uncordon(request: HttpRequest, name: str) -> HttpResponse:
     """Bring a node back into service."""
     require_operator(request)
-    fleet.uncordon(node=_node(name), actor=person(request), now=timezone.now())
+    bring_back(node=_node(name), actor=person(request), now=db_now())
     return done(request, _("%(node)s takes new work again.") % {"node": name}, "web:node", name)
 
 
@@ -91,6 +99,16 @@ def revoke(request: HttpRequest, name: str) -> HttpResponse:
         "web:node",
         name,
     )
+
+
+def _leases_at_stake(name: str) -> dict[str, object]:
+    """Return what a page has to say before a node with leases is enrolled again; empty where none are on it."""
+    node = Node.objects.filter(name=name).first()
+    count = len(standing_on(node)) if node else 0
+    if node is None or not count:
+        return {}
+    said = ngettext("%(n)d lease is on this node", "%(n)d leases are on this node", count) % {"n": count}
+    return {"node": node, "count_text": said, "effects": enrol_effects(node)}
 
 
 def _node(name: str) -> Node:
