@@ -78,6 +78,8 @@ class Reconciler:
         self.sight.index(self.works.values())
         for work in self.works.values():
             self._refuse_unknown(work, now)
+            if work.phase == DRAINING:
+                self._drop_missing(work)
         for device in self.devices:
             self.observed(device, read_partitions(driver, device), now)
         self.note_health(read_health(driver), now)
@@ -427,11 +429,15 @@ class Reconciler:
     def _drain(self, work: Work, reason: str, now: int) -> None:
         """Begin to take a work away; what lies on devices that are no longer here needs no clearing."""
         work.drain(reason, now)
+        self._drop_missing(work)
+        self._note(work)
+
+    def _drop_missing(self, work: Work) -> None:
+        """Count places on devices that are no longer here as cleared: nobody can reach them, a reboot clears them."""
         for place in work.places:
             place.is_cleared = place.is_cleared or place.slot.device not in self.devices
         work.is_closed = work.is_closed or not work.places
         self._finish(work)
-        self._note(work)
 
     # What was seen
 

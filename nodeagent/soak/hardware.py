@@ -89,8 +89,10 @@ class HardwareStage:
             rules = tuple(sorted(f"{k}={v}" for k, v in unit.properties.items() if "Device" in k))
             found.add(("unit", unit.name, unit.state, *rules))
         found |= {("timer", name) for name in home.systemd.timers}
-        found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in home.mps.daemons.values()}
-        slices = [(card.uuid, home.smi.policy(card.uuid)) for card in home.host.cards]
+        daemons = [daemon for daemon in home.mps.daemons.values() if daemon.device in there]
+        found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in daemons}
+        there = [card.uuid for card in home.host.cards if not card.gpu.is_lost]
+        slices = [(uuid, home.smi.policy(uuid)) for uuid in there]
         found |= {("timeslice", uuid, str(value)) for uuid, value in slices if value}
         found |= {("file", str(path.relative_to(home.folder))) for path in self._files()}
         return frozenset(found)
