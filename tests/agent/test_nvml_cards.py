@@ -166,10 +166,29 @@ def test_a_slice_on_a_lost_card_is_not_called_gone(bench):
         bench.driver.processes(made.uuid)
 
 
-def test_a_card_that_was_lost_before_the_agent_started_is_told_and_nothing_on_it_called_gone(bench):
+def test_a_card_that_was_lost_before_the_agent_started_is_told_as_it_was(tmp_path):
+    bench = Bench(tmp_path, "h100-80gb", "l40s-48gb")
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 0)
+    before = bench.driver.inventory()
+    bench.host.lose(0)
+
+    driver = bench.agent()
+
+    assert [fact.uuid for fact in driver.inventory()] == [fact.uuid for fact in before]
+    assert driver.inventory()[0].profiles == before[0].profiles
+    assert [(fact.device, fact.code) for fact in driver.health()] == [(bench.card, "79")]
+    with refused(errors.GPU_IS_LOST):
+        driver.destroy(made.uuid)
+    with refused(errors.GPU_IS_LOST):
+        bench.agent().observe(bench.card)
+
+
+def test_a_lost_card_that_nobody_remembers_is_told_and_nothing_on_it_called_gone(bench):
     bench.switch_on()
     made = bench.slice("1g.10gb", 0)
     bench.host.lose(0)
+    (bench.run_dir / "cards.json").unlink()
 
     driver = bench.agent()
 
@@ -179,6 +198,15 @@ def test_a_card_that_was_lost_before_the_agent_started_is_told_and_nothing_on_it
     ]
     with refused(errors.GPU_IS_LOST):
         driver.destroy(made.uuid)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"boot_id": 1}', "{"])
+def test_a_list_of_cards_that_cannot_be_read_is_written_anew(bench, text):
+    path = bench.run_dir / "cards.json"
+    path.write_text(text, encoding="utf-8")
+
+    assert bench.agent().inventory()[0].uuid == bench.card
+    assert bench.card in path.read_text(encoding="utf-8")
 
 
 def test_after_a_reset_the_card_is_found_again(bench):

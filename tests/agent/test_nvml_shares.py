@@ -105,7 +105,6 @@ def test_a_share_file_that_cannot_be_read_counts_as_nothing_and_is_told(bench, c
 
 
 def test_a_folder_that_cannot_be_written_refuses_before_anything_is_promised(bench):
-    bench.run_dir.mkdir()
     (bench.run_dir / "shares").write_text("a file where the folder should be", encoding="utf-8")
 
     with refused(errors.UNKNOWN, "let the agent write there"):

@@ -15,21 +15,24 @@ from nodeagent.protocol.messages import HealthFact
 class Cards(Mapping[str, Any]):
     """Handles by UUID, in the order of the host. As a mapping it gives them as they were last known good.
 
-    ``silent`` are the indexes of cards that did not even tell their UUID when the agent started.
+    ``silent`` are the indexes of cards that did not even tell their UUID when the agent started, and that nobody
+    remembers.
     """
 
-    def __init__(self, calls: Calls, count: int) -> None:
+    def __init__(self, calls: Calls, count: int, known: Mapping[int, str]) -> None:
+        """Look at all cards; ``known`` names those of this boot by index, for one that is lost and cannot."""
         self._calls = calls
         self._handles: dict[str, Any] = {}
         self.indexes: dict[str, int] = {}
         self.silent: list[int] = []
-        for index in range(count):
-            handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
-            uuid = "" if handle is None else text(calls.ask("nvmlDeviceGetUUID", handle))
-            if uuid:
-                self._handles[uuid], self.indexes[uuid] = handle, index
-            else:
+        handles = [calls.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+        names = ["" if one is None else text(calls.ask("nvmlDeviceGetUUID", one)) for one in handles]
+        for index, handle in enumerate(handles):
+            uuid = names[index] or known.get(index, "")
+            if handle is None or not uuid or (not names[index] and uuid in names):
                 self.silent.append(index)
+            else:
+                self._handles[uuid], self.indexes[uuid] = handle, index
 
     def __getitem__(self, uuid: str) -> Any:
         return self._handles[uuid]

@@ -34,6 +34,7 @@ from nodeagent.drivers.nvml.parts import Parts, is_share
 from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.procs import running
 from nodeagent.drivers.nvml.profiles import read_sizes
+from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.nvml.standing import Slice, Standing
 from nodeagent.drivers.nvml.telemetry import Telemetry
@@ -93,7 +94,9 @@ class NvmlDriver:
         self._boot_id, self._read, self._listens = boot_id, read, listens
         shell = shell or HostShell()
         self._calls = Calls(library)
-        self._cards = Cards(self._calls, start(library))
+        roll = Roll(run_dir / "cards.json", boot_id)
+        known = {index: fact.uuid for index, fact in roll.known.items()}
+        self._cards = Cards(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
         self._mig, self._gate = Mig(self._calls), threading.Lock()
         self.mps = mps or Mps(library, shell, run_dir, account=account)
@@ -106,10 +109,11 @@ class NvmlDriver:
         self._standing = Standing(self._calls, self._cards, self._mig, self._parts, read)
         self._facts: dict[str, DeviceFact] = {}
         for uuid in list(self._cards):
-            self._learn(uuid)
+            self._learn(uuid, roll.known.get(self._cards.indexes[uuid]))
         for uuid, seat in seats(library, self._cards).items():
             if uuid in self._facts:
                 self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
+        roll.keep(self._facts.values())
         self._power = PowerLimits(library, self._cards, is_allowed=may_limit_power)
         self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
         self._watch = Watch(library, self._cards, clock_ns=wall_ns)
@@ -322,10 +326,14 @@ class NvmlDriver:
 
     # Inside
 
-    def _learn(self, uuid: str) -> None:
+    def _learn(self, uuid: str, known: DeviceFact | None) -> None:
         handle = self._cards[uuid]
         sizes = read_sizes(self._calls, handle, board_of(self._calls.library, handle))
         fact = device_fact(self._calls.library, handle, self._cards.indexes[uuid], sizes)
+        if fact is None and known is not None and known.uuid == uuid:
+            fact = (
+                known  # it is lost, or as good as: what it was is told, so that its leases are not forgotten
+            )
         if fact is not None:
             self._standing.sizes[uuid], self._facts[uuid] = sizes, fact
             self._refresh(uuid)

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +48,7 @@ class Share:
 
 
 class ShareBook:
-    """One small file per share, in a folder that a reboot empties; files of another boot count as nothing.
+    """One small file per share, in a folder that a reboot empties; files of another boot count as nothing and go.
 
     A file that cannot be read counts as nothing either; it is logged once and named among the health facts.
     """
@@ -88,7 +89,7 @@ class ShareBook:
         path = self._path(share.partition)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(path, {"boot_id": self._boot_id, **asdict(share)})
+            write_file(path, {"boot_id": self._boot_id, **asdict(share)})
         except OSError as no:
             raise self._unwritable(no) from no
         with self._lock:
@@ -141,6 +142,11 @@ class ShareBook:
             return
         if boot == self._boot_id:
             self._shares[share.partition] = share
+            return
+        with suppress(
+            OSError
+        ):  # what it named ended with its boot; if the file stays, it still counts as nothing
+            path.unlink()
 
 
 def _share(row: dict[str, Any]) -> tuple[str, Share]:
@@ -151,7 +157,7 @@ def _share(row: dict[str, Any]) -> tuple[str, Share]:
     return boot, share
 
 
-def _write(path: Path, row: dict[str, Any]) -> None:
+def write_file(path: Path, row: dict[str, Any]) -> None:
     """Replace a file at once: after a crash it is the old or the new one, never half of it."""
     draft = path.with_suffix(".new")
     with draft.open("w", encoding="utf-8") as file:
