@@ -11,8 +11,7 @@ from rest_framework import serializers as s
 
 from portal.accounts.models import Scope
 from portal.billing.models import PeriodState
-from portal.leases.services import LOAD_PATTERNS, PRIORITIES
-from portal.leases.states import EndReason, LeaseState, RequestState, Work
+from portal.leases.states import EndReason, LeaseState
 from portal.teams.models import Role
 
 
@@ -154,94 +153,6 @@ class FlavorAnswer(Shape):
     max_duration_s = s.IntegerField()
     price_per_hour = Money(allow_null=True)
     free = s.IntegerField(allow_null=True, help_text="How many could start now; null is unknown.")
-
-
-class ReasonAnswer(Shape):
-    """Why a request waits: a stable code, its figures and a sentence."""
-
-    code = s.CharField()
-    figures = s.DictField()
-    sentence = s.CharField()
-
-
-class OfferAnswer(Shape):
-    """Another request that would start earlier."""
-
-    kind = s.ChoiceField(("smaller", "other", "fewer", "shorter", "later", "preemptible"))
-    flavor = s.SlugField()
-    count = s.IntegerField()
-    duration_s = s.IntegerField()
-    starts_at = s.DateTimeField(help_text="The likely start: half of such requests start before.")
-    starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten start before; null is unknown.")
-    is_now = s.BooleanField()
-    is_preemptible = s.BooleanField(help_text="Costs less and may be taken back.")
-    booked_at = s.DateTimeField(allow_null=True, help_text="Ask with this `starts_at` for a certain start.")
-    price = Money()
-
-
-class QuoteAnswer(Shape):
-    """What a request would cost and when it would start. Null is unknown."""
-
-    team = s.SlugField()
-    flavor = s.SlugField()
-    count = s.IntegerField()
-    duration_s = s.IntegerField()
-    price = Money()
-    price_per_hour = Money()
-    is_now = s.BooleanField(allow_null=True)
-    starts_at = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
-    starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
-    position = s.IntegerField(allow_null=True)
-    is_impossible = s.BooleanField()
-    reasons = ReasonAnswer(many=True)
-    offers = OfferAnswer(many=True)
-
-
-class RequestAnswer(Shape):
-    """A request for GPU time."""
-
-    id = s.CharField()
-    state = s.ChoiceField(RequestState.choices)
-    team = s.SlugField()
-    author = s.CharField()
-    flavor = s.SlugField()
-    count = s.IntegerField()
-    duration_s = s.IntegerField()
-    remaining_s = s.IntegerField()
-    priority = s.ChoiceField(tuple(PRIORITIES))
-    name = s.CharField(allow_blank=True)
-    purpose = s.CharField(allow_blank=True)
-    load_pattern = s.ChoiceField(LOAD_PATTERNS)
-    work = s.ChoiceField(Work.choices)
-    is_preemptible = s.BooleanField()
-    price_milli = s.IntegerField(help_text="What it pays of the price, in thousandths.")
-    least_duration_s = s.IntegerField(help_text="How short it may be cut; 0 is not at all.")
-    starts_at = s.DateTimeField(allow_null=True, help_text="The start asked for; null: as soon as possible.")
-    nodes = s.IntegerField(
-        help_text="Nodes with `count` units each; 0: `count` in all on as few as possible."
-    )
-    most_count = s.IntegerField(help_text="What it may grow to while devices idle; 0 is not at all.")
-    quote = Money()
-    reasons = ReasonAnswer(many=True)
-    submitted_at = s.DateTimeField()
-    queued_at = s.DateTimeField(allow_null=True)
-    decided_by = s.CharField(allow_null=True)
-    decided_at = s.DateTimeField(allow_null=True)
-    decision_note = s.CharField(allow_blank=True)
-
-
-class RequestListed(RequestAnswer):
-    """A request in a list, with its place in the queue."""
-
-    position = s.IntegerField(allow_null=True)
-
-
-class RequestDetail(RequestListed):
-    """A request with what is known of its start, and its leases, newest first."""
-
-    estimated_start = s.DateTimeField(allow_null=True, help_text="The likely start: half start before.")
-    estimated_start_by = s.DateTimeField(allow_null=True, help_text="Nine of ten such requests start before.")
-    leases = s.ListField(child=s.CharField())
 
 
 class EventAnswer(Shape):

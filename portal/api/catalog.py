@@ -11,7 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.answers import FlavorAnswer, QuoteAnswer, RateAnswer
+from portal.api.answers import FlavorAnswer, RateAnswer
+from portal.api.answers_requests import QuoteAnswer
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Instant, Price, Text

@@ -11,7 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.answers import EventAnswer, RequestAnswer, RequestDetail, RequestListed
+from portal.api.answers import EventAnswer
+from portal.api.answers_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Flag, Instant, Text, Whole
