@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
+from nodeagent.drivers import nvml
 from nodeagent.drivers.base import Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
 from nodeagent.drivers.nvml.driver import NvmlDriver
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library import SimulatedNvml
 
 MIB = 1024 * 1024
 
@@ -134,3 +139,26 @@ def test_lost_card_and_pending_repairs_are_health_facts():
 def test_machine_without_cards_has_no_such_driver_and_says_what_is_missing(answers, said):
     with pytest.raises(DriverUnavailableError, match=said):
         NvmlDriver("boot", FakeLibrary(**answers))
+
+
+CALL = re.compile(r'"(nvml(?:Init|Shutdown|System|Device|GpuInstance|ComputeInstance|Event|Gpm)\w*)"')
+
+
+def calls_made() -> set[str]:
+    """Every NVML call that the driver's own modules name."""
+    folder = Path(nvml.__file__).parent
+    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
+    return {name for text in texts for name in CALL.findall(text)}
+
+
+def test_every_call_that_is_made_exists_in_the_binding_and_is_played_by_the_simulation():
+    library = SimulatedNvml(SimulatedHost(["h100-80gb"]))
+    made = calls_made()
+
+    assert len(made) > 50
+    assert not {name for name in made if not callable(getattr(pynvml, name, None))}
+    assert not {name for name in made if not hasattr(type(library), name)}
+
+
+def test_the_binding_can_do_everything_but_reset_a_card_and_nothing_here_asks_it_to():
+    assert not {name for name in calls_made() if "Reset" in name or name.endswith("Drain")}
