@@ -142,7 +142,7 @@ def test_operators_see_processes_orphans_first_and_leases_linked(
     text = signed_in("operator").get("/cluster/gpu-01/").text
 
     assert "One process belongs to no lease that may be there" in text
-    assert text.index("&lt;miner&gt;") < text.index(">4321<")
+    assert text.index("&lt;miner&gt;") < text.index("PID 4321")
     assert f'<a href="/leases/{lease.uid}/">' in text
     assert "lse-of-another-node" not in text
     assert "2 GiB" in text
