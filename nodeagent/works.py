@@ -20,6 +20,7 @@ NS: Final = 1_000_000_000
 RETRY_FIRST_NS: Final = NS // 20
 RETRY_MOST_NS: Final = 5 * NS
 RETRY_LOST_NS: Final = 60 * NS
+MOVED_NS: Final = 60 * NS  # an end that moved by less is told no second time: frames take time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Place(Patience):
     is_confined: bool = False
     loosened: int = 0
     folders: tuple[str, ...] = ()
+    binds: dict[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:
@@ -170,10 +172,11 @@ class Work(Patience):
     def hear(self, notice: Notice | None, now: int) -> bool:
         """Take over what the holder should know; says whether that is news."""
         why = "" if notice is None else notice.why
-        if why == self.told_why:
+        at = 0 if notice is None else now + notice.in_s * NS
+        has_moved = notice is not None and notice.in_s > 0 and abs(at - self.told_at) >= MOVED_NS
+        if why == self.told_why and not has_moved:
             return False
-        self.told_why = why
-        self.told_at = 0 if notice is None else now + notice.in_s * NS
+        self.told_why, self.told_at = why, at
         for place in self.places:
             place.is_told = False
         return True
@@ -269,6 +272,7 @@ def _place_record(place: Place) -> dict[str, Any]:
         "cleared": place.is_cleared,
         "ours": place.is_ours,
         "folders": list(place.folders),
+        "binds": place.binds,
     }
 
 
@@ -283,6 +287,7 @@ def _places(rows: list[dict[str, Any]]) -> list[Place]:
             is_cleared=row["cleared"],
             is_ours=row["ours"],
             folders=tuple(row.get("folders", ())),
+            binds=row.get("binds", {}),
         )
         for number, row in enumerate(rows)
     ]

@@ -9,7 +9,7 @@ T = TypeVar("T")
 MODES: Final = ("exclusive", "mig", "mps", "memlimit", "timeslice")
 PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
 SEVERITIES: Final = ("info", "warning", "critical")
-WHYS: Final = ("reclaim", "priority", "elastic")
+WHYS: Final = ("reclaim", "priority", "elastic", "maintenance")
 PROCESS_STATES: Final = ("held", "open", "orphan", "system")
 # What somebody has to do about a fault, mildest first (docs/health.md).
 ACTIONS: Final = ("", "watch", "restart_workload", "drain", "reset_gpu", "reboot_node", "replace")
@@ -64,7 +64,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "sample_s": (1, 3600),
     "remaining_s": (0, _YEARS_10),
     "grace_s": (0, 86_400),
-    "in_s": (0, 86_400),
+    "in_s": (0, _YEARS_10),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {

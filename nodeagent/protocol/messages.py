@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
-FEATURES = ("host_limits", "rotate")
+FEATURES = ("host_limits", "rotate", "maintenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,8 @@ class DesiredSlot:
 class Notice:
     """A lease must go before its time, in ``in_s`` seconds from when the frame was made.
 
-    ``why``: reclaim, priority or elastic (docs/preemption.md).
+    ``why``: reclaim, priority or elastic (docs/preemption.md), or maintenance (docs/nodes.md), which is sent only to
+    agents with the feature "maintenance".
     """
 
     why: str

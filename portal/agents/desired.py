@@ -17,6 +17,7 @@ from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 LEASES = (
     "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
     " r.remaining_s, t.slug, u.username, l.preempt_at, l.is_extra, l.is_preemptible,"
+    " l.wanted_until IS NOT NULL,"
     " nullif(f.cpu_milli::bigint * l.count, 0), nullif(f.host_memory_mib::bigint * l.count, 0)"
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
     " JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id"
@@ -31,7 +32,7 @@ SLOTS = (
     " FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
     " WHERE p.lease_id = ANY(%s) AND p.is_live ORDER BY p.id"
 )
-HOST_LIMITS = "host_limits"
+HOST_LIMITS, MAINTENANCE = "host_limits", "maintenance"
 SAFETY_S = 5  # the portal ends a lease first; the agent does it alone when the portal is silent
 
 
@@ -41,6 +42,7 @@ class Knows:
 
     notice: bool
     host_limits: bool
+    maintenance: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Or
     )
     rows = fetch(LEASES, [node_id])
     slots = _slots([row[0] for row in rows])
-    knows = Knows(takes_notice, HOST_LIMITS in features)
+    knows = Knows(takes_notice, HOST_LIMITS in features, MAINTENANCE in features)
     desired = Desired(
         node=name,
         epoch=epoch,
@@ -90,7 +92,7 @@ def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
 
 def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: Knows) -> DesiredLease:
     _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user, *told, cpu, memory = row
-    preempt_at, is_extra, is_preemptible = told
+    preempt_at, is_extra, is_preemptible, is_cut = told
     left_s = max(0, int((not_after - now).total_seconds()))
     # Before it is active it is held for its time and a margin; what was cut short or grown for less than its time.
     remaining_s = min(remaining_s, left_s) if state == LeaseState.PREPARING else left_s
@@ -100,6 +102,8 @@ def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: Knows
         remaining_s = min(remaining_s, in_s)
         if knows.notice:
             notice = Notice(why_told(is_extra=is_extra, is_preemptible=is_preemptible), in_s)
+    elif is_cut and knows.maintenance:
+        notice = Notice("maintenance", left_s)
     return DesiredLease(
         lease=uid,
         generation=generation,

@@ -68,6 +68,19 @@ def test_a_notice_is_given_once_and_taken_down_when_the_lease_is_spared(node: Si
     assert node.phases() == {"lse-1": "ready"}
 
 
+def test_an_end_that_moves_is_told_anew(node: SimulatedNode) -> None:
+    node.desire(lease(node))
+    node.desire(replace(lease(node), remaining_s=3605, notice=Notice("maintenance", 3600)))
+    first = json.loads(notice_file(node).read_text())
+    node.driver.told.clear()
+
+    node.desire(replace(lease(node), remaining_s=1805, notice=Notice("maintenance", 1800)))
+
+    moved = json.loads(notice_file(node).read_text())
+    assert moved["ends_at"] < first["ends_at"]
+    assert list(node.driver.told.values()) == ["maintenance"]
+
+
 def test_a_restart_of_the_agent_keeps_what_was_told(node: SimulatedNode) -> None:
     node.desire(lease(node))
     node.desire(replace(lease(node), remaining_s=125, notice=Notice("elastic", 120)))

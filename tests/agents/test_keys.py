@@ -68,10 +68,17 @@ def _with(hello: Hello, proof: dict[str, str]) -> Hello:
     return replace(hello, **proof)  # type: ignore[arg-type]
 
 
+async def word(talk: Talk) -> dict[str, Any]:
+    """Return the next word of the portal that is no desired state: those may come at any time."""
+    while (heard := await talk.hear())["type"] == "desired":
+        pass
+    return heard
+
+
 async def wished(talk: Talk) -> dict[str, Any]:
-    """Return the next wish for a key, passing over desired states."""
-    while (heard := await talk.hear())["type"] != "rotate":
-        assert heard["type"] == "desired", heard
+    """Return the portal's wish for a new key."""
+    heard = await word(talk)
+    assert heard["type"] == "rotate", heard
     return heard
 
 
@@ -101,7 +108,7 @@ async def test_asked_for_the_key_is_changed_over_the_open_connection_and_leases_
         await door.enter(talk)
         await rows(lambda: ask(world))
         offered = await door.offer(talk)
-        stored = await talk.hear()
+        stored = await word(talk)
         assert door.change.stored(KeyStored(stored["public_key"]))
 
     row = await rows(node)
@@ -122,7 +129,7 @@ async def test_a_wish_made_while_the_node_was_away_is_heard_when_it_connects(
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
         await door.offer(talk)
-        assert (await talk.hear())["type"] == "keystored"
+        assert (await word(talk))["type"] == "keystored"
 
 
 async def test_the_answer_lost_the_agent_is_refused_once_and_enters_with_the_new_key(
@@ -133,7 +140,7 @@ async def test_the_answer_lost_the_agent_is_refused_once_and_enters_with_the_new
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
         offered = await door.offer(talk)
-        await talk.hear()  # the word that it is stored never reaches the key's file
+        await word(talk)  # the word that it is stored never reaches the key's file
 
     again = Door(tmp_path)
     answers = []
@@ -160,7 +167,7 @@ async def test_the_offer_lost_the_old_key_opens_and_the_portal_asks_again(
     async with Talk("/agent/v1") as talk:
         assert (await again.enter(talk))["type"] == "welcome"
         assert (await again.offer(talk)).public_key == lost.public_key
-        assert (await talk.hear())["public_key"] == lost.public_key
+        assert (await word(talk))["public_key"] == lost.public_key
 
 
 async def test_an_offer_signed_for_another_wish_is_refused_and_the_old_key_stays(
@@ -173,7 +180,7 @@ async def test_an_offer_signed_for_another_wish_is_refused_and_the_old_key_stays
         await wished(talk)
         answer = door.change.take(Rotate("cd" * 32))
         await talk.say(encode(answer))
-        refusal = await talk.hear()
+        refusal = await word(talk)
 
     assert (refusal["type"], refusal["code"]) == ("refused", "bad_new_key")
     row = await rows(node)
@@ -185,10 +192,9 @@ async def test_a_key_that_nobody_asked_for_is_not_taken(world: World, tmp_path: 
     door = await enrolled(world, tmp_path)
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
-        await talk.hear()
         await talk.say(encode(door.change.take(Rotate("ab" * 32))))
 
-        assert (await talk.hear())["code"] == "unexpected"
+        assert (await word(talk))["code"] == "unexpected"
     assert bytes((await rows(node)).public_key).hex() == door.identity.public_key()
 
 
@@ -202,7 +208,7 @@ async def test_a_connection_from_before_a_revocation_cannot_bring_a_key(world: W
             lambda: revoke_node(node=world.nodes["gpu-01"], actor=world.user("operator"), now=world.now)
         )
         await talk.say(encode(door.change.take(Rotate(wish["nonce"]))))
-        assert (await talk.hear())["code"] == "stale_epoch"
+        assert (await word(talk))["code"] == "stale_epoch"
 
     assert (await rows(node)).public_key is None
 
@@ -215,7 +221,7 @@ async def test_two_changes_on_one_connection_are_both_stored(world: World, tmp_p
         for _turn in range(2):
             await rows(lambda: ask(world))
             await door.offer(talk)
-            stored = (await talk.hear())["public_key"]
+            stored = (await word(talk))["public_key"]
             assert door.change.stored(KeyStored(stored))
             keys.append(stored)
 
