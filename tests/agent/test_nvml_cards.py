@@ -184,6 +184,25 @@ def test_a_card_that_was_lost_before_the_agent_started_is_told_as_it_was(tmp_pat
         bench.agent().observe(bench.card)
 
 
+def test_a_lost_card_does_not_keep_slices_of_another_from_being_removed(tmp_path):
+    bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
+    bench.switch_on()
+    made = bench.slice("1g.10gb", 0)
+    bench.host.faults.refusals["nvmlGpuInstanceDestroy"] = deque([errors.IN_USE])
+    with refused(errors.IN_USE):
+        bench.driver.destroy(made.uuid)
+    bench.host.lose(1)
+
+    driver = bench.agent()
+    driver.destroy(made.uuid)
+    (half,) = driver.observe(bench.card)
+    driver.destroy(half.uuid)
+
+    assert driver.observe(bench.card) == []
+    assert bench.agent().processes(made.uuid) == []
+    bench.driver.destroy(made.uuid)
+
+
 def test_a_lost_card_that_nobody_remembers_is_told_and_nothing_on_it_called_gone(bench):
     bench.switch_on()
     made = bench.slice("1g.10gb", 0)

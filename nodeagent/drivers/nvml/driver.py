@@ -106,7 +106,8 @@ class NvmlDriver:
         self._offers = Offers(
             self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer
         )
-        self._standing = Standing(self._calls, self._cards, self._mig, self._parts, read)
+        names = ShareBook(run_dir / "slices", boot_id, on_change=on_change)
+        self._standing = Standing(self._calls, self._cards, self._mig, self._parts, names, read)
         self._facts: dict[str, DeviceFact] = {}
         for uuid in list(self._cards):
             self._learn(uuid, roll.known.get(self._cards.indexes[uuid]))
@@ -204,8 +205,10 @@ class NvmlDriver:
                 errors.INVALID_ARGUMENT, f"{device} has no size {shape.profile!r}; it has {known}"
             )
         made = self._mig.create(handle, sizes, size, position)
+        found = Slice(device, made, made.inside[0])
+        self._standing.note(found, owner)
         self._standing.look(device)
-        return Slice(device, made, made.inside[0]).fact()
+        return found.fact()
 
     def destroy(self, partition: str) -> None:
         """Remove an instance, or give a card or share back; gone already is success, IN_USE while it is used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
@@ -15,10 +15,13 @@ from nodeagent.drivers.nvml.mig import Inside, Instance, Mig
 from nodeagent.drivers.nvml.parts import Parts
 from nodeagent.drivers.nvml.procs import running
 from nodeagent.drivers.nvml.profiles import Sizes
-from nodeagent.drivers.nvml.shares import ALL, WHOLE
+from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.nvml.slices import LiveSlice
 from nodeagent.drivers.nvml.words import text
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
+
+# Names of instances that were made on one card in one boot; a place has one name on the cards seen so far.
+MOST_NAMES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def half_name(device: str, gi_id: int) -> str:
     return f"{device}/gi{gi_id}"
 
 
-def device_of(partition: str) -> str:
+def half_device(partition: str) -> str:
     """Return the device that a half-made instance's name begins with, "" for other names."""
     device, slash, _ = partition.partition("/gi")
     return device if slash else ""
@@ -95,10 +98,17 @@ class Standing:
     """Looks at cards, and remembers the last look of each: enough to measure by, never to act on."""
 
     def __init__(
-        self, calls: Calls, cards: Cards, mig: Mig, parts: Parts, read: Callable[[str], str]
+        self,
+        calls: Calls,
+        cards: Cards,
+        mig: Mig,
+        parts: Parts,
+        names: ShareBook,
+        read: Callable[[str], str],
     ) -> None:
+        """Take the cards, and a book in which to note on which card a name was made: a lost card cannot say."""
         self._calls, self._cards, self._mig = calls, cards, mig
-        self._parts, self._read = parts, read
+        self._parts, self._names, self._read = parts, names, read
         self.sizes: dict[str, Sizes] = {}
         self._seen: dict[str, list[Slice]] = {}
         self._whose: dict[str, set[int]] = {}
@@ -116,21 +126,32 @@ class Standing:
             return None
         return found if text(self._calls.ask("nvmlDeviceGetUUID", found.handle)) == partition else None
 
+    def note(self, made: Slice, owner: str) -> None:
+        """Write down on which card an instance was made, also for when it is gone: to be asked again is usual."""
+        self._names.put(Share(made.name, made.device, owner, "mig"))
+        noted = self._names.on(made.device)
+        if len(noted) > MOST_NAMES:
+            standing = {one.name for one in self._seen.get(made.device, ())} | {made.name}
+            for name in noted:
+                if name.partition not in standing:
+                    self._names.drop(name.partition)
+
     def find(self, partition: str) -> Slice | None:
-        """Find a MIG instance by a new look; a card that cannot be read may have it, so that is no answer."""
-        half, last = device_of(partition), self._last(partition)
+        """Find a MIG instance by a new look at the card it was made on, else at all of them.
+
+        A card that cannot be read may have what was made by others there, so that it is not found is no answer.
+        """
         refused: NvmlLikeError | None = None
-        # Most likely it is where it was: other cards may be slow to list.
-        likely = sorted(self.sizes, key=lambda device: last is None or device != last.device)
-        for device in [half] if half in self.sizes else likely:
+        device = self._device_of(partition)
+        for each in [device] if device else list(self.sizes):
             try:
-                found = next((one for one in self.look(device) if one.name == partition), None)
+                found = next((one for one in self.look(each) if one.name == partition), None)
             except NvmlLikeError as no:
                 refused = refused or no
                 continue
             if found is not None:
                 return found
-        if refused is None and self._cards.silent:
+        if refused is None and self._cards.silent and not device:
             refused = NvmlLikeError(
                 errors.GPU_IS_LOST, f"{partition} may be on a card of this node that does not tell its UUID"
             )
@@ -149,6 +170,12 @@ class Standing:
 
     def _last(self, partition: str) -> Slice | None:
         return next((one for its in list(self._seen.values()) for one in its if one.name == partition), None)
+
+    def _device_of(self, partition: str) -> str:
+        """Return the card that a name belongs to, "" where it was made by somebody else and never seen here."""
+        noted, last = self._names.get(partition), self._last(partition)
+        known = half_device(partition) or (noted.device if noted else "") or (last.device if last else "")
+        return known if known in self.sizes else ""
 
     def _live(self, device: str, fact: DeviceFact) -> list[LiveSlice]:
         slices = self._seen.get(device)
