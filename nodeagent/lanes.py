@@ -24,5 +24,6 @@ def work_through(mind: Reconciler, driver: Driver, clock: Callable[[], int]) -> 
         for device in mind.lanes:
             while (step := mind.next_step(device, clock())) is not None:
                 mind.settle(step, carry_out(driver, step, mind.units.runtime), clock())
+                mind.ledger.save()  # what was cleared is known to be, before something else takes its place
                 steps, is_moving = steps + 1, True
     return steps

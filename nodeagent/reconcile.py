@@ -39,7 +39,7 @@ from nodeagent.works import (
 log = logging.getLogger(__name__)
 
 TRIES = 8
-LOST = "79"
+LOST = ("79", "device_lost")  # NVIDIA's XID, and the word of other vendors' drivers
 NO_DEVICE = ""
 LIVE = (PREPARING, READY)
 UNIT_STEPS = ("open", "confine", "loosen", "close")
@@ -345,7 +345,7 @@ class Reconciler:
             self._hurry(step.device)
         elif outcome.access is not None:
             place.is_made, place.access, place.partition = True, outcome.access, outcome.access.partition
-            place.folders = outcome.folders
+            place.folders, place.binds = outcome.folders, outcome.binds
             self._let_in(work, now)
         self._note(work)
 
@@ -470,10 +470,14 @@ class Reconciler:
 
     def _fail_lost(self, now: int) -> None:
         """Fail leases, new ones too, that lie on a device which is gone."""
-        lost = {fact.device for fact in self.health if fact.code == LOST}
+        lost = {fact.device for fact in self.health if fact.code in LOST}
         for work in list(self.works.values()) if lost else ():
             if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
-                self._fail(work, Refusal("gpu_lost", "the GPU has fallen off the bus (XID 79)"), now)
+                self._fail(
+                    work,
+                    Refusal("gpu_lost", "the device has fallen off the bus; the node must be restarted"),
+                    now,
+                )
 
     # What the portal hears
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -68,6 +68,7 @@ class Outcome:
     entrance: Entrance | None = None
     mig: bool | None = None
     folders: tuple[str, ...] = ()
+    binds: dict[str, str] = field(default_factory=dict)
 
 
 def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Outcome:
@@ -162,7 +163,7 @@ def _make(driver: Driver, step: Step) -> Outcome:
     way = driver.access(fact.uuid)
     env = way.env if step.notice is None else {**way.env, notices.VARIABLE: str(step.notice)}
     access = SlotAccess(step.device, place.slot.start, fact.uuid, env, way.nodes)
-    return Outcome(access=access, folders=way.folders)
+    return Outcome(access=access, folders=way.folders, binds=way.binds)
 
 
 def _confine(driver: Driver, step: Step) -> Outcome:
@@ -206,7 +207,12 @@ def _standing(driver: Driver, step: Step) -> list[str]:
     known = [step.place.partition] if step.place.partition else []
     if not step.place.is_ours or step.place.is_cleared:
         return known
-    found = find(step.work, step.place, driver.observe(step.device))
+    facts = driver.observe(step.device)
+    owner = step.work.owner(step.place)
+    if step.place.slot.mode != "mig" and any(fact.lease not in ("", owner) for fact in facts):
+        # A name may be the next tenant's by now (that of a whole device always is): only the owner counts.
+        known = [fact.uuid for fact in facts if fact.lease == owner]
+    found = find(step.work, step.place, facts)
     return known if found is None or found.uuid in (*known, *step.spared) else [*known, found.uuid]
 
 

@@ -19,7 +19,8 @@ from nodeagent.works import GONE, NS, PREPARING, READY, Key, Place, Work
 
 log = logging.getLogger(__name__)
 
-# The unit's own limit comes after the agent has had its grace, so that it only acts when the agent does not.
+# The unit's own end comes a little after the agent's, so that it only acts when the agent does not; what is in it
+# has its grace then.
 LATER_S: Final = 10
 STRAY: Final = "stray"
 JOINED: Final = "VISIBLE_DEVICES"
@@ -144,13 +145,15 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
     env: dict[str, str] = {}
     nodes: dict[str, None] = {}
     folders: dict[str, None] = {}
+    binds: dict[str, str] = {}
     for place in work.places:
         if place.access is None:
             continue
         for name, value in place.access.env.items():
-            env[name] = f"{env[name]},{value}" if name in env and name.endswith(JOINED) else value
+            _join(env, name, value)
         nodes |= dict.fromkeys(place.access.nodes)
         folders |= dict.fromkeys(place.folders)
+        binds |= place.binds
     made_in = now - work.taken_at if work.phase == PREPARING else 0
     left_s = max(0, -(-(work.deadline + made_in - now) // NS))
     return Grant(
@@ -160,9 +163,24 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
         team=work.team,
         env={**env, "BERTH_LEASE": work.lease, VARIABLE: notice},
         nodes=tuple(nodes),
-        ends_in_s=left_s + work.grace_s + LATER_S,
+        ends_in_s=left_s + LATER_S,
         grace_s=work.grace_s,
         folders=tuple(folders),
+        binds=binds,
         cpu_milli=work.cpu_milli,
         memory_mib=work.host_memory_mib,
     )
+
+
+def _join(env: dict[str, str], name: str, value: str) -> None:
+    """Add a variable of one more place: lists of devices grow, anything else that differs gets a number.
+
+    A process can follow only one of them (one MPS server, say); the first is the one it finds by itself.
+    """
+    if env.get(name, value) == value:
+        env[name] = value
+    elif name.endswith(JOINED):
+        env[name] = f"{env[name]},{value}"
+    else:
+        number = 1 + sum(other.startswith(f"{name}_") for other in env)
+        env[f"{name}_{number}"] = value

@@ -32,7 +32,8 @@ class RuntimeRefusedError(Exception):
 class Grant:
     """What one generation of one lease may use on this host. Times in seconds from now.
 
-    ``nodes`` are the exact device nodes, ``folders`` host folders it must see; None is no limit.
+    ``nodes`` are the exact device nodes, ``folders`` host folders it must see, ``binds`` what must appear inside
+    under another path (host path: path inside), which only containers can give; None is no limit.
     """
 
     lease: str
@@ -46,6 +47,7 @@ class Grant:
     folders: tuple[str, ...] = ()
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    binds: dict[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:

@@ -55,13 +55,22 @@ def spec_of(grant: Grant, mounts: Sequence[tuple[str, str]] = ()) -> dict[str, A
         {"hostPath": one, "containerPath": one, "options": NEW_FILES} for one in dict.fromkeys(grant.folders)
     ]
     files = [{"hostPath": host, "containerPath": inside, "options": READ_ONLY} for host, inside in mounts]
+    binds = [(host, inside) for host, inside in grant.binds.items() if host not in grant.nodes]
+    files += [{"hostPath": host, "containerPath": inside, "options": NEW_FILES} for host, inside in binds]
     edits: dict[str, Any] = {"env": [f"{key}={value}" for key, value in sorted(env.items())]}
     if grant.nodes:
-        edits["deviceNodes"] = [{"path": one, "permissions": "rw"} for one in dict.fromkeys(grant.nodes)]
+        edits["deviceNodes"] = [_node(one, grant.binds.get(one, one)) for one in dict.fromkeys(grant.nodes)]
     if folders or files:
         edits["mounts"] = folders + files
-    version = "0.5.0" if name[0].isdigit() else "0.3.0"
+    # Names that begin with a digit, and nodes under another path inside, came with 0.5.0.
+    version = "0.5.0" if name[0].isdigit() or grant.binds else "0.3.0"
     return {"cdiVersion": version, "kind": KIND, "devices": [{"name": name, "containerEdits": edits}]}
+
+
+def _node(path: str, inside: str) -> dict[str, str]:
+    """Return a device node, under another path inside where its driver asks for that."""
+    other = {} if inside == path else {"hostPath": path}
+    return {"path": inside, **other, "permissions": "rw"}
 
 
 def device_name(lease: str) -> str:

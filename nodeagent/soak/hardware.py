@@ -75,9 +75,9 @@ class HardwareStage:
         """Return instances, units and their rules, share files, specs, MPS daemons, limits and policies."""
         home = self._home
         found: set[Trace] = set()
-        for card in home.host.cards:
-            if card.gpu.is_lost:
-                continue
+        cards = [card for card in home.host.cards if not card.gpu.is_lost]
+        there = {card.uuid for card in cards}
+        for card in cards:
             found |= {
                 (card.uuid, i.profile.name, str(i.start), "usable" if i.compute else "half-made")
                 for i in card.gpu.instances.values()
@@ -91,7 +91,6 @@ class HardwareStage:
         found |= {("timer", name) for name in home.systemd.timers}
         daemons = [daemon for daemon in home.mps.daemons.values() if daemon.device in there]
         found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in daemons}
-        there = [card.uuid for card in home.host.cards if not card.gpu.is_lost]
         slices = [(uuid, home.smi.policy(uuid)) for uuid in there]
         found |= {("timeslice", uuid, str(value)) for uuid, value in slices if value}
         found |= {("file", str(path.relative_to(home.folder))) for path in self._files()}

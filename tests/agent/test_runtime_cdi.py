@@ -172,6 +172,20 @@ def test_the_version_is_as_low_as_the_spec_allows():
     assert spec_of(replace(GRANT, lease="1a"))["cdiVersion"] == "0.5.0"
 
 
+def test_a_node_appears_inside_under_the_path_that_its_driver_asks_for():
+    binds = {"/dev/vdavinci7": "/dev/davinci7", "/etc/vdev/1": "/etc/v/1"}
+    lease = replace(GRANT, nodes=("/dev/vdavinci7",), folders=(), binds=binds)
+
+    spec = spec_of(lease)
+
+    edits = spec["devices"][0]["containerEdits"]
+    assert edits["deviceNodes"] == [
+        {"path": "/dev/davinci7", "hostPath": "/dev/vdavinci7", "permissions": "rw"}
+    ]
+    assert [(m["hostPath"], m["containerPath"]) for m in edits["mounts"]] == [("/etc/vdev/1", "/etc/v/1")]
+    assert spec["cdiVersion"] == "0.5.0"
+
+
 def test_a_lease_that_cannot_be_a_device_is_refused_before_anything_is_written(engine):
     with pytest.raises(RuntimeRefusedError, match="cannot be the name of a device"):
         engine.specs().open(replace(GRANT, lease="a-"))
