@@ -37,7 +37,7 @@ class DrainForm(forms.Form):
     """By when a node has to be empty, and why. An exact time goes before the span."""
 
     within = forms.TypedChoiceField(
-        label=gettext_lazy("Empty"),
+        label=gettext_lazy("Empty it"),
         coerce=int,
         initial=60,
         choices=SPANS,
