@@ -55,6 +55,9 @@ class SlotNow(NamedTuple):
     more: More | None = None
 
 
+FIELDS = len(SlotNow._fields)
+
+
 class Frame(NamedTuple):
     """What one node measured at one second; ``seq`` rises per boot id."""
 
@@ -74,12 +77,13 @@ def pack(frame: Frame) -> str:
 def unpack(message: Sequence[Any]) -> Frame:
     """Return the frame in a message, or raise TypeError or ValueError for one of another version."""
     node, at, boot_id, seq, devices, slots = message
-    return Frame(
-        node, at, boot_id, seq, tuple(map(DeviceNow._make, devices)), tuple(_slot(*slot) for slot in slots)
-    )
+    plain = SlotNow._make
+    read = tuple(plain(slot) if len(slot) == FIELDS and slot[-1] is None else _slot(*slot) for slot in slots)
+    return Frame(node, at, boot_id, seq, tuple(map(DeviceNow._make, devices)), read)
 
 
 def _slot(*figures: Any) -> SlotNow:
+    """Return a slot that says more, or one of an earlier version that could not."""
     slot = SlotNow(*figures)
     return slot if slot.more is None else slot._replace(more=More._make(slot.more))
 
@@ -123,10 +127,7 @@ def lease_now(frame: Frame, slots: Sequence[SlotNow]) -> LeaseNow:
     """
     boards: dict[str, float | None] = {device.uuid: device.power_w for device in frame.devices}
     more = _together(slots)
-    power = [
-        boards.get(slot.device) if slot.is_whole else slot.more.power_w if slot.more else None
-        for slot in slots
-    ]
+    power = [boards.get(slot.device) if slot.is_whole else _estimate(slot.more) for slot in slots]
     return LeaseNow(
         node=frame.node,
         at=frame.at,
@@ -140,8 +141,14 @@ def lease_now(frame: Frame, slots: Sequence[SlotNow]) -> LeaseNow:
     )
 
 
+def _estimate(more: More | None) -> float | None:
+    return None if more is None else more.power_w
+
+
 def _together(slots: Sequence[SlotNow]) -> More | None:
     """Return what is known beside utilisation and memory over all slots of a lease, None for nothing."""
+    if len(slots) == 1:
+        return slots[0].more
     known = [slot.more for slot in slots if slot.more is not None]
     if not known:
         return None

@@ -27,7 +27,6 @@ MINUTES = "berth:minutes"  # list: finished minutes that wait for the worker
 MOST_MINUTES = 10_000
 BATCH_S = 0.05
 SEND_WITHIN_S = 3
-NOTHING = (None, None, None, None)
 # How values are called on the way to browsers.
 FIELDS = {
     "sm_percent": "sm",
@@ -192,7 +191,7 @@ def _more(sample: SlotSample, *, is_whole: bool) -> More | None:
     The power of a whole board is measured and stands with its device.
     """
     power_w = None if is_whole else sample.power_w
-    if (sample.sm_percent, sample.tensor_percent, sample.bandwidth_percent, power_w) == NOTHING:
+    if sample.sm_percent is sample.tensor_percent is sample.bandwidth_percent is power_w is None:
         return None
     sources = {FIELDS[name]: source for name, source in sample.sources.items() if name in FIELDS}
     return More(

@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from portal.telemetry.frames import DeviceNow, Frame, LeaseNow, More, SlotNow
 from portal.telemetry.ring import Row
 from portal.telemetry.roster import Place
 
 IsSeen = Callable[[int], bool]
+NOTHING_MORE: Final[dict[str, Any]] = {"sm": None, "tensor": None, "bandwidth": None, "sources": {}}
 
 
 def dumps(value: Any) -> str:
@@ -47,7 +48,7 @@ def lease_data(
             "memory_mib": now.memory_mib,
             "power_w": now.power_w,
             "source": now.source,
-            **_more(now.more),
+            **(NOTHING_MORE if now.more is None else _more(now.more)),
             "slots": slots,
         }
     return {
@@ -56,14 +57,12 @@ def lease_data(
         "memory_mib": sum(place.memory_mib for place in places) or memory_mib,
         "power_w": None,
         "source": "",
-        **_more(None),
+        **NOTHING_MORE,
         "slots": [_slot(place.device, place.start, None, None) for place in places],
     }
 
 
-def _more(more: More | None) -> dict[str, Any]:
-    if more is None:
-        return {"sm": None, "tensor": None, "bandwidth": None, "sources": {}}
+def _more(more: More) -> dict[str, Any]:
     return {"sm": more.sm, "tensor": more.tensor, "bandwidth": more.bandwidth, "sources": more.sources}
 
 
