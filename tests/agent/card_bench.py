@@ -40,6 +40,7 @@ class Bench:
         self.run_dir, self.offer = folder / "run", offer
         self.now_ns = 1_000_000_000
         self.host = SimulatedHost(boards or ("h100-80gb",), clock=lambda: self.now_ns, **host)
+        self.read = self.host.read
         self.changes: list[str] = []
         self.crash_at = ""
         uuids = {card.uuid for card in self.host.cards}
@@ -70,7 +71,7 @@ class Bench:
             library,
             shell=self.shell,
             run_dir=self.run_dir,
-            read=self.host.read,
+            read=self.read,
             offer=self.offer,
             mps=mps,
             clock_ns=lambda: self.now_ns,

@@ -347,6 +347,19 @@ def test_a_share_without_a_cgroup_waits_for_what_no_other_share_accounts_for(ben
     assert [fact.pid for fact in bench.driver.processes(open_door.uuid)] == [stray.pid]
 
 
+@pytest.mark.parametrize("told", ["nvidia-cuda-mps-server", "nvidia-cuda-mps"])
+def test_the_server_of_a_user_keeps_no_share_from_ending_that_was_never_opened(bench, told):
+    bench.read = lambda path: f"{told}\n" if path.endswith("/comm") else bench.host.read(path)
+    bench.agent()
+    move_in(bench, "mps")
+    never_opened = take(bench, "mps", "b.1.0")
+    bench.driver.attach(never_opened.uuid, Tenant("b.1.0", user="alice"))
+    bench.run(cgroup="/system.slice", name="nvidia-cuda-mps-server")
+
+    assert bench.driver.processes(never_opened.uuid) == []
+    bench.driver.destroy(never_opened.uuid)
+
+
 def test_programs_of_the_host_keep_nobodys_card_but_a_tenants_program_of_that_name_does(bench):
     bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
     bench.driver.confine(bench.card, cgroup("a.1.0"))

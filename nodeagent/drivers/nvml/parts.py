@@ -15,6 +15,7 @@ from nodeagent.drivers.nvml.mps_seat import MpsShare
 from nodeagent.drivers.nvml.procs import SYSTEM, cgroup_of, is_below
 from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.processes import COMM_BYTES
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.protocol.uuids import share_uuid
 
@@ -108,7 +109,7 @@ class Parts:
         return [
             process
             for process in listed
-            if (process.name not in SYSTEM or is_below(at[process.pid], share.cgroup))
+            if (process.name[:COMM_BYTES] not in SYSTEM or is_below(at[process.pid], share.cgroup))
             and not any(is_below(at[process.pid], other.cgroup) for other in others)
         ]
 
