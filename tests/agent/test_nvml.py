@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from nodeagent.drivers import nvml
+from nodeagent.drivers import nvml, registry
 from nodeagent.drivers.base import Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
 from nodeagent.drivers.nvml.driver import NvmlDriver
@@ -139,6 +139,20 @@ def test_lost_card_and_pending_repairs_are_health_facts():
 def test_machine_without_cards_has_no_such_driver_and_says_what_is_missing(answers, said):
     with pytest.raises(DriverUnavailableError, match=said):
         NvmlDriver("boot", FakeLibrary(**answers))
+
+
+def test_opening_by_name_hands_the_options_on_and_listens(monkeypatch, tmp_path):
+    library = FakeLibrary()
+    monkeypatch.setattr(NvmlDriver.__init__, "__defaults__", (library,))
+
+    driver = registry.open_nvml(run_dir=tmp_path, offer=frozenset({"mps"}), dcgm_url="http://localhost:9400")
+    try:
+        (fact,) = driver.inventory()
+        assert fact.modes == ()
+        assert "--offer" in fact.refusals["exclusive"]
+        assert (tmp_path / "cards.json").exists()
+    finally:
+        driver.close()  # type: ignore[attr-defined]
 
 
 CALL = re.compile(r'"(nvml(?:Init|Shutdown|System|Device|GpuInstance|ComputeInstance|Event|Gpm)\w*)"')

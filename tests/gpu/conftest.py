@@ -1,3 +1,10 @@
+"""The contract with real cards.
+
+Reading: ``pytest -m gpu tests/gpu``; with BERTH_GPU_FACTS=<file> what the card says is kept there.
+Writing: ``pytest -m gpu_write tests/gpu --allow-gpu-writes``, as root, on a card that is idle and empty.
+Both run on simulated cards in every test run.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""NVIDIA cards through NVML: read-only in this version, whole devices can be leased."""
+"""NVIDIA cards through NVML: whole, in MIG slices, and in shares by MPS, memory limits and time slices."""
