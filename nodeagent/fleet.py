@@ -71,6 +71,11 @@ def build(node: str, spec: dict[str, Any], *, seed: int = 0, reboots: int = 0) -
     return NodeSpec(devices, faults, reboots)
 
 
+def boards_of(spec: dict[str, Any]) -> list[str]:
+    """Return the board of each device of a description; raises SpecError."""
+    return [fact.model for fact in _devices("any", spec.get("boards"))]
+
+
 def _devices(node: str, boards: Any) -> tuple[DeviceFact, ...]:
     if not isinstance(boards, list) or not boards:
         raise SpecError('\'boards\' must be a list such as [{"board": "h100-80gb", "count": 8}]')

@@ -67,7 +67,7 @@ class Reconciler:
         self.ledger = Ledger(journal, driver.boot_id(), driver.version)
         self.works = self.ledger.works
         self.power = PowerMind(driver)
-        self.units = Units(runtime, self.works)
+        self.units = Units(runtime)
         self.sight = Sight(self.devices)
         self._refused: HealthFact | None = None
         self._notices = journal.path.parent / "notices"
@@ -359,7 +359,11 @@ class Reconciler:
         elif step.kind == "close":
             work.code, work.detail = refusal.word, refusal.detail
         elif step.kind in ("open", "confine") and not self._is_passing(refusal, step):
-            self._fail(work, refusal, now)
+            if work.phase == READY and work.key in self.units.known:
+                if work.tries == 1:
+                    log.warning("lease %s goes on as it is open: %s", work.lease, refusal.detail)
+            else:
+                self._fail(work, refusal, now)
         if step.kind != "loosen":
             self._note(work)
 
@@ -521,9 +525,14 @@ class Reconciler:
         return bool(self._reported)
 
     @property
+    def is_settled(self) -> bool:
+        """Say whether nothing is left to be done for the present goal."""
+        return not self._open()
+
+    @property
     def carried_out(self) -> int:
         """Return the last revision on which nothing is left to be done."""
-        if not self._open():
+        if self.is_settled:
             self.ledger.carried_out = self.ledger.revision
         return self.ledger.carried_out
 

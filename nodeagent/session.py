@@ -13,17 +13,21 @@ from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
 from nodeagent.goals import FenceError
 from nodeagent.host import HostFacts
+from nodeagent.keychange import KeyChange
 from nodeagent.link import Enrolment, RefusedError
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
+    FEATURES,
     Ack,
     Challenge,
     Desired,
     Heartbeat,
     Hello,
+    KeyStored,
     Message,
     Refused,
     Report,
+    Rotate,
     Welcome,
 )
 from nodeagent.worker import Worker
@@ -68,6 +72,7 @@ class Session:
         self._clock = clock
         self._host = host
         self._boot_id = driver.boot_id()
+        self._keys = KeyChange(enrolment.identity)
         self._seq = 0
         self._grumbled: set[str] = set()
 
@@ -111,7 +116,7 @@ class Session:
             task.result()
 
     def _hello(self, nonce: str) -> Hello:
-        ledger = self._reconciler.ledger
+        ledger, runtime = self._reconciler.ledger, self._reconciler.units.runtime
         hello = Hello(
             node=self._reconciler.node,
             boot_id=self._boot_id,
@@ -125,6 +130,8 @@ class Session:
             memory_mib=self._host.memory_mib,
             site=self._host.site,
             rack=self._host.rack,
+            runtime="" if runtime is None else runtime.name,
+            features=FEATURES,
             signature="",
         )
         proof = self._enrolment.credentials(nonce, is_known=ledger.epoch > 0)
@@ -149,7 +156,9 @@ class Session:
         while True:
             frame = await self._socket.recv()
             try:
-                self._take(decode(frame))
+                answer = self._take(decode(frame))
+                if answer is not None:
+                    await self._send(answer)
             except (ProtocolError, FenceError) as no:
                 self._grumble(no.code, str(no))
             except RefusedError:
@@ -157,8 +166,13 @@ class Session:
             except Exception:  # whatever the portal sends must not end the agent, and leases with it
                 log.exception("a frame of the portal could not be carried out")
 
-    def _take(self, message: Message) -> None:
-        if isinstance(message, Desired):
+    def _take(self, message: Message) -> Message | None:
+        """Act on a frame; returns what is to be answered, if anything."""
+        if isinstance(message, Rotate):
+            return self._keys.take(message)
+        if isinstance(message, KeyStored):
+            self._keys.stored(message)
+        elif isinstance(message, Desired):
             self._worker.accept(message)
         elif isinstance(message, Ack):
             self._reconciler.acknowledged(message.seq)
@@ -166,6 +180,7 @@ class Session:
             raise RefusedError(message.code, message.detail)
         else:
             self._grumble("unexpected", f"the portal sent a {type(message).__name__}")
+        return None
 
     async def _report(self) -> None:
         """Tell what is new at once, and again while it is not acknowledged."""
@@ -212,6 +227,9 @@ class Session:
     async def _sample(self) -> None:
         loop, due = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         for turn in count():
+            processes = None
+            if turn % sampler.PROCESSES_EVERY == 0:
+                processes = await self._worker.watch()
             if turn % HEALTH_EVERY == 0:
                 await self._worker.examine()
             reading = await self._worker.measure()
@@ -222,6 +240,7 @@ class Session:
                     epoch=self.welcome.epoch,
                     boot_id=self._boot_id,
                     seq=self._next_seq(),
+                    processes=processes,
                 )
             )
             due = max(due + self.welcome.sample_s, loop.time())

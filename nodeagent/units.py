@@ -29,19 +29,14 @@ JOINED: Final = "VISIBLE_DEVICES"
 class Units:
     """Which leases are open on this host, as far as a runtime keeps units at all (None: the driver plays holders)."""
 
-    def __init__(self, runtime: Runtime | None, works: Mapping[Key, Work]) -> None:
-        """Adopt what is open: re-derived, never believed from the journal."""
+    def __init__(self, runtime: Runtime | None) -> None:
+        """Look at what is open: re-derived, never believed from the journal.
+
+        Units of ready leases are opened once more, which finds them as they are and puts right what an earlier
+        life left half-done (two ends armed, say); nothing that runs in them notices.
+        """
         self.runtime = runtime
         self.known: frozenset[Key] = frozenset() if runtime is None else frozenset(runtime.known())
-        for work in works.values():
-            self.adopt(work)
-
-    def adopt(self, work: Work) -> None:
-        """Take over the unit of a ready lease that is open already; limits live as long as the unit does."""
-        if work.phase == READY and (self.runtime is None or work.key in self.known):
-            work.is_open = True
-            for place in work.places:
-                place.is_confined = True
 
     def is_let_in(self, work: Work) -> bool:
         """Say whether a lease is open to its holder and bound by its limits."""

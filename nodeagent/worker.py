@@ -10,12 +10,13 @@ from functools import partial
 from typing import TypeVar
 
 from nodeagent.drivers.base import Driver, Reading
+from nodeagent.guard import Guard
 from nodeagent.lanes import work_through
 from nodeagent.power import change_power, read_power
-from nodeagent.protocol.messages import Desired, HealthFact
+from nodeagent.protocol.messages import Desired, HealthFact, ProcessSample
 from nodeagent.reconcile import UNIT_STEPS, Reconciler
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.steps import Step, carry_out, read_partitions
+from nodeagent.steps import Step, carry_out, read_health, read_partitions
 from nodeagent.works import NS
 
 log = logging.getLogger(__name__)
@@ -27,12 +28,20 @@ LOOK_EVERY_S = 10
 class Worker:
     """One per agent. ``changed`` is set when there is something new to report."""
 
-    def __init__(self, reconciler: Reconciler, driver: Driver, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        driver: Driver,
+        clock: Callable[[], int],
+        guard: Guard | None = None,
+    ) -> None:
         self.reconciler = reconciler
         self.changed = asyncio.Event()
         self._driver = driver
         self._clock = clock
         self._poked = asyncio.Event()
+        self._guard = guard
+        self._strangers: tuple[HealthFact, ...] = ()
         self._jobs: set[asyncio.Task[None]] = set()
         self._threads = (
             ThreadPoolExecutor(len(reconciler.lanes) + 1, "driver") if driver.is_blocking else None
@@ -60,9 +69,17 @@ class Worker:
 
     async def examine(self) -> None:
         """Ask the devices how they are and act on it."""
-        health: list[HealthFact] = await self._call(self._driver.health)
-        self.reconciler.note_health(tuple(health), self._clock())
+        health = await self._call(partial(read_health, self._driver))
+        self.reconciler.note_health((*health, *self._strangers), self._clock())
         self._announce()
+
+    async def watch(self) -> tuple[ProcessSample, ...] | None:
+        """Return the processes on all devices; None where the driver plays them."""
+        if self._guard is None:
+            return None
+        found = await self._call(partial(self._guard.go, self._guard.prepare(self.reconciler)))
+        self._strangers = found.facts
+        return found.processes
 
     def drive(self) -> None:
         """Do, or set going, everything that can be done now."""

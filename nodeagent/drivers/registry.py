@@ -12,10 +12,12 @@ from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.fleet import NodeSpec
+from nodeagent.shell import HostShell
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RUN_DIR = Path("/run/berth-agent")
-NAMES = ("simulated", "nvml", "auto")
+VENDORS = ("amd", "hygon", "cambricon", "ascend")
+NAMES = ("auto", "nvml", *VENDORS, "simulated", "simulated-nvml")
 
 
 def open_simulated(node: str, state: Path, spec: NodeSpec, clock: Callable[[], int], seed: int) -> Driver:
@@ -56,6 +58,55 @@ def open_nvml(
         listens=True,
     )
     return cast(Driver, driver)
+
+
+def open_real(
+    name: str,
+    *,
+    run_dir: Path,
+    offer: frozenset[str] | None = None,
+    may_limit_power: bool = False,
+    dcgm_url: str = "",
+    layout: str = "",
+    can_bind: bool = False,
+) -> Driver:
+    """Return the driver of this name, for "auto" the first whose cards are found.
+
+    ``layout`` is how AMD boards are cut, ``can_bind`` whether holders come as containers that can be shown a file
+    under another path. Raises DriverUnavailableError, for "auto" with what each driver looked for.
+    """
+    missing = []
+    for each in ("nvml", *VENDORS) if name == "auto" else (name,):
+        try:
+            if each == "nvml":
+                return open_nvml(
+                    run_dir=run_dir, offer=offer, may_limit_power=may_limit_power, dcgm_url=dcgm_url
+                )
+            return _open_vendor(each, run_dir, offer, layout=layout, can_bind=can_bind)
+        except DriverUnavailableError as no:
+            missing.append(f"{each}: {no}")
+        except ImportError as no:
+            missing.append(f"{each}: this installation lacks a part of the driver ({no})")
+    raise DriverUnavailableError("; ".join(missing) if name == "auto" else missing[0].partition(": ")[2])
+
+
+def _open_vendor(
+    name: str, run_dir: Path, offer: frozenset[str] | None, *, layout: str, can_bind: bool
+) -> Driver:
+    """Return the driver of another vendor's cards."""
+    driver = getattr(import_module(f"nodeagent.drivers.{name}.driver"), f"{name.capitalize()}Driver")
+    own: dict[str, Any] = {}
+    if name == "amd":
+        own["layouts"] = {"*": layout} if layout else {}
+    elif name == "hygon":
+        own["can_bind"] = can_bind
+    found = driver(host_boot_id(), HostShell(), run_dir, read_text, offer=offer, **own)
+    return cast(Driver, found)
+
+
+def read_text(path: str) -> str:
+    """Return a file of the host; raises OSError."""
+    return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 def host_boot_id() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from nodeagent.protocol.boards import Board, board
 from nodeagent.protocol.limits import MODES
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 from nodeagent.runtimes.base import Key, Runtime
-from nodeagent.runtimes.names import unit_of
+from nodeagent.runtimes.names import key_of_end, unit_of
 from nodeagent.soak.stage import NODE, Clock, Hook, Trace
 
 REFUSED = (
@@ -88,7 +88,9 @@ class HardwareStage:
         for unit in home.systemd.units.values():
             rules = tuple(sorted(f"{k}={v}" for k, v in unit.properties.items() if "Device" in k))
             found.add(("unit", unit.name, unit.state, *rules))
-        found |= {("timer", name) for name in home.systemd.timers}
+        # When a lease became ready moves its end by seconds; that it has one, and one only, must not move.
+        ends = Counter(end[0] for name in home.systemd.timers if (end := key_of_end(name)))
+        found |= {("end", key[0], str(key[1]), str(number)) for key, number in ends.items()}
         daemons = [daemon for daemon in home.mps.daemons.values() if daemon.device in there]
         found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in daemons}
         slices = [(uuid, home.smi.policy(uuid)) for uuid in there]

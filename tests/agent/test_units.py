@@ -154,7 +154,7 @@ def test_unit_that_nobody_remembers_is_closed(node, runtime):
     assert node.phases() == {"a": "ready", "ghost": "gone"}
 
 
-def test_restart_adopts_the_unit_without_opening_it_again(node, runtime):
+def test_restart_finds_the_unit_open_and_brings_it_up_to_date(node, runtime):
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     before = node.reports()["a"]
     runtime.calls.clear()
@@ -162,8 +162,18 @@ def test_restart_adopts_the_unit_without_opening_it_again(node, runtime):
     node.start()
     node.work()
 
-    assert runtime.calls == []
+    assert runtime.calls == [("open", ("a", 1))]
     assert node.reports()["a"] == before
+
+
+def test_lease_that_is_open_goes_on_when_its_unit_cannot_be_brought_up_to_date(node, runtime):
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    runtime.refusal = RuntimeRefusedError("no_account", "the account of bob is gone")
+
+    node.start()
+    node.pass_time(30)
+
+    assert node.phases() == {"a": "ready"}
 
 
 def test_lost_journal_does_not_turn_our_own_slice_into_a_strangers(node):

@@ -1,0 +1,138 @@
+"""Say what this node has, what it can offer, and what is missing for the rest; nothing is changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nodeagent.drivers.base import Driver
+from nodeagent.identity import lock_state
+from nodeagent.opening import is_simulated, open_both, run_dir_of
+from nodeagent.options import require_node
+from nodeagent.protocol.messages import DeviceFact
+from nodeagent.runtimes.base import Runtime
+from nodeagent.steps import read_health, read_partitions
+
+
+def add_options(known: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    known.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and print; 0 also when something is missing, because that is an answer."""
+    require_node(options)
+    with tempfile.TemporaryDirectory(prefix="berth-check-") as spare:
+        state = Path(options.state or spare)
+        lock = lock_state(state) if is_simulated(options) else None  # their file belongs to one process
+        try:
+            driver, runtime = open_both(options, state)
+            found = report(driver, runtime, options.node, str(run_dir_of(options, state)))
+        finally:
+            if lock is not None:
+                os.close(lock)
+    print(json.dumps(found, indent=2) if options.json else in_words(found))  # noqa: T201 - the answer
+    return 0
+
+
+def report(driver: Driver, runtime: Runtime | None, node: str, run_dir: str) -> dict[str, Any]:
+    """Return everything that is found, unknown as null."""
+    return {
+        "node": node,
+        "driver": driver.name,
+        "driver_version": driver.version,
+        "boot_id": driver.boot_id(),
+        "is_root": os.geteuid() == 0,
+        "run_dir": run_dir,
+        "runtime": None if runtime is None else _runtime(runtime),
+        "power": driver.power() or None,
+        "devices": [_device(driver, fact) for fact in driver.inventory()],
+        "health": [asdict(fact) for fact in read_health(driver)],
+    }
+
+
+def _runtime(runtime: Runtime) -> dict[str, Any]:
+    return {
+        "name": runtime.name,
+        "isolates": runtime.is_isolating,
+        "missing": runtime.why_not() or None,
+        "open_leases": [f"{lease}.{generation}" for lease, generation in runtime.known()],
+    }
+
+
+def _device(driver: Driver, fact: DeviceFact) -> dict[str, Any]:
+    partitions = read_partitions(driver, fact.uuid)
+    return {
+        "index": fact.index,
+        "uuid": fact.uuid,
+        "model": fact.model,
+        "memory_mib": fact.memory_mib,
+        "sm_count": fact.sm_count,
+        "pci_bus_id": fact.pci_bus_id or None,
+        "mig_enabled": fact.mig_enabled,
+        "offers": list(fact.modes),
+        "refusals": dict(fact.refusals),
+        "profiles": [
+            {
+                "name": profile.name,
+                "id": profile.profile_id,
+                "memory_mib": profile.memory_mib,
+                "sm_count": profile.sm_count,
+                "slices": profile.slices,
+                "starts": list(profile.starts),
+                "most": profile.max_instances,
+            }
+            for profile in fact.profiles
+        ],
+        "partitions": None if partitions is None else [asdict(part) for part in partitions],
+    }
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """Return the findings for people."""
+    lines = [
+        f"node      {found['node']}",
+        f"driver    {found['driver']} {found['driver_version']}",
+        f"rights    {'root' if found['is_root'] else 'not root: partitions and limits cannot be changed'}",
+        f"runtime   {_runtime_words(found['runtime'])}",
+    ]
+    for device in found["devices"]:
+        lines += ["", *_device_words(device)]
+    lines += ["", "health    nothing to report"] if not found["health"] else [""]
+    lines += [f"health    {fact['severity']} {fact['code']} {fact['detail']}" for fact in found["health"]]
+    return "\n".join(lines)
+
+
+def _runtime_words(runtime: dict[str, Any] | None) -> str:
+    if runtime is None:
+        return "none: the simulation plays the holders"
+    kind = "isolates leases from each other" if runtime["isolates"] else "does NOT isolate leases"
+    missing = f"; {runtime['missing']}" if runtime["missing"] else ""
+    return f"{runtime['name']}, {kind}, {len(runtime['open_leases'])} open{missing}"
+
+
+def _device_words(device: dict[str, Any]) -> list[str]:
+    mig = {True: "MIG on", False: "MIG off", None: "no MIG"}[device["mig_enabled"]]
+    sms = "SMs unknown" if device["sm_count"] is None else f"{device['sm_count']} SMs"
+    lines = [
+        f"device {device['index']:<3}{device['model']}, {device['memory_mib']} MiB, {sms}, {mig}",
+        f"          {device['uuid']}",
+        f"  offers  {', '.join(device['offers']) or 'nothing'}",
+    ]
+    lines += [f"  not     {mode}: {why}" for mode, why in device["refusals"].items()]
+    lines += [
+        f"  size    {p['name']:<14}{p['memory_mib']:>7} MiB  starts {', '.join(map(str, p['starts']))}"
+        for p in device["profiles"]
+    ]
+    if device["partitions"] is None:
+        return [*lines, "  stands  unknown: the device does not say"]
+    return lines + [
+        f"  stands  {part['profile'] or 'whole'} at {part['start']}  {part['uuid']}"
+        + (f"  for {part['lease']}" if part["lease"] else "")
+        for part in device["partitions"]
+    ]

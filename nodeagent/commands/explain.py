@@ -1,0 +1,172 @@
+"""Say what the agent knows of a lease, what is seen of it right now, and what comes next; nothing is changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nodeagent.agent import boot_clock
+from nodeagent.drivers.base import Driver
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.identity import lock_state
+from nodeagent.journal import Journal, Record, peek
+from nodeagent.opening import is_simulated, open_both, state_of
+from nodeagent.options import UsageError, require_node
+from nodeagent.reconcile import Reconciler
+from nodeagent.runtimes.base import Runtime
+from nodeagent.shadow import ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.steps import read_partitions
+from nodeagent.works import NS, READY, Place, Work
+
+
+def add_options(known: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    known.add_argument("lease", help="name of the lease, as the portal shows it")
+    known.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain; 1 when the lease is not known here."""
+    require_node(options)
+    state = state_of(options)
+    records = peek(state / "journal.jsonl")
+    history = history_of(records, options.lease)
+    if not history:
+        raise UsageError(
+            f"{options.lease} is not known on this node; leases that are over and reported are forgotten"
+        )
+    lock = lock_state(state) if is_simulated(options) else None
+    try:
+        driver, runtime = open_both(options, state)
+        found = {"lease": options.lease, "history": history, "now": _now(options, state, driver, runtime)}
+    finally:
+        if lock is not None:
+            os.close(lock)
+    print(json.dumps(found, indent=2) if options.json else in_words(found))  # noqa: T201 - the answer
+    return 0
+
+
+def history_of(records: list[Record], lease: str) -> list[dict[str, Any]]:
+    """Return the states of a lease as the journal tells them, the same state only once."""
+    found: list[dict[str, Any]] = []
+    for record in records:
+        if record.get("lease") != lease:
+            continue
+        if record["op"] == "forget":
+            entry: dict[str, Any] = {"generation": record["generation"], "phase": "forgotten"}
+        else:
+            entry = {
+                "generation": record["generation"],
+                "phase": record["phase"],
+                "code": record["code"],
+                "detail": record["detail"],
+                "made": sum(place["made"] for place in record["places"]),
+                "places": len(record["places"]),
+            }
+        if not found or found[-1] != entry:
+            found.append(entry)
+    return found
+
+
+def _now(
+    options: argparse.Namespace, state: Path, driver: Driver, runtime: Runtime | None
+) -> list[dict[str, Any]]:
+    """Return every generation that is still on the node, as it stands and as it goes on."""
+    with tempfile.TemporaryDirectory(prefix="berth-explain-") as folder:
+        shutil.copyfile(state / "journal.jsonl", Path(folder) / "journal.jsonl")
+        shadow = ShadowDriver(driver)
+        doors = None if runtime is None else ShadowRuntime(runtime)
+        now = boot_clock()
+        mind = Reconciler(options.node, shadow, Journal(Path(folder) / "journal.jsonl"), now, doors)
+        works = [work for work in mind.works.values() if work.lease == options.lease]
+        entries = [_entry(work, mind, driver, runtime, now) for work in works]
+        mind.tick(now)
+        plan = rehearse(mind, shadow, now)
+    for entry in entries:
+        entry["next"] = [asdict(step) for step in plan if step.lease == options.lease]
+    return entries
+
+
+def _entry(work: Work, mind: Reconciler, driver: Driver, runtime: Runtime | None, now: int) -> dict[str, Any]:
+    report = work.report()
+    return {
+        "generation": work.generation,
+        "phase": report.phase,
+        "code": report.code,
+        "detail": report.detail,
+        "user": work.user,
+        "team": work.team,
+        "ends_in_s": round((work.deadline - now) / NS) if work.phase == READY else None,
+        "grace_s": work.grace_s,
+        "entrance": dict(work.entrance),
+        "pids": None if runtime is None else runtime.pids(work.key),
+        "places": [_place(place, mind, driver) for place in work.places],
+    }
+
+
+def _place(place: Place, mind: Reconciler, driver: Driver) -> dict[str, Any]:
+    """Return one place: what was asked for, and what is seen of it."""
+    slot = place.slot
+    fact = mind.devices.get(slot.device)
+    facts = None if fact is None else read_partitions(driver, slot.device)
+    stands = None if facts is None else any(part.uuid == place.partition for part in facts)
+    return {
+        "device": None if fact is None else fact.index,
+        "uuid": slot.device,
+        "mode": slot.mode,
+        "profile": slot.profile,
+        "start": slot.start,
+        "partition": place.partition or None,
+        "stands": stands,
+        "nodes": list(place.access.nodes) if place.access else [],
+        "processes": _processes(driver, place.partition) if stands else None,
+        "tries": place.tries,
+    }
+
+
+def _processes(driver: Driver, partition: str) -> list[dict[str, Any]] | None:
+    try:
+        return [asdict(process) for process in driver.processes(partition)]
+    except (NvmlLikeError, NotOfferedError):
+        return None
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """Return the explanation for people."""
+    lines = [f"lease {found['lease']}"]
+    for entry in found["now"]:
+        lines += _entry_words(entry)
+    lines += ["", "as the journal tells it:"]
+    for entry in found["history"]:
+        made = f", {entry['made']} of {entry['places']} place(s) made" if "made" in entry else ""
+        code = f", {entry['code']}: {entry['detail']}" if entry.get("code") else ""
+        lines.append(f"  generation {entry['generation']}: {entry['phase']}{made}{code}")
+    return "\n".join(lines)
+
+
+def _entry_words(entry: dict[str, Any]) -> list[str]:
+    ends = "" if entry["ends_in_s"] is None else f", ends in {entry['ends_in_s']} s"
+    lines = [
+        "",
+        f"generation {entry['generation']}: {entry['phase']}{ends}, for {entry['user'] or 'unknown'}",
+    ]
+    if entry["code"]:
+        lines.append(f"  because {entry['code']}: {entry['detail']}")
+    for name, value in entry["entrance"].items():
+        lines.append(f"  {name:<9}{value}")
+    if entry["pids"] is not None:
+        lines.append(f"  inside   {', '.join(map(str, entry['pids'])) or 'no process'}")
+    for place in entry["places"]:
+        seen = {True: "stands", False: "does not stand", None: "cannot be seen"}[place["stands"]]
+        where = "a device not on this node" if place["device"] is None else f"device {place['device']}"
+        lines.append(f"  {where}: {place['profile'] or place['mode']} at {place['start']} {seen}")
+        if place["processes"]:
+            lines.append(f"    used by {', '.join(str(p['pid']) for p in place['processes'])}")
+    lines += [f"  next: {step['action']}" for step in entry["next"]]
+    return lines

@@ -1,0 +1,80 @@
+"""Keeps an eye on the cards' processes: looks, tells, and does what the operator's policy asks for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nodeagent import notices
+from nodeagent.drivers.base import Driver
+from nodeagent.processes import KILL, REPORT, Deed, Holding, Look, decide, holdings, is_same
+from nodeagent.protocol.messages import HealthFact, ProcessSample
+from nodeagent.reconcile import Reconciler
+from nodeagent.runtimes.base import Runtime
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What is looked at: devices, what stands on each, and whose it is. Taken on the agent's own thread."""
+
+    devices: tuple[str, ...]
+    partitions: dict[str, list[str]]
+    holdings: list[Holding]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look brought: processes for the portal, facts about those without a lease."""
+
+    processes: tuple[ProcessSample, ...]
+    facts: tuple[HealthFact, ...]
+
+
+class Guard:
+    """One per agent, for drivers whose processes are real ones. ``go`` may run on any thread, one at a time."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        runtime: Runtime,
+        read: Callable[[str], str],
+        *,
+        policy: str = REPORT,
+        allowed: Iterable[str] = (),
+        send: Callable[[int, int], None] = os.kill,
+    ) -> None:
+        self._look = Look(driver, runtime, read, allowed=allowed)
+        self._is_isolating = runtime.is_isolating
+        self._read, self._policy, self._send = read, policy, send
+
+    def prepare(self, mind: Reconciler) -> Round:
+        """Take down what the reconciler knows now."""
+        return Round(
+            devices=tuple(mind.devices),
+            partitions={device: [fact.uuid for fact in facts] for device, facts in mind.sight.facts.items()},
+            holdings=holdings(mind.works.values(), is_isolating=self._is_isolating),
+        )
+
+    def go(self, round_: Round) -> Found:
+        """Look once and do what the policy asks for."""
+        sight = self._look.look(round_.devices, round_.partitions, round_.holdings)
+        for deed in decide(self._policy, sight.seen):
+            self._do(deed)
+        return Found(sight.samples(), sight.facts)
+
+    def _do(self, deed: Deed) -> None:
+        """Warn a process, or end it; never another one that has its number by now."""
+        if deed.what != KILL:
+            log.warning("process %d (%s) is on %s without a lease", deed.pid, deed.name, deed.device)
+            notices.call([deed.pid])
+        elif is_same(deed, self._read):
+            log.warning("process %d (%s) on %s has no lease and is ended", deed.pid, deed.name, deed.device)
+            try:
+                self._send(deed.pid, signal.SIGKILL)
+            except OSError as no:
+                log.warning("process %d cannot be ended: %s", deed.pid, no)
