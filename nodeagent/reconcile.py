@@ -38,7 +38,7 @@ from nodeagent.works import (
 
 log = logging.getLogger(__name__)
 
-TRIES = 8
+TRIES = 16  # about a minute: who else holds a card open may let go of it
 LOST = ("79", "device_lost")  # NVIDIA's XID, and the word of other vendors' drivers
 NO_DEVICE = ""
 LIVE = (PREPARING, READY)
