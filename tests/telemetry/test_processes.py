@@ -110,6 +110,6 @@ async def test_a_lease_is_shown_its_own_processes_only_as_its_own_node_tells(wor
 
 async def test_what_cannot_be_read_is_unknown(world: World) -> None:
     for text in ("", "[]", "[1, 2, 3]", '["x", []]', "[1e300, []]", f"[{world.now.timestamp()}, [[1]]]"):
-        await read(lambda text=text: redis_client().hset(processes.NEWEST, "gpu-01", text))
+        await asyncio.to_thread(redis_client().hset, processes.NEWEST, "gpu-01", text)
 
         assert await read(lambda: processes.processes_of("gpu-01", now=world.now)) is None
