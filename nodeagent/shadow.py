@@ -123,6 +123,9 @@ class ShadowDriver:
     def set_power(self, *, asleep: bool) -> None:
         """Nothing sleeps in a plan."""
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 class ShadowRuntime:
     """Units of a plan: those that are open now, and what the play adds."""

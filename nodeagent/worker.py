@@ -118,6 +118,7 @@ class Worker:
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         self.reconciler.ledger.save()
+        self._driver.close()
 
     def _set_going(self, device: str) -> None:
         if device in self.reconciler.busy:

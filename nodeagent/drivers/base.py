@@ -192,3 +192,7 @@ class Driver(Protocol):
         Raises IN_USE while a process is on a device, NotOfferedError where this cannot be done at all.
         """
         ...
+
+    def close(self) -> None:
+        """Let go of files and threads; what stands on the devices stays. Nothing is asked of it afterwards."""
+        ...

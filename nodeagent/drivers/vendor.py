@@ -278,6 +278,9 @@ class VendorDriver(ABC):
         """Say that these nodes cannot be put to sleep."""
         return "unsupported"
 
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
     def set_power(self, *, asleep: bool) -> None:
         """Refuse to sleep; being awake is no change."""
         if asleep:
