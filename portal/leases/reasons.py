@@ -177,6 +177,14 @@ def _shared_with_other_team(r: Figures) -> str:
     return _with_end(why, r)
 
 
+def _mps_of_other_teams(r: Figures) -> str:
+    why = _(
+        "Devices that serve MPS have room, but other teams hold them. A fault of one program under MPS ends the "
+        "programs of all, so only one team at a time is let onto such a device."
+    )
+    return _with_end(why, r)
+
+
 def _node_waking(r: Figures) -> str:
     nodes = [str(node) for node in r.get("nodes") or []]
     why = ngettext(
@@ -323,6 +331,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "gang_incomplete": _gang_incomplete,
     "node_resources_short": _node_resources_short,
     "shared_with_other_team": _shared_with_other_team,
+    "mps_of_other_teams": _mps_of_other_teams,
     "node_waking": _node_waking,
     "nodes_blocked": _nodes_blocked,
     "maintenance_ahead": _maintenance_ahead,

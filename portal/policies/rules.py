@@ -213,6 +213,13 @@ RULES = (
         gettext_lazy("Shares of one board may belong to different teams. MIG slices always may."),
     ),
     Rule(
+        "mps_across_teams", "share", "yes_no", gettext_lazy("Under MPS, too"),
+        gettext_lazy(
+            "A fault of one program under MPS ends those of all others on the board. Counts only where teams may"
+            " share a board."
+        ),
+    ),
+    Rule(
         "memory_factors", "share", "factors", gettext_lazy("Promise more memory than a board has"),
         gettext_lazy("In thousandths of the board's memory, per model: 1500 is half as much again. 1000: no more."),
     ),

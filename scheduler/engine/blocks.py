@@ -13,7 +13,7 @@ from typing import Literal
 
 from scheduler.engine.board import Board
 from scheduler.engine.events import held_by
-from scheduler.engine.model import SHARED_MODES, Grant, Held, Snapshot
+from scheduler.engine.model import SHARED_MODES, Grant, Held, Policy, Snapshot
 
 Cause = Literal["maintenance", "booking", "waiting"]
 
@@ -69,24 +69,29 @@ def overlapping(blocks: Iterable[Block], starts_at: datetime, duration_s: int) -
     return [one for one in blocks if one.starts_at < ends_at and one.held.until > starts_at]
 
 
-def fill_beside(board: Board, held: Sequence[Held], later: Sequence[Held], *, is_for_all: bool) -> None:
+def fill_beside(board: Board, held: Sequence[Held], later: Sequence[Held], policy: Policy) -> None:
     """Let the board hold both what it has and what comes: room beside them is room for the whole time.
 
     Where they cannot stand on one board together, being of different modes or teams, one comes after the
-    other is gone; then nothing is free beside them. ``is_for_all``: shares of all teams may meet.
+    other is gone; then nothing is free beside them.
     """
     board.refill((*held, *later))
     if not later:
         return
     first, everything = later[0], (*held, *later)
-    is_of_team = first.mode in SHARED_MODES and not is_for_all
+    is_of_team = first.mode in SHARED_MODES and not policy.may_mix(first.mode)
     is_mixed = (
         first.mode == "exclusive"
         or any(one.mode != first.mode for one in everything)
-        or (is_of_team and any(one.team_id != first.team_id for one in everything))
+        or (is_of_team and len(teams_of(everything)) > 1)
     )
     if is_mixed:
         board.put(Held(board.device.id, 0, board.device.grid, "exclusive", 0, None, first.until))
+
+
+def teams_of(held: Iterable[Held]) -> set[int]:
+    """The teams that a shared board would be kept for; in mps those of its shares alone, whoever opened it."""
+    return {one.team_id for one in held if not one.is_host or one.mode != "mps"}
 
 
 def _in_time(block: Block) -> tuple[datetime, datetime, int, int, int]:

@@ -10,6 +10,7 @@ from scheduler.engine.model import SHARED_MODES, Device, Held, Node, Slot
 from scheduler.engine.shape import Kind, Shape
 
 WHOLE_MILLI = 1000
+SEVERAL = -1  # the team of a board in mps on which shares of several teams are
 
 
 class Board:
@@ -17,7 +18,7 @@ class Board:
     its shares may be promised together.
 
     ``mask`` has a bit per taken memory slice; ``use`` is "" on an idle board, else the one mode that
-    lives there; ``team_id`` is the team a shared mode is kept for.
+    lives there; ``team_id`` is the team a shared mode is kept for, in mps that of the shares themselves.
     """
 
     __slots__ = (
@@ -213,10 +214,14 @@ class Board:
         self.mask = self.full
         if held.is_host or not self.use:
             self.use = held.mode
-            self.team_id = held.team_id
+            if held.mode != "mps" or not self.clients:
+                self.team_id = held.team_id
         if held.is_host and held.memory_mib:
             self.memory_mib = held.memory_mib
         if not held.is_host:
+            if held.mode == "mps" and held.team_id != self.team_id:
+                # Older rules may have let strangers in: then nobody may join, not even the opener's team.
+                self.team_id = SEVERAL if self.clients else held.team_id
             self.share_used += held.share_milli
             self.memory_used += held.memory_mib
             self.clients += 1
@@ -247,6 +252,9 @@ class Board:
             self._clear()
         elif held.is_host:
             self.held.append(held)
+        if self.clients and self.team_id == SEVERAL:
+            teams = {one.team_id for one in self.held if not one.is_host}
+            self.team_id = teams.pop() if len(teams) == 1 else SEVERAL
 
     def _profiles_of(self, held: Held) -> list[str]:
         if held.mode != "mig":

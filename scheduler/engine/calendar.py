@@ -74,12 +74,8 @@ class Layer:
         room.look_again_at(held)
 
     def _fill(self, base: EngineState, room: EngineState, device_id: int) -> None:
-        fill_beside(
-            room.board_of[device_id],
-            base.board_of[device_id].held,
-            self.later[device_id],
-            is_for_all=room.policy.share_across_teams,
-        )
+        board, held = room.board_of[device_id], base.board_of[device_id].held
+        fill_beside(board, held, self.later[device_id], room.policy)
 
 
 class Calendar:

@@ -193,7 +193,7 @@ class Clearance:
             return 0
         state = track.states[int(self._records.state[self._record_at(step, row)])]
         if later:
-            beside = state.beside(later, is_for_all=self._timeline.policy.share_across_teams)
+            beside = state.beside(later, self._timeline.policy)
             return 0 if beside is None else beside.room(self._shape, device.memory_mib, device.max_clients)
         return state.room(self._shape, device.memory_mib, device.max_clients)
 

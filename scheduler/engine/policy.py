@@ -75,9 +75,10 @@ class Policy:
     idle board's worth: 0 looks at room only, more keeps large and fast boards for those who need them.
     ``memory_factors`` pairs models with thousandths of a board's memory that its shares may be promised
     together: 1000, no oversubscription, for a model that is not named. A board in use keeps what it was
-    opened with. ``repartition`` lets idle boards change a pinned MIG layout. ``keep_empty`` is what it costs,
-    in idle boards' worth, to be the first on a wholly idle node: more leaves whole nodes idle, which can then
-    save energy.
+    opened with. MPS is one fault domain: its shares stay with one team also where ``share_across_teams`` lets
+    others meet, unless ``mps_across_teams`` is set too. ``repartition`` lets idle boards change a pinned MIG
+    layout. ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle node: more
+    leaves whole nodes idle, which can then save energy.
 
     ``half_life_s`` is how fast used time is forgotten, ``penalty_s`` how much a grant counts as used at once.
     With ``backfill`` the first ``depth`` claims that do not fit and have waited ``reserve_after_s`` get a
@@ -89,6 +90,7 @@ class Policy:
     order: str = "priority_fifo"
     place: str = "default"
     share_across_teams: bool = False
+    mps_across_teams: bool = False
     memory_factors: tuple[tuple[str, int], ...] = ()
     repartition: bool = False
     keep_better: float = 0.0
@@ -102,3 +104,7 @@ class Policy:
     reserve_after_s: int = 600
     preempting: Preempting = Preempting()
     sleep: Sleep = Sleep()
+
+    def may_mix(self, mode: str) -> bool:
+        """Whether shares of several teams may meet on one board in this mode."""
+        return self.share_across_teams and (mode != "mps" or self.mps_across_teams)

@@ -400,6 +400,7 @@ _RULES: dict[str, Any] = {
     "order": lambda reader, value, at: reader.one_of(value, at, ORDERS),
     "place": lambda reader, value, at: reader.one_of(value, at, POLICIES),
     "share_across_teams": _Reader.yes_no,
+    "mps_across_teams": _Reader.yes_no,
     "memory_factors": _memory_factors,
     "repartition": _Reader.yes_no,
     "keep_better": _Reader.number,

@@ -78,6 +78,10 @@ REASONS: dict[str, ReasonKind] = {
         "Boards of this mode have room, but belong to another team while it uses them.",
         ("boards", "next_end"),
     ),
+    "mps_of_other_teams": ReasonKind(
+        "Boards that serve MPS have room, but for one team only while it uses them: a fault of one program hits all.",
+        ("boards", "next_end"),
+    ),
     "node_waking": ReasonKind(
         "Nodes that sleep have room for this and are being woken; ready_at is when by the last time, if known.",
         ("nodes", "ready_at"),

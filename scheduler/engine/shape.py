@@ -103,7 +103,7 @@ def shape_of(claim: Claim, policy: Policy) -> Shape:
     count = 0 if bad_field(claim) else claim.count
     host = (claim.cpu_milli, claim.host_memory_mib, claim.nodes)
     if claim.mode in SHARED_MODES:
-        team_id = 0 if policy.share_across_teams else claim.team_id
+        team_id = 0 if policy.may_mix(claim.mode) else claim.team_id
         return Shape(_kind(claim), count, claim.share_milli, claim.memory_mib, team_id, True, *host)
     return Shape(_kind(claim), count, 1000, 0, 0, False, *host)
 

@@ -127,7 +127,8 @@ def _kept_by_others(room: Room, shape: Shape) -> tuple[Reason, ...]:
     if not boards:
         return ()
     next_end = min(_clears_at(board, room.now) for board in boards).isoformat()
-    return (Reason("shared_with_other_team", {"boards": len(boards), "next_end": next_end}),)
+    code = "mps_of_other_teams" if shape.kind.mode == "mps" else "shared_with_other_team"
+    return (Reason(code, {"boards": len(boards), "next_end": next_end}),)
 
 
 def _clears_at(board: Board, now: datetime) -> datetime:

@@ -126,11 +126,10 @@ class Sweep:
 
     def _stand(self, at: datetime, nodes: Iterable[int]) -> None:
         """Let the boards and hosts of these nodes hold what they hold throughout a claim from ``at``."""
-        is_for_all = self._room.policy.share_across_teams
         for node_id in nodes:
             for board in self._groups[node_id]:
                 held, later = self._held_at(board, at), self._later_at(board, at)
-                fill_beside(self._twin(board), held, later, is_for_all=is_for_all)
+                fill_beside(self._twin(board), held, later, self._room.policy)
             host = self._hosts[node_id] = Host(self._here[node_id][0].node)
             if self._shape.wants_host and host.is_limited:
                 for board in self._here[node_id]:

@@ -434,7 +434,7 @@ class Timeline:
         twin = self._twins.get(board)
         if twin is None:
             twin = self._twins[board] = board.twin()
-        fill_beside(twin, board.held, later, is_for_all=self.policy.share_across_teams)
+        fill_beside(twin, board.held, later, self.policy)
         return twin
 
     def _has_cpu(self, board: Board, shape: Shape, ends_at: datetime, rank: int) -> bool:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.engine.board import WHOLE_MILLI, Board
+from scheduler.engine.blocks import teams_of
+from scheduler.engine.board import SEVERAL, WHOLE_MILLI, Board
 from scheduler.engine.columns import PLENTY, Flags, Ints
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.host import Host
-from scheduler.engine.model import SHARED_MODES, Held
+from scheduler.engine.model import SHARED_MODES, Held, Policy
 from scheduler.engine.shape import Shape
 
 AT_FIRST = -1  # the rank of what is there, or ends, before anybody is served
@@ -63,20 +64,21 @@ class State(NamedTuple):
         room = self.geometry.units(profile, self.mask)
         return min(room, self.geometry.most(profile, dict(self.counts))) if room else 0
 
-    def beside(self, later: Sequence[Held], *, is_for_all: bool) -> State | None:
+    def beside(self, later: Sequence[Held], policy: Policy) -> State | None:
         """The state with what begins later in it, too; None where nothing is free beside (``fill_beside``)."""
         use = self.use or later[0].mode
-        is_of_team = use in SHARED_MODES and not is_for_all
-        team_id = self.team_id if self.use else later[0].team_id
-        if use == "exclusive" or any(
-            one.mode != use or (is_of_team and one.team_id != team_id) for one in later
-        ):
+        is_of_team = use in SHARED_MODES and not policy.may_mix(use)
+        teams = teams_of(later)
+        if self.use and (self.clients or use != "mps"):
+            teams.add(self.team_id)
+        is_mixed = any(one.mode != use for one in later) or (is_of_team and len(teams) > 1)
+        if use == "exclusive" or is_mixed:
             return None
         if use != "mig":
             shares = [one for one in later if not one.is_host]
             return self._replace(
                 use=use,
-                team_id=team_id,
+                team_id=teams.pop() if len(teams) == 1 else SEVERAL,
                 share_used=self.share_used + sum(one.share_milli for one in shares),
                 memory_left_mib=self.memory_left_mib - sum(one.memory_mib for one in shares),
                 clients=self.clients + len(shares),

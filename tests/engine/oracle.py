@@ -60,7 +60,7 @@ def is_legal_on(device: Device, held: Sequence[Held], policy: Policy) -> bool:
             sum(h.share_milli for h in parts) <= 1000
             and sum(h.memory_mib for h in parts) <= device.memory_mib
             and len(parts) <= device.max_clients
-            and (policy.share_across_teams or len({h.team_id for h in held}) == 1)
+            and (policy.may_mix(parts[0].mode) or len({h.team_id for h in held}) == 1)
         )
     taken = [slice_ for h in parts for slice_ in range(h.start, h.start + h.size)]
     names = [h.profile for h in parts]

@@ -177,14 +177,14 @@ def test_another_team_does_not_get_onto_a_shared_board(cluster: Cluster) -> None
 
     turn = cluster.plan()
 
-    assert turn.codes("share") == ["shared_with_other_team", "no_capacity"]
-    assert turn.reason("share", "shared_with_other_team").detail["boards"] == 1
+    assert turn.codes("share") == ["mps_of_other_teams", "no_capacity"]
+    assert turn.reason("share", "mps_of_other_teams").detail["boards"] == 1
 
 
 def test_a_policy_may_let_teams_share_a_board(cluster: Cluster) -> None:
     cluster.policy = Policy(share_across_teams=True)
-    cluster.node("a", "l40s-48gb").hold(0, "mps 100 1000", team="vision")
-    cluster.request("share", "mps 100 1000", team="language")
+    cluster.node("a", "l40s-48gb").hold(0, "memlimit 100 1000", team="vision")
+    cluster.request("share", "memlimit 100 1000", team="language")
 
     assert list(cluster.plan().grants) == ["share"]
 
@@ -198,7 +198,7 @@ def test_the_first_share_keeps_the_board_for_its_team_within_the_same_turn(clust
     turn = cluster.plan()
 
     assert list(turn.grants) == ["ours", "ours too"]
-    assert turn.codes("theirs")[:2] == ["behind", "shared_with_other_team"]
+    assert turn.codes("theirs")[:2] == ["behind", "mps_of_other_teams"]
 
 
 def test_shares_of_one_claim_stand_on_different_boards(cluster: Cluster) -> None:

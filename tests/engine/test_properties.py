@@ -28,7 +28,8 @@ few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthChe
 def clusters(draw: st.DrawFn) -> Cluster:
     """One to three small nodes, three teams of which two hang under the first, up to ten claims."""
     rule = draw(st.sampled_from(sorted(POLICIES)))
-    cluster = Cluster(Policy(place=rule, share_across_teams=draw(st.booleans())))
+    mixing = draw(st.sampled_from([(False, False), (True, False), (True, True)]))
+    cluster = Cluster(Policy(place=rule, share_across_teams=mixing[0], mps_across_teams=mixing[1]))
     ceilings = st.sampled_from([None, None, 400, 1000, 2500])
     cluster.team("lab", ceiling=draw(ceilings))
     cluster.team("vision", ceiling=draw(ceilings), parent="lab")

@@ -37,8 +37,8 @@ def test_a_state_has_the_room_of_its_board_alone_and_beside_blocks(
         blocks = later.get(device.id, []) if data.draw(st.booleans()) else []
         if blocks:
             twin = board.twin()
-            fill_beside(twin, board.held, blocks, is_for_all=cluster.policy.share_across_teams)
-            beside = state.beside(blocks, is_for_all=cluster.policy.share_across_teams)
+            fill_beside(twin, board.held, blocks, cluster.policy)
+            beside = state.beside(blocks, cluster.policy)
         else:
             twin, beside = board, state
         for shape in shapes:
