@@ -46,22 +46,78 @@ _XIDS = {
     157: _("a faulty part of it could not be marked to be left out"),
     158: _("it did not answer in time and cannot go on"),
 }
-_LINK_XIDS = range(144, 151)
+_XIDS |= {
+    11: _("it got commands that it cannot read"),
+    25: _("a program on it did something that the GPU refuses"),
+    37: _("its firmware reported an error"),
+    44: _("it could not switch between programs in time"),
+    54: _("the power cable of its board is not connected"),
+    60: _("a program's commands for its video unit failed"),
+    66: _("its driver used a register that it must not use"),
+    67: _("its driver used a register that it must not use"),
+    78: _("a virtual GPU could not start on it"),
+    80: _("a program's data reached it damaged"),
+    86: _("its optical flow unit failed"),
+    93: _("its board's memory for notes wears out"),
+    106: _("its driver sent a test message"),
+    107: _("its driver sent a test message"),
+    108: _("a remote address could not be reached over a fast link"),
+    122: _("its board's flash memory has an error"),
+    123: _("its board's flash memory has an error"),
+    124: _("its board's flash memory has an error"),
+    125: _("its board's flash memory has an error"),
+    139: _("its optical flow unit failed"),
+    141: _("a fast path of CUDA failed for a program on it"),
+    142: _("its video encoder failed"),
+    151: _("the keys of a protected session could not be renewed"),
+    152: _("an accelerator unit used memory that is not its own"),
+    153: _("an accelerator unit did not answer in time"),
+    159: _("its link to the CPU reported an error"),
+    160: _("a channel of its memory is being taken out of use"),
+    161: _("a channel of its memory could not be taken out of use"),
+    162: _("its power smoothing works again"),
+    163: _("its power smoothing is off"),
+    164: _("its power smoothing wears out"),
+    165: _("its power smoothing wears out"),
+    171: _("its memory has an error that cannot be corrected"),
+    172: _("its memory has an error that cannot be corrected"),
+}
+# XIDs of units that a card has several of: the number only says which one it was.
+_UNITS = (
+    (
+        (*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136)),
+        _("one of its copy engines failed"),
+    ),
+    ((*range(83, 85), 88, 89, *range(96, 99)), _("its video decoder failed")),
+    ((82, *range(99, 106)), _("its JPEG decoder failed")),
+    (range(144, 151), _XIDS[74]),
+)
+_XIDS |= {xid: said for xids, said in _UNITS for xid in xids}
 _RECOVERY = "recovery_"  # what the driver's recovery action asks for; the action says it in words
 _WORDS = {
     BY_HAND: _("an operator took it out of work"),
+    "xid_unknown": _("its driver reported a code that this version does not know"),
     "device_lost": _("it does not answer any more"),
     "card_silent": _("one of its cards does not answer"),
-    "row-remap-failure": _("a faulty part of its memory could not be taken out of use"),
-    "row_remap_failed": _("a faulty part of its memory could not be taken out of use"),
-    "row_remap_pending": _("a faulty part of its memory is being taken out of use"),
-    "ecc_uncorrected": _("its memory has an error that cannot be corrected"),
+    "row-remap-failure": _XIDS[64],
+    "row_remap_failed": _XIDS[64],
+    "row_remap_pending": _XIDS[63],
+    "ecc_uncorrected": _XIDS[48],
+    "ecc_uncorrectable": _XIDS[48],
+    "ecc_corrected": _("its memory corrected an error"),
     "thermal": _("it is too hot and runs more slowly"),
     "power_brake": _("it runs more slowly, because its power supply asks for that"),
     "mps_fault": _("a program's fault stopped everybody who shares it"),
+    "mps_gone": _("its MPS daemon has ended, so new programs on it run without their limits"),
+    "share_unread": _("a note of who holds a share on it cannot be read"),
     "orphan_process": _("a process that belongs to no lease is on it"),
     "outside_mps": _("a process on it works around its share"),
     "events_unwatched": _("errors of its GPUs are not watched now"),
+    "desired_refused": _("its agent refuses what it should do"),
+    "journal_unwritable": _("its agent cannot write down what it does"),
+    "tool_unreadable": _("the tool of its vendor gives no answer that its agent understands"),
+    "health_status": _("it reports that it is not well"),
+    "vnpu_cfg_recover": _("after a restart it makes slices again that belong to nobody"),
 }
 _ACTIONS = {
     "watch": _("Watch it: nothing has to be done yet."),
@@ -77,8 +133,6 @@ def code_text(code: str) -> str:
     """Return what a health code means, as the end of a sentence about a device; "" for one we do not know."""
     number = xid_of(code)
     if number is not None:
-        if number in _LINK_XIDS:
-            return str(_("a fast link to another GPU failed"))
         return str(_XIDS.get(number, ""))
     if code.startswith(_RECOVERY):
         return str(_XIDS[154])
