@@ -134,12 +134,24 @@ def _one(spec: SeriesSpec) -> RequestSpec:
 
 
 def make_occurrences(*, now: datetime) -> int:
-    """Ask for the times of every series in the next four weeks; returns how many requests. Safe to repeat."""
+    """Ask for the times of every series in the next four weeks; returns how many requests. Safe to repeat.
+
+    A series that fails unexpectedly changes nothing and is tried again by the next sweep; the others go on.
+    """
     due = Reservation.objects.filter(cancelled_at=None).filter(
         Q(made_until=None) | Q(made_until__lt=now + AHEAD - timedelta(hours=1))
     )
     due = due.filter(Q(until=None) | Q(made_until=None) | Q(made_until__lt=F("until")))
-    return sum(with_retries(lambda pk=pk: _make(pk, now)) for pk in due.values_list("pk", flat=True)[:500])  # type: ignore[misc]
+    return sum(_make_or_log(pk, now) for pk in due.order_by("id").values_list("pk", flat=True)[:500])
+
+
+def _make_or_log(reservation_id: int, now: datetime) -> int:
+    """Ask for the times of one series; whatever is wrong with it is logged and is nobody else's matter."""
+    try:
+        return with_retries(lambda: _make(reservation_id, now))
+    except Exception:
+        log.exception("reservation %d could not be carried on; the next sweep tries again", reservation_id)
+        return 0
 
 
 @transaction.atomic

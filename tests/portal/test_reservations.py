@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.common.errors import Forbidden, Invalid, NotFound
+from portal.leases import reservations
 from portal.leases.models import Lease, LeaseRequest, Reservation
 from portal.leases.reservations import (
     SeriesSpec,
@@ -227,3 +228,27 @@ def test_what_makes_no_sense_is_refused_with_the_field_named(
 
     assert field in refused.value.fields
     assert not Reservation.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_series_that_fails_unexpectedly_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, sound = reserve(world), reserve(world, name="charlie")
+    tomorrow = world.now + timedelta(days=1)
+
+    def failing(series: Reservation, at: datetime, now: datetime) -> int:
+        if series == broken:
+            raise ZeroDivisionError("a rule that nobody thought of")
+        return ask(series, at, now)
+
+    ask = reservations._ask
+    monkeypatch.setattr(reservations, "_ask", failing)
+
+    assert make_occurrences(now=tomorrow) == 1
+    assert LeaseRequest.objects.filter(series=sound).count() == 29
+    assert LeaseRequest.objects.filter(series=broken).count() == 28
+    assert f"reservation {broken.pk} could not be carried on" in caplog.text
+
+    monkeypatch.setattr(reservations, "_ask", ask)
+    assert make_occurrences(now=tomorrow) == 1  # the one that failed is tried again
