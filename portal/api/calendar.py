@@ -41,7 +41,7 @@ class Calendar(Endpoint):
             query("to", "End; a week after the begin when left out, at most 92 days.", OpenApiTypes.DATETIME),
             query("node", "Name of the node."),
             query("model", "Slug of the device model."),
-            query("team", "Name of the team."),
+            query("team", "Slug of the team."),
         ),
     )  # fmt: skip
     def get(self, request: Request) -> Response:

@@ -27,7 +27,7 @@ _HELD = """
 SELECT p.device_id, n.name, d.uuid, d.index, p.start, p.size, p.share_milli, p.mode, lower(p.period),
        CASE WHEN l.state IN ('booked', 'preparing', 'active', 'interrupted') THEN l.not_after
             ELSE lower(p.period) END,
-       l.state, l.uid, r.uid, r.name, l.team_id, t.name, l.user_id, u.display_name, u.username, f.slug, f.name
+       l.state, l.uid, r.uid, r.name, l.team_id, t.slug, t.name, l.user_id, u.display_name, u.username, f.slug, f.name
   FROM leases_placement p JOIN leases_lease l ON l.id = p.lease_id
   JOIN leases_leaserequest r ON r.id = l.request_id JOIN teams_team t ON t.id = l.team_id
   JOIN accounts_user u ON u.id = l.user_id JOIN catalog_flavor f ON f.id = l.flavor_id
@@ -48,7 +48,7 @@ class Entry:
     """One thing on the calendar. Names are empty where this person may not know them (``is_known`` False).
 
     A maintenance window has no device: it is for the whole node. ``start`` and ``size`` are memory slices of
-    the device's grid; a share has ``size`` 0 and its part in ``share_milli``.
+    the device's grid; a share has ``size`` 0 and its part in ``share_milli``. ``team`` is a slug.
     """
 
     kind: Kind
@@ -69,6 +69,7 @@ class Entry:
     request: str = ""
     name: str = ""
     team: str = ""
+    team_name: str = ""
     holder: str = ""
     flavor: str = ""
     window: str = ""
@@ -77,7 +78,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which part of the calendar is asked for; empty names mean all."""
+    """Which part of the calendar is asked for; ``model`` and ``team`` are slugs, empty names mean all."""
 
     since: datetime
     until: datetime
@@ -135,7 +136,7 @@ def _known_teams(rights: Rights) -> frozenset[int]:
 
 def _entry(row: tuple, rights: Rights, known: frozenset[int], now: datetime) -> Entry:  # type: ignore[type-arg]
     device_id, node, uuid, index, start, size, share, mode, starts_at, ends_at, state, *names = row
-    lease, request, name, team_id, team, user_id, display, username, flavor, flavor_name = names
+    lease, request, name, team_id, team, team_name, user_id, display, username, flavor, flavor_name = names
     kind: Kind = "booking" if state == LeaseState.BOOKED else "lease"
     is_known = team_id in known
     return Entry(
@@ -157,6 +158,7 @@ def _entry(row: tuple, rights: Rights, known: frozenset[int], now: datetime) -> 
         request=request if is_known else "",
         name=(name or flavor_name or flavor) if is_known else "",
         team=team if is_known else "",
+        team_name=team_name if is_known else "",
         holder=(display or username) if is_known else "",
         flavor=flavor if is_known else "",
     )

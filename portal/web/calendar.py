@@ -48,7 +48,7 @@ class CalendarForm(forms.Form):
     def __init__(self, data: Any, *, rights: Rights) -> None:
         super().__init__(data)
         nodes = [(name, name) for name in Node.objects.values_list("name", flat=True)]
-        teams = [(team.name, team.name) for team in visible_teams(rights)]
+        teams = [(team.slug, team.name) for team in visible_teams(rights)]
         models = list(
             DeviceModel.objects.filter(devices__isnull=False).distinct().values_list("slug", "name")
         )

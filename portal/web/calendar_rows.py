@@ -199,7 +199,7 @@ def title_of(entry: Entry) -> str:
         return _("%(what)s · %(who)s, %(team)s · %(from)s to %(to)s") % {
             **words,
             "who": entry.holder,
-            "team": entry.team,
+            "team": entry.team_name,
         }
     return _("%(what)s · %(from)s to %(to)s") % words
 
