@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
 from django.core.cache import cache
 from django.test import Client
-from django.utils import translation
 
 from portal.common.live import redis_client
 from portal.leases.forecasting import SNAPSHOT_KEY
@@ -29,13 +28,6 @@ def signed_in(world: World) -> SignedIn:  # noqa: F811
         return client
 
     return browser
-
-
-@pytest.fixture(autouse=True)
-def own_language() -> Iterator[None]:
-    """A page leaves its language behind in the thread; the next test begins without it."""
-    yield
-    translation.deactivate()
 
 
 @pytest.fixture(autouse=True)
