@@ -116,12 +116,10 @@ class Release(Endpoint):
         """End a lease now: the money clock stops at once. Safe to repeat."""
         self.take(Empty)
         with transaction.atomic():
+            was_booking = lifecycle.lock_request_of_booking(uid)
             lease = managed(self.rights, uid, is_locked=True)
-            is_booking = lease.state == LeaseState.BOOKED
-            if not is_booking:
-                lifecycle.release_locked(lease, actor=self.person, now=db_now())
-        if is_booking:  # in a transaction that locks its request before it
-            lifecycle.release_lease(lease=lease, actor=self.person, now=db_now())
+            lifecycle.release_locked(lease, actor=self.person, now=db_now())
+        if was_booking:
             lease = visible_lease(self.rights, uid)
         return Response(detail(self.rights, lease))
 

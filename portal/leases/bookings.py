@@ -31,6 +31,7 @@ from portal.quotas import services as quotas
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 200
 _LEASES = Rows(Lease, "team", "request", "user", "node")
+_BOOKED = "it.request_id = %s AND it.state = 'booked' ORDER BY it.id"
 # Another lease that still holds a slot, or the host that a share goes into, of the leases given.
 _STILL_HELD = """
 SELECT 1 FROM leases_placement p
@@ -58,27 +59,44 @@ def start_booked(*, now: datetime) -> int:
 @transaction.atomic
 def _start(request_id: int, now: datetime) -> bool:
     request = _locked(request_id)
-    leases = _lock_booked(request_id) if request else []
+    leases = _LEASES.where(_BOOKED, [request_id]) if request else []
     if request is None or not leases:
         return False
     why = _in_the_way(leases, now)
     if not why:
         try:
-            with transaction.atomic():
-                quotas.reserve([(lease.team, lease.cost_milli) for lease in leases])
-                move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
-                shares = Placement.objects.filter(lease__in=leases, is_live=True, host__isnull=False)
-                hosts.count_in(list(shares.values_list("pk", flat=True)))
+            with transaction.atomic():  # what it locked is let go where it does not start
+                _begin(request_id, leases, now)
+            return True
+        except _Busy:
+            return False
         except (QuotaExceeded, IntegrityError) as error:
             why = "quota" if isinstance(error, QuotaExceeded) else "held"
-            for lease in leases:
-                lease.state = LeaseState.BOOKED
-    if why:
-        if now >= leases[0].starts_at + timedelta(seconds=settings.BOOKING_PATIENCE_S):
-            plan_anew(request, leases, why=why, at=now)
-        return False
+    if now >= leases[0].starts_at + timedelta(seconds=settings.BOOKING_PATIENCE_S):
+        held = _lock_booked(request_id)
+        if held:
+            plan_anew(request, held, why=why, at=now)
+    return False
+
+
+class _Busy(Exception):
+    """Somebody else works on one of the leases."""
+
+
+def _begin(request_id: int, seen: Sequence[Lease], now: datetime) -> None:
+    """Take the quota of a locked request's bookings, then lock and start them.
+
+    Quota rows come before leases, as on every other path: what is reserved was read without a lock, so it is
+    compared with what is locked then. Raises _Busy, QuotaExceeded and IntegrityError.
+    """
+    quotas.reserve([(lease.team, lease.cost_milli) for lease in seen])
+    leases = _lock_booked(request_id)
+    if [lease.pk for lease in leases] != [lease.pk for lease in seen]:
+        raise _Busy
+    move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
+    shares = Placement.objects.filter(lease__in=leases, is_live=True, host__isnull=False)
+    hosts.count_in(list(shares.values_list("pk", flat=True)))
     raise_revision([lease.node_id for lease in leases])
-    return True
 
 
 def _locked(request_id: int) -> LeaseRequest | None:
@@ -92,8 +110,7 @@ def _locked(request_id: int) -> LeaseRequest | None:
 
 def _lock_booked(request_id: int) -> list[Lease]:
     """Return the booked leases of a locked request, locked; none where somebody else works on one."""
-    wanted = "it.request_id = %s AND it.state = 'booked' ORDER BY it.id FOR UPDATE OF it SKIP LOCKED"
-    found = _LEASES.where(wanted, [request_id])
+    found = _LEASES.where(f"{_BOOKED} FOR UPDATE OF it SKIP LOCKED", [request_id])
     count = Lease.objects.filter(request_id=request_id, state=LeaseState.BOOKED).count()
     return found if len(found) == count else []
 

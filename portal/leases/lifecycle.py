@@ -200,17 +200,31 @@ def _end_before_bookings(leases: Sequence[Lease], until: datetime) -> None:
 @transaction.atomic
 def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
     """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
-    if (
-        lease.state == LeaseState.BOOKED
-    ):  # giving up a booking moves its request, which is locked before leases
-        fetch("SELECT 1 FROM leases_leaserequest WHERE id = %s FOR UPDATE", [lease.request_id])
+    lock_request_of_booking(lease.uid)
     (locked,) = lock_leases([lease.pk])
     release_locked(locked, actor=actor, now=now)
     return locked
 
 
+def lock_request_of_booking(lease_uid: str) -> bool:
+    """Lock the request of a booking; False, and no lock, where the lease is none (any more).
+
+    Giving up a booking moves its request, which everybody locks before leases: call this before the lease is
+    locked. A lease never becomes a booking later.
+    """
+    found = fetch(
+        "SELECT 1 FROM leases_leaserequest WHERE id ="
+        " (SELECT request_id FROM leases_lease WHERE uid = %s AND state = 'booked') FOR UPDATE",
+        [lease_uid],
+    )
+    return bool(found)
+
+
 def release_locked(lease: Lease, *, actor: User | None, now: datetime) -> None:
-    """End a lease that this transaction has locked, with its request at hand. Safe to repeat."""
+    """End a lease that this transaction has locked, with its request at hand. Safe to repeat.
+
+    The request of a booking must have been locked before it (``lock_request_of_booking``).
+    """
     if lease.state in (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED):
         return
     if lease.state == LeaseState.BOOKED:

@@ -179,13 +179,19 @@ def _lending(quota: Quota, guaranteed_milli: int, wanted: int | Keep | None) -> 
 
 
 def _cohort(quota: Quota, team: Team, wanted: int | Keep | None, rights: Rights | None) -> int | None:
-    """Return the new cohort, or raise Invalid for one that this person may not put the team into."""
+    """Return the new cohort, held until the commit, or raise Invalid for one not to be chosen.
+
+    That is one that this person may not put the team into, and one that somebody removes just now: the key is
+    checked at the commit only, so without the lock both would succeed up to there.
+    """
     if isinstance(wanted, Keep) or wanted == quota.cohort_id:
         return quota.cohort_id
     if wanted is not None and (
         rights is None or wanted not in {cohort.pk for cohort in cohorts_for(rights, team)}
     ):
         raise Invalid(fields={"cohort": _("Choose one of the cohorts on offer.")})
+    if wanted is not None and not fetch("SELECT 1 FROM quotas_cohort WHERE id = %s FOR KEY SHARE", [wanted]):
+        raise Invalid(fields={"cohort": _("This cohort has just been removed. Choose another one.")})
     return wanted
 
 
