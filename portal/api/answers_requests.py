@@ -10,7 +10,10 @@ from portal.leases.states import RequestState, Work
 
 
 class ReasonAnswer(Shape):
-    """Why a request waits: a stable code, its figures and a sentence."""
+    """Why a request waits: a stable code, its figures and a sentence.
+
+    Of leases the figures tell how many; `known` names those that the caller may see.
+    """
 
     code = s.CharField()
     figures = s.DictField()

@@ -26,6 +26,7 @@ from portal.catalog.services import set_rate
 from portal.common.errors import Invalid, NotFound
 from portal.fleet.models import DeviceModel
 from portal.leases.forecasting import Offer, free_units, preview
+from portal.leases.insight import all_as_seen
 from portal.leases.services import check_may_ask, check_possible, check_spec, quote_of
 
 TAG = "catalogue"
@@ -93,7 +94,7 @@ class Quote(Endpoint):
                 "starts_by": instant(seen.by),
                 "position": seen.position,
                 "is_impossible": seen.is_impossible,
-                "reasons": [reason_row(reason) for reason in seen.reasons],
+                "reasons": [reason_row(reason) for reason in all_as_seen(self.rights, seen.reasons)],
                 "offers": [offer_row(offer) for offer in seen.offers],
             }
         )

@@ -25,6 +25,7 @@ from portal.common.errors import Invalid
 from portal.leases import services
 from portal.leases.forecasting import estimates
 from portal.leases.growing import set_growth
+from portal.leases.insight import names_in_sight
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
 from portal.leases.services import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
@@ -118,7 +119,7 @@ class Requests(Endpoint):
         if request.query_params.get("awaiting_me") == "true":
             rows = rows.filter(pk__in=awaiting_approval(self.rights).values("pk"))
         found = pages.page(self.narrow(rows, RequestFilters), request)
-        return Response(pages.answer(request_rows(found)))
+        return Response(pages.answer(request_rows(self.rights, found)))
 
     @call(
         "Ask for GPU time", body=RequestBody, answer=RequestAnswer, status=201,
@@ -135,7 +136,11 @@ class Requests(Endpoint):
             spec=spec_of(values),
             now=timezone.now(),
         )
-        return Response(request_row(made), status=201, headers={"Location": f"/api/v1/requests/{made.uid}/"})
+        return Response(
+            request_row(made, names_in_sight(self.rights, made.reasons)),
+            status=201,
+            headers={"Location": f"/api/v1/requests/{made.uid}/"},
+        )
 
 
 class OneRequest(Endpoint):
@@ -144,7 +149,7 @@ class OneRequest(Endpoint):
     @call("Read a request", answer=RequestDetail, refusals=(404,), tag=TAG)
     def get(self, request: Request, uid: str) -> Response:
         """Read a request with its reasons, its place in the queue and its estimated start."""
-        return Response(detail(visible_request(self.rights, uid)))
+        return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
 class RequestEvents(Endpoint):
@@ -169,7 +174,7 @@ class Withdraw(Endpoint):
         self.take(Empty)
         found = visible_request(self.rights, uid)
         services.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
-        return Response(detail(visible_request(self.rights, uid)))
+        return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
 class Growth(Endpoint):
@@ -187,7 +192,7 @@ class Growth(Endpoint):
         most = self.take(GrowthBody)["most_count"]
         found = visible_request(self.rights, uid)
         set_growth(request=found, most_count=most, actor=self.person, rights=self.rights, now=timezone.now())
-        return Response(detail(visible_request(self.rights, uid)))
+        return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
 class Approve(Endpoint):
@@ -202,7 +207,7 @@ class Approve(Endpoint):
         services.approve_request(
             request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
         )
-        return Response(detail(visible_request(self.rights, uid)))
+        return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
 class Reject(Endpoint):
@@ -217,15 +222,15 @@ class Reject(Endpoint):
         services.reject_request(
             request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
         )
-        return Response(detail(visible_request(self.rights, uid)))
+        return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
-def detail(request: LeaseRequest) -> Row:
+def detail(rights: Rights, request: LeaseRequest) -> Row:
     """Return a request with place, estimate and leases."""
     waits = request.state == RequestState.QUEUED
     start = estimates([request]).get(request.pk) if waits else None
     return {
-        **request_row(request),
+        **request_row(request, names_in_sight(rights, request.reasons)),
         "position": positions([request]).get(request.pk),
         "estimated_start": instant(start.likely_at if start else None),
         "estimated_start_by": instant(start.by if start else None),

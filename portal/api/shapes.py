@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,24 +10,26 @@ from django.db import connection
 
 from portal.api.wire import instant, money
 from portal.leases.entrance import Way, commands_of
+from portal.leases.insight import as_seen, names_in_sight
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.reasons import sentence
 from portal.leases.selectors import seconds_left
 from portal.leases.services import PRIORITIES
 from portal.leases.states import RequestState
+from portal.teams.selectors import Rights
 
 PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
 Row = dict[str, Any]
 
 
 def reason_row(reason: Row) -> Row:
-    """Return a wait reason: code, figures and its sentence in the caller's language."""
+    """Return a wait reason as its reader may know it: code, figures and its sentence in their language."""
     figures = {name: value for name, value in reason.items() if name != "code"}
     return {"code": reason.get("code", ""), "figures": figures, "sentence": sentence(reason)}
 
 
-def request_row(request: LeaseRequest) -> Row:
-    """Return a request; team, author and flavor must be at hand."""
+def request_row(request: LeaseRequest, names: Mapping[int, str]) -> Row:
+    """Return a request; team, author and flavor must be at hand, and ``names`` of leases (``names_in_sight``)."""
     return {
         "id": request.uid,
         "state": str(request.state),
@@ -49,7 +51,7 @@ def request_row(request: LeaseRequest) -> Row:
         "nodes": request.nodes,
         "most_count": request.most_count,
         "quote": money(request.quote_micro, request.currency),
-        "reasons": [reason_row(reason) for reason in request.reasons],
+        "reasons": [reason_row(as_seen(reason, names)) for reason in request.reasons],
         "submitted_at": instant(request.submitted_at),
         "queued_at": instant(request.queued_at),
         "decided_by": request.decided_by.username if request.decided_by else None,
@@ -157,10 +159,11 @@ def entrance_row(lease: Lease, way: Way) -> Row:
     }
 
 
-def request_rows(requests: Sequence[LeaseRequest]) -> list[Row]:
-    """Return requests of a list with their places in the queue."""
+def request_rows(rights: Rights, requests: Sequence[LeaseRequest]) -> list[Row]:
+    """Return requests of a list with their places in the queue, as this person may see them."""
     places = positions(requests)
-    return [{**request_row(r), "position": places.get(r.pk)} for r in requests]
+    names = names_in_sight(rights, (reason for r in requests for reason in r.reasons))
+    return [{**request_row(r, names), "position": places.get(r.pk)} for r in requests]
 
 
 def lease_rows(

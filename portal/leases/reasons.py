@@ -19,7 +19,24 @@ Figures = dict[str, Any]
 def sentence(reason: Figures) -> str:
     """Return one stored reason (``code`` and figures) in the present language."""
     write = _SENTENCES.get(str(reason.get("code", "")))
-    return write(reason) if write else _("Waiting for the next scheduling turn.")
+    why = write(reason) if write else _("Waiting for the next scheduling turn.")
+    return _with_known(why, reason)
+
+
+def _with_known(why: str, reason: Figures) -> str:
+    """Return the sentence and which leases in the way its reader may see (``insight``); alone when none."""
+    known = [str(uid) for uid in reason.get("known") or []]
+    if not known:
+        return why
+    facts = {"why": why, "leases": pgettext("list", ", ").join(known)}
+    if len(known) < max(_count(reason.get(figure)) for figure in ("leases", "blockers")):
+        return _("%(why)s In the way, among others: %(leases)s.") % facts
+    return _("%(why)s In the way: %(leases)s.") % facts
+
+
+def _count(leases: Any) -> int:
+    """Return how many leases a figure tells of, counted already or not."""
+    return len(leases) if isinstance(leases, list) else int(leases or 0)
 
 
 def _gpus(milli: Any) -> str:
@@ -87,7 +104,7 @@ def _cohort_exhausted(r: Figures) -> str:
 
 
 def _room_is_made(r: Figures) -> str:
-    count = max(1, len(r.get("leases") or []))
+    count = max(1, _count(r.get("leases")))
     why = ngettext(
         "%(n)s lease was told to make room for this.", "%(n)s leases were told to make room for this.", count
     ) % {"n": count}

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
+from portal.leases.insight import all_as_seen
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.parts import lives_with_others
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
@@ -53,7 +54,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "wishes": wish_facts(found),
         "growth": growth_form(rights, found),
         "steps": request_steps(found, leases, starts_at=row.starts_at),
-        "reasons": [forecasting.sentence(reason) for reason in found.reasons],
+        "reasons": [forecasting.sentence(reason) for reason in all_as_seen(rights, found.reasons)],
         "offers_now": [offer for offer in offers if offer.is_now],
         "offers_sooner": [offer for offer in offers if not (offer.is_now or offer.is_other)],
         "offers_other": [offer for offer in offers if offer.is_other],

@@ -67,18 +67,18 @@ def quote(request: HttpRequest) -> HttpResponse:
     teams = _teams(rights_of(request))
     if not teams:
         raise Forbidden(_("You are in no team that may ask for GPU time."))
-    context, status = quote_context(_form(request, teams, request.GET))
+    context, status = quote_context(rights_of(request), _form(request, teams, request.GET))
     return render(request, "web/parts/quote.html", context, status=status)
 
 
-def quote_context(form: RequestForm) -> tuple[dict[str, Any], int]:
+def quote_context(rights: Rights, form: RequestForm) -> tuple[dict[str, Any], int]:
     """Return what the quote shows for a bound form, and the HTTP status that goes with it."""
     if not form.data.get("flavor"):
         return {"is_empty": True}, 200
     if not form.is_valid():
         return {"problems": _problems(form)}, 422
     try:
-        return {"quote": quote_view(form.chosen_team, form.spec(), now=timezone.now())}, 200
+        return {"quote": quote_view(rights, form.chosen_team, form.spec(), now=timezone.now())}, 200
     except Invalid as error:
         return {"problems": [str(sentence) for sentence in error.fields.values()]}, error.status
     except BerthError as error:
@@ -113,7 +113,7 @@ def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> Htt
     if status == 200 and chosen:
         values = {name: form[name].value() for name in PREFILLED if name in form.fields}
         again = _form(request, list(form.teams.values()), {k: v for k, v in values.items() if v is not None})
-        context |= quote_context(again)[0]
+        context |= quote_context(rights_of(request), again)[0]
     else:
         context["is_empty"] = True
     return render(request, "web/request_new.html", context, status=status)

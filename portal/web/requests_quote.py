@@ -16,9 +16,11 @@ from portal.catalog.pricing import Quote
 from portal.catalog.services import cost_milli
 from portal.common.errors import Impossible
 from portal.leases import forecasting
+from portal.leases.insight import all_as_seen
 from portal.leases.services import RequestSpec, check_possible, check_spec, needs_approval, quote_of
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
+from portal.teams.selectors import Rights
 from portal.web.figures import duration_text, gpus, money, span
 from portal.web.requests_rows import what_text
 from portal.web.requests_wishes import wish_facts
@@ -79,12 +81,13 @@ class QuoteView:
     facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
 
 
-def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
-    """Return price, start and alternatives for a specification; raises as ``check_spec`` does."""
+def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
+    """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
     price = quote_of(flavor, spec, now=now)
     seen = forecasting.preview(team=team, flavor=flavor, spec=spec, now=now)
     refusal, nearest = _impossible(team, flavor, spec)
+    reasons = [] if refusal else all_as_seen(rights, seen.reasons)
     return QuoteView(
         what=what_text(flavor.shown_name, spec.count, spec.nodes),
         duration=span(spec.duration_s) or "",
@@ -94,7 +97,7 @@ def quote_view(team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
         is_now=None if refusal else seen.is_now,
         starts_at=None if refusal else seen.starts_at,
         position=seen.position,
-        reasons=[] if refusal else [forecasting.sentence(reason) for reason in seen.reasons],
+        reasons=[forecasting.sentence(reason) for reason in reasons],
         refusal=refusal,
         approval=needs_approval(
             team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
