@@ -26,7 +26,7 @@ class Ledger:
         self.is_writable = True
         self._journal = journal
         self._head: Record = {"op": "head", "format": FORMAT, "boot_id": boot_id, "driver": driver_version}
-        self._unsaved: dict[Key, Record] = {}
+        self._unsaved: dict[Key, Work | None] = {}
         self._ended: dict[str, int] = {}
         records = journal.read()
         for record in records:
@@ -40,7 +40,7 @@ class Ledger:
     def take(self, fresh: list[Work], changed: Iterable[Work], epoch: int, revision: int) -> bool:
         """Make new work durable and remember the frame's numbers; False, and nothing new, on a full disk."""
         for work in changed:
-            self._unsaved[work.key] = work.record()
+            self._unsaved[work.key] = work
         lines = [{"op": "seen", "epoch": epoch, "revision": revision}, *(work.record() for work in fresh)]
         if not self._write(lines, sync=bool(fresh)):
             return False
@@ -55,14 +55,14 @@ class Ledger:
             self._write([{"op": "seen", "epoch": epoch, "revision": 0}], sync=True)
 
     def note(self, work: Work) -> None:
-        """Remember to save the state of a work."""
-        self._unsaved[work.key] = work.record()
+        """Remember to save a work as it will be when it is written: it may change oftener than that."""
+        self._unsaved[work.key] = work
 
     def forget(self, key: Key) -> None:
         """Drop a work that is over."""
         self.works.pop(key, None)
         self._end(key)
-        self._unsaved[key] = {"op": "forget", "lease": key[0], "generation": key[1]}
+        self._unsaved[key] = None
 
     def has_ended(self, key: Key) -> bool:
         """Say whether this or a later generation of a lease is over and done with here."""
@@ -82,7 +82,8 @@ class Ledger:
 
     def _write(self, lines: list[Record], *, sync: bool) -> bool:
         try:
-            self._journal.append([*self._unsaved.values(), *lines], sync=sync)
+            noted = [_line(key, work) for key, work in self._unsaved.items()]
+            self._journal.append([*noted, *lines], sync=sync)
         except OSError as no:
             return self._refused(no)
         self._unsaved.clear()
@@ -127,3 +128,8 @@ class Ledger:
         log.warning("the node has restarted: %d lease(s) lost their partitions", len(held))
         for work in self.works.values():
             work.outlive_reboot()
+
+
+def _line(key: Key, work: Work | None) -> Record:
+    """Return the line of a work, or that it is over and forgotten."""
+    return {"op": "forget", "lease": key[0], "generation": key[1]} if work is None else work.record()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers.base import Shape
@@ -265,15 +265,20 @@ def work_from_record(row: dict[str, Any]) -> Work:
 
 def _place_record(place: Place) -> dict[str, Any]:
     return {
-        "slot": asdict(place.slot),
+        "slot": _fields_of(place.slot),
         "partition": place.partition,
-        "access": None if place.access is None else asdict(place.access),
+        "access": None if place.access is None else _fields_of(place.access),
         "made": place.is_made,
         "cleared": place.is_cleared,
         "ours": place.is_ours,
         "folders": list(place.folders),
         "binds": place.binds,
     }
+
+
+def _fields_of(message: DesiredSlot | SlotAccess) -> dict[str, Any]:
+    """Return a flat message by field; ``asdict`` would copy each value as well, for every line that is written."""
+    return {name: getattr(message, name) for name in message.__slots__}
 
 
 def _places(rows: list[dict[str, Any]]) -> list[Place]:
