@@ -21,7 +21,7 @@ from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, Lease
 from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.sight import Sight
-from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
+from nodeagent.steps import UNIT_STEPS, Outcome, Refusal, Step, find, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
@@ -42,7 +42,6 @@ TRIES = 16  # about a minute: who else holds a card open may let go of it
 LOST = ("79", "device_lost")  # NVIDIA's XID, and the word of other vendors' drivers
 NO_DEVICE = ""
 LIVE = (PREPARING, READY)
-UNIT_STEPS = ("open", "confine", "loosen", "close")
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
 JOURNAL_FULL = HealthFact(
@@ -318,7 +317,7 @@ class Reconciler:
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
-        if step.kind not in ("open", "close"):
+        if step.kind not in UNIT_STEPS:
             self.sight.see(step.device, outcome.facts)
         if step.kind in UNIT_STEPS:
             self._settle_unit(step, outcome, now)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from nodeagent import notices
 from nodeagent.drivers import errors
@@ -18,6 +18,10 @@ from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedErro
 from nodeagent.works import Place, Work
 
 log = logging.getLogger(__name__)
+
+# Steps of a lease's unit: none of them makes or clears a partition, so there is nothing to read back.
+LIMITS: Final = ("confine", "loosen")
+UNIT_STEPS: Final = ("open", "close", *LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
         if step.kind in ("open", "close"):
             return _of_lease(runtime, step)
         done = _ACTIONS[step.kind](driver, step)
+        if step.kind in LIMITS:
+            return done
         return replace(done, facts=read_partitions(driver, step.device))
     except RuntimeRefusedError as no:
         refusal = Refusal(no.word, no.detail, is_passing=no.is_passing)
@@ -88,7 +94,7 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
     except Exception as no:  # a driver's own mistake must not end the agent
         log.exception("step %s on %s failed", step.kind, step.device)
         refusal = Refusal("driver_error", f"{type(no).__name__}: {no}")
-    if step.kind in ("open", "close"):  # the device has no part in it, and may not even be here
+    if step.kind in UNIT_STEPS:  # nothing was made or cleared, and the device may not even be here
         return Outcome(refusal)
     return Outcome(refusal, facts=read_partitions(driver, step.device), mig=_read_mig(driver, step))
 

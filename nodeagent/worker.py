@@ -14,9 +14,9 @@ from nodeagent.guard import Guard
 from nodeagent.lanes import work_through
 from nodeagent.power import change_power, read_power
 from nodeagent.protocol.messages import Desired, HealthFact, ProcessSample
-from nodeagent.reconcile import UNIT_STEPS, Reconciler
+from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.steps import Step, carry_out, read_health, read_partitions
+from nodeagent.steps import UNIT_STEPS, Step, carry_out, read_health, read_partitions
 from nodeagent.works import NS
 
 log = logging.getLogger(__name__)

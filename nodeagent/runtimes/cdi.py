@@ -133,8 +133,8 @@ class CdiSpecs:
         path = self._path(grant.key)
         try:
             text = json.dumps(spec_of(grant, self._files(grant)), indent=1, sort_keys=True) + "\n"
-            for key, other in self._specs():
-                if key[0] == grant.lease and key[1] < grant.generation:
+            for key, other in self._specs(of=grant.lease):
+                if key[1] < grant.generation:
                     other.unlink(missing_ok=True)
             if _text(path) != text:
                 if not self._folder.exists():
@@ -190,9 +190,11 @@ class CdiSpecs:
     def _path(self, key: Key) -> Path:
         return self._folder / f"{FILE_PREFIX}{stem_of(key)}-{self._boot}.json"
 
-    def _specs(self, *, of_this_boot: bool = True) -> list[tuple[Key, Path]]:
+    def _specs(self, *, of_this_boot: bool = True, of: str = "") -> list[tuple[Key, Path]]:
+        """Return the specs of this boot or of earlier ones, by lease; ``of`` names the only lease wanted."""
+        begin = f"{FILE_PREFIX}{harmless(of)}-" if of else FILE_PREFIX
         try:
-            paths = sorted(self._folder.iterdir())
+            paths = sorted(path for path in self._folder.iterdir() if path.name.startswith(begin))
         except FileNotFoundError:
             return []
         except OSError as no:
@@ -203,7 +205,9 @@ class CdiSpecs:
         for path in paths:
             match = FILE.fullmatch(path.name)
             key = key_of_stem(match["stem"]) if match else None
-            if match is not None and key is not None and (match["boot"] == self._boot) is of_this_boot:
+            if match is None or key is None or (of and key[0] != of):
+                continue
+            if (match["boot"] == self._boot) is of_this_boot:
                 found.append((key, path))
         return found
 

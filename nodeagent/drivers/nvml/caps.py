@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from nodeagent.drivers import errors
@@ -40,11 +41,9 @@ def slice_nodes(read: Read, minor: int, gi_id: int, ci_id: int) -> tuple[str, st
     """
     wanted = (f"gpu{minor}/gi{gi_id}/access", f"gpu{minor}/gi{gi_id}/ci{ci_id}/access")
     try:
-        lines = read(MINORS).splitlines()
+        known = _minors(read(MINORS))
     except OSError as no:
         raise NvmlLikeError(errors.NOT_FOUND, MISSING) from no
-    # The file names every instance that could be, on every card: thousands of lines, two of which matter.
-    known = dict(words for line in lines if line.startswith(wanted) and len(words := line.split()) == 2)
     missing = [name for name in wanted if not known.get(name, "").isdigit()]
     if missing:
         raise NvmlLikeError(
@@ -52,3 +51,9 @@ def slice_nodes(read: Read, minor: int, gi_id: int, ci_id: int) -> tuple[str, st
         )
     gi, ci = (f"/dev/nvidia-caps/nvidia-cap{known[name]}" for name in wanted)
     return gi, ci
+
+
+@lru_cache(maxsize=1)
+def _minors(text: str) -> dict[str, str]:
+    """Return the numbers by name. The file is read anew each time; its thousands of lines hardly ever change."""
+    return dict(words for line in text.splitlines() if len(words := line.split()) == 2)
