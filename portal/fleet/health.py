@@ -2,6 +2,9 @@
 
 Events of less than critical severity come and go with the agent's word. A critical one stays until an operator
 clears it, also when the agent reports it no more: that a fault is quiet does not mean that it was repaired.
+
+What is still true after that comes back with the next report. Faults whose end the table of the agent leaves to
+people do not: an agent remembers them until it starts again, and the operator's word is newer than its memory.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.utils.translation import gettext as _
 
+from nodeagent.health.rules import standard
 from nodeagent.protocol.messages import HealthFact
 from portal.accounts.models import User
 from portal.audit.services import record
@@ -27,6 +31,7 @@ BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleare
 # A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
 SAME_WITHIN: Final = timedelta(minutes=10)
 _DEGRADING: Final = "drain"
+_FOR_PEOPLE: Final = frozenset(rule.code for rule in standard() if rule.clears == "operator")
 
 _OPEN = (
     "SELECT e.id, e.device_id, e.code, e.severity, e.action, e.detail, e.unreported_at IS NOT NULL, d.health"
@@ -64,7 +69,11 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
     for key, fact in said.items():
         if key in known:
             _keep(known[key], fact)
-    news = [key for key, fact in said.items() if key not in known or _is_worse(fact, known[key])]
+    news = [
+        key
+        for key, fact in said.items()
+        if (_is_worse(fact, known[key]) if key in known else not _is_answered(node, key, fact))
+    ]
     events = [_opened(node, key, said[key], now) for key in news]
     _fall_silent([row for key, row in known.items() if key not in said and row.code != BY_HAND], now)
     settle({pk for pk, _code in (*known, *said) if pk is not None})
@@ -85,6 +94,25 @@ def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
 
 def _is_worse(fact: HealthFact, row: _Open) -> bool:
     return fact.severity == CRITICAL != row.severity
+
+
+def _is_answered(node: Node, key: _Key, fact: HealthFact) -> bool:
+    """Say whether an operator has cleared this very fault; one that happens again is told in other words.
+
+    The agent's sentence carries when and how often it happened, or what was counted.
+    """
+    device_id, code = key
+    if code not in _FOR_PEOPLE:
+        return False
+    which: dict[str, Any] = {"node": node, "device_id": device_id, "code": code}
+    before = (
+        HealthEvent.objects.filter(**which, cleared_at__isnull=False)
+        .exclude(cleared_by=BY_AGENT)
+        .order_by("-cleared_at")
+        .values_list("detail", flat=True)
+        .first()
+    )
+    return before == fact.detail[:300]
 
 
 def _keep(row: _Open, fact: HealthFact) -> None:
@@ -208,7 +236,8 @@ def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> He
 def clear_health(*, device: Device, actor: User, now: datetime) -> None:
     """Close the device's open health events and let it take work again. Safe to repeat.
 
-    What the agent still reports comes back with its next report; a missing device stays missing.
+    What is still true comes back with the agent's next report, unless its end is left to people; a missing
+    device stays missing.
     """
     device.health_events.filter(cleared_at=None).update(cleared_at=now, cleared_by=actor.username)
     Device.objects.filter(pk=device.pk).exclude(health=Health.MISSING).update(

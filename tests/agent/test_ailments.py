@@ -261,3 +261,14 @@ def test_card_without_events_among_others_is_a_remark(ward, card):
 
     assert (fact.device, fact.severity) == ("", "info")
     assert "GPU-2" in fact.detail
+
+
+def test_event_that_people_end_is_told_in_the_same_words_until_it_happens_anew(ward):
+    ward.look()
+    ward.say("GPU-1", 54)
+    first = ward.look()["54"]
+    day_after = ward.look(after_s=86_400)["54"]
+    ward.say("GPU-1", 54)
+
+    assert day_after == first
+    assert ward.look()["54"].detail != first.detail

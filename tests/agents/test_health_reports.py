@@ -299,3 +299,53 @@ def test_a_quarantine_needs_a_reason_and_a_device_that_is_there(world: World) ->
 
     assert not HealthEvent.objects.exists()
     assert not AuditEntry.objects.filter(action="device.quarantined").exists()
+
+
+CABLE = "the power cable of the board is not connected (XID 54, at 2026-03-02 10:00:00 UTC)"
+AGAIN = "the power cable of the board is not connected (XID 54, 2 times, last at 2026-03-02 11:00:00 UTC)"
+
+
+def test_fault_that_people_end_stays_cleared_though_the_agent_remembers_it(world: World, desk: Desk) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    desk.say(fact(device, "54", detail=CABLE))
+    clear_health(device=device, actor=world.user("operator"), now=world.now)
+
+    desk.say(fact(device, "54", detail=CABLE))
+    desk.say(fact(device, "54", detail=CABLE))
+
+    assert health_of(device) == ("ok", "")
+    assert HealthEvent.objects.count() == 1
+
+
+def test_fault_that_people_end_takes_the_device_out_again_when_it_happens_anew(
+    world: World, desk: Desk
+) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    desk.say(fact(device, "54", detail=CABLE))
+    clear_health(device=device, actor=world.user("operator"), now=world.now)
+
+    desk.say(fact(device, "54", detail=AGAIN))
+
+    assert health_of(device) == ("quarantined", AGAIN)
+
+
+def test_fault_that_only_a_reset_ends_comes_back_however_often_it_is_cleared(
+    world: World, desk: Desk
+) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    desk.say(fact(device, "48", detail="at ten"))
+    clear_health(device=device, actor=world.user("operator"), now=world.now)
+
+    desk.say(fact(device, "48", detail="at ten"))
+
+    assert health_of(device) == ("quarantined", "at ten")
+
+
+def test_what_was_cleared_on_one_device_is_news_on_another(world: World, desk: Desk) -> None:
+    first, second = Device.objects.filter(node=desk.node).order_by("index")[:2]
+    desk.say(fact(first, "54", detail=CABLE))
+    clear_health(device=first, actor=world.user("operator"), now=world.now)
+
+    desk.say(fact(first, "54", detail=CABLE), fact(second, "54", detail=CABLE))
+
+    assert (health_of(first)[0], health_of(second)[0]) == ("ok", "quarantined")
