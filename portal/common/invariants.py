@@ -57,6 +57,14 @@ INVARIANTS = (
            OR h.used_share_milli > 1000 OR h.used_memory_mib > h.memory_mib OR h.clients > h.max_clients""",
     ),
     Invariant(
+        "mps_of_one_team",
+        "Shares of different teams are on a device that serves MPS only where the policy allowed it when they met.",
+        """SELECT a.id FROM leases_placement a JOIN leases_placement b ON a.id < b.id
+           AND a.device_id = b.device_id AND a.team_id <> b.team_id AND a.period && b.period
+           WHERE a.is_live AND b.is_live AND a.mode = 'mps' AND b.mode = 'mps' AND a.host_id IS NOT NULL
+           AND b.host_id IS NOT NULL AND NOT a.met_teams AND NOT b.met_teams""",
+    ),
+    Invariant(
         "quota_counters",
         "What a quota counts is the sum over the leases of its subtree that have begun, and within its ceiling.",
         f"""SELECT q.team_id FROM quotas_quota q LEFT JOIN teams_team t ON q.team_id = ANY(t.lineage)

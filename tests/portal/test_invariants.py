@@ -18,6 +18,8 @@ CORRUPTIONS = {
     "no_overlap": "UPDATE leases_placement SET is_live = true, slots = int8range(0,8),"
     " period = tstzrange(now(), NULL), device_id = (SELECT min(id) FROM fleet_device) WHERE host_id IS NULL",
     "host_sums": "UPDATE leases_sharedhost SET used_memory_mib = used_memory_mib + 1",
+    "mps_of_one_team": "UPDATE leases_placement SET team_id = (SELECT max(id) FROM teams_team)"
+    " WHERE id = (SELECT max(id) FROM leases_placement WHERE mode = 'mps' AND host_id IS NOT NULL)",
     "quota_counters": "UPDATE quotas_quota SET used_milli = used_milli + 1",
     "live_leases_hold": "UPDATE leases_placement SET is_live = false",
     "gang_complete": "UPDATE leases_lease SET count = count + 1",
@@ -52,7 +54,8 @@ def busy(db: None) -> World:
         world.ended("bob", seconds=1800, at=datetime(2026, 2, day, 9, tzinfo=UTC), duration_s=7200)
     close_period(period=period_of(datetime(2026, 2, 5, tzinfo=UTC)), actor=None, now=world.now)
     world.ended("charlie", seconds=60, at=world.now - timedelta(hours=2))
-    world.active("bob", "l40s-quarter")
+    for _ in range(2):
+        world.active("bob", "l40s-quarter")
     world.active("charlie", "h100-3g-40gb", count=2)
     meter_all(now=world.now)
     return world
