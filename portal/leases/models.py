@@ -327,7 +327,8 @@ class Placement(models.Model):
     ``slots`` are memory slices (the whole grid for a whole board). A row with ``lease`` None is a
     host placement: the whole board in a shared mode, held for one team; the shares inside it are
     rows with ``host`` set and no slots, counted in the host's ``SharedHost`` with ``memory_mib``, which is
-    guaranteed; the driver lets a share use up to ``max_memory_mib`` where that is more.
+    guaranteed; the driver lets a share use up to ``max_memory_mib`` where that is more. The database sets
+    ``met_teams`` on an MPS share that came to another team's while the policy allowed that (``strangers``).
     """
 
     lease = models.ForeignKey(
@@ -346,6 +347,7 @@ class Placement(models.Model):
     share_milli = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField()
     max_memory_mib = models.PositiveIntegerField(default=0)
+    met_teams = models.BooleanField(default=False)
     partition_uuid = models.CharField(max_length=80, blank=True)
     access = models.JSONField(default=dict, blank=True)
 
