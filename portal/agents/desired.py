@@ -13,10 +13,12 @@ from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Noti
 from portal.common.rows import Row, fetch
 from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 
-# Read on every change of a node: plain rows, as far as they are needed.
+# Read on every change of a node: plain rows, as far as they are needed. Who joined another team's shares under MPS
+# because the policy lets teams meet goes without a team: the agent keeps out those of whom it knows that they differ.
 LEASES = (
     "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
-    " r.remaining_s, t.slug, u.username, l.preempt_at, l.is_extra, l.is_preemptible,"
+    " r.remaining_s, CASE WHEN EXISTS (SELECT 1 FROM leases_placement p WHERE p.lease_id = l.id AND p.is_live"
+    " AND p.met_teams) THEN '' ELSE t.slug END, u.username, l.preempt_at, l.is_extra, l.is_preemptible,"
     " l.wanted_until IS NOT NULL,"
     " nullif(f.cpu_milli::bigint * l.count, 0), nullif(f.host_memory_mib::bigint * l.count, 0)"
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"

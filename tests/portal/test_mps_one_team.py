@@ -10,6 +10,8 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from psycopg.types.range import Int8Range, TimestamptzRange
 
+from nodeagent.protocol.codec import decode, encode
+from portal.agents.desired import desired_state
 from portal.common.invariants import broken
 from portal.fleet.models import Device
 from portal.leases.holds import hold_until
@@ -161,6 +163,17 @@ def test_a_request_is_told_that_only_boards_of_other_teams_have_room(world: Worl
     assert theirs.reasons[0]["code"] == "mps_of_other_teams"
     assert theirs.reasons[0]["boards"] == 4
     assert "perception" not in str(theirs.reasons).lower()
+
+
+def test_the_agent_is_not_told_the_team_of_a_share_that_may_meet_others(world: World) -> None:
+    rules(1, share_across_teams=True, mps_across_teams=True)
+    mine = world.active("bob", "l40s-quarter", count=4, duration_s=7200)
+    theirs = world.active("charlie", "l40s-quarter")
+
+    wanted = desired_state(world.nodes["gpu-03"].pk, now=world.now)
+
+    assert decode(encode(wanted)) == wanted
+    assert {lease.lease: lease.team for lease in wanted.leases} == {mine.uid: "perception", theirs.uid: ""}
 
 
 def test_a_grant_from_an_outdated_picture_is_left_out_and_waits(world: World) -> None:
