@@ -7,6 +7,7 @@ from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import BigIntegerRangeField, DateTimeRangeField, RangeOperators
 from django.db import models
 from django.db.models import F, Func, Q
+from django.db.models.functions import Coalesce
 
 from portal.catalog.models import Flavor
 from portal.common.ids import lease_uid, request_uid, reservation_uid
@@ -265,6 +266,13 @@ class Lease(models.Model):
             models.Index(fields=["not_after"], name="lease_due", condition=Q(state=LeaseState.ACTIVE)),
             models.Index(fields=["team", "-starts_at"], name="lease_by_team"),
             models.Index(fields=["user", "-starts_at"], name="lease_by_user"),
+            models.Index(
+                F("team"),
+                F("user"),
+                Coalesce("ended_at", "not_after"),
+                name="lease_by_holder",
+                condition=~Q(state=LeaseState.BOOKED),
+            ),
             models.Index(fields=["id"], name="lease_to_meter", condition=Q(is_metered=False)),
             models.Index(
                 fields=["clean_at"], name="lease_makes_room", condition=Q(preempted_for__isnull=False)
