@@ -9,7 +9,8 @@ from typing import Protocol
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Offer, PartitionSample, ProcessFact, Shape
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.vendor import WHOLE, Read, Share, ShareBook, VendorDriver, part_fact, share_name
+from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.vendor import Read, VendorDriver, share_name
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, PartitionFact
 
 
@@ -49,9 +50,9 @@ class SharedCards(VendorDriver):
     def catalogue(self, device: str) -> list[Offer]:
         """Return the whole card and, where its tool can cut it, shares up to the whole card."""
         fact = self._fact(device)
-        whole_card = Shape("exclusive", "", fact.grid, WHOLE, fact.memory_mib)
-        offers = [Offer(whole_card, (0,), 1)] if "exclusive" in fact.modes else []
-        shared = Shape("memlimit", "", 0, WHOLE, fact.memory_mib)
+        whole_card = Shape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
+        offers = [Offer(whole_card, (0,), 1)] if WHOLE in fact.modes else []
+        shared = Shape("memlimit", "", 0, ALL, fact.memory_mib)
         return [*offers, Offer(shared, (0,), fact.max_clients)] if "memlimit" in fact.modes else offers
 
     def observe(self, device: str) -> list[PartitionFact]:
@@ -61,7 +62,7 @@ class SharedCards(VendorDriver):
         self._settle(device, standing)
         ours = self._book.on(device)
         known = {share.handle for share in ours}
-        facts = [part_fact(share) for share in ours if not share.is_idle]
+        facts = [share.fact() for share in ours if not share.is_idle]
         return facts + [
             PartitionFact(f"{device}/{self._cutter.kind}{handle}", device, "memlimit", 0, 0)
             for handle in sorted(standing)
@@ -77,12 +78,12 @@ class SharedCards(VendorDriver):
         present = self.observe(device)
         if (mine := next((p for p in present if p.lease and p.lease == owner), None)) is not None:
             return mine
-        if shape.mode == "exclusive":
+        if shape.mode == WHOLE:
             if present or self._standing(fact):
                 raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the card is not empty")
-            share = Share(device, device, "exclusive", owner, 0, fact.grid, WHOLE, fact.memory_mib)
+            share = Share(device, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
             self._book.put(share)
-            return part_fact(share)
+            return share.fact()
         if any(part.size for part in present):
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the whole card is leased")
         return self._cut(fact, shape, owner)
@@ -95,7 +96,7 @@ class SharedCards(VendorDriver):
         if running := self.processes(partition):
             pids = ", ".join(str(process.pid) for process in running[:5])
             raise NvmlLikeError(errors.IN_USE, f"still running on {partition}: {pids}")
-        if share.mode == "exclusive":
+        if share.mode == WHOLE:
             self._book.drop(partition)
         else:
             self._remove(share)
@@ -111,7 +112,7 @@ class SharedCards(VendorDriver):
             return []
         listed = self.card_processes(share.device)
         others = [s for s in self._book.on(share.device) if s.partition != partition and not s.is_idle]
-        if share.mode == "exclusive" or not others:
+        if share.mode == WHOLE or not others:
             return listed
         return [process for process in listed if self._inside(process.pid, share.cgroup)]
 
@@ -119,7 +120,7 @@ class SharedCards(VendorDriver):
         """Return the samples of what is handed out of a card: tools measure cards, so a share's are unknown."""
         found = []
         for held in self._book.on(card.device):
-            is_whole = held.mode == "exclusive"
+            is_whole = held.mode == WHOLE
             if not held.is_idle:
                 found.append(
                     PartitionSample(
@@ -148,7 +149,7 @@ class SharedCards(VendorDriver):
         """Bring the book in line with the card: what is gone is forgotten, what a crash left is taken up."""
         known = {share.handle for share in self._book.on(device) if share.handle}
         for share in self._book.on(device):
-            if share.mode == "exclusive" or share.handle in standing:
+            if share.mode == WHOLE or share.handle in standing:
                 continue
             new = [
                 h for h in sorted(standing) if h not in (*known, *share.before) and standing[h] == share.made
@@ -178,7 +179,7 @@ class SharedCards(VendorDriver):
             self._book.put(replace(share, handle=idle.handle, before=()))
             if idle.partition != share.partition:
                 self._book.drop(idle.partition)
-            return part_fact(self._share(share.partition))
+            return self._share(share.partition).fact()
         self._require_room(fact, shape, ours)
         self._book.put(share)
         try:
@@ -190,7 +191,7 @@ class SharedCards(VendorDriver):
             raise NvmlLikeError(
                 errors.UNKNOWN, f"the tool took the request for {size}, yet lists no such part"
             )
-        return part_fact(made)
+        return made.fact()
 
     def _require_room(self, fact: DeviceFact, shape: Shape, ours: list[Share]) -> None:
         if len(ours) >= fact.max_clients:
@@ -199,7 +200,7 @@ class SharedCards(VendorDriver):
         why = (
             " (shares that were given back keep theirs until the last one on this card ends)" if idle else ""
         )
-        if sum(share.share_milli for share in ours) + shape.share_milli > WHOLE:
+        if sum(share.share_milli for share in ours) + shape.share_milli > ALL:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"not enough compute for another share{why}")
         if sum(share.memory_mib for share in ours) + shape.memory_mib > fact.memory_mib:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"not enough memory for another share{why}")

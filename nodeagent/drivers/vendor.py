@@ -1,18 +1,14 @@
-"""What drivers over a vendor's tool share: calling it, reading its numbers, the share book, the plain verbs."""
+"""What drivers over a vendor's tool share: calling it, reading its numbers, the plain verbs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, uuid5
 
@@ -20,8 +16,9 @@ from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact, Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
+from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.protocol.boards import UnknownBoardError, board
-from nodeagent.protocol.messages import DeviceFact, PartitionFact
+from nodeagent.protocol.messages import DeviceFact, HealthFact
 from nodeagent.shell import ProgramError, Shell
 
 log = logging.getLogger(__name__)
@@ -133,101 +130,6 @@ def opened(tool: Tool, probe: Callable[[], str]) -> None:
         raise DriverUnavailableError(no.detail) from no
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What was handed out of a card. ``handle`` is the tool's name for it, ``made`` its size in the tool's terms.
-
-    A share without handle is only asked for: ``before`` are the handles that stood then, so that after a crash
-    what is new can be told from what is not ours. ``is_idle``: nobody's any more, but the card still has it.
-    """
-
-    partition: str
-    device: str
-    mode: str
-    owner: str
-    start: int = 0
-    size: int = 0
-    share_milli: int = 0
-    memory_mib: int = 0
-    profile: str = ""
-    handle: str = ""
-    made: str = ""
-    before: tuple[str, ...] = ()
-    cgroup: str = ""
-    is_idle: bool = False
-
-
-class ShareBook:
-    """Who holds what, one small file each, in a folder that a reboot empties: cards do not remember owners.
-
-    Files of another boot are removed. A file that cannot be read counts as nothing and is named in the log once.
-    """
-
-    def __init__(self, folder: Path, boot_id: str) -> None:
-        """Read the book; raises DriverUnavailableError when the folder cannot be used."""
-        self._folder, self._boot_id = folder, boot_id
-        self._lock = threading.Lock()
-        self._shares: dict[str, Share] = {}
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in sorted(folder.glob("*.json")):
-                self._recall(path)
-        except OSError as no:
-            raise DriverUnavailableError(f"the share book {folder} cannot be used: {no}") from no
-
-    def on(self, device: str) -> list[Share]:
-        """Return what is handed out of one device, in order of names."""
-        with self._lock:
-            found = [share for share in self._shares.values() if share.device == device]
-        return sorted(found, key=lambda share: share.partition)
-
-    def get(self, partition: str) -> Share | None:
-        """Return one entry."""
-        return self._shares.get(partition)
-
-    def put(self, share: Share) -> None:
-        """Write an entry to disk, then believe it; raises NvmlLikeError when the disk refuses."""
-        path = self._path(share.partition)
-        draft = path.with_suffix(".new")
-        try:
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump({"boot_id": self._boot_id, **asdict(share)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except OSError as no:
-            raise NvmlLikeError(errors.UNKNOWN, f"the share book cannot be written: {no}") from no
-        with self._lock:
-            self._shares[share.partition] = share
-
-    def drop(self, partition: str) -> None:
-        """Remove an entry; gone already is success."""
-        try:
-            self._path(partition).unlink(missing_ok=True)
-        except OSError as no:
-            raise NvmlLikeError(errors.UNKNOWN, f"the share book cannot be written: {no}") from no
-        with self._lock:
-            self._shares.pop(partition, None)
-
-    def _path(self, partition: str) -> Path:
-        return self._folder / f"{hashlib.sha256(partition.encode()).hexdigest()[:32]}.json"
-
-    def _recall(self, path: Path) -> None:
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-            boot = body.pop("boot_id")
-            share = Share(**{**body, "before": tuple(body["before"])})
-            if any(type(getattr(share, f.name)).__name__ != str(f.type).split("[")[0] for f in fields(Share)):
-                raise ValueError("a field has the wrong type")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as no:
-            log.warning("%s is not an entry of the share book and is ignored: %s", path, no)
-            return
-        if boot != self._boot_id:
-            path.unlink(missing_ok=True)
-        else:
-            self._shares[share.partition] = share
-
-
 class VendorDriver(ABC):
     """The verbs that are the same for every vendor whose tool is a program. Cards stand in ``_facts``."""
 
@@ -251,6 +153,14 @@ class VendorDriver(ABC):
     @abstractmethod
     def processes(self, partition: str) -> list[ProcessFact]:
         """Return the processes on a partition."""
+
+    @abstractmethod
+    def complaints(self) -> list[HealthFact]:
+        """Return what the cards say about their health."""
+
+    def health(self) -> list[HealthFact]:
+        """Return what the cards complain about, and notes of who holds what that cannot be read."""
+        return [*self.complaints(), *self._book.health()]
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Refuse: these cards have no such mode."""
@@ -325,11 +235,6 @@ class VendorDriver(ABC):
         path = next((line.partition("0::")[2] for line in lines if line.startswith("0::")), "")
         wanted = cgroup.removeprefix("/sys/fs/cgroup").rstrip("/")
         return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
-
-
-def part_fact(share: Share) -> PartitionFact:
-    """Return an entry of the book as the agent reports it."""
-    return PartitionFact(share.partition, share.device, share.profile, share.start, share.size, share.owner)
 
 
 def share_name(device: str, kind: str, owner: str) -> str:

@@ -352,6 +352,7 @@ def test_torn_entry_is_ignored_and_the_rest_is_kept(tool, tmp_path, caplog):
 
     assert [fact.lease for fact in again.observe(card)] == ["a"]
     assert "torn.json" in caplog.text
+    assert [fact.code for fact in again.health() if "torn.json" in fact.detail] == ["share_unread"]
 
 
 def test_verbs_that_these_cards_lack_say_so(tool, tmp_path):

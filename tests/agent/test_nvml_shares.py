@@ -13,7 +13,7 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.shares import Share, ShareBook
+from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.shell import Done
@@ -102,6 +102,8 @@ def test_a_share_file_that_cannot_be_read_counts_as_nothing_and_is_told(bench, c
         (False, True),
     ]
     assert caplog.text.count("TS-broken.json is no share") == 1
+    (folder / "TS-broken.json").unlink()
+    assert [fact.detail for fact in driver.health() if fact.code == "share_unread"] == [told[1].detail]
 
 
 def test_a_folder_that_cannot_be_written_refuses_before_anything_is_promised(bench):

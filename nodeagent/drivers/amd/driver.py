@@ -15,18 +15,15 @@ from nodeagent.drivers.amd import smi
 from nodeagent.drivers.base import Access, Offer, PartitionSample, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.kfd import kfd_nodes
+from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.vendor import (
     MIB,
-    WHOLE,
     Read,
-    Share,
-    ShareBook,
     Tool,
     VendorDriver,
     clean,
     model_of,
     opened,
-    part_fact,
     whole,
 )
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact, ProfileFact
@@ -78,7 +75,7 @@ class AmdDriver(VendorDriver):
         """Return the whole board, or the partitions of its layout."""
         fact = self._fact(device)
         if "exclusive" in fact.modes:
-            return [Offer(Shape("exclusive", "", fact.grid, WHOLE, fact.memory_mib), (0,), 1)]
+            return [Offer(Shape(WHOLE, "", fact.grid, ALL, fact.memory_mib), (0,), 1)]
         return [
             Offer(Shape("mig", p.name, p.slices, 0, p.memory_mib), p.starts, p.max_instances)
             for p in fact.profiles
@@ -88,7 +85,7 @@ class AmdDriver(VendorDriver):
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what is handed out of a board."""
         self._fact(device)
-        return [part_fact(share) for share in self._book.on(device)]
+        return [share.fact() for share in self._book.on(device)]
 
     def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
         """Hand out a board or one partition; the board is brought into its layout first, while it is empty."""
@@ -104,18 +101,16 @@ class AmdDriver(VendorDriver):
         name = device if is_whole else f"XCP-{device.removeprefix('AMD-')}-{position}"
         held = self._book.get(name)
         if held is not None and held.owner == owner:
-            return part_fact(held)
+            return held.fact()
         if held is not None:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{name} is handed out already")
         self._bring_into_layout(fact, profile)
         if profile is None:
-            share = Share(name, device, "exclusive", owner, 0, fact.grid, WHOLE, fact.memory_mib)
+            share = Share(name, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
         else:
-            share = Share(
-                name, device, "mig", owner, position, 1, memory_mib=profile.memory_mib, profile=profile.name
-            )
+            share = Share(name, device, owner, "mig", 0, profile.memory_mib, profile.name, position, 1)
         self._book.put(share)
-        return part_fact(share)
+        return share.fact()
 
     def destroy(self, partition: str) -> None:
         """Take a board or partition back; its layout stays, others may be at work. Gone already is success."""
@@ -174,7 +169,7 @@ class AmdDriver(VendorDriver):
             parts += [_part_sample(held, samples[-1], by_part) for held in self._book.on(uuid)]
         return Reading(tuple(samples), tuple(parts))
 
-    def health(self) -> list[HealthFact]:
+    def complaints(self) -> list[HealthFact]:
         """Return boards that are gone and memory errors that could not be corrected."""
         try:
             listed = {board.slot: board for board in smi.boards(self._tool)}

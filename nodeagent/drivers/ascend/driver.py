@@ -10,8 +10,9 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.ascend import smi
 from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
+from nodeagent.drivers.shares import ALL, ShareBook
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, model_of, opened, whole
+from nodeagent.drivers.vendor import Read, Tool, clean, model_of, opened, whole
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
 
@@ -38,7 +39,7 @@ class Templates:
         fitting = [
             t
             for t in listed
-            if abs(shape.share_milli * total - t.cores * WHOLE) < total and t.memory_mib == shape.memory_mib
+            if abs(shape.share_milli * total - t.cores * ALL) < total and t.memory_mib == shape.memory_mib
         ]
         named = [t for t in fitting if t.name == shape.profile]
         if named or fitting:
@@ -154,7 +155,7 @@ class AscendDriver(SharedCards):
             parts += self.part_samples(sample)
         return Reading(tuple(samples), tuple(parts))
 
-    def health(self) -> list[HealthFact]:
+    def complaints(self) -> list[HealthFact]:
         """Return chips that are not OK or no longer listed, and a setting that outlives reboots."""
         try:
             rows = smi.overview(self._tool)
@@ -248,7 +249,7 @@ class AscendDriver(SharedCards):
 
 def share(template: smi.Template, total: int) -> int:
     """Return a template's part of a chip in thousandths, rounded down."""
-    return template.cores * WHOLE // total
+    return template.cores * ALL // total
 
 
 def _sample(uuid: str, row: smi.Row | None) -> DeviceSample:

@@ -12,8 +12,9 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
 from nodeagent.drivers.cambricon.cndev import Cndev
 from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
+from nodeagent.drivers.shares import ShareBook
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, ShareBook, Tool, bounded, clean, model_of, number, opened, whole
+from nodeagent.drivers.vendor import Read, Tool, bounded, clean, model_of, number, opened, whole
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
 
@@ -118,7 +119,10 @@ class CambriconDriver(SharedCards):
         super().__init__(boot_id, ShareBook(folder, boot_id), read, self._smlu)
         # cnmon writes its JSON into a file of the working directory: give it one of ours.
         self._folder = folder / "cnmon"
-        self._folder.mkdir(exist_ok=True)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as no:
+            raise DriverUnavailableError(f"cnmon needs the folder {self._folder}: {no}") from no
         self._tool = Tool(shell, "env", "-C", str(self._folder), "cnmon")
         self._tool.name, self._tool.version = "cnmon", plain.version
         why_not = ""
@@ -169,7 +173,7 @@ class CambriconDriver(SharedCards):
         parts = [part for sample in samples for part in self.part_samples(sample)]
         return Reading(tuple(samples), tuple(parts))
 
-    def health(self) -> list[HealthFact]:
+    def complaints(self) -> list[HealthFact]:
         """Return cards that cnmon no longer lists."""
         try:
             listed = {card.uuid for card in self._cards()}

@@ -10,8 +10,9 @@ from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.hygon import smi
 from nodeagent.drivers.kfd import kfd_nodes, slot_of
+from nodeagent.drivers.shares import ALL, ShareBook
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import WHOLE, Read, ShareBook, Tool, clean, model_of, opened
+from nodeagent.drivers.vendor import Read, Tool, clean, model_of, opened
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import Shell
 
@@ -38,7 +39,7 @@ class VirtualCards:
 
     def size(self, fact: DeviceFact, shape: Shape) -> str:
         """Return compute units (rounded down, at least one) and MiB."""
-        units = shape.share_milli * (fact.sm_count or 0) // WHOLE
+        units = shape.share_milli * (fact.sm_count or 0) // ALL
         if units < 1 or not 0 < shape.memory_mib <= fact.memory_mib:
             raise NvmlLikeError(
                 errors.INVALID_ARGUMENT,
@@ -157,7 +158,7 @@ class HygonDriver(SharedCards):
         parts = [part for sample in samples for part in self.part_samples(sample)]
         return Reading(tuple(samples), tuple(parts))
 
-    def health(self) -> list[HealthFact]:
+    def complaints(self) -> list[HealthFact]:
         """Return cards that hy-smi no longer lists; it tells no errors in a form that is published."""
         try:
             listed = {card.unique_id or card.serial for card in smi.cards(self._tool)}

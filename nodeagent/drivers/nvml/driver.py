@@ -35,12 +35,12 @@ from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.procs import running
 from nodeagent.drivers.nvml.profiles import read_sizes
 from nodeagent.drivers.nvml.roll import Roll
-from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.nvml.standing import Slice, Standing
 from nodeagent.drivers.nvml.telemetry import Telemetry
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.nvml.topology import seats
 from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.health.rules import standard
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 from nodeagent.shell import HostShell, Shell
@@ -153,7 +153,7 @@ class NvmlDriver:
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what stands on a card: every MIG instance whoever made it, and the shares that are noted."""
         fact = self._fact(device)
-        shares = [share.fact(fact.grid) for share in self._parts.book.on(device)]
+        shares = [share.fact() for share in self._parts.book.on(device)]
         try:
             return [*(one.fact() for one in self._standing.look(device)), *shares]
         except NvmlLikeError as no:
@@ -196,7 +196,7 @@ class NvmlDriver:
                 errors.NOT_SUPPORTED, f"MIG is {word} on {device}: {shape.mode} cannot be made"
             )
         if shape.mode != "mig":
-            return self._parts.take(fact, shape, owner).fact(fact.grid)
+            return self._parts.take(fact, shape, owner).fact()
         sizes = self._standing.sizes[device]
         size = sizes.named(shape.profile)
         if size is None:
@@ -366,7 +366,7 @@ class NvmlDriver:
         """Return a noted share; a card that nobody noted stands for itself, without an owner."""
         share = self._parts.book.get(partition)
         if share is None and partition in self._facts:
-            return Share(partition, partition, "", WHOLE)
+            return Share(partition, partition, "", WHOLE, ALL)
         return share
 
     def _minor(self, device: str) -> int:

@@ -13,8 +13,8 @@ from nodeagent.drivers.nvml.limits import MemoryLimits
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.nvml.mps_seat import MpsShare
 from nodeagent.drivers.nvml.procs import SYSTEM, cgroup_of, is_below
-from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.processes import COMM_BYTES
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.protocol.uuids import share_uuid
@@ -38,11 +38,13 @@ class Parts:
         if shape.mode == WHOLE:
             if others:
                 raise _full(f"{others[0].owner} has {_name(others[0])}")
-            share = Share(fact.uuid, fact.uuid, owner, WHOLE, ALL, fact.memory_mib)
+            share = Share(fact.uuid, fact.uuid, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
         else:
             _require_room(fact, shape, others)
             uuid = share_uuid(fact.uuid, shape.mode, owner)
-            share = Share(uuid, fact.uuid, owner, shape.mode, shape.share_milli, shape.memory_mib)
+            share = Share(
+                uuid, fact.uuid, owner, shape.mode, shape.share_milli, shape.memory_mib, profile=shape.mode
+            )
         known = self.book.get(share.partition)
         if known is None or known.owner != owner:
             self.book.put(share)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nodeagent.drivers.nvml.shares import write_file
+from nodeagent.drivers.shares import write_file
 from nodeagent.protocol.messages import DeviceFact, ProfileFact
 
 log = logging.getLogger(__name__)

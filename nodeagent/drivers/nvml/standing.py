@@ -15,9 +15,9 @@ from nodeagent.drivers.nvml.mig import Inside, Instance, Mig
 from nodeagent.drivers.nvml.parts import Parts
 from nodeagent.drivers.nvml.procs import running
 from nodeagent.drivers.nvml.profiles import Sizes
-from nodeagent.drivers.nvml.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.nvml.slices import LiveSlice
 from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 
 # Names of instances that were made on one card in one boot; a place has one name on the cards seen so far.

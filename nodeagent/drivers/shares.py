@@ -21,36 +21,46 @@ log = logging.getLogger(__name__)
 
 WHOLE: Final = "exclusive"
 ALL: Final = 1000
-_TYPES: Final = {"str": str, "int": int}
+_TYPES: Final = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": tuple}
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A whole card (``mode`` exclusive, named by the card's UUID) or a share of one, in the hands of ``owner``.
+    """A whole card (named by the card's UUID), a part of one or a share of one, in the hands of ``owner``.
 
-    ``user`` and ``cgroup`` are known once its tenant is; "" before. ``share_milli`` in thousandths of the card.
+    ``mode``, ``share_milli`` (thousandths of the card) and ``memory_mib`` are what was asked for; ``profile``,
+    ``start`` and ``size`` (memory slices) are how it is reported. ``user`` and ``cgroup`` are known once its tenant
+    is; "" before. Where a vendor's tool makes it, ``handle`` is the tool's name for it and ``made`` its size in the
+    tool's terms; one without handle is only asked for, and ``before`` are the handles that stood then: after a crash
+    they tell what is new from what is not ours. ``is_idle``: nobody's any more, but the card still has it.
     """
 
     partition: str
     device: str
     owner: str
     mode: str
-    share_milli: int = ALL
+    share_milli: int = 0
     memory_mib: int = 0
+    profile: str = ""
+    start: int = 0
+    size: int = 0
     user: str = ""
     cgroup: str = ""
+    handle: str = ""
+    made: str = ""
+    before: tuple[str, ...] = ()
+    is_idle: bool = False
 
-    def fact(self, grid: int) -> PartitionFact:
-        """Return it as the agent reports it; ``grid`` counts the card's memory slices."""
-        is_whole = self.mode == WHOLE
-        profile, size = ("", grid) if is_whole else (self.mode, 0)
-        return PartitionFact(self.partition, self.device, profile, 0, size, self.owner)
+    def fact(self) -> PartitionFact:
+        """Return it as the agent reports it."""
+        return PartitionFact(self.partition, self.device, self.profile, self.start, self.size, self.owner)
 
 
 class ShareBook:
     """One small file per share, in a folder that a reboot empties; files of another boot count as nothing and go.
 
-    A file that cannot be read counts as nothing either; it is logged once and named among the health facts.
+    A file that cannot be read counts as nothing either; it is logged once and named among the health facts for as
+    long as it is there.
     """
 
     def __init__(
@@ -111,7 +121,7 @@ class ShareBook:
         self._on_change("share.drop.after")
 
     def health(self) -> list[HealthFact]:
-        """Return what could not be read when the agent started."""
+        """Return what could not be read when the agent started and is still there."""
         return [
             HealthFact(
                 "",
@@ -121,6 +131,7 @@ class ShareBook:
                 "watch",
             )
             for path in self._unread
+            if os.path.lexists(path)
         ]
 
     def _path(self, partition: str) -> Path:
@@ -150,7 +161,8 @@ class ShareBook:
 
 
 def _share(row: dict[str, Any]) -> tuple[str, Share]:
-    boot, share = row.pop("boot_id"), Share(**row)
+    boot = row.pop("boot_id")
+    share = Share(**{**row, "before": tuple(row.get("before", ()))})
     for known in fields(Share):
         if type(getattr(share, known.name)) is not _TYPES[str(known.type)]:
             raise ValueError(f"{known.name} has the wrong type")
