@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from portal.leases.models import Lease, Placement
 
 # What goes into a command that people paste: names of units and CDI devices, nothing a shell would read.
-_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._@:/=-]{0,150}")
+_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._@:/=+-]{0,150}")
+# Podman looks for devices of containers in /etc/cdi alone (docs/access.md).
+_ENGINES = {"docker": "docker", "podman": "sudo podman --cdi-spec-dir /var/run/cdi"}
 _IS_ISOLATED = {"yes": True, "no": False}
 
 
@@ -31,7 +33,7 @@ class Way:
         found = [("unit", f"sudo berth-agent enter {lease}")] if self.unit else []
         if self.cdi:
             found += [
-                (tool, f"{tool} run --rm -it --device {self.cdi} IMAGE") for tool in ("docker", "podman")
+                (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE") for kind, engine in _ENGINES.items()
             ]
         if self.env_file:
             found.append(("file", f". {self.env_file}"))

@@ -256,7 +256,8 @@ def test_a_lease_for_containers_tells_docker_and_podman(world: World, signed_in:
     text = signed_in("bob").get(f"/leases/{lease.uid}/").text
 
     assert f"docker run --rm -it --device berth.local/lease={lease.uid} IMAGE" in text
-    assert f"podman run --rm -it --device berth.local/lease={lease.uid} IMAGE" in text
+    podman = "sudo podman --cdi-spec-dir /var/run/cdi"
+    assert f"{podman} run --rm -it --device berth.local/lease={lease.uid} IMAGE" in text
     assert "This node does not keep leases apart" in text
 
 
