@@ -10,9 +10,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from portal.leases.forecasting import Preview
 from portal.leases.models import Lease, LeaseRequest
 from tests.portal.builders import World
-from tests.web.conftest import Publish, publish  # noqa: F401
 
 FULL_FOR_BOTH = [{"code": "no_capacity", "wanted": 1, "free": 0, "total": 8, "next_end": None}]
 
@@ -63,18 +63,20 @@ def test_no_answer_tells_a_row_of_a_lease(waiting: LeaseRequest, calls: Any) -> 
     assert [f.get("leases", f.get("blockers")) for f in told] == [1, 2] * 3
 
 
-def test_a_quote_counts_what_is_in_the_way(world: World, publish: Publish, calls: Any) -> None:  # noqa: F811
-    for _ in range(4):
-        world.active("alice", "h100", team="vision")
-    publish(world.now)
+def test_a_quote_counts_what_is_in_the_way(
+    waiting: LeaseRequest, calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Preview(None, False, 1, waiting_reasons(waiting), [])
+    monkeypatch.setattr("portal.api.catalog.preview", lambda **_asked: seen)
 
-    (reason,) = (
-        r
-        for r in calls("charlie").post("quote/", {"flavor": "h100", "duration_s": 3600}).json()["reasons"]
-        if "blockers" in r["figures"]
-    )
+    quoted = calls("charlie").post("quote/", {"flavor": "h100", "duration_s": 3600}).json()["reasons"]
 
-    assert (reason["figures"]["blockers"], reason["figures"]["known"]) == (3, [])
+    assert [reason["figures"]["known"] for reason in quoted] == [[], names("charlie")]
+    assert quoted[1]["figures"]["blockers"] == 2
+
+
+def waiting_reasons(request: LeaseRequest) -> list[dict[str, Any]]:
+    return list(LeaseRequest.objects.values_list("reasons", flat=True).get(pk=request.pk))
 
 
 def test_a_list_asks_once_for_the_names_in_all_its_reasons(
