@@ -456,9 +456,9 @@ class Reconciler:
             if work.phase == READY and lost:
                 self._fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
 
-    def observed_units(self, known: Iterable[Key], now: int) -> None:
-        """Take a look at what is open on this host into account."""
-        self.units.observed(frozenset(known), self.works)
+    def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
+        """Take a look at what is open on this host, in any way and in every way, into account."""
+        self.units.observed(frozenset(known), frozenset(whole), self.works)
         strays = self._strays(now)
         self.works.update((work.key, work) for work in strays)
         if strays:

@@ -106,11 +106,14 @@ class Units:
         if step.kill:
             step.work.hurry()
 
-    def observed(self, known: Collection[Key], works: Mapping[Key, Work]) -> None:
-        """Take a look at what is open now into account: a ready lease whose unit is gone is opened again."""
+    def observed(self, known: Collection[Key], whole: Collection[Key], works: Mapping[Key, Work]) -> None:
+        """Take a look at what is open now into account: a ready lease that lost a way in is opened again.
+
+        Opening finds the ways that are left as they are; what runs in them goes on.
+        """
         for work in works.values():
-            if work.phase == READY and work.is_open and work.key not in known and work.key in self.known:
-                log.warning("the unit of lease %s is gone; it is opened again", work.lease)
+            if work.phase == READY and work.is_open and work.key not in whole:
+                log.warning("a way into lease %s is gone; it is opened again", work.lease)
                 work.is_open = False
                 work.hurry()
         self.known = frozenset(known)

@@ -167,11 +167,11 @@ class Worker:
         if runtime is None:
             return
         try:
-            known = await self._call(runtime.known)
+            known, whole = await self._call(runtime.known), await self._call(runtime.whole)
         except RuntimeRefusedError as no:
             log.warning("cannot tell which leases are open: %s", no)
             return
-        self.reconciler.observed_units(known, self._clock())
+        self.reconciler.observed_units(known, whole, self._clock())
 
     async def _rest(self, look_at: int) -> None:
         wake = self.reconciler.next_wake()

@@ -188,7 +188,7 @@ class VendorDriver(ABC):
         """Say that these nodes cannot be put to sleep."""
         return "unsupported"
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing to do is the rule here
         """Nothing is held open between calls."""
 
     def set_power(self, *, asleep: bool) -> None:

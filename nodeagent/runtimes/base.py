@@ -85,7 +85,11 @@ class Runtime(Protocol):
         ...
 
     def known(self) -> list[Key]:
-        """Return every lease that is open here, whoever remembers it."""
+        """Return every lease that is open here in any way, whoever remembers it."""
+        ...
+
+    def whole(self) -> list[Key]:
+        """Return the leases that are open in every way that this runtime has; others are opened once more."""
         ...
 
     def lease_of(self, pid: int) -> Key | None:

@@ -68,6 +68,11 @@ class Doors:
         """Return every lease that is open behind any door."""
         return sorted({key for one in self._runtimes for key in one.known()})
 
+    def whole(self) -> list[Key]:
+        """Return the leases that are open behind every door."""
+        first, *others = [set(one.whole()) for one in self._runtimes]
+        return sorted(first.intersection(*others))
+
     def lease_of(self, pid: int) -> Key | None:
         """Return the lease of a process, by the strictest door that knows it."""
         found = (one.lease_of(pid) for one in self._runtimes)

@@ -93,6 +93,7 @@ class Player:
         self._live: dict[Key, tuple[tuple[str, int], ...]] = {}
         self._moved_in: set[Key] = set()
         self._lost: set[str] = set()
+        self._foreign: set[tuple[str, int]] = set()
         self._journal: Journal | None = None
         stage.hook = self._change
         self._begin_life()
@@ -124,16 +125,19 @@ class Player:
         with self._unwatched():
             if act.event == "lose":
                 self._lost.add(act.device)
+                self._foreign = {place for place in self._foreign if place[0] != act.device}
                 self._forget_live(lambda places: any(device == act.device for device, _ in places))
                 self._stage.lose(act.device)
             elif act.event == "foreign":
-                self._stage.add_foreign(act.device, act.profile, act.start)
+                if self._stage.add_foreign(act.device, act.profile, act.start):
+                    self._foreign.add((act.device, act.start))
             elif act.event == "refuse":
                 self._stage.refuse(act.times)
             elif act.event == "cling":
                 self._stage.cling(act.times)
             elif act.event == "reboot":
                 self._lost.clear()
+                self._foreign.clear()
                 self._live.clear()
                 self._moved_in.clear()
                 self._stage.reboot()
@@ -200,7 +204,7 @@ class Player:
             self._mind.observed(device, read_partitions(self._driver, device), self._clock.now)
         self._mind.note_health(read_health(self._driver), self._clock.now)
         if self._runtime is not None:
-            self._mind.observed_units(self._runtime.known(), self._clock.now)
+            self._mind.observed_units(self._runtime.known(), self._runtime.whole(), self._clock.now)
         self._tick()
         self._mind.lease_reports(self._clock.now)
         self._mind.acknowledged(self._clock.now)
@@ -275,6 +279,10 @@ class Player:
                     self.tally.overlaps += 1
                     self.tally.notes.append(f"{name}: {part.uuid} overlaps")
                 taken |= span
+            for place in self._foreign - {(part.device, part.start) for part in standing}:
+                self._foreign.discard(place)
+                self.tally.disturbed += 1
+                self.tally.notes.append(f"{name}: what others made at {place} was removed")
             for key, places in self._live.items():
                 if not self._stage.is_working(key, places):
                     self.tally.disturbed += 1

@@ -109,7 +109,7 @@ class SimulatedNode:
         for device in self.mind.devices:
             self.mind.observed(device, read_partitions(self.driver, device), self.time.now)
         if self.runtime is not None:
-            self.mind.observed_units(self.runtime.known(), self.time.now)
+            self.mind.observed_units(self.runtime.known(), self.runtime.whole(), self.time.now)
         self.mind.observed_power(read_power(self.driver))
 
     def reports(self) -> dict[str, LeaseReport]:
@@ -161,6 +161,9 @@ class RecordingRuntime:
 
     def known(self) -> list[Key]:
         return list(self.open_leases)
+
+    def whole(self) -> list[Key]:
+        return self.known()
 
     def lease_of(self, pid: int) -> Key | None:
         return None
