@@ -17,15 +17,13 @@ from typing import Final
 from nodeagent import __version__, enter, install
 from nodeagent.agent import Agent, boot_clock
 from nodeagent.commands import apply, check, explain, soak
-from nodeagent.drivers import registry
-from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import SpecError
 from nodeagent.guard import Guard
 from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal, JournalError
 from nodeagent.link import AddressError, Enrolment, RefusedError, address_of, token_source
-from nodeagent.opening import is_simulated, open_both, state_of
+from nodeagent.opening import Opened, open_host, state_of
 from nodeagent.options import (
     UsageError,
     add_driver,
@@ -36,7 +34,7 @@ from nodeagent.options import (
     require_node,
 )
 from nodeagent.reconcile import Reconciler
-from nodeagent.runtimes.base import Runtime, RuntimeRefusedError
+from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.doors import RuntimeMissingError
 from nodeagent.worker import Worker
 
@@ -140,11 +138,12 @@ def _run(options: argparse.Namespace) -> int:
     address = address_of(options.portal)
     lock = lock_state(state)
     try:
-        driver, runtime = open_both(options, state)
+        host = open_host(options, state)
+        driver = host.driver
         enrolment = _enrolment(options, state)
         journal = Journal(state / "journal.jsonl")
-        reconciler = Reconciler(options.node, driver, journal, boot_clock(), runtime)
-        worker = Worker(reconciler, driver, boot_clock, _guard(options, driver, runtime))
+        reconciler = Reconciler(options.node, driver, journal, boot_clock(), host.runtime)
+        worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
         log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
         asyncio.run(_until_stopped(Agent(address, enrolment, driver, worker, host=facts)))
         worker.close()
@@ -166,11 +165,11 @@ async def _until_stopped(agent: Agent) -> None:
         await task
 
 
-def _guard(options: argparse.Namespace, driver: Driver, runtime: Runtime | None) -> Guard | None:
-    """Return who watches the cards' processes; nobody where they are not real ones."""
-    if runtime is None or is_simulated(options):
+def _guard(options: argparse.Namespace, host: Opened) -> Guard | None:
+    """Return who watches the cards' processes; nobody where the driver plays them."""
+    if host.runtime is None or host.read is None:
         return None
-    return Guard(driver, runtime, registry.read_text, policy=options.orphans, allowed=options.system_process)
+    return Guard(host.driver, host.runtime, host.read, policy=options.orphans, allowed=options.system_process)
 
 
 def _enrolment(options: argparse.Namespace, state: Path) -> Enrolment:

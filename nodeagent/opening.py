@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,7 @@ from nodeagent.agent import boot_clock
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.simulated.home import SimulatedHome
+from nodeagent.drivers.simulated.library.script import ScriptError
 from nodeagent.fleet import boards_of, build
 from nodeagent.options import UsageError, offered, spec_of
 from nodeagent.runtimes.base import Runtime
@@ -39,16 +42,28 @@ def is_simulated(options: argparse.Namespace) -> bool:
     return str(options.driver).startswith("simulated")
 
 
-def open_both(options: argparse.Namespace, state: Path) -> tuple[Driver, Runtime | None]:
-    """Return the driver of the devices and the runtime of their holders (None: the driver plays them).
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A host at work: driver, runtime of the holders and how to read its files (None: the driver plays them)."""
+
+    driver: Driver
+    runtime: Runtime | None = None
+    read: Callable[[str], str] | None = None
+
+
+def open_host(options: argparse.Namespace, state: Path) -> Opened:
+    """Return driver and runtime as the options ask for them.
 
     Raises UsageError, SpecError, DriverUnavailableError or RuntimeMissingError.
     """
     if options.driver == "simulated":
-        return _open_simulated(options, state), None
+        return Opened(_open_simulated(options, state))
     if options.driver == "simulated-nvml":
         home = SimulatedHome(options.node, boards_of(spec_of(options)), state, boot_clock, seed=options.seed)
-        return home.driver(offered(options)), home.runtime()
+        home.host.boots += boot_clock()  # it lives in this process: the next one finds it rebooted
+        if options.script is not None:
+            _play(home, options.script)
+        return Opened(home.driver(offered(options)), home.runtime(), home.read)
     folder, boot_id = run_dir_of(options, state), registry.host_boot_id()
     runtime = choose(options.runtime, HostShell(), run_dir=folder, boot_id=boot_id)
     driver = registry.open_real(
@@ -60,7 +75,15 @@ def open_both(options: argparse.Namespace, state: Path) -> tuple[Driver, Runtime
         layout=options.layout,
         can_bind=options.runtime == "cdi",
     )
-    return driver, runtime
+    return Opened(driver, runtime, registry.read_text)
+
+
+def _play(home: SimulatedHome, script: Path) -> None:
+    """Let a script happen on a simulated host; raises UsageError for one that cannot be played."""
+    try:
+        home.host.play(script)
+    except (OSError, ScriptError) as no:
+        raise UsageError(f"--script {script}: {no}") from no
 
 
 def _open_simulated(options: argparse.Namespace, state: Path) -> Driver:

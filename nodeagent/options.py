@@ -143,6 +143,9 @@ def add_simulation(known: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--health", action="append", default=[], metavar="INDEX:CODE:SEVERITY:TEXT", help="a health event"
     )
+    group.add_argument(
+        "--script", type=Path, help="JSON list of what happens to the host (simulated-nvml; docs/agent.md)"
+    )
     group.add_argument("--reboot", action="store_true", help="start as if the host had rebooted")
 
 

@@ -19,7 +19,7 @@ from nodeagent.goals import FenceError
 from nodeagent.identity import lock_state
 from nodeagent.journal import Journal
 from nodeagent.lanes import work_through
-from nodeagent.opening import is_simulated, open_both, state_of
+from nodeagent.opening import is_simulated, open_host, state_of
 from nodeagent.options import UsageError, require_node
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import VERSION, Desired
@@ -48,10 +48,10 @@ def run(options: argparse.Namespace) -> int:
     body = _read(options.file)
     lock = None if options.dry_run and not is_simulated(options) else lock_state(state)
     try:
-        driver, runtime = open_both(options, state)
+        host = open_host(options, state)
         if options.dry_run:
-            return _say(_plan(options, state, body, driver, runtime), as_json=options.json)
-        return _say(_apply(options, state, body, driver, runtime), as_json=options.json)
+            return _say(_plan(options, state, body, host.driver, host.runtime), as_json=options.json)
+        return _say(_apply(options, state, body, host.driver, host.runtime), as_json=options.json)
     except FenceError as no:
         raise UsageError(f"the desired state is refused: {no}") from no
     finally:

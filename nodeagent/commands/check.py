@@ -12,7 +12,7 @@ from typing import Any
 
 from nodeagent.drivers.base import Driver
 from nodeagent.identity import lock_state
-from nodeagent.opening import is_simulated, open_both, run_dir_of
+from nodeagent.opening import is_simulated, open_host, run_dir_of
 from nodeagent.options import require_node
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.runtimes.base import Runtime
@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> int:
         state = Path(options.state or spare)
         lock = lock_state(state) if is_simulated(options) else None  # their file belongs to one process
         try:
-            driver, runtime = open_both(options, state)
-            found = report(driver, runtime, options.node, str(run_dir_of(options, state)))
+            host = open_host(options, state)
+            found = report(host.driver, host.runtime, options.node, str(run_dir_of(options, state)))
         finally:
             if lock is not None:
                 os.close(lock)

@@ -16,7 +16,7 @@ from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.identity import lock_state
 from nodeagent.journal import Journal, Record, peek
-from nodeagent.opening import is_simulated, open_both, state_of
+from nodeagent.opening import is_simulated, open_host, state_of
 from nodeagent.options import UsageError, require_node
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import Runtime
@@ -43,8 +43,12 @@ def run(options: argparse.Namespace) -> int:
         )
     lock = lock_state(state) if is_simulated(options) else None
     try:
-        driver, runtime = open_both(options, state)
-        found = {"lease": options.lease, "history": history, "now": _now(options, state, driver, runtime)}
+        host = open_host(options, state)
+        found = {
+            "lease": options.lease,
+            "history": history,
+            "now": _now(options, state, host.driver, host.runtime),
+        }
     finally:
         if lock is not None:
             os.close(lock)
