@@ -54,6 +54,7 @@ def _in_words(proof: Proof, took_s: float) -> str:
         ("overlaps", proof.overlaps),
         ("live leases disturbed", proof.disturbed),
         ("leaks after all leases ended", proof.leaks),
+        ("leases charged beyond their end", proof.overcharged),
         ("rounds that ended differently than without crashes", proof.different),
         ("most steps to converge", proof.worst_steps),
         ("seconds", round(took_s, 1)),

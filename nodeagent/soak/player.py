@@ -24,6 +24,7 @@ from nodeagent.works import NS, READY, Key
 START_NS: Final = 1_000 * NS
 SETTLE_S: Final = 120
 MOST_WAKES: Final = 5_000
+CHARGE_SLACK_NS: Final = 3 * NS  # ends are told in whole seconds
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Tally:
     overlaps: int = 0
     disturbed: int = 0
     leaks: int = 0
+    overcharged: int = 0
     worst_steps: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -94,6 +96,8 @@ class Player:
         self._moved_in: set[Key] = set()
         self._lost: set[str] = set()
         self._foreign: set[tuple[str, int]] = set()
+        self._held_from: dict[Key, int] = {}
+        self._held_until: dict[Key, int] = {}
         self._journal: Journal | None = None
         stage.hook = self._change
         self._begin_life()
@@ -206,7 +210,7 @@ class Player:
         if self._runtime is not None:
             self._mind.observed_units(self._runtime.known(), self._runtime.whole(), self._clock.now)
         self._tick()
-        self._mind.lease_reports(self._clock.now)
+        self._check_charges(self._mind.lease_reports(self._clock.now) or ())
         self._mind.acknowledged(self._clock.now)
         self._mind.ledger.save()
 
@@ -294,6 +298,7 @@ class Player:
         for key, work in self._mind.works.items():
             if work.phase != READY or key not in wanted or key in self._live:
                 continue
+            self._held_from.setdefault(key, self._clock.now)
             if key not in self._moved_in:
                 self._moved_in.add(key)
                 with self._unwatched():
@@ -306,7 +311,21 @@ class Player:
             {(ls.lease, ls.generation) for ls in self._desired.leases if ls.remaining_s > gone_s + 2}
         )
 
+    def _check_charges(self, reports: Iterable[LeaseReport]) -> None:
+        """A holder pays from ready to the end, however long clearing takes and whoever dies over it."""
+        for r in reports:
+            begin, end = (times.get((r.lease, r.generation)) for times in (self._held_from, self._held_until))
+            if r.active_ms is None or begin is None or end is None:
+                continue
+            if r.active_ms * NS // 1000 > end - begin + CHARGE_SLACK_NS:
+                self.tally.overcharged += 1
+                self.tally.notes.append(
+                    f"lease {r.lease} is charged {r.active_ms} ms of {(end - begin) / NS} s"
+                )
+
     def _forget_live_keys(self, keep: set[Key]) -> None:
+        for key in self._live.keys() - keep:
+            self._held_until.setdefault(key, self._clock.now)
         self._live = {key: places for key, places in self._live.items() if key in keep}
 
     def _forget_live(self, is_over: Callable[[tuple[tuple[str, int], ...]], bool]) -> None:

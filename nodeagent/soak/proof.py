@@ -35,13 +35,14 @@ class Proof:
     disturbed: int = 0
     leaks: int = 0
     different: int = 0
+    overcharged: int = 0
     worst_steps: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
         """Say whether nothing happened that must never happen."""
-        return not (self.overlaps or self.disturbed or self.leaks or self.different)
+        return not (self.overlaps or self.disturbed or self.leaks or self.different or self.overcharged)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures by name."""
@@ -54,6 +55,7 @@ class Proof:
         self.overlaps += tally.overlaps
         self.disturbed += tally.disturbed
         self.leaks += tally.leaks
+        self.overcharged += tally.overcharged
         self.worst_steps = max(self.worst_steps, tally.worst_steps)
         self.note(seed, tally.notes)
 

@@ -1,0 +1,126 @@
+"""Five hundred rounds of the soak, and proof that it sees: mistakes planted in the agent do not stay unseen.
+
+``python -m nodeagent soak --rounds N`` plays as many as one likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nodeagent import steps
+from nodeagent.drivers.base import Driver
+from nodeagent.ledger import Ledger
+from nodeagent.runtimes.base import Entrance, Grant
+from nodeagent.runtimes.systemd import SystemdRuntime
+from nodeagent.soak.proof import Proof, play_round, soak
+from nodeagent.units import Units
+from nodeagent.works import Work
+
+MOST_ROUNDS = 60
+OVER = ("draining", "gone")
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _only_agents_die(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Spare the disk: a process that dies loses nothing it wrote. Planned refusals by the thousand are no news."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    was = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(was)
+
+
+@pytest.mark.parametrize("seed", range(101, 105))
+@pytest.mark.parametrize("host", ["nvml", "simulated"])
+def test_agents_that_die_at_any_change_disturb_nobody_and_leave_nothing(host: str, seed: int) -> None:
+    rounds = 62 if seed % 2 else 63
+
+    proof = soak(seed, rounds, host)
+
+    assert proof.is_clean, proof.notes
+    assert proof.crashes >= rounds, "each round has at least one crash"
+    assert proof.changes > 50 * rounds
+
+
+def test_a_round_is_the_same_wherever_it_is_played() -> None:
+    once, again = soak(7, 2, "nvml"), soak(7, 2, "nvml")
+
+    assert once == again
+    assert once != soak(8, 2, "nvml")
+
+
+def ends_are_not_journalled(planted: pytest.MonkeyPatch) -> None:
+    """That a lease ends is known to this life of the agent alone."""
+    take, note = Ledger.take, Ledger.note
+
+    def take_fresh(self: Ledger, fresh: list[Work], changed: list[Work], epoch: int, revision: int) -> bool:
+        return take(self, fresh, [], epoch, revision)
+
+    planted.setattr(Ledger, "take", take_fresh)
+    planted.setattr(Ledger, "note", lambda self, work: None if work.phase in OVER else note(self, work))
+    planted.setattr(Ledger, "forget", lambda self, key: self.works.pop(key, None))
+
+
+def whoever_clears_clears_the_whole_card(planted: pytest.MonkeyPatch) -> None:
+    """All but what other leases hold goes, what others made there too."""
+    inner = steps._standing
+
+    def standing(driver: Driver, step: steps.Step) -> list[str]:
+        own = inner(driver, step)
+        return [*own, *(f.uuid for f in driver.observe(step.device) if f.uuid not in {*own, *step.spared})]
+
+    planted.setattr(steps, "_standing", standing)
+
+
+def a_unit_is_opened_anew_when_it_is_open(planted: pytest.MonkeyPatch) -> None:
+    inner = SystemdRuntime.open
+
+    def reopen(self: SystemdRuntime, grant: Grant) -> Entrance:
+        self.close(grant.key, kill=True)
+        return inner(self, grant)
+
+    planted.setattr(SystemdRuntime, "open", reopen)
+
+
+def every_agent_arms_an_end_of_its_own(planted: pytest.MonkeyPatch) -> None:
+    ends = SystemdRuntime._ends
+    arm = SystemdRuntime._arm
+
+    def arm_another(self: SystemdRuntime, grant: Grant) -> None:
+        planted.setattr(SystemdRuntime, "_ends", lambda self, key: [])
+        arm(self, grant)
+        planted.setattr(SystemdRuntime, "_ends", ends)
+
+    planted.setattr(SystemdRuntime, "_arm", arm_another)
+
+
+def places_are_cleared_before_the_unit_is_closed(planted: pytest.MonkeyPatch) -> None:
+    planted.setattr(Units, "is_closed", lambda self, work: True)
+
+
+PLANTS: list[Plant] = [
+    ends_are_not_journalled,
+    whoever_clears_clears_the_whole_card,
+    a_unit_is_opened_anew_when_it_is_open,
+    every_agent_arms_an_end_of_its_own,
+    places_are_cleared_before_the_unit_is_closed,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=[plant.__name__ for plant in PLANTS])
+def test_a_planted_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    proof = Proof(1, "nvml")
+
+    while proof.is_clean and proof.rounds < MOST_ROUNDS:
+        play_round(proof, 1_000_003 + proof.rounds)
+        proof.rounds += 1
+
+    assert not proof.is_clean
+    assert proof.notes
