@@ -63,7 +63,7 @@ def open_host(options: argparse.Namespace, state: Path) -> Opened:
         home.host.boots += boot_clock()  # it lives in this process: the next one finds it rebooted
         if options.script is not None:
             _play(home, options.script)
-        return Opened(home.driver(offered(options)), home.runtime(), home.read)
+        return Opened(home.driver(offered(options), listens=True), home.runtime(), home.read)
     folder, boot_id = run_dir_of(options, state), registry.host_boot_id()
     runtime = choose(options.runtime, HostShell(), run_dir=folder, boot_id=boot_id)
     driver = registry.open_real(

@@ -43,7 +43,7 @@ class SimulatedHome:
         """Put the boards into a host; files of agents go below ``folder``."""
         self.hook: Hook = lambda name: None
         self.folder, self._clock = folder, clock
-        self.world = World()
+        self.world = World(uids=dict(UIDS))
         self.host = SimulatedHost(
             boards, name=name, clock=clock, sleep=lambda seconds: None, world=self.world, seed=seed
         )
@@ -65,8 +65,11 @@ class SimulatedHome:
         """Folder of container devices."""
         return self.folder / "cdi"
 
-    def driver(self, offer: frozenset[str] | None = None) -> NvmlDriver:
-        """Return the driver of real cards in a fresh session on this host, as a new agent opens it."""
+    def driver(self, offer: frozenset[str] | None = None, *, listens: bool = False) -> NvmlDriver:
+        """Return the driver of real cards in a fresh session on this host, as a new agent opens it.
+
+        ``listens``: with its own thread for events.
+        """
         self.host.end_agent()
         library = SimulatedNvml(self.host)
         mps = Mps(
@@ -88,8 +91,10 @@ class SimulatedHome:
             offer=offer,
             account=account,
             mps=mps,
+            listens=listens,
             clock_ns=self._clock,
             on_change=self._changed,
+            send=self.world.send,
         )
 
     def runtime(self) -> Runtime:
@@ -110,7 +115,7 @@ class SimulatedHome:
             boot_id=self.host.boot_id,
             read=self.read,
             pids=lambda: list(self.world.processes),
-            send=self._send,
+            send=self.world.send,
             which=lambda engine: f"/usr/bin/{engine}",
             is_root=True,
         )
@@ -144,9 +149,6 @@ class SimulatedHome:
     def _say_to_mps(self, argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
         return self.mps(argv, stdin, env)
 
-    def _send(self, pid: int, number: int) -> None:
-        self.world.signal(pid, kill=number == 9)
-
     def _changed(self, name: str) -> None:
         self.hook(name)
 
@@ -157,5 +159,3 @@ def account(name: str) -> Account:
         raise LookupError(f"this host has no account {name!r}; it knows {', '.join(PEOPLE)}")
     uid = UIDS[name]
     return Account(uid, uid, f"/home/{name}", name)
-
-
