@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import combinations
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from scheduler.engine import Ended, EngineState, forecast, plan
 from scheduler.engine.board import SEVERAL
 from scheduler.engine.model import Booking, Claim, Held, Policy, Snapshot
 from scheduler.engine.place.policy import POLICIES
+from scheduler.engine.policy import Backfill
 from tests.engine.builder import NOON, Cluster
 from tests.engine.playing import play
 from tests.engine.test_properties import few
@@ -162,7 +164,7 @@ def test_forecasts_know_that_a_mixed_board_opens_to_the_team_that_stays() -> Non
 @st.composite
 def pictures(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
     """A few boards that offer MPS and memory limits, three teams, claims of now and bookings."""
-    backfill = draw(st.sampled_from(["none", "easy", "conservative"]))
+    backfill = draw(st.sampled_from(get_args(Backfill)))
     rule = draw(st.sampled_from(sorted(POLICIES)))
     open_ = draw(st.booleans())
     policy = Policy(
