@@ -16,6 +16,7 @@ from portal.common.invariants import broken
 from portal.fleet.models import Device
 from portal.leases.holds import hold_until
 from portal.leases.models import Lease, LeaseRequest, Placement
+from portal.leases.strangers import MARK_SQL
 from portal.policies.models import Policy as PolicyRow
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
@@ -151,6 +152,25 @@ def test_teams_that_met_may_stay_and_be_held_longer_once_rules_are_strict_again(
     assert "mps_of_one_team" not in {breach.invariant.name for breach in broken()}
     with pytest.raises(IntegrityError, match=REFUSED), transaction.atomic():
         share(world, lease, inside, "robotics", 1, 2)
+
+
+def test_an_upgrade_marks_the_teams_that_have_met_by_then_and_nobody_else(world: World, lease: Lease) -> None:
+    inside = host(world, 0, 8)
+    alone = share(world, lease, inside, "vision", 5, 8)
+    first = share(world, lease, inside, "vision", 0, 4)
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        second = share(world, lease, inside, "language", 0, 4)
+        cursor.execute("SET LOCAL session_replication_role = origin")
+        assert "mps_of_one_team" in {breach.invariant.name for breach in broken()}
+
+        cursor.execute(MARK_SQL)
+
+    marked = Placement.objects.filter(met_teams=True).values_list("pk", flat=True)
+    assert set(marked) == {first.pk, second.pk}
+    assert alone.pk not in marked
+    assert "mps_of_one_team" not in {breach.invariant.name for breach in broken()}
 
 
 def test_a_request_is_told_that_only_boards_of_other_teams_have_room(world: World) -> None:
