@@ -69,10 +69,12 @@ class Guard:
 
     def _do(self, deed: Deed) -> None:
         """Warn a process, or end it; never another one that has its number by now."""
+        if not is_same(deed, self._read):
+            return
         if deed.what != KILL:
             log.warning("process %d (%s) is on %s without a lease", deed.pid, deed.name, deed.device)
-            notices.call([deed.pid])
-        elif is_same(deed, self._read):
+            notices.call([deed.pid], self._read, self._send)
+        else:
             log.warning("process %d (%s) on %s has no lease and is ended", deed.pid, deed.name, deed.device)
             try:
                 self._send(deed.pid, signal.SIGKILL)

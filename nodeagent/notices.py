@@ -12,10 +12,12 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+from nodeagent.runtimes.cgroups import read_text
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +47,16 @@ def take_down(path: Path) -> None:
         log.warning("cannot remove %s: %s", path, no)
 
 
-def call(pids: Iterable[int], proc: Path = Path("/proc")) -> list[int]:
-    """Send SIGUSR1 to those of the processes that handle it; returns which."""
+def call(
+    pids: Iterable[int], read: Callable[[str], str] = read_text, send: Callable[[int, int], None] = os.kill
+) -> list[int]:
+    """Send SIGUSR1 to those of the processes that handle it; returns which. ``read`` is how to read /proc."""
     called = []
     for pid in pids:
-        if not listens(pid, proc):
+        if not listens(pid, read):
             continue
         try:
-            os.kill(pid, signal.SIGUSR1)
+            send(pid, signal.SIGUSR1)
         except OSError as no:
             log.warning("cannot signal process %d: %s", pid, no)
             continue
@@ -60,10 +64,10 @@ def call(pids: Iterable[int], proc: Path = Path("/proc")) -> list[int]:
     return called
 
 
-def listens(pid: int, proc: Path = Path("/proc")) -> bool:
+def listens(pid: int, read: Callable[[str], str] = read_text) -> bool:
     """Say whether a process has a handler for SIGUSR1; unknown is no."""
     try:
-        found = CAUGHT.search((proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace"))
+        found = CAUGHT.search(read(f"/proc/{pid}/status"))
     except OSError:
         return False
     return found is not None and bool(int(found[1], 16) >> (signal.SIGUSR1 - 1) & 1)

@@ -181,7 +181,7 @@ class VendorDriver(ABC):
 
     def tell(self, partition: str, why: str) -> None:
         """Signal the processes that listen for it."""
-        called = notices.call(process.pid for process in self.processes(partition))
+        called = notices.call((process.pid for process in self.processes(partition)), self._read)
         log.info("told %d process(es) on %s that their lease ends (%s)", len(called), partition, why)
 
     def power(self) -> str:

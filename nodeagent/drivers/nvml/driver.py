@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -83,15 +84,17 @@ class NvmlDriver:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
         on_change: Callable[[str], None] = lambda name: None,
+        send: Callable[[int, int], None] = os.kill,
     ) -> None:
         """Open NVML; raises DriverUnavailableError when there is no driver or no card.
 
         ``offer`` names the sharing modes of this node (None: whole cards and MIG). ``may_limit_power``: the
         operator lets the agent lower power limits while the node sleeps. ``timeslice`` as nvidia-smi has it.
         ``listens``: hear the events of cards in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
-        tells people the time. ``on_change`` is called before and after each change of the share files, for proofs.
+        tells people the time. ``send`` signals processes; ``on_change`` is called before and after each change of
+        the share files, for proofs.
         """
-        self._boot_id, self._read, self._listens = boot_id, read, listens
+        self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
         self._calls = Calls(library)
         roll = Roll(run_dir / "cards.json", boot_id)
@@ -292,7 +295,7 @@ class NvmlDriver:
 
     def tell(self, partition: str, why: str) -> None:
         """Signal the processes on a partition that listen for it."""
-        called = notices.call(process.pid for process in self.processes(partition))
+        called = notices.call((p.pid for p in self.processes(partition)), self._read, self._send)
         log.info("told %d process(es) on %s that their lease ends (%s)", len(called), partition, why)
 
     # Measuring, health, energy

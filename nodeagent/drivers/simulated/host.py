@@ -169,7 +169,7 @@ class SimulatedHost:
             return "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
         root, slash, name = path.removeprefix("/proc/").partition("/")
         process = self.world.processes.get(int(root)) if slash and root.isdigit() else None
-        text = None if process is None else proc.of_process(process, name)
+        text = None if process is None else proc.of_process(process, name, self.world.uid_of(process))
         if text is None:
             raise FileNotFoundError(path)
         return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 from nodeagent.shell import TIMEOUT_S, Done, ProgramError
 
 FIRST_PID = 40_000
+NOBODY = 65_534
 
 
 @dataclass(slots=True)
@@ -16,7 +19,8 @@ class SimulatedProcess:
     """One process. ``gpu`` is the uuid of the device it works on ("" for none), ``gi`` the GPU instance on it.
 
     ``is_stubborn`` ignores SIGTERM; SIGKILL always ends it. ``ci`` is the compute instance inside the GPU instance,
-    ``load_pattern`` how busy it keeps what it runs on (see load.py), ``is_graphics`` whether it draws.
+    ``load_pattern`` how busy it keeps what it runs on (see load.py), ``is_graphics`` whether it draws. ``started`` in
+    clock ticks since boot, ``catches`` the signals that it has handlers for, ``heard`` those that reached them.
     """
 
     pid: int
@@ -31,23 +35,42 @@ class SimulatedProcess:
     ci: int = 0
     load_pattern: str = "steady"
     is_graphics: bool = False
+    started: int = 0
+    catches: frozenset[int] = frozenset()
+    heard: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class World:
-    """All processes of one simulated host. Nothing here survives its reboot."""
+    """All processes of one simulated host. Nothing here survives its reboot.
+
+    ``uids`` are the accounts; a process without user runs as root, one of an unknown user as somebody else.
+    """
 
     processes: dict[int, SimulatedProcess] = field(default_factory=dict)
     next_pid: int = FIRST_PID
+    uids: dict[str, int] = field(default_factory=dict)
+    ticks: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def spawn(self, cgroup: str, **facts: object) -> SimulatedProcess:
         """Start a process in a cgroup; ``facts`` are fields of SimulatedProcess."""
         with self._lock:
             pid, self.next_pid = self.next_pid, self.next_pid + 1
-        process = SimulatedProcess(pid, cgroup, **facts)  # type: ignore[arg-type]
-        self.processes[process.pid] = process
+        return self.respawn(pid, cgroup, **facts)
+
+    def respawn(self, pid: int, cgroup: str, **facts: object) -> SimulatedProcess:
+        """Start a process under a pid that another one had, as the kernel does once its numbers have gone round."""
+        with self._lock:
+            self.ticks += 1
+            # No two start at the same tick: a later process of the same pid differs from the earlier one.
+            process = SimulatedProcess(pid, cgroup, **{"started": self.ticks, **facts})  # type: ignore[arg-type]
+        self.processes[pid] = process
         return process
+
+    def uid_of(self, process: SimulatedProcess) -> int:
+        """Return the uid that a process runs under."""
+        return self.uids.get(process.user, NOBODY) if process.user not in ("", "root") else 0
 
     def inside(self, cgroup: str) -> list[SimulatedProcess]:
         """Return the processes in a cgroup and below it."""
@@ -63,6 +86,19 @@ class World:
         process = self.processes.get(pid)
         if process is not None and (kill or not process.is_stubborn):
             del self.processes[pid]
+
+    def send(self, pid: int, number: int) -> None:
+        """Send a signal as kill(2) does: a handler hears it, otherwise it ends the process.
+
+        Raises ProcessLookupError where there is none.
+        """
+        process = self.processes.get(pid)
+        if process is None:
+            raise ProcessLookupError(errno.ESRCH, "no such process")
+        if number in process.catches and number != signal.SIGKILL:
+            process.heard.append(number)
+        else:
+            self.signal(pid, kill=number != signal.SIGTERM)
 
     def reboot(self) -> None:
         """End everything."""

@@ -62,11 +62,23 @@ def devices() -> str:
     return _DEVICES
 
 
-def of_process(process: SimulatedProcess, name: str) -> str | None:
-    """Return a file of one process's folder, None where it has no such file."""
+def of_process(process: SimulatedProcess, name: str, uid: int = 0) -> str | None:
+    """Return a file of one process's folder, None where it has no such file; ``uid`` is its account."""
+    comm = process.name[:15]
     if name == "cgroup":
         return f"0::{below_root(process.cgroup) or '/'}\n"
-    return f"{process.name[:15]}\n" if name == "comm" else None
+    if name == "comm":
+        return f"{comm}\n"
+    if name == "stat":
+        # proc_pid_stat(5): pid, name, state, and as field 22 when it started; the others tell nothing here.
+        return f"{process.pid} ({comm}) S {'0 ' * 18}{process.started} 0\n"
+    if name == "status":
+        caught = sum(1 << (number - 1) for number in process.catches)
+        ids = "\t".join([str(uid)] * 4)
+        return (
+            f"Name:\t{comm}\nState:\tS (sleeping)\nPid:\t{process.pid}\nUid:\t{ids}\nSigCgt:\t{caught:016x}\n"
+        )
+    return None
 
 
 def below_root(cgroup: str) -> str:
