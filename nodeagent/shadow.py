@@ -82,8 +82,14 @@ class ShadowDriver:
             facts[:] = [fact for fact in facts if fact.uuid != partition]
 
     def access(self, partition: str) -> Access:
-        """Nobody gets in."""
-        return Access()
+        """Return the nodes of the card that would be used; those of MIG instances are not known before."""
+        device = self._devices.get(partition.partition("/")[0])
+        if device is None or device.mig_enabled:
+            return Access()
+        try:
+            return Access(nodes=self._real.access(device.uuid).nodes)
+        except (NvmlLikeError, NotOfferedError):  # a driver that knows the nodes only of what stands
+            return Access()
 
     def processes(self, partition: str) -> list[ProcessFact]:
         """Everybody who is asked to go has gone."""
@@ -132,15 +138,21 @@ class ShadowRuntime:
 
     def __init__(self, real: Runtime) -> None:
         self.name, self.is_isolating = real.name, real.is_isolating
-        self._why_not = real.why_not()
+        self._real = real
         self._open = set(real.known())
 
     def open(self, grant: Grant) -> Entrance:
-        """Open it in the play, where the host has this runtime at all."""
-        if self._why_not:
-            raise RuntimeRefusedError("no_runtime", self._why_not)
+        """Open it in the play, where this host would open it."""
+        if (refusal := self.would_refuse(grant)) is not None:
+            raise refusal
         self._open.add(grant.key)
         return Entrance({"runtime": self.name})
+
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        """Return what the real runtime lacks."""
+        if self._real.why_not():
+            return RuntimeRefusedError("no_runtime", self._real.why_not())
+        return self._real.would_refuse(grant)
 
     def close(self, key: Key, *, kill: bool) -> None:
         """Close it in the play."""
@@ -164,7 +176,7 @@ class ShadowRuntime:
 
     def why_not(self) -> str:
         """Return what the host lacks."""
-        return self._why_not
+        return self._real.why_not()
 
 
 @dataclass(frozen=True, slots=True)

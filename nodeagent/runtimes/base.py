@@ -76,6 +76,10 @@ class Runtime(Protocol):
         """Let the holder in, or return the entrance that is open already; brings its time limit up to date."""
         ...
 
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        """Return why ``open`` would refuse, as far as can be known without changing anything; None: it would not."""
+        ...
+
     def close(self, key: Key, *, kill: bool) -> None:
         """Ask everything inside to end (SIGTERM), or end it now; what is gone already is success."""
         ...

@@ -145,6 +145,16 @@ class CdiSpecs:
             raise RuntimeRefusedError("cdi", f"cannot write {path}: {no}", is_passing=True) from no
         return Entrance({RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"})
 
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        """Return what container engines of this host lack, or that the lease's name is none for a device."""
+        if self.why_not():
+            return RuntimeRefusedError("cdi", self.why_not())
+        try:
+            device_name(grant.lease)
+        except RuntimeRefusedError as no:
+            return no
+        return None
+
     def close(self, key: Key, *, kill: bool) -> None:
         """Remove the spec, so that no container gets the lease any more; end those that have it."""
         try:

@@ -49,6 +49,11 @@ class Doors:
         words |= {RUNTIME: self.name, ISOLATED: "yes" if self.is_isolating else "no"}
         return Entrance(words, entrances[0].cgroup)
 
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        """Return the first refusal of any door, as ``open`` meets them."""
+        found = (one.would_refuse(grant) for one in self._runtimes)
+        return next((no for no in found if no is not None), None)
+
     def close(self, key: Key, *, kill: bool) -> None:
         """Close all doors, the last one first; one that fails keeps none of the others open."""
         refused: list[RuntimeRefusedError] = []

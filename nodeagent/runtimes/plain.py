@@ -46,13 +46,7 @@ class PlainRuntime:
     def open(self, grant: Grant) -> Entrance:
         """Write the lease's variables, if they are not there as they should be."""
         path = self._path(grant.key)
-        owner: tuple[int, int] | None = None
-        if self._is_root:
-            try:
-                account = self._account(grant.user)
-            except LookupError as no:
-                raise RuntimeRefusedError("no_account", str(no.args[0] if no.args else no)) from no
-            owner = account.uid, account.gid
+        owner = self._owner(grant)
         try:
             self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._folder.chmod(0o711)  # holders may open their own file by name, and list nothing
@@ -61,6 +55,14 @@ class PlainRuntime:
         except OSError as no:
             raise RuntimeRefusedError("plain", f"cannot write {path}: {no}", is_passing=True) from no
         return Entrance({RUNTIME: self.name, ISOLATED: "no", ENV_FILE: str(path)})
+
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        """Return that the holder has no account here, where files are given to their holders."""
+        try:
+            self._owner(grant)
+        except RuntimeRefusedError as no:
+            return no
+        return None
 
     def close(self, key: Key, *, kill: bool) -> None:
         """Remove the file. Processes are not touched: which are the lease's is not known here."""
@@ -95,6 +97,15 @@ class PlainRuntime:
     def lease_of(self, pid: int) -> Key | None:
         """Return None: see ``pids``."""
         return None
+
+    def _owner(self, grant: Grant) -> tuple[int, int] | None:
+        if not self._is_root:
+            return None
+        try:
+            account = self._account(grant.user)
+        except LookupError as no:
+            raise RuntimeRefusedError("no_account", str(no.args[0] if no.args else no)) from no
+        return account.uid, account.gid
 
     def _path(self, key: Key) -> Path:
         return self._folder / f"{stem_of(key)}{ENDING}"

@@ -95,10 +95,7 @@ class SystemdRuntime:
 
     def open(self, grant: Grant) -> Entrance:
         """Start the lease's unit, or bring the one that runs up to date; its end is armed before it starts."""
-        if self.why_not():
-            raise RuntimeRefusedError("no_systemd", self.why_not())
-        account = self._holder(grant)
-        self._require_nodes(grant)
+        account = self._admit(grant)
         unit = unit_of(grant.key)
         shown = self.show(grant.key)
         if shown.state == "deactivating":
@@ -118,6 +115,14 @@ class SystemdRuntime:
             self._must("systemctl", "set-property", "--runtime", unit, *units.limits(grant))
         cgroup = f"{ROOT}{_path_of(grant.key)}" if self._cgroups.is_unified else ""
         return Entrance({RUNTIME: self.name, UNIT: unit, ISOLATED: "yes"}, cgroup)
+
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        """Return what units, account or device nodes of this host lack for a grant."""
+        try:
+            self._admit(grant)
+        except RuntimeRefusedError as no:
+            return no
+        return None
 
     def close(self, key: Key, *, kill: bool) -> None:
         """End the unit: SIGTERM now and SIGKILL after its grace, by systemd itself; with ``kill`` at once."""
@@ -176,6 +181,14 @@ class SystemdRuntime:
             version = found[1] if found else "unknown"
             return f"systemd {LEAST_VERSION} or later is needed, this host has {version}; upgrade it"
         return ""
+
+    def _admit(self, grant: Grant) -> Account:
+        """Return the holder's account where a unit can be opened for it; changes nothing."""
+        if self.why_not():
+            raise RuntimeRefusedError("no_systemd", self.why_not())
+        account = self._holder(grant)
+        self._require_nodes(grant)
+        return account
 
     def _holder(self, grant: Grant) -> Account:
         try:

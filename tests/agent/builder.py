@@ -151,6 +151,9 @@ class RecordingRuntime:
         self.open_leases[grant.key] = grant
         return Entrance({"unit": f"unit-{grant.lease}"}, f"/units/{grant.lease}")
 
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        return self.refusal
+
     def close(self, key: Key, *, kill: bool) -> None:
         self.calls.append(("kill" if kill else "close", key))
         if kill or key[0] not in self.stubborn:

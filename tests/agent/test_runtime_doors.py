@@ -41,6 +41,9 @@ class Door:
         self.calls.append("open")
         return Entrance({"runtime": self.name, "isolated": "no", **self.words}, f"/{self.name}")
 
+    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+        return RuntimeRefusedError(self.refuses, "not now") if self.refuses else None
+
     def close(self, key: Key, *, kill: bool) -> None:
         self.calls.append("kill" if kill else "close")
         if self.refuses:
