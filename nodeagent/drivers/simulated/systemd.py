@@ -11,8 +11,11 @@ from __future__ import annotations
 import errno
 import fnmatch
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from nodeagent.drivers.simulated.world import Program, World
 from nodeagent.shell import Done
@@ -23,6 +26,8 @@ RUN_OPTIONS = ("unit", "slice", "service-type", "description", "on-active", "col
 MULTIPLE = ("DeviceAllow", "Environment")
 SETTABLE = ("DevicePolicy", "DeviceAllow", "MemoryMax", "CPUQuota")
 NOT_LOADED = 5
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -55,6 +60,19 @@ def _nothing(_: str) -> None:
     return None
 
 
+def _alone(
+    method: Callable[Concatenate[SimulatedSystemd, P], R],
+) -> Callable[Concatenate[SimulatedSystemd, P], R]:
+    """Let one thread at a time in: an agent opens and closes leases from several."""
+
+    @wraps(method)
+    def call(self: SimulatedSystemd, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return call
+
+
 @dataclass(slots=True)
 class SimulatedSystemd:
     """Units and timers of one simulated host; they outlive the agent, not a reboot. ``now`` is monotonic seconds."""
@@ -66,6 +84,7 @@ class SimulatedSystemd:
     units: dict[str, SimulatedUnit] = field(default_factory=dict)
     timers: dict[str, SimulatedTimer] = field(default_factory=dict)
     missing_nodes: set[str] = field(default_factory=set)
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def programs(self) -> dict[str, Program]:
         """Return the programs of this manager, for a SimulatedShell."""
@@ -75,6 +94,7 @@ class SimulatedSystemd:
         """Return the host's monotonic clock."""
         return self.now
 
+    @_alone
     def tick(self, now: float) -> None:
         """Let time pass: stop units whose timers are due, kill what outlived its grace."""
         self.now = max(now, self.now)
@@ -87,6 +107,7 @@ class SimulatedSystemd:
                 self._end_processes(unit, kill=True)
         self._settle()
 
+    @_alone
     def reboot(self) -> None:
         """Forget all units and timers, end all processes."""
         self.units.clear()
@@ -96,6 +117,7 @@ class SimulatedSystemd:
 
     # What the kernel shows of it
 
+    @_alone
     def read(self, path: str) -> str:
         """Return the text of a file below /sys/fs/cgroup or of a process; raises OSError for any other."""
         if path == "/proc/1/comm":
@@ -114,11 +136,13 @@ class SimulatedSystemd:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return "".join(f"{pid}\n" for pid in pids)
 
+    @_alone
     def folders(self, path: str) -> list[str]:
         """Return the cgroups right below one."""
         above = path.removeprefix(ROOT)
         return sorted(f"{ROOT}{one}" for one in self._cgroups() if one.rpartition("/")[0] == above)
 
+    @_alone
     def write(self, path: str, text: str) -> None:
         """Write to cgroup.kill of a cgroup; raises OSError where there is none."""
         cgroup = path.removeprefix(ROOT).removesuffix("/cgroup.kill")
@@ -153,6 +177,7 @@ class SimulatedSystemd:
 
     # systemd-run
 
+    @_alone
     def _systemd_run(self, argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
         try:
             options, properties, command = _parse_run(argv)
@@ -183,6 +208,7 @@ class SimulatedSystemd:
 
     # systemctl
 
+    @_alone
     def _systemctl(self, argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
         self._settle()
         flags = [word for word in argv[1:] if word.startswith("--")]
@@ -276,6 +302,7 @@ class SimulatedSystemd:
 
     # busctl: the one call that moves a process into a delegated unit
 
+    @_alone
     def _busctl(self, argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
         self._settle()
         *_, call, signature, name, below, count, pid = argv
