@@ -255,12 +255,14 @@ class NvmlDriver:
     # Their tenants
 
     def attach(self, partition: str, tenant: Tenant) -> None:
-        """Start what a share needs before its tenant comes; a MIG instance or a whole card needs nothing."""
+        """Start what a share needs before its tenant comes; a MIG instance is noted, a whole card needs nothing."""
         share = self._share(partition)
         if share is not None and share.owner:
             self._parts.attach(share, tenant)
         elif is_share(partition):
             raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
+        elif share is None:
+            self._standing.adopt(partition, tenant.lease)
 
     def access(self, partition: str) -> Access:
         """Return variables and exact device nodes; raises rather than guess the number of a node."""

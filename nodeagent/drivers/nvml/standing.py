@@ -136,6 +136,11 @@ class Standing:
                 if name.partition not in standing:
                     self._names.drop(name.partition)
 
+    def adopt(self, partition: str, owner: str) -> None:
+        """Note an instance that stands already: whoever made it may have died before it was noted."""
+        if self._names.get(partition) is None and (found := self.find(partition)) is not None:
+            self.note(found, owner)
+
     def find(self, partition: str) -> Slice | None:
         """Find a MIG instance by a new look at the card it was made on, else at all of them.
 
