@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -95,7 +96,7 @@ class HardwareStage:
         found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in daemons}
         slices = [(uuid, home.smi.policy(uuid)) for uuid in there]
         found |= {("timeslice", uuid, str(value)) for uuid, value in slices if value}
-        found |= {("file", str(path.relative_to(home.folder))) for path in self._files()}
+        found |= {("file", str(path.relative_to(home.folder)), _owner_in(path)) for path in self._files()}
         return frozenset(found)
 
     def _files(self) -> Iterable[Path]:
@@ -177,3 +178,10 @@ class HardwareStage:
         for process in self._home.world.processes.values():
             if process.cgroup.startswith("/berth.slice/") and process.name != "sleep":
                 process.is_stubborn = True
+
+
+def _owner_in(path: Path) -> str:
+    """Return whose share a file notes, "" for other files."""
+    if path.suffix != ".json":
+        return ""
+    return str(json.loads(path.read_text(encoding="utf-8")).get("owner", ""))

@@ -19,11 +19,12 @@ from nodeagent.reconcile import Reconciler
 from nodeagent.soak.script import ACT_S, Act
 from nodeagent.soak.stage import NODE, Stage, Trace
 from nodeagent.steps import read_health, read_partitions
-from nodeagent.works import NS, READY, Key
+from nodeagent.works import FAILED, NS, PREPARING, READY, Key
 
 START_NS: Final = 1_000 * NS
 SETTLE_S: Final = 120
 MOST_WAKES: Final = 5_000
+OF_CARDS: Final = ("timeslice", "compute mode", "daemon")  # what the leases of a card need of it together
 CHARGE_SLACK_NS: Final = 3 * NS  # ends are told in whole seconds
 
 
@@ -108,7 +109,7 @@ class Player:
             self._happen(act)
             self._desire([wish.lease for wish in act.wishes if wish.ends_at_s > number * ACT_S], number, act)
             self._pass_time(START_NS + (number + 1) * ACT_S * NS)
-        return self._stage.traces() | self._told()
+        return self._sure(self._stage.traces()) | self._told()
 
     def finish(self) -> None:
         """Drop all leases and count what is left behind."""
@@ -341,6 +342,26 @@ class Player:
             ("told", r.lease, str(r.generation), r.phase, _alike(r.code), *(a.partition for a in r.access))
             for r in reports
             if (r.lease, r.generation) in wanted
+        )
+
+    def _sure(self, traces: frozenset[Trace]) -> frozenset[Trace]:
+        """Leave out what failed leases have so far: it depends on which of their places was tried first.
+
+        That none of it stays is asked at the end.
+        """
+        works = self._mind.works.values()
+        failed = [work for work in works if work.phase == FAILED]
+        owners = {work.owner(place) for work in failed for place in work.places}
+        at = {(p.slot.device, str(p.slot.start)) for work in failed for p in work.places}
+        used = {
+            place.slot.device for work in works if work.phase in (PREPARING, READY) for place in work.places
+        }
+        return frozenset(
+            t
+            for t in traces
+            if not (t[0] == "file" and t[2] in owners)
+            and not (t[0] in OF_CARDS and t[1] not in used)
+            and not (len(t) > 3 and (t[0], t[2]) in at)
         )
 
     def _held(self) -> set[tuple[str, int]]:
