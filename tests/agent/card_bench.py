@@ -77,6 +77,7 @@ class Bench:
             clock_ns=lambda: self.now_ns,
             wall_ns=lambda: self.now_ns,
             on_change=self.point,
+            write=self.host.write,
             **options,
         )
         return self.driver

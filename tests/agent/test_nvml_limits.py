@@ -176,3 +176,62 @@ def test_no_limit_is_the_number_of_the_binding():
     import pynvml
 
     assert NO_LIMIT == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+
+
+# Kernels that keep the limits themselves (dmem, from 6.14 on)
+
+
+def test_controller_is_passed_on_down_to_the_unit_and_to_nothing_else(bench):
+    bench.host.has_dmem = True
+
+    limited(bench)
+    limited(bench, "b.1.0", NEIGHBOUR, 30_000)
+
+    assert bench.host.passing_dmem == {"", "/berth.slice"}
+    assert limit(bench) == (20_000, 20_000)
+
+
+def test_controller_that_is_passed_on_already_is_not_written_again(bench):
+    bench.host.has_dmem = True
+    limited(bench)
+    bench.host.is_root = False
+
+    with pytest.raises(NvmlLikeError, match="NO_PERMISSION"):
+        limited(bench, "b.1.0", NEIGHBOUR)
+
+
+def test_kernel_without_the_controller_is_left_alone(bench):
+    limited(bench)
+
+    assert bench.host.passing_dmem == set()
+
+
+def test_controller_that_cannot_be_passed_on_is_refused_with_what_to_do(bench):
+    bench.host.has_dmem = True
+    bench.host.is_root = False
+
+    with pytest.raises(
+        NotOfferedError, match=r"let root write \+dmem into /sys/fs/cgroup/cgroup.subtree_control"
+    ):
+        limited(bench)
+
+    assert (limit(bench), bench.host.passing_dmem) == (None, set())
+
+
+def test_kernel_that_takes_the_word_and_does_nothing_is_not_believed(tmp_path):
+    bench = Bench(tmp_path)
+    bench.host.cgroups |= {UNIT}
+    bench.host.has_dmem = True
+    bench.host.write = lambda path, text: None
+    bench.agent()
+
+    with pytest.raises(NotOfferedError, match="the kernel did not take it"):
+        limited(bench)
+
+
+def test_library_itself_refuses_a_cgroup_that_the_controller_does_not_reach(bench):
+    bench.host.has_dmem = True
+    limited(bench)
+    bench.host.passing_dmem.discard("/berth.slice")
+
+    assert bench.driver._parts.limits.read(bench.driver._cards.fresh(bench.card), UNIT) is None

@@ -13,8 +13,8 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.shell import Done
 from tests.agent.card_bench import ROOT, Bench, Crash

@@ -44,6 +44,7 @@ from nodeagent.drivers.nvml.words import text
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.health.rules import standard
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
+from nodeagent.runtimes.cgroups import write_text
 from nodeagent.shell import HostShell, Shell
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,15 @@ class NvmlDriver:
         wall_ns: Callable[[], int] = time.time_ns,
         on_change: Callable[[str], None] = lambda name: None,
         send: Callable[[int, int], None] = os.kill,
+        write: Callable[[str, str], None] = write_text,
     ) -> None:
         """Open NVML; raises DriverUnavailableError when there is no driver or no card.
 
         ``offer`` names the sharing modes of this node (None: whole cards and MIG). ``may_limit_power``: the
         operator lets the agent lower power limits while the node sleeps. ``timeslice`` as nvidia-smi has it.
         ``listens``: hear the events of cards in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
-        tells people the time. ``send`` signals processes; ``on_change`` is called before and after each change of
-        the share files, for proofs.
+        tells people the time. ``send`` signals processes, ``write`` writes to files of the kernel; ``on_change`` is
+        called before and after each change of the share files, for proofs.
         """
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
@@ -104,7 +106,7 @@ class NvmlDriver:
         self._mig, self._gate = Mig(self._calls), threading.Lock()
         self.mps = mps or Mps(library, shell, run_dir, account=account)
         book = ShareBook(run_dir / "shares", boot_id, on_change=on_change)
-        limits, slice_policy = MemoryLimits(self._calls, read), TimeSlice(shell, timeslice)
+        limits, slice_policy = MemoryLimits(self._calls, read, write), TimeSlice(shell, timeslice)
         self._parts = Parts(book, self.mps, limits, slice_policy, read)
         self._offers = Offers(
             self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer

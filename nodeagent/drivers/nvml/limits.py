@@ -2,6 +2,9 @@
 
 Source: NVIDIA, "MPS v3 Memory Partitioning" (docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html): a soft
 limit is a reservation that ancestors of the cgroup carry too, until it is set to 0 while the cgroup still exists.
+
+Kernels from 6.14 on keep such limits by their controller ``dmem``, which a cgroup has only where all above it pass
+it on (Linux, admin-guide/cgroup-v2, "Enabling and Disabling"); before that the driver keeps them by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.words import MIB
+from nodeagent.runtimes.cgroups import write_text
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +25,8 @@ SET: Final = "nvmlDeviceSetMemoryLimits_v1"
 GET: Final = "nvmlDeviceGetMemoryLimits_v1"
 ROOT: Final = "/sys/fs/cgroup"
 CONTROLLERS: Final = f"{ROOT}/cgroup.controllers"
+DMEM: Final = "dmem"
+PASSED_ON: Final = "cgroup.subtree_control"
 NO_LIMIT: Final = 2**64 - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
 # NVIDIA's own example reads back 8192 MiB after setting 8000: a driver may round up a little, never more.
 MOST_ROUNDING: Final = 1.05
@@ -31,8 +37,10 @@ NOTHING: Final = frozenset({errors.NOT_FOUND, errors.INVALID_ARGUMENT, errors.NO
 class MemoryLimits:
     """Sets, reads back and clears limits by card handle and cgroup (absolute, below /sys/fs/cgroup)."""
 
-    def __init__(self, calls: Calls, read: Callable[[str], str]) -> None:
-        self._calls, self._read = calls, read
+    def __init__(
+        self, calls: Calls, read: Callable[[str], str], write: Callable[[str, str], None] = write_text
+    ) -> None:
+        self._calls, self._read, self._write = calls, read, write
 
     def why_not(self, handle: Any, version: str) -> str:
         """Return what is missing for memory limits on a card, "" when they can be set; found by calling."""
@@ -54,6 +62,7 @@ class MemoryLimits:
                 "a hard memory limit binds to the holder's unit, and this node opens leases without one;"
                 " let the agent use the systemd runtime, or ask for another sharing mode"
             )
+        self._pass_on(cgroup)
         wanted = memory_mib * MIB
         self._set(handle, cgroup, wanted, wanted)
         found = self.read(handle, cgroup)
@@ -91,6 +100,32 @@ class MemoryLimits:
             raise
         return int(asked.softLimit), int(asked.hardLimit)
 
+    def _pass_on(self, cgroup: str) -> None:
+        """Let the kernel's dmem controller reach a cgroup, where the kernel has one; raises NotOfferedError.
+
+        Only what is above the cgroup changes, and nothing is taken from it: others keep what they have.
+        """
+        try:
+            if DMEM not in self._read(CONTROLLERS).split():
+                return
+        except OSError:
+            return
+        above = ROOT
+        for name in ["", *cgroup.removeprefix(ROOT).strip("/").split("/")[:-1]]:
+            above = f"{above}/{name}" if name else above
+            path, why = f"{above}/{PASSED_ON}", ""
+            try:
+                if DMEM not in self._read(path).split():
+                    self._write(path, f"+{DMEM}")
+                    why = "" if DMEM in self._read(path).split() else "the kernel did not take it"
+            except OSError as no:
+                why = str(no)
+            if why:
+                raise NotOfferedError(
+                    f"memory limits need the dmem controller below {above} ({why}); let root write +{DMEM} into"
+                    f" {path}, or ask for another sharing mode"
+                )
+
     def _unset(self, handle: Any, cgroup: str, hard: int) -> None:
         try:
             self._set(handle, cgroup, 0, hard)
@@ -112,8 +147,7 @@ class MemoryLimits:
                 raise NotOfferedError("this driver has no memory limits; install 615 or newer") from no
             if no.code == errors.NOT_FOUND:
                 raise NvmlLikeError(
-                    no.code,
-                    f"{no.detail}; on kernels with dmem its parents must pass it on (cgroup.subtree_control)",
+                    no.code, f"{no.detail}; the unit is gone, or its cgroup has no dmem"
                 ) from no
             raise
 

@@ -48,6 +48,7 @@ class SimulatedHome:
             boards, name=name, clock=clock, sleep=lambda seconds: None, world=self.world, seed=seed
         )
         self.host.on_change = self._changed
+        self.host.has_dmem = True
         self.systemd = SimulatedSystemd(self.world, on_change=self._changed)
         self.mps = mps_on(self.host, UIDS)
         self.smi = SimulatedSmi(self.host, on_change=self._changed)
@@ -95,6 +96,7 @@ class SimulatedHome:
             clock_ns=self._clock,
             on_change=self._changed,
             send=self.world.send,
+            write=self.host.write,
         )
 
     def runtime(self) -> Runtime:

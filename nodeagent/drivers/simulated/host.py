@@ -5,6 +5,7 @@ It outlives the agent: library sessions (``SimulatedNvml``) come and go on it. T
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -48,9 +49,10 @@ class SimulatedHost:
     """One host. ``gpu`` arguments are a card's index or UUID.
 
     ``missing`` names functions that the installed driver lacks, ``hidden`` paths that ``read`` cannot find,
-    ``cgroups`` groups that exist without a process inside. ``faults``: latency and planned codes by function name,
-    a seeded chance that a change answers IN_USE. ``on_change`` is called before and after each change with
-    ``"<function>.before"`` and ``"<function>.after"``; whatever it raises reaches the caller.
+    ``cgroups`` groups that exist without a process inside, ``has_dmem`` a kernel that limits card memory itself,
+    ``passing_dmem`` the groups (root: "") that pass that controller on. ``faults``: latency and planned codes by
+    function name, a seeded chance that a change answers IN_USE. ``on_change`` is called before and after each
+    change with ``"<function>.before"`` and ``"<function>.after"``; whatever it raises reaches the caller.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class SimulatedHost:
         self.missing = set(missing)
         self.hidden: set[str] = set()
         self.cgroups: set[str] = set()
+        self.has_dmem = False
+        self.passing_dmem: set[str] = set()
         self.on_change: Callable[[str], None] = self.faults.point
         self.lock = threading.RLock()
         self.listeners: set[Listener] = set()
@@ -164,7 +168,12 @@ class SimulatedHost:
         if path == proc.BOOT_ID:
             return f"{self.boot_id}\n"
         if path == proc.CONTROLLERS:
-            return "cpuset cpu io memory pids misc\n"
+            return (
+                f"{proc.PLAIN_CONTROLLERS} {proc.DMEM}\n" if self.has_dmem else f"{proc.PLAIN_CONTROLLERS}\n"
+            )
+        if path.endswith(proc.PASSED_ON) and self.in_cgroup(path.removesuffix(proc.PASSED_ON)) is not None:
+            is_on = proc.below_root(path.removesuffix(proc.PASSED_ON)) in self.passing_dmem
+            return f"cpu memory pids{' dmem' if is_on else ''}\n"
         if path == proc.MIG_CONFIG:
             return "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
         root, slash, name = path.removeprefix("/proc/").partition("/")
@@ -174,12 +183,32 @@ class SimulatedHost:
             raise FileNotFoundError(path)
         return text
 
+    def write(self, path: str, text: str) -> None:
+        """Let a cgroup pass the dmem controller on; raises OSError where the kernel would."""
+        group = path.removesuffix(proc.PASSED_ON)
+        if not path.endswith(proc.PASSED_ON) or self.in_cgroup(group) is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if not self.is_root:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        if text != f"+{proc.DMEM}" or not self.has_dmem or not self.reaches_dmem(group):
+            raise OSError(errno.EINVAL, "Invalid argument", path)
+        self.on_change("cgroup.pass_on.before")
+        self.passing_dmem.add(proc.below_root(group))
+        self.on_change("cgroup.pass_on.after")
+
+    def reaches_dmem(self, group: str) -> bool:
+        """Say whether a cgroup has the dmem controller: all above it pass it on."""
+        path = proc.below_root(group)
+        above = [path[:at] for at, letter in enumerate(path) if letter == "/"]
+        return all(one in self.passing_dmem for one in above)
+
     def reboot(self) -> None:
         """Start again: processes, instances, limits and held cards are gone, handles are stale, a lost card is back."""
         with self.lock:
             self.boots += 1
             self.world.reboot()
             self.cgroups.clear()
+            self.passing_dmem.clear()
             for card in self.cards:
                 card.reset(reboot=True)
 

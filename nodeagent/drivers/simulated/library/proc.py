@@ -14,6 +14,9 @@ DEVICES: Final = "/proc/devices"
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 CGROUP_ROOT: Final = "/sys/fs/cgroup"
 CONTROLLERS: Final = f"{CGROUP_ROOT}/cgroup.controllers"
+PASSED_ON: Final = "/cgroup.subtree_control"
+DMEM: Final = "dmem"
+PLAIN_CONTROLLERS: Final = "cpuset cpu io memory pids misc"
 
 MOST_GPUS: Final = 32
 COMPUTE_NODES: Final = 8

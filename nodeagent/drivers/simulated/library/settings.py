@@ -88,4 +88,6 @@ class SettingCalls(Session):
         inside = self.host.in_cgroup(text) if text.startswith(f"{proc.CGROUP_ROOT}/") else None
         if inside is None:
             raise refuse(errors.INVALID_ARGUMENT)
+        if self.host.has_dmem and not self.host.reaches_dmem(text):
+            raise refuse(errors.NOT_FOUND)
         return proc.below_root(text), inside
