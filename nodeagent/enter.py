@@ -6,7 +6,10 @@ it, and ends with it. It is moved by AttachProcessesToUnit of systemd (org.freed
 for delegated units. A unit of its own would have its own limits: two shells would have twice the memory, and a
 limit on card memory, which binds a cgroup, would bind neither.
 
-There is nothing here that a caller may choose but the lease and the command: sudo grants any arguments.
+There is nothing here that a caller may choose but the lease and the command: sudo grants any arguments. Programs
+that this runs as root get an environment of their own. What Python itself reads from its environment or from the
+caller's folder before the first line of this runs is kept out by sudo (env_reset) and by how the program is named
+(nodeagent.install), and can only be kept out there.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from nodeagent.shell import HostShell, ProgramError, Shell
 
 FAILED: Final = 1
 NOT_FOUND: Final = 127
+SAFE_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT: Final = ("TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "DISPLAY", "SSH_TTY")
 MANAGER: Final = (
     "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     command = list(options.command)
     if command[:1] == ["--"]:
         command.pop(0)
-    shell = HostShell()
+    shell = HostShell({"PATH": SAFE_PATH})
     try:
         enter(options.lease, command, caller=caller, runtime=SystemdRuntime(shell), shell=shell)
     except EnterError as no:

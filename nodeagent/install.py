@@ -9,13 +9,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG, S_ISVTX
 from typing import Final
 
+from nodeagent.enter import SAFE_PATH
 from nodeagent.runtimes.cgroups import Read, read_text
 from nodeagent.runtimes.files import put
 from nodeagent.runtimes.names import SLICE
@@ -32,6 +36,10 @@ ROOT_FILE: Final = f"{UNITS}/user-0.slice.d/50-berth.conf"
 SETTINGS_FILE: Final = "/etc/berth/agent.env"
 SUDOERS_FILE: Final = "/etc/sudoers.d/berth"
 MODE: Final = 0o644
+SCRIPT: Final = "berth-agent"
+# What neither systemd nor sudo takes for anything but a letter of a path.
+PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9/._+-]+")
+OTHERS_WRITE: Final = 0o022
 
 # Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend.
 CARDS: Final = ("nvidia", "kfd", "mkfd", "hycu", "cambricon", "davinci", "devmm", "hisi_hdc")
@@ -133,15 +141,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --write: keep ordinary logins off the cards, so that a lease is the only way to one",
     )
     parser.add_argument(
-        "--program", default="", help="words that start the agent (as this command was started)"
+        "--program",
+        default="",
+        help="path of berth-agent on this host, with options of run if it needs any (the one now running)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Carry the command out; returns the exit code."""
     host = Host(HostShell(), euid=os.geteuid())
-    program = options.program or program_words()
     try:
+        program = options.program or program_words()
         if options.uninstall:
             uninstall(host, say)
         elif options.write:
@@ -159,19 +169,64 @@ def say(text: str) -> None:
     print(text)  # noqa: T201
 
 
-def program_words() -> str:
-    """Return the words that start the agent by systemd: absolute, as it wants them."""
-    script = shutil.which("berth-agent")
-    return f"{script} run" if script else f"{sys.executable} -m nodeagent run"
+def program_words(started: str = sys.argv[0], python: str = sys.executable) -> str:
+    """Return the script that started this command, or the one beside its Python, absolute as systemd wants it.
+
+    Never ``python -m nodeagent``: -m looks for modules in the caller's folder first, and whoever calls it through
+    sudo chooses that folder. Raises InstallError where there is no script.
+    """
+    for found in (shutil.which(started), str(Path(python).parent / SCRIPT)):
+        if found and Path(found).name == SCRIPT and Path(found).is_file():
+            return str(Path(found).absolute())
+    raise InstallError(
+        f"no {SCRIPT} lies beside {python}; install the package with its scripts, or name it with --program"
+    )
+
+
+def unit_words(program: str) -> tuple[str, ...]:
+    """Return path, ``run`` and its options; raises InstallError for what systemd or sudo would read otherwise."""
+    try:
+        words = shlex.split(program)
+    except ValueError as no:
+        raise InstallError(f"--program {program!r}: {no}") from no
+    path, options = (words[0], words[1:]) if words else ("", [])
+    if not PLAIN_PATH.fullmatch(path):
+        raise InstallError(
+            f"--program {program!r}: give an absolute path of letters, digits and ._+-, such as"
+            f" /opt/berth/bin/{SCRIPT}"
+        )
+    options = options[1:] if options[:1] == ["run"] else options
+    if Path(path).name != SCRIPT or (options and not options[0].startswith("-")):
+        raise InstallError(
+            f"--program {program!r}: name {SCRIPT} itself, with options of run at most; a Python with -m, say, would"
+            " take its modules from the folder of whoever calls it through sudo"
+        )
+    return (path, "run", *options)
+
+
+def unsafe(path: Path, euid: int) -> str:
+    """Return why everybody's sudo must not run this program, "" when only root or this user can change it."""
+    here = Path(os.path.abspath(path))  # the name as sudo looks it up, links included
+    for one in dict.fromkeys((here, here.resolve(), *here.parents, *here.resolve().parents)):
+        try:
+            facts = one.stat()
+        except OSError as no:
+            return f"{one} cannot be looked at ({no.strerror})"
+        if one == here and not (S_ISREG(facts.st_mode) and os.access(one, os.X_OK)):
+            return f"{one} is no program"
+        if facts.st_uid not in (0, euid):
+            return f"{one} belongs to uid {facts.st_uid}, who could change what others then run as root"
+        # In a folder with the sticky bit only owners may replace what is theirs.
+        is_shared = one != here and bool(facts.st_mode & S_ISVTX)
+        if facts.st_mode & OTHERS_WRITE and not is_shared:
+            return f"{one} can be written by others than its owner (mode {facts.st_mode & 0o777:o})"
+    return ""
 
 
 def files(program: str, rules: list[str], *, close_logins: bool) -> dict[str, str]:
     """Return the text of each file by its path; raises InstallError for a program that systemd would not take."""
-    if not program.startswith("/"):
-        raise InstallError(
-            f"--program {program!r}: give an absolute path, such as /opt/berth/bin/berth-agent run"
-        )
-    texts = {AGENT_FILE: AGENT_TEXT.format(program=program, settings=SETTINGS_FILE), SLICE_FILE: SLICE_TEXT}
+    words = " ".join(unit_word(one) for one in unit_words(program))
+    texts = {AGENT_FILE: AGENT_TEXT.format(program=words, settings=SETTINGS_FILE), SLICE_FILE: SLICE_TEXT}
     if close_logins:
         texts[LOGIN_FILE] = LOGIN_TEXT.format(rules="\n".join(f"DeviceAllow={rule} rwm" for rule in rules))
         texts[ROOT_FILE] = ROOT_TEXT
@@ -196,9 +251,39 @@ def login_rules(read: Read) -> list[str]:
     return list(dict.fromkeys((*ALWAYS, *kept)))
 
 
+def unit_word(word: str) -> str:
+    """Return one word of ExecStart as systemd reads it back (systemd.service(5): %, $, quotes and backslashes)."""
+    plain = word.replace("%", "%%").replace("$", "$$")
+    if re.fullmatch(r"[^\s\"'\\;]+", plain):
+        return plain
+    escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def sudoers(program: str) -> str:
-    """Return the line that lets every holder enter a lease: which one is theirs is checked inside."""
-    return f"ALL ALL=(root) NOPASSWD: {program.removesuffix(' run')} enter *"
+    """Return the lines that let every holder enter a lease: which one is theirs is checked inside.
+
+    Made of the path alone, whatever options the unit has. env_reset and NOSETENV keep PYTHONPATH and its like from
+    a program that is root's (sudoers(5)).
+    """
+    path = unit_words(program)[0]
+    return (
+        f'Defaults!{path} env_reset, !setenv, secure_path="{SAFE_PATH}"\n'
+        f"ALL ALL=(root) NOPASSWD: NOSETENV: {path} enter *"
+    )
+
+
+def sudoers_for(host: Host, texts: Mapping[str, str]) -> str:
+    """Return the lines for sudo, or in their place why there are none for this program."""
+    program = next(one for one in texts[AGENT_FILE].splitlines() if one.startswith("ExecStart="))
+    path = program.partition("=")[2].partition(" ")[0]
+    why = unsafe(host.at(path), host.euid)
+    if not why:
+        return sudoers(path)
+    return (
+        f"# None for {path}: {why}. Install {SCRIPT} as root where only root can write, such as /opt/berth, and"
+        " run this again."
+    )
 
 
 def show(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
@@ -206,7 +291,7 @@ def show(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> No
     for path, text in texts.items():
         note = " (only with --close-logins)" if path in (LOGIN_FILE, ROOT_FILE) else ""
         out(f"# {path}{note}: {_state(host, path, text)}\n{text}")
-    out(f"# {SUDOERS_FILE}, to be put there with visudo -f\n{sudoers(_program_of(texts))}\n")
+    out(f"# {SUDOERS_FILE}, to be put there with visudo -f\n{sudoers_for(host, texts)}\n")
     out("Nothing was changed. Write these files with: berth-agent install --write [--close-logins]")
 
 
@@ -224,7 +309,7 @@ def write(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> N
         out("Everything is in place already.")
     out(
         f"Settings of the agent: {SETTINGS_FILE} (BERTH_PORTAL_URL=wss://...). Start it: systemctl enable --now"
-        f" {AGENT_UNIT}\nLet holders in, with visudo -f {SUDOERS_FILE}:\n{sudoers(_program_of(texts))}"
+        f" {AGENT_UNIT}\nLet holders in, with visudo -f {SUDOERS_FILE}:\n{sudoers_for(host, texts)}"
     )
     if LOGIN_FILE in changed:
         out("Logins that are open now keep what they have opened; from now on no login opens a card.")
@@ -250,11 +335,6 @@ def diff(path: str, old: str, new: str) -> str:
     """Return what changes in a file, as ``diff -u`` shows it."""
     before, after = old.splitlines(), new.splitlines()
     return "\n".join(difflib.unified_diff(before, after, path if old else "/dev/null", path, lineterm=""))
-
-
-def _program_of(texts: Mapping[str, str]) -> str:
-    line = next(one for one in texts[AGENT_FILE].splitlines() if one.startswith("ExecStart="))
-    return line.partition("=")[2]
 
 
 def _require_root(host: Host) -> None:

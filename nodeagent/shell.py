@@ -51,7 +51,13 @@ class Shell(Protocol):
 
 
 class HostShell:
-    """Runs them for real. No line is ever given to a shell, and locale never changes what they print."""
+    """Runs them for real. No line is ever given to a shell, and locale never changes what they print.
+
+    ``environ`` stands in for the agent's own environment, where that is not to be trusted.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = environ
 
     def run(
         self,
@@ -70,7 +76,11 @@ class HostShell:
                 text=True,
                 errors="replace",
                 timeout=timeout_s,
-                env={**os.environ, "LC_ALL": "C", **(env or {})},
+                env={
+                    **(os.environ if self._environ is None else self._environ),
+                    "LC_ALL": "C",
+                    **(env or {}),
+                },
                 check=False,
             )
         except FileNotFoundError as no:

@@ -215,6 +215,24 @@ def test_a_command_that_is_not_there_is_named(monkeypatch, capsys):
     assert "pyhton was not found" in capsys.readouterr().err
 
 
+def test_programs_run_as_root_get_nothing_of_the_callers_environment(monkeypatch, tmp_path):
+    for name in ("busctl", "env"):
+        (tmp_path / name).write_text("#!/bin/sh\necho planted\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seen = []
+    monkeypatch.setattr(
+        entering, "enter", lambda lease, given, **facts: seen.append(facts["shell"].run(["env"]))
+    )
+
+    entering.run(argparse.Namespace(lease="a", command=[]))
+
+    (done,) = seen
+    assert set(done.out.split()) >= {f"PATH={entering.SAFE_PATH}", "LC_ALL=C"}
+    assert "PYTHONPATH" not in done.out
+
+
 GIVE_UP = """
 import os
 from nodeagent.accounts import Account

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -184,12 +185,126 @@ def test_showing_prints_every_file_and_changes_nothing(machine):
     for path in (AGENT_FILE, SLICE_FILE, LOGIN_FILE, ROOT_FILE):
         assert f"# {path}" in said
     assert "not there yet" in said
-    assert sudoers(PROGRAM) in said
+    assert "sudoers.d/berth" in said
     assert machine.there() == set()
 
 
 def test_the_sudoers_line_grants_entering_and_nothing_else():
-    assert sudoers(PROGRAM) == "ALL ALL=(root) NOPASSWD: /opt/berth/bin/berth-agent enter *"
+    first, second = sudoers(PROGRAM).splitlines()
+
+    assert second == "ALL ALL=(root) NOPASSWD: NOSETENV: /opt/berth/bin/berth-agent enter *"
+    assert first.startswith("Defaults!/opt/berth/bin/berth-agent env_reset, !setenv, secure_path=")
+
+
+def test_options_of_the_unit_stay_out_of_the_sudoers_line(machine):
+    program = "/opt/berth/bin/berth-agent run --driver nvml --node 'gpu 01'"
+    machine.write(program=program)
+
+    assert f'ExecStart={PROGRAM} --driver nvml --node "gpu 01"\n' in machine.text(AGENT_FILE)
+    assert sudoers(program) == sudoers(PROGRAM) == sudoers("/opt/berth/bin/berth-agent")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "/usr/bin/python3 -m nodeagent run",
+        "/usr/bin/python3 -I -m nodeagent",
+        "/usr/bin/python3 /opt/x.py",
+        "/usr/bin/python3",
+        "/usr/bin/python3 run",
+        "/opt/berth/bin/berth-agent enter",
+        "/opt/berth/bin/berth-agent, /bin/sh",
+        "/opt/b*/berth-agent",
+        "/opt/berth/bin/berth-agent 'run",
+        "",
+    ],
+)
+def test_a_program_that_others_could_fill_is_refused_for_unit_and_sudo(machine, program):
+    with pytest.raises(InstallError):
+        machine.write(program=program)
+    with pytest.raises(InstallError):
+        sudoers(program)
+
+    assert machine.there() == set()
+
+
+def script(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "berth-agent"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_script_that_was_started_is_the_program(tmp_path):
+    path = script(tmp_path / "bin")
+
+    assert install.program_words(str(path), "/usr/bin/python3") == str(path)
+
+
+def test_a_start_by_module_finds_the_script_beside_its_python(tmp_path):
+    path = script(tmp_path / "bin")
+
+    assert install.program_words("/src/nodeagent/__main__.py", str(path.with_name("python"))) == str(path)
+
+
+def test_without_a_script_nothing_is_made_up(tmp_path):
+    with pytest.raises(InstallError, match="name it with --program"):
+        install.program_words("/src/nodeagent/__main__.py", str(tmp_path / "python"))
+
+
+def test_a_program_that_only_its_installer_can_change_is_safe(tmp_path):
+    assert install.unsafe(script(tmp_path / "bin"), os.geteuid()) == ""
+
+
+@pytest.mark.parametrize(("part", "mode"), [("bin/berth-agent", 0o775), ("bin", 0o777), ("bin", 0o775)])
+def test_a_program_that_others_can_write_gets_no_sudoers_line(machine, part, mode):
+    script(machine.root / "opt/berth/bin")
+    install.show(machine.host(os.geteuid()), files(PROGRAM, [], close_logins=False), machine.said.append)
+    assert any("NOPASSWD" in line for line in machine.said)
+    machine.said.clear()
+    (machine.root / "opt/berth" / part).chmod(mode)
+
+    install.show(machine.host(os.geteuid()), files(PROGRAM, [], close_logins=False), machine.said.append)
+
+    said = "\n".join(machine.said)
+    assert "NOPASSWD" not in said
+    assert "can be written by others" in said
+
+
+def test_a_program_of_somebody_else_is_not_safe(tmp_path, monkeypatch):
+    path = script(tmp_path / "bin")
+    whose = os.stat(path).st_uid
+    if whose == 0:
+        os.chown(path, 1001, 1001)
+        whose = 1001
+
+    assert f"belongs to uid {whose}" in install.unsafe(path, whose + 1)
+
+
+def test_a_link_is_as_safe_as_what_it_leads_to(tmp_path):
+    real = script(tmp_path / "open")
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin" / "berth-agent"
+    link.symlink_to(real)
+    (tmp_path / "open").chmod(0o777)
+
+    assert str(tmp_path / "open") in install.unsafe(link, os.geteuid())
+
+
+def test_a_program_that_is_not_there_gets_no_sudoers_line(machine):
+    assert "NOPASSWD" not in machine.write()
+
+
+@pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed here")
+def test_sudo_itself_reads_the_lines(tmp_path):
+    (tmp_path / "berth").write_text(f"{sudoers(PROGRAM)}\n")
+
+    said = subprocess.run(
+        ["visudo", "-cf", str(tmp_path / "berth")], capture_output=True, text=True, check=False
+    )
+
+    assert said.returncode == 0, said.stderr
 
 
 def test_the_command_prints_by_default(capsys, monkeypatch):
@@ -215,7 +330,7 @@ def test_the_command_says_what_it_refuses(capsys):
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
 @pytest.mark.parametrize("path", [AGENT_FILE, SLICE_FILE])
 def test_systemd_itself_finds_no_fault_with_the_units(machine, path):
-    machine.write(program="/bin/true run")
+    machine.write(program=f"{script(machine.root / 'bin')} run")
     unit = machine.root / path.lstrip("/")
 
     said = subprocess.run(
