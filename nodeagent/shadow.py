@@ -103,6 +103,11 @@ class ShadowDriver:
         """Return what the real devices say."""
         return self._real.health()
 
+    def mig_mode(self, device: str) -> bool | None:
+        """Return the MIG mode of the play."""
+        fact = self._devices.get(device)
+        return None if fact is None else fact.mig_enabled
+
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch an empty device of the play."""
         if self._facts[device]:

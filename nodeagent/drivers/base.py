@@ -95,8 +95,8 @@ class Reading:
 
 
 class Driver(Protocol):
-    """Nine verbs, four that sharing needs (``set_mig_mode``, ``attach``, ``confine``, ``detach``), ``tell``, two
-    for energy. For one lease they come in this order: create, attach, access, (its unit is opened), confine;
+    """Nine verbs, four that sharing needs (``set_mig_mode``, ``attach``, ``confine``, ``detach``), ``mig_mode``,
+    ``tell``, two for energy. For one lease they come in this order: create, attach, access, (its unit is opened), confine;
     then detach, (its unit is closed), destroy.
 
     Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
@@ -153,6 +153,10 @@ class Driver(Protocol):
 
     def health(self) -> list[HealthFact]:
         """Return what devices say about their health now; an empty list is good news."""
+        ...
+
+    def mig_mode(self, device: str) -> bool | None:
+        """Return whether MIG is on now, None where the device has none or does not say; reads that device alone."""
         ...
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:

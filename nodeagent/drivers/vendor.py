@@ -162,6 +162,10 @@ class VendorDriver(ABC):
         """Return what the cards complain about, and notes of who holds what that cannot be read."""
         return [*self.complaints(), *self._book.health()]
 
+    def mig_mode(self, device: str) -> bool | None:
+        """Return None: these cards have no such mode."""
+        return None
+
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Refuse: these cards have no such mode."""
         raise NotOfferedError(f"{self.name} cards have no MIG mode to switch; ask for a mode that they list")

@@ -296,3 +296,27 @@ def test_a_passed_through_ampere_card_says_that_it_waits_for_a_reset(tmp_path):
         bench.driver.set_mig_mode(bench.card, True)
 
     assert bench.host.cards[0].gpu.mig_mode() == (False, True)
+
+
+# Asked of one card
+
+
+def test_mode_of_one_card_is_read_without_touching_its_neighbour(tmp_path):
+    bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
+    first, second = (card.uuid for card in bench.host.cards)
+    bench.driver.set_mig_mode(first, True)
+    bench.host.lose(second)
+
+    assert bench.driver.mig_mode(first) is True
+
+    bench.driver.set_mig_mode(first, False)
+
+    assert bench.driver.mig_mode(first) is False
+
+
+def test_card_without_mig_or_one_that_is_lost_tells_no_mode(tmp_path):
+    bench = Bench(tmp_path, "l40s", "h100-80gb")
+    plain, lost = (card.uuid for card in bench.host.cards)
+    bench.host.lose(lost)
+
+    assert [bench.driver.mig_mode(uuid) for uuid in (plain, lost, "GPU-nowhere")] == [None, None, None]

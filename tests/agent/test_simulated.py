@@ -338,3 +338,21 @@ def test_every_board_can_be_simulated_or_says_why_not(model, tmp_path):
     card = SimulatedDriver(device_facts("n", model, 2), tmp_path, "b")
 
     assert [fact.model for fact in card.inventory()] == [model, model]
+
+
+def test_device_tells_its_mig_mode_until_it_is_lost(tmp_path):
+    card = driver(tmp_path, "h100-80gb")
+    gpu = card.inventory()[0].uuid
+
+    told = [card.mig_mode(gpu)]
+    card.set_mig_mode(gpu, True)
+    told.append(card.mig_mode(gpu))
+    card.lose(gpu)
+
+    assert [*told, card.mig_mode(gpu)] == [False, True, None]
+
+
+def test_device_whose_board_has_no_mig_tells_no_mode(tmp_path):
+    card = driver(tmp_path, "l40s")
+
+    assert card.mig_mode(card.inventory()[0].uuid) is None

@@ -27,7 +27,7 @@ from nodeagent.drivers.nvml.dcgm import Dcgm
 from nodeagent.drivers.nvml.events import Watch
 from nodeagent.drivers.nvml.facts import board_of, device_fact, instance_facts
 from nodeagent.drivers.nvml.limits import MemoryLimits
-from nodeagent.drivers.nvml.mig import Mig
+from nodeagent.drivers.nvml.mig import MIG_ON, Mig
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.nvml.mps_seat import Account
 from nodeagent.drivers.nvml.offers import Offers
@@ -232,6 +232,14 @@ class NvmlDriver:
         self._standing.look(device)
         with self._gate:
             self._telemetry.forget(device, gi_id)
+
+    def mig_mode(self, device: str) -> bool | None:
+        """Ask one card alone; None where it has no MIG or does not answer."""
+        try:
+            modes = self._mig.modes(self._cards.fresh(device))
+        except NvmlLikeError:
+            return None
+        return None if modes is None else modes[0] == MIG_ON
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch an empty card; returns 0, or raises NvmlLikeError with the activation status and a sentence."""

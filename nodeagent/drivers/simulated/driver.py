@@ -154,6 +154,13 @@ class SimulatedDriver:
             *(HealthFact(uuid, "79", "critical", "fallen off the bus") for uuid in lost),
         ]
 
+    def mig_mode(self, device: str) -> bool | None:
+        """Return the MIG mode of a device, None where its board has none or it is lost."""
+        card = self._cards.get(device)
+        if card is None or card.gpu.is_lost or not card.board.profiles:
+            return None
+        return card.gpu.mig_enabled
+
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch MIG on an empty device; the return value is the activation status."""
         self._enter("mig")
