@@ -55,6 +55,11 @@ class Migration(migrations.Migration):
                 to="fleet.device",
             ),
         ),
+        # On the way back a device is needed again: events of a whole node have no place in the older table.
+        migrations.RunSQL(
+            migrations.RunSQL.noop,
+            "DELETE FROM fleet_healthevent WHERE device_id IS NULL; SET CONSTRAINTS ALL IMMEDIATE",
+        ),
         migrations.AddField("healthevent", "action", models.CharField(blank=True, default="", max_length=20)),
         migrations.AddField(
             "healthevent", "cleared_by", models.CharField(blank=True, default="", max_length=150)
