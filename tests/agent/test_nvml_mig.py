@@ -320,3 +320,31 @@ def test_card_without_mig_or_one_that_is_lost_tells_no_mode(tmp_path):
     bench.host.lose(lost)
 
     assert [bench.driver.mig_mode(uuid) for uuid in (plain, lost, "GPU-nowhere")] == [None, None, None]
+
+
+# Boards side by side
+
+
+@pytest.mark.parametrize(
+    "boards",
+    [("a30-24gb", "a100-40gb"), ("rtx-pro-6000-blackwell-96gb", "h100-80gb")],
+    ids=["ampere", "blackwell-hopper"],
+)
+@pytest.mark.parametrize("is_turned", [False, True], ids=["as-listed", "turned"])
+def test_boards_whose_numbers_mean_other_sizes_are_cut_beside_each_other(tmp_path, boards, is_turned):
+    bench = Bench(tmp_path, *(reversed(boards) if is_turned else boards))
+    driver, cards = bench.driver, [card.uuid for card in bench.host.cards]
+    sizes = {fact.uuid: fact.profiles for fact in driver.inventory()}
+    shared = [{one.profile_id: one.slices for one in sizes[uuid]} for uuid in cards]
+    assert any(shared[1].get(number, slices) != slices for number, slices in shared[0].items())
+    for uuid in cards:
+        driver.set_mig_mode(uuid, True)
+
+    for uuid in cards:
+        for size in sizes[uuid]:
+            made = driver.create(uuid, Shape("mig", size.name), size.starts[0], "a.1.0")
+
+            assert (made.profile, made.size) == (size.name, size.slices)
+            assert driver.observe(uuid) == [made]
+            driver.destroy(made.uuid)
+            assert driver.observe(uuid) == []

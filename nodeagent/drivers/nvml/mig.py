@@ -42,11 +42,10 @@ class Instance:
 
 
 class Mig:
-    """MIG of all cards, by their handles. Nothing is remembered between calls but which size spans an instance."""
+    """MIG of all cards, by their handles. Nothing is remembered between calls but ``Size.widths``."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._widths: dict[int, dict[int, int]] = {}
 
     def is_on(self, handle: Any) -> bool:
         """Say whether MIG is on now; a board without it has it off. Raises NvmlLikeError where it cannot be told."""
@@ -214,9 +213,8 @@ class Mig:
 
     def _widths_in(self, gi: Any, size: Size) -> dict[int, int]:
         """Return the slices of each compute instance profile that a GPU instance can hold, by profile id."""
-        known = self._widths.get(size.id)
-        if known:
-            return known
+        if size.widths:
+            return size.widths
         library = self._calls.library
         widths: dict[int, int] = {}
         for enum in range(library.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
@@ -228,7 +226,8 @@ class Mig:
             )
             if info is not None:
                 widths.setdefault(int(info.id), int(info.sliceCount))
-        self._widths[size.id] = widths
+        if size.slices in widths.values():  # else a call failed, and the next look asks again
+            size.widths.update(widths)
         return widths
 
     def _made(self, handle: Any, sizes: Sizes, gi: Any, doing: str) -> Instance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers import errors
@@ -21,7 +21,9 @@ MOST_ENUMS: Final = 64
 class Size:
     """One MIG size. ``id`` is the driver's own number, ``slices`` counts compute slices.
 
-    ``fact`` is None where its legal places are not known: then it can be recognised, not offered.
+    ``fact`` is None where its legal places are not known: then it can be recognised, not offered. ``widths`` are
+    the slices of each compute instance profile inside it, by profile id, once the card has been asked: they lie
+    with the size of one card because the numbers mean other sizes on other boards.
     """
 
     id: int
@@ -29,6 +31,7 @@ class Size:
     slices: int
     most: int
     fact: ProfileFact | None
+    widths: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
