@@ -13,6 +13,7 @@ from portal.fleet.models import Device, HealthEvent, Node
 from portal.leases.models import Lease, Placement
 from portal.telemetry import processes
 from portal.web.node_health import refusals_of
+from portal.web.operator_rows import OPEN_EVENTS, node_rows
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 
@@ -188,6 +189,37 @@ def test_the_list_of_nodes_asks_no_more_queries_for_more_nodes(world: World, sig
         operator.get("/operations/nodes/")
 
     assert len(many) == len(few)
+
+
+def test_the_list_of_nodes_counts_what_stands_there_now_and_never_multiplies_it(
+    world: World, device: Device
+) -> None:
+    node = world.nodes["gpu-01"]
+    for _n in range(2):
+        world.active("bob", "h100")
+    said(world, HealthFact(device.uuid, "63", "warning", "x"), HealthFact("", "share_unread", "warning", "x"))
+    over = {"node": node, "device": device, "severity": "info", "detail": "", "at": world.now}
+    HealthEvent.objects.bulk_create(
+        [HealthEvent(code=f"c{n}", cleared_at=world.now, **over) for n in range(30)]
+    )
+
+    rows = {row.name: row for row in node_rows(now=world.now)}
+
+    here = Lease.objects.filter(node=node).count()
+    assert here
+    assert (rows["gpu-01"].devices, rows["gpu-01"].leases) == (node.devices.count(), here)
+    assert rows["gpu-01"].open_events == 2
+    assert sum(row.leases for row in rows.values()) == 2
+    assert rows["gpu-03"].open_events == 0
+
+
+def test_the_list_of_nodes_reads_no_event_that_is_over(world: World) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {OPEN_EVENTS}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+
+    assert "health_event_open" in plan
 
 
 def test_what_devices_cannot_offer_is_said_once_for_those_with_the_same_reason(
