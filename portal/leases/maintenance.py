@@ -159,14 +159,18 @@ class End:
 
 
 def _end_of(lease: Lease, block: Block | None) -> End:
-    """Return how a running lease ends; one that was granted shorter because of this agreed to it, nothing is owed."""
+    """Return how a running lease ends. One that was granted shorter agreed to that end, and to no earlier one."""
     assert lease.activated_at is not None
     wish = lease.wanted_until or lease.not_after
-    if block is None or block.at >= wish:
-        return End(wish, None, "" if lease.wanted_until else lease.cut_by)
-    until = max(block.at, lease.activated_at + timedelta(seconds=1))
-    agreed = lease.cut_by and not lease.wanted_until
-    return End(until, None if agreed or block.why == "booking" else wish, block.why)
+    until = wish if block is None else max(block.at, lease.activated_at + timedelta(seconds=1))
+    if block is None or until >= wish:
+        return End(wish, None, _first_cut(wish, block) if lease.wanted_until else lease.cut_by)
+    return End(until, None if block.why == "booking" else wish, block.why)
+
+
+def _first_cut(wish: datetime, block: Block | None) -> str:
+    """Return what made a lease shorter before maintenance did, now that it ends as it was granted again."""
+    return block.why if block is not None and block.at == wish else ""
 
 
 def _is_wrong(lease: Lease, block: Block | None, now: datetime) -> bool:
