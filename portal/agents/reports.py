@@ -181,7 +181,7 @@ def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
     elif lease.state == LeaseState.ACTIVE and (
         entry.reason == "expired" or lease.not_after - now <= NEAR_END
     ):
-        lifecycle.end_leases([lease], reason=EndReason.EXPIRED, at=min(now, lease.not_after))
+        lifecycle.end_leases([lease], reason=lifecycle.why_over(lease), at=min(now, lease.not_after))
     else:
         why = entry.detail or entry.reason or "the node ended it"
         lifecycle.fail_leases([lease], at=now, fault=why)

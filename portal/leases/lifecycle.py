@@ -278,7 +278,7 @@ def expire_due(*, now: datetime) -> int:
     leases = list(due)
     by_end: dict[tuple[datetime, EndReason], list[Lease]] = {}
     for lease in leases:
-        by_end.setdefault((lease.not_after, _why_over(lease)), []).append(lease)
+        by_end.setdefault((lease.not_after, why_over(lease)), []).append(lease)
     for (ended_at, reason), group in by_end.items():
         move_all(group, LeaseState.ENDING, at=ended_at, reason=reason, ended_at=ended_at, end_reason=reason)
     if leases:
@@ -300,8 +300,8 @@ def end_left_behind(*, now: datetime) -> int:
     return len(found)
 
 
-def _why_over(lease: Lease) -> EndReason:
-    """Return why a lease whose end has come is over: the time asked for is up, or maintenance was announced."""
+def why_over(lease: Lease) -> EndReason:
+    """Return why a lease is over whose end has come: the time asked for is up, or maintenance was announced."""
     return EndReason.MAINTENANCE if lease.wanted_until else EndReason.EXPIRED
 
 
@@ -495,7 +495,7 @@ def interrupt_lost(*, now: datetime) -> int:
     move_all(beside, LeaseState.INTERRUPTED, at=now, reason="the node of another part has not been heard")
     over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
     for lease in over:
-        why = _why_over(lease)
+        why = why_over(lease)
         move_all([lease], LeaseState.CLEANING, at=now, reason=why, ended_at=now, end_reason=why)
     raise_revision([lease.node_id for lease in over])
     _stop_others(over)

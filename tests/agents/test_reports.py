@@ -12,6 +12,7 @@ from portal.agents.errors import AgentRefused
 from portal.agents.reports import accept_report
 from portal.fleet.models import Device, Node, Partition
 from portal.leases import lifecycle
+from portal.leases.draining import drain_node
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.quotas.models import Quota
 from tests.portal.builders import World
@@ -188,3 +189,20 @@ def test_a_critical_fault_quarantines_the_device_and_not_the_node(world: World, 
     assert device.health == "quarantined"
     assert device.health_events.count() == 1
     assert Device.objects.filter(node=desk.node, health="ok").count() == 7
+
+
+@pytest.mark.parametrize(("early_s", "reason"), [(0, "expired"), (6, "released")])
+def test_a_lease_that_the_agent_ends_at_a_drains_deadline_made_way_and_its_rest_waits(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch, early_s: int, reason: str
+) -> None:
+    lease = world.active("bob", "h100", duration_s=7200)
+    by = world.now + timedelta(hours=1)
+    drain_node(node=desk.node, by=by, reason="fans", actor=world.user("operator"), now=world.now)
+
+    monkeypatch.setattr("portal.agents.reports.db_now", lambda: by - timedelta(seconds=early_s))
+    desk.say(LeaseReport(lease.uid, 1, "gone", reason=reason))
+
+    lease.refresh_from_db()
+    request = LeaseRequest.objects.get(pk=lease.request_id)
+    assert (lease.state, lease.end_reason) == ("ended", "maintenance")
+    assert (request.state, request.remaining_s) == ("queued", 3600 + early_s)
