@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
@@ -49,6 +50,19 @@ def require_apart(wanted: dict[Key, DesiredLease]) -> None:
         for (one, first), (other, second) in pairwise(slots):
             if _collide(first, second):
                 raise FenceError("overlapping_slots", f"{one} and {other} overlap on {device}")
+
+
+def aged(desired: Desired, by_s: int) -> Desired:
+    """Return a desired state as it is so many seconds after it was made: its times are counted from then."""
+    leases = tuple(
+        replace(
+            lease,
+            remaining_s=max(0, lease.remaining_s - by_s),
+            notice=lease.notice and replace(lease.notice, in_s=max(0, lease.notice.in_s - by_s)),
+        )
+        for lease in desired.leases
+    )
+    return replace(desired, leases=leases)
 
 
 def _collide(first: DesiredSlot, second: DesiredSlot) -> bool:

@@ -10,9 +10,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from nodeagent.agenda import Item, agenda
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver
-from nodeagent.goals import FenceError, newest, require_apart, require_current, why_ended
+from nodeagent.goals import FenceError, aged, newest, require_apart, require_current, why_ended
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
 from nodeagent.notices import notice_path, take_down
@@ -21,7 +22,7 @@ from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, Lease
 from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.sight import Sight
-from nodeagent.steps import UNIT_STEPS, Outcome, Refusal, Step, find, read_health, read_partitions
+from nodeagent.steps import FOREIGN, UNIT_STEPS, Outcome, Refusal, Step, find, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
@@ -44,6 +45,9 @@ NO_DEVICE = ""
 LIVE = (PREPARING, READY)
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
+BLIND = HealthFact(
+    "", "health_unreadable", "warning", "the devices do not tell their health; what was read last is believed"
+)
 JOURNAL_FULL = HealthFact(
     "", "journal_unwritable", "critical", "the state folder refuses writes: free some space"
 )
@@ -53,9 +57,18 @@ class Reconciler:
     """The agent's mind. ``changed`` is set whenever the portal should hear something new."""
 
     def __init__(
-        self, node: str, driver: Driver, journal: Journal, now: int, runtime: Runtime | None = None
+        self,
+        node: str,
+        driver: Driver,
+        journal: Journal,
+        now: int,
+        runtime: Runtime | None = None,
+        notices: Path | None = None,
     ) -> None:
-        """Read the journal, look at every device and unit, adopt what still runs."""
+        """Read the journal, look at every device and unit, adopt what still runs.
+
+        ``notices`` is the folder of notices, which holders must be able to pass (beside the journal).
+        """
         self.node = node
         self.driver = driver
         self.devices = {fact.uuid: fact for fact in driver.inventory()}
@@ -69,8 +82,8 @@ class Reconciler:
         self.units = Units(runtime)
         self.sight = Sight(self.devices)
         self._refused: HealthFact | None = None
-        self._notices = journal.path.parent / "notices"
-        self._unwritten: Desired | None = None
+        self._notices = notices or journal.path.parent / "notices"
+        self._unwritten: tuple[Desired, int] | None = None
         self._rewrite_at = 0
         self._reported: dict[int, tuple[Key, ...]] = {}
         self._wanted: set[Key] | None = None
@@ -112,7 +125,7 @@ class Reconciler:
         fresh += self._strays(now)
         self.power.want(desired.power)
         if not self.ledger.take(fresh, [*ended, *moved], desired.epoch, desired.revision):
-            self._unwritten, self._rewrite_at = desired, now + REWRITE_AFTER_NS
+            self._unwritten, self._rewrite_at = (desired, now), now + REWRITE_AFTER_NS
             return
         self._unwritten = None
         for work in fresh:
@@ -128,7 +141,6 @@ class Reconciler:
         if work.phase not in HELD or abs(work.deadline - deadline) <= DEADLINE_SLACK_NS:
             return False
         work.deadline, work.taken_at = deadline, now
-        self.units.renew(work)
         return True
 
     def _heard(self, key: Key, wanted: DesiredLease, now: int) -> bool:
@@ -160,6 +172,8 @@ class Reconciler:
         The unit of this very lease on this host shows that it is ours, though the journal was lost.
         """
         if work.key in self.units.known:
+            for place in work.places:
+                place.is_begun = True
             return
         for place in work.places:
             foreign = self.sight.foreign(place.slot.device)
@@ -195,17 +209,26 @@ class Reconciler:
             if work.phase in HELD and work.deadline <= now:
                 self._drain(work, "expired", now)
         if self._unwritten is not None and self._rewrite_at <= now:
-            self.accept(self._unwritten, now)
+            self._rewrite(*self._unwritten, now)
         self.ledger.save()  # an end is on its way to the disk before anything is cleared for it
+
+    def _rewrite(self, desired: Desired, came_at: int, now: int) -> None:
+        """Try to take a desired state again that the disk refused; its times count from when it came."""
+        try:
+            self.accept(aged(desired, (now - came_at) // NS), now)
+        except FenceError:  # a newer one, or a new enrolment, was taken meanwhile
+            self._unwritten = None
+            return
+        if self._unwritten is not None:
+            self._unwritten = (desired, came_at)
 
     def next_wake(self) -> int | None:
         """Return when ``tick`` or a postponed step is due next, None when nothing is."""
         times = [work.deadline for work in self.works.values() if work.phase in HELD]
         times += [
-            max(place.retry_at, work.retry_at)
-            for work, place in self._open()
-            if self.busy.isdisjoint((place.slot.device, self._leader(work)))
-            and (self.power.is_ready or work.phase == DRAINING)
+            item.at
+            for item in self._agenda()
+            if item.lane not in self.busy and (self.power.is_ready or not item.is_new)
         ]
         if self._unwritten is not None:
             times.append(self._rewrite_at)
@@ -214,16 +237,11 @@ class Reconciler:
             times.append(retry_at)
         return min(times, default=None)
 
-    def _open(self) -> list[tuple[Work, Place]]:
-        """Return the places on which something is still to be done."""
-        return [
-            (work, place)
-            for work in self.works.values()
-            for place in work.places
-            if (work.phase == DRAINING and not (place.is_cleared and self.units.is_closed(work)))
-            or (work.phase == PREPARING and not place.is_made)
-            or (work.phase in LIVE and work.is_standing and not self.units.is_let_in(work))
-        ]
+    def _agenda(self) -> list[Item]:
+        """Return what is still to be done."""
+        works = self.works.values()
+        leaders = {work.key: self._leader(work) for work in works if work.phase == DRAINING}
+        return agenda(works, self.units, leaders)
 
     # Steps
 
@@ -313,7 +331,11 @@ class Reconciler:
         mig = place.slot.mode == "mig"
         if self.mig[device] is not None and self.mig[device] != mig:
             return Step("mode", device, work, place, enabled=mig)
-        return Step("make", device, work, place, notice=self._notice_of(work))
+        may_adopt, place.is_begun = place.is_begun, True
+        if not may_adopt:
+            self.ledger.note(work)
+            self.ledger.save()  # from here on what stands there may be ours
+        return Step("make", device, work, place, notice=self._notice_of(work), may_adopt=may_adopt)
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
@@ -398,6 +420,8 @@ class Reconciler:
             self.mig[step.device] = outcome.mig
             place.postpone(now)
             return
+        if refusal.word == FOREIGN:
+            place.is_ours = False
         found = obstacle(work, place, self.sight.on(step.device), self.sight.foreign(step.device))
         if found is True or self._may_free_up(refusal, step.device):
             place.postpone(now)
@@ -438,7 +462,8 @@ class Reconciler:
     def _drop_missing(self, work: Work) -> None:
         """Count places on devices that are no longer here as cleared: nobody can reach them, a reboot clears them."""
         for place in work.places:
-            place.is_cleared = place.is_cleared or place.slot.device not in self.devices
+            if place.slot.device not in self.devices:
+                place.is_cleared, place.is_made = True, False
         work.is_closed = work.is_closed or not work.places
         self._finish(work)
 
@@ -459,15 +484,27 @@ class Reconciler:
     def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
         """Take a look at what is open on this host, in any way and in every way, into account."""
         self.units.observed(frozenset(known), frozenset(whole), self.works)
+        for work in self.units.reopened(self.works):
+            log.warning("something of lease %s is still open; it is closed", work.lease)
+            work.phase, work.is_closed, work.is_acked = DRAINING, False, False
+            work.hurry()
         strays = self._strays(now)
         self.works.update((work.key, work) for work in strays)
         if strays:
             self.sight.index(self.works.values())
 
-    def note_health(self, health: tuple[HealthFact, ...], now: int) -> None:
-        """Take health facts into account; leases on a lost GPU have failed."""
+    def note_health(self, health: tuple[HealthFact, ...] | None, now: int) -> None:
+        """Take health facts into account; leases on a lost GPU have failed.
+
+        None: it could not be read; what was known stays, and the node says so.
+        """
+        if health is None:
+            known = tuple(fact for fact in self.health if fact != BLIND)
+            health = (*known, BLIND)
         if health == self.health:
             return
+        if BLIND in health and BLIND not in self.health:
+            log.warning("the devices do not tell their health; what was known stays")
         self.health, self.changed = health, True
         self._fail_lost(now)
 
@@ -516,6 +553,8 @@ class Reconciler:
 
     def meet(self, epoch: int, *, enrolled: bool) -> None:
         """Take the epoch of a welcome as the lowest that is obeyed from now on; see Ledger.meet."""
+        if epoch > self.ledger.epoch:
+            self._unwritten = None
         self.ledger.meet(epoch, enrolled=enrolled)
 
     @property
@@ -526,7 +565,7 @@ class Reconciler:
     @property
     def is_settled(self) -> bool:
         """Say whether nothing is left to be done for the present goal."""
-        return not self._open()
+        return not self._agenda()
 
     @property
     def carried_out(self) -> int:

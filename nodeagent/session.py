@@ -21,6 +21,7 @@ from nodeagent.protocol.messages import (
     Ack,
     Challenge,
     Desired,
+    DeviceFact,
     Heartbeat,
     Hello,
     KeyStored,
@@ -37,7 +38,6 @@ M = TypeVar("M", bound=Message)
 
 ANSWER_WITHIN_S = 10
 RESEND_AFTER_S = 5.0
-HEALTH_EVERY = 5
 
 
 class Socket(Protocol):
@@ -79,7 +79,7 @@ class Session:
     async def greet(self) -> Welcome:
         """Answer the challenge and return the welcome; raises RefusedError."""
         challenge = await self._expect(Challenge)
-        hello = self._hello(challenge.nonce)
+        hello = self._hello(challenge.nonce, await self._worker.inventory())
         await self._send(hello)
         welcome = await self._expect(Welcome)
         ledger = self._reconciler.ledger
@@ -115,7 +115,7 @@ class Session:
         for task in done:
             task.result()
 
-    def _hello(self, nonce: str) -> Hello:
+    def _hello(self, nonce: str, devices: tuple[DeviceFact, ...]) -> Hello:
         ledger, runtime = self._reconciler.ledger, self._reconciler.units.runtime
         hello = Hello(
             node=self._reconciler.node,
@@ -123,7 +123,7 @@ class Session:
             agent_version=__version__,
             driver=self._driver.name,
             driver_version=self._driver.version,
-            devices=tuple(self._driver.inventory()),
+            devices=devices,
             last_epoch=ledger.epoch,
             last_revision=ledger.revision,
             cpu_milli=self._host.cpu_milli,
@@ -227,11 +227,8 @@ class Session:
     async def _sample(self) -> None:
         loop, due = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         for turn in count():
-            processes = None
-            if turn % sampler.PROCESSES_EVERY == 0:
-                processes = await self._worker.watch()
-            if turn % HEALTH_EVERY == 0:
-                await self._worker.examine()
+            is_due = turn % sampler.PROCESSES_EVERY == 0
+            processes = self._worker.processes if is_due else None
             reading = await self._worker.measure()
             await self._send(
                 sampler.frame(

@@ -24,6 +24,13 @@ LIMITS: Final = ("confine", "loosen")
 UNIT_STEPS: Final = ("open", "close", *LIMITS)
 
 
+FOREIGN: Final = "conflict"
+
+
+class ForeignError(Exception):
+    """Somebody else made the very partition that was asked for, before we began."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Make or clear one place, switch MIG mode for it (``enabled``), or tell its holder; ``kill`` ends processes.
@@ -31,7 +38,8 @@ class Step:
     Of the whole lease, on the lane of one of its devices: open its unit (``grant``), close it; per place: confine
     the unit to the place's limits, loosen them.
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
-    ``notice`` is the file that its holder reads notices from, ``in_s`` when what it is told will be.
+    ``may_adopt``: what stands at the place already may be our own. ``notice`` is the file that its holder reads
+    notices from, ``in_s`` when what it is told will be.
     """
 
     kind: Literal["make", "clear", "mode", "tell", "open", "confine", "loosen", "close"]
@@ -44,6 +52,7 @@ class Step:
     notice: Path | None = None
     in_s: float = 0.0
     grant: Grant | None = None
+    may_adopt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,8 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
         return replace(done, facts=read_partitions(driver, step.device))
     except RuntimeRefusedError as no:
         refusal = Refusal(no.word, no.detail, is_passing=no.is_passing)
+    except ForeignError as no:
+        refusal = Refusal(FOREIGN, f"{no} stands there and is not ours; remove it or cordon the device")
     except NvmlLikeError as no:
         refusal = Refusal("refused_by_driver", str(no), no.code)
     except NotOfferedError as no:
@@ -104,7 +115,7 @@ def _read_mig(driver: Driver, step: Step) -> bool | None:
     if step.kind not in ("make", "mode"):
         return None
     try:
-        return next((fact.mig_enabled for fact in driver.inventory() if fact.uuid == step.device), None)
+        return driver.mig_mode(step.device)
     except NvmlLikeError:
         return None
 
@@ -118,13 +129,13 @@ def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | 
         return None
 
 
-def read_health(driver: Driver) -> tuple[HealthFact, ...]:
-    """Return what the devices say of their health; nothing when the driver cannot tell."""
+def read_health(driver: Driver) -> tuple[HealthFact, ...] | None:
+    """Return what the devices say of their health, None when the driver cannot tell: that is not good news."""
     try:
         return tuple(driver.health())
     except Exception as no:  # same reason as above
-        log.warning("cannot read the health of the devices: %s", no)
-        return ()
+        log.debug("cannot read the health of the devices: %s", no)
+        return None
 
 
 def find(work: Work, place: Place, facts: Iterable[PartitionFact]) -> PartitionFact | None:
@@ -161,6 +172,8 @@ def _of_lease(runtime: Runtime | None, step: Step) -> Outcome:
 def _make(driver: Driver, step: Step) -> Outcome:
     work, place = step.work, step.place
     found = find(work, place, driver.observe(step.device))
+    if found is not None and place.slot.mode == "mig" and not step.may_adopt:
+        raise ForeignError(found.uuid)
     if found is not None and is_half_made(found):
         driver.destroy(found.uuid)
         found = None
@@ -186,7 +199,7 @@ def _tell(driver: Driver, step: Step) -> Outcome:
     work = step.work
     if step.notice is not None:
         ends_at = datetime.now(UTC) + timedelta(seconds=max(0.0, step.in_s))
-        notices.put_up(step.notice, lease=work.lease, why=work.told_why, ends_at=ends_at)
+        notices.put_up(step.notice, lease=work.lease, why=work.told_why, ends_at=ends_at, user=work.user)
     driver.tell(step.place.partition, work.told_why)
     return Outcome()
 

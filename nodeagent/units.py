@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 # The unit's own end comes a little after the agent's, so that it only acts when the agent does not; what is in it
 # has its grace then.
 LATER_S: Final = 10
+SLACK_NS: Final = 5 * NS
 STRAY: Final = "stray"
 JOINED: Final = "VISIBLE_DEVICES"
 
@@ -37,25 +38,34 @@ class Units:
         """
         self.runtime = runtime
         self.known: frozenset[Key] = frozenset() if runtime is None else frozenset(runtime.known())
+        self._opened: set[Key] = set()
+        self._shut: set[Key] = set()
+
+    def begin_look(self) -> None:
+        """Remember from now on what this agent opens and closes while it looks at what is open."""
+        self._opened.clear()
+        self._shut.clear()
 
     def is_let_in(self, work: Work) -> bool:
         """Say whether a lease is open to its holder and bound by its limits."""
-        is_open = work.is_open and all(place.is_confined for place in work.places)
-        return work.is_standing and (is_open or self.runtime is None)
+        is_bound = self.is_open(work) and all(place.is_confined for place in work.places)
+        return work.is_standing and (is_bound or self.runtime is None)
+
+    def is_open(self, work: Work) -> bool:
+        """Say whether a lease's unit is open, and its own end the one that the lease has now.
+
+        While a lease is being made its end moves on; what counts is the end that it has once it is ready.
+        """
+        is_late = work.phase == READY and abs(work.deadline - work.armed_for) > SLACK_NS
+        return work.is_open and not is_late
 
     def is_closed(self, work: Work) -> bool:
         """Say whether nothing runs in a draining lease's unit any more."""
         return self.runtime is None or work.is_closed
 
-    def renew(self, work: Work) -> None:
-        """Open once more, for a unit's own time limit to follow the lease's new end."""
-        if self.runtime is not None and work.phase == READY:
-            work.is_open = False
-            work.hurry()
-
     def opening(self, device: str, work: Work, place: Place, notice: Path, now: int) -> Step | None:
         """Return the step that opens a standing lease, or binds this place's limits to it."""
-        if not work.is_open:
+        if not self.is_open(work):
             if place is not work.places[0] or work.retry_at > now:
                 return None
             return Step("open", device, work, place, grant=grant_of(work, now, str(notice)))
@@ -67,9 +77,9 @@ class Units:
         """Return the step that loosens a place of a draining lease or closes its unit, on the leader's lane."""
         kill = now >= work.kill_at
         wanted = 2 if kill else 1
-        if place.is_made and place.loosened < wanted:
+        if place.is_made and not place.is_cleared and place.loosened < wanted:
             return Step("loosen", device, work, place, kill=kill)
-        is_tight = any(p.is_made and p.loosened < wanted for p in work.places)
+        is_tight = any(p.is_made and not p.is_cleared and p.loosened < wanted for p in work.places)
         if device != leader or is_tight or work.retry_at > now:
             return None
         return Step("close", device, work, place, kill=kill)
@@ -84,9 +94,11 @@ class Units:
             patience.postpone(now, work.kill_at if step.kind == "close" else None)
         elif step.kind == "open" and outcome.entrance is not None:
             work.is_open, work.entrance = True, dict(outcome.entrance.words)
+            work.armed_for = 0 if step.grant is None else step.grant.armed_for
             work.cgroup = outcome.entrance.cgroup
             work.hurry()
             self.known |= {work.key}
+            self._opened.add(work.key)
             for each in work.places:
                 each.is_confined = False
         elif step.kind == "confine":
@@ -95,6 +107,7 @@ class Units:
         elif step.kind == "close":
             work.is_closed = True
             self.known -= {work.key}
+            self._shut.add(work.key)
 
     def _loosened(self, step: Step, outcome: Outcome) -> None:
         """A limit that cannot be loosened keeps nothing: what counts is that nothing runs any more."""
@@ -111,6 +124,8 @@ class Units:
 
         Opening finds the ways that are left as they are; what runs in them goes on.
         """
+        known = (set(known) - self._shut) | self._opened
+        whole = set(whole) | self._opened
         for work in works.values():
             if work.phase == READY and work.is_open and work.key not in whole:
                 log.warning("a way into lease %s is gone; it is opened again", work.lease)
@@ -120,10 +135,12 @@ class Units:
 
     def strays(self, works: Mapping[Key, Work], wanted: Collection[Key] | None) -> Iterable[Key]:
         """Return the leases that are open here though no desired state and no work knows them any more."""
-        if wanted is None:
-            return ()
+        return () if wanted is None else [key for key in self.known if key not in wanted and key not in works]
+
+    def reopened(self, works: Mapping[Key, Work]) -> list[Work]:
+        """Return leases that are over by their record though something of theirs is still open here."""
         return [
-            key for key in self.known if key not in wanted and (key not in works or works[key].phase == GONE)
+            work for key, work in works.items() if work.phase == GONE and key in self.known and self.runtime
         ]
 
 
@@ -131,6 +148,7 @@ def stray_work(key: Key, now: int) -> Work:
     """Return the work that closes a unit nobody remembers; it holds no place on any device."""
     nowhere = Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True, is_ours=False)
     work = Work(lease=key[0], generation=key[1], places=[nowhere], deadline=now, taken_at=now)
+    work.is_clock_lost = True  # how long it was used is not known here
     work.drain(STRAY, now)
     return work
 
@@ -153,7 +171,8 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
         folders |= dict.fromkeys(place.folders)
         binds |= place.binds
     made_in = now - work.taken_at if work.phase == PREPARING else 0
-    left_s = max(0, -(-(work.deadline + made_in - now) // NS))
+    armed_for = work.deadline + made_in
+    left_s = max(0, -(-(armed_for - now) // NS))
     return Grant(
         lease=work.lease,
         generation=work.generation,
@@ -163,10 +182,11 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
         nodes=tuple(nodes),
         ends_in_s=left_s + LATER_S,
         grace_s=work.grace_s,
-        folders=tuple(folders),
+        folders=(*folders, str(Path(notice).parent)),
         binds=binds,
         cpu_milli=work.cpu_milli,
         memory_mib=work.host_memory_mib,
+        armed_for=armed_for,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from nodeagent.drivers.base import Driver, Reading
 from nodeagent.guard import Guard
 from nodeagent.lanes import work_through
 from nodeagent.power import change_power, read_power
-from nodeagent.protocol.messages import Desired, HealthFact, ProcessSample
+from nodeagent.protocol.messages import Desired, DeviceFact, HealthFact, ProcessSample
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.steps import UNIT_STEPS, Step, carry_out, read_health, read_partitions
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_EVERY_S = 10
+WATCH_EVERY_S = 5
+# For looks, health, processes, figures and power, so that one that hangs takes no device's lane.
+SPARE_THREADS = 6
 
 
 class Worker:
@@ -42,9 +46,12 @@ class Worker:
         self._poked = asyncio.Event()
         self._guard = guard
         self._strangers: tuple[HealthFact, ...] = ()
+        self.processes: tuple[ProcessSample, ...] | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._threads = (
-            ThreadPoolExecutor(len(reconciler.lanes) + 1, "driver") if driver.is_blocking else None
+            ThreadPoolExecutor(len(reconciler.lanes) + SPARE_THREADS, "driver")
+            if driver.is_blocking
+            else None
         )
 
     def accept(self, desired: Desired) -> None:
@@ -55,13 +62,32 @@ class Worker:
 
     async def run(self) -> None:
         """Keep time until cancelled: ends of leases, retries, a look at every device now and then."""
-        look_at = self._clock()
+        loop = asyncio.get_running_loop()
+        watchers = [loop.create_task(self._look_forever()), loop.create_task(self._watch_forever())]
+        try:
+            while True:
+                for watcher in watchers:
+                    if watcher.done():
+                        watcher.result()
+                self.drive()
+                await self._rest()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+    async def _look_forever(self) -> None:
+        """Look at every device now and then; one that does not answer holds up neither the others nor any end."""
         while True:
-            if self._clock() >= look_at:
-                await self._look_around()
-                look_at = self._clock() + LOOK_EVERY_S * NS
-            self.drive()
-            await self._rest(look_at)
+            await self._look_around()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _watch_forever(self) -> None:
+        """Ask after health and processes, whether or not the portal listens."""
+        while True:
+            await self.watch()
+            await self.examine()
+            await asyncio.sleep(WATCH_EVERY_S)
 
     async def measure(self) -> Reading:
         """Return a reading of all devices, off the loop where the driver is slow."""
@@ -70,16 +96,21 @@ class Worker:
     async def examine(self) -> None:
         """Ask the devices how they are and act on it."""
         health = await self._call(partial(read_health, self._driver))
-        self.reconciler.note_health((*health, *self._strangers), self._clock())
+        known = None if health is None else (*health, *self._strangers)
+        self.reconciler.note_health(known, self._clock())
         self._announce()
+        self._poked.set()
 
-    async def watch(self) -> tuple[ProcessSample, ...] | None:
-        """Return the processes on all devices; None where the driver plays them."""
+    async def watch(self) -> None:
+        """Look at the processes on all devices, where the driver does not play them."""
         if self._guard is None:
-            return None
+            return
         found = await self._call(partial(self._guard.go, self._guard.prepare(self.reconciler)))
-        self._strangers = found.facts
-        return found.processes
+        self._strangers, self.processes = found.facts, found.processes
+
+    async def inventory(self) -> tuple[DeviceFact, ...]:
+        """Return the devices as they are now, off the loop where the driver is slow."""
+        return tuple(await self._call(self._driver.inventory))
 
     def drive(self) -> None:
         """Do, or set going, everything that can be done now."""
@@ -149,38 +180,40 @@ class Worker:
             self._poked.set()
 
     async def _look_around(self) -> None:
-        for device in list(self.reconciler.devices):
-            if device in self.reconciler.busy:
-                continue
-            self.reconciler.busy.add(device)
-            try:
-                facts = await self._call(partial(read_partitions, self._driver, device))
-            finally:
-                self.reconciler.busy.discard(device)
-            self.reconciler.observed(device, facts, self._clock())
+        await asyncio.gather(*(self._look_at(device) for device in list(self.reconciler.devices)))
         await self._look_at_units()
         if not self.reconciler.power.is_busy:
             self.reconciler.observed_power(await self._call(partial(read_power, self._driver)))
+        self._poked.set()
+
+    async def _look_at(self, device: str) -> None:
+        if device in self.reconciler.busy:
+            return
+        self.reconciler.busy.add(device)
+        try:
+            facts = await self._call(partial(read_partitions, self._driver, device))
+        finally:
+            self.reconciler.busy.discard(device)
+        self.reconciler.observed(device, facts, self._clock())
 
     async def _look_at_units(self) -> None:
-        runtime = self.reconciler.units.runtime
-        if runtime is None:
+        units = self.reconciler.units
+        if units.runtime is None:
             return
+        units.begin_look()
         try:
-            known, whole = await self._call(runtime.known), await self._call(runtime.whole)
+            known, whole = await self._call(units.runtime.known), await self._call(units.runtime.whole)
         except RuntimeRefusedError as no:
             log.warning("cannot tell which leases are open: %s", no)
             return
         self.reconciler.observed_units(known, whole, self._clock())
 
-    async def _rest(self, look_at: int) -> None:
+    async def _rest(self) -> None:
         wake = self.reconciler.next_wake()
-        until = look_at if wake is None else min(wake, look_at)
+        patience = None if wake is None else max(0.001, (wake - self._clock()) / NS)
         self._poked.clear()
-        try:
-            await asyncio.wait_for(self._poked.wait(), max(0.001, (until - self._clock()) / NS))
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._poked.wait(), patience)
 
     async def _call(self, verb: Callable[[], T]) -> T:
         if self._threads is None:

@@ -46,6 +46,7 @@ class Patience:
 class Place(Patience):
     """One slot of a lease on its way. ``is_ours`` says that what stands there may be our own work.
 
+    ``is_begun``: we set out to make it, so that what stands there may be what an interrupted step left.
     ``is_confined``: its limits bind the holder's unit; ``loosened``: 1 when they were loosened for the end, 2
     when what the driver runs for the holder was ended too.
     """
@@ -59,6 +60,7 @@ class Place(Patience):
     is_ours: bool = True
     is_told: bool = False
     is_confined: bool = False
+    is_begun: bool = False
     loosened: int = 0
     folders: tuple[str, ...] = ()
     binds: dict[str, str] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Work(Patience):
     cgroup: str = ""
     is_open: bool = False
     is_closed: bool = False
+    armed_for: int = 0
 
     @property
     def key(self) -> Key:
@@ -271,6 +274,7 @@ def _place_record(place: Place) -> dict[str, Any]:
         "made": place.is_made,
         "cleared": place.is_cleared,
         "ours": place.is_ours,
+        "begun": place.is_begun,
         "folders": list(place.folders),
         "binds": place.binds,
     }
@@ -291,6 +295,7 @@ def _places(rows: list[dict[str, Any]]) -> list[Place]:
             is_made=row["made"],
             is_cleared=row["cleared"],
             is_ours=row["ours"],
+            is_begun=row.get("begun", True),
             folders=tuple(row.get("folders", ())),
             binds=row.get("binds", {}),
         )

@@ -28,11 +28,13 @@ def run(options: argparse.Namespace) -> int:
     """Look and print; 0 also when something is missing, because that is an answer."""
     require_node(options)
     with tempfile.TemporaryDirectory(prefix="berth-check-") as spare:
-        state = Path(options.state or spare)
+        is_there = bool(options.state) and Path(options.state).is_dir()
+        state = Path(options.state if is_there else spare)
         lock = lock_state(state) if is_simulated(options) else None  # their file belongs to one process
         try:
-            host = open_host(options, state)
-            found = report(host.driver, host.runtime, options.node, str(run_dir_of(options, state)))
+            host = open_host(options, state, looks_only=True)
+            where = run_dir_of(options, Path(options.state or spare))
+            found = report(host.driver, host.runtime, options.node, str(where))
         finally:
             if lock is not None:
                 os.close(lock)
@@ -42,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 def report(driver: Driver, runtime: Runtime | None, node: str, run_dir: str) -> dict[str, Any]:
     """Return everything that is found, unknown as null."""
+    health = read_health(driver)
     return {
         "node": node,
         "driver": driver.name,
@@ -52,7 +55,7 @@ def report(driver: Driver, runtime: Runtime | None, node: str, run_dir: str) -> 
         "runtime": None if runtime is None else _runtime(runtime),
         "power": driver.power() or None,
         "devices": [_device(driver, fact) for fact in driver.inventory()],
-        "health": [asdict(fact) for fact in read_health(driver)],
+        "health": None if health is None else [asdict(fact) for fact in health],
     }
 
 
@@ -103,6 +106,8 @@ def in_words(found: dict[str, Any]) -> str:
     ]
     for device in found["devices"]:
         lines += ["", *_device_words(device)]
+    if found["health"] is None:
+        return "\n".join([*lines, "", "health    unknown: the devices do not tell"])
     lines += ["", "health    nothing to report"] if not found["health"] else [""]
     lines += [f"health    {fact['severity']} {fact['code']} {fact['detail']}" for fact in found["health"]]
     return "\n".join(lines)

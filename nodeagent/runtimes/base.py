@@ -33,7 +33,8 @@ class Grant:
     """What one generation of one lease may use on this host. Times in seconds from now.
 
     ``nodes`` are the exact device nodes, ``folders`` host folders it must see, ``binds`` what must appear inside
-    under another path (host path: path inside), which only containers can give; None is no limit.
+    under another path (host path: path inside), which only containers can give; None is no limit. ``armed_for`` is
+    the agent's own note of the end that ``ends_in_s`` was counted to.
     """
 
     lease: str
@@ -48,6 +49,7 @@ class Grant:
     cpu_milli: int | None = None
     memory_mib: int | None = None
     binds: dict[str, str] = field(default_factory=dict)
+    armed_for: int = field(default=0, compare=False)
 
     @property
     def key(self) -> Key:

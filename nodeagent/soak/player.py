@@ -209,6 +209,7 @@ class Player:
             self._mind.observed(device, read_partitions(self._driver, device), self._clock.now)
         self._mind.note_health(read_health(self._driver), self._clock.now)
         if self._runtime is not None:
+            self._mind.units.begin_look()
             self._mind.observed_units(self._runtime.known(), self._runtime.whole(), self._clock.now)
         self._tick()
         self._check_charges(self._mind.lease_reports(self._clock.now) or ())

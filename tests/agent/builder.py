@@ -109,6 +109,7 @@ class SimulatedNode:
         for device in self.mind.devices:
             self.mind.observed(device, read_partitions(self.driver, device), self.time.now)
         if self.runtime is not None:
+            self.mind.units.begin_look()
             self.mind.observed_units(self.runtime.known(), self.runtime.whole(), self.time.now)
         self.mind.observed_power(read_power(self.driver))
 
