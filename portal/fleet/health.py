@@ -3,18 +3,22 @@
 Events of less than critical severity come and go with the agent's word. A critical one stays until an operator
 clears it, also when the agent reports it no more: that a fault is quiet does not mean that it was repaired.
 
-What is still true after that comes back with the next report. Faults whose end the table of the agent leaves to
-people do not: an agent remembers them until it starts again, and the operator's word is newer than its memory.
+What is still true after that comes back with the next report. XIDs whose end the table of the agent leaves to people
+do not: an agent remembers them until it starts again, and the operator's word is newer than its memory. States that
+are read anew, like memory that cannot be repaired, always come back: nobody's word makes them untrue.
+
+Lock order: devices by id, then their events, before leases and nodes (portal/leases/lifecycle.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from nodeagent.health.rules import standard
@@ -31,13 +35,21 @@ BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleare
 # A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
 SAME_WITHIN: Final = timedelta(minutes=10)
 _DEGRADING: Final = "drain"
-_FOR_PEOPLE: Final = frozenset(rule.code for rule in standard() if rule.clears == "operator")
+_REMEMBERED: Final = frozenset(
+    rule.code for rule in standard() if rule.clears == "operator" and rule.code.isdigit()
+)
 
 _OPEN = (
     "SELECT e.id, e.device_id, e.code, e.severity, e.action, e.detail, e.unreported_at IS NOT NULL, d.health"
     " FROM fleet_healthevent e LEFT JOIN fleet_device d ON d.id = e.device_id"
     " WHERE e.node_id = %s AND e.cleared_at IS NULL ORDER BY e.id"
 )
+_OPEN_LOCKED = f"{_OPEN} FOR UPDATE OF e"
+# Rows that refer to a device only share its key, so they never wait for this lock.
+_LOCK_DEVICES = "SELECT id FROM fleet_device WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
+
+
+_Told = tuple[str, str, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,10 @@ class _Open:
     is_unreported: bool
     health: str | None
 
+    def as_told(self) -> _Told:
+        """Return what a fact may change of it."""
+        return self.severity, self.action, self.detail, self.is_unreported
+
 
 _Key = tuple[int | None, str]
 
@@ -62,22 +78,42 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
 
     A fact about a device of another node is left out. Call in the transaction of its report. Safe to repeat.
     """
-    known = {(row.device_id, row.code): row for row in (_Open(*found) for found in fetch(_OPEN, [node.pk]))}
+    known = _known(_OPEN, node)
     if not facts and not known:
         return []
     said = _by_key(node, facts)
-    for key, fact in said.items():
-        if key in known:
-            _keep(known[key], fact)
-    news = [
-        key
-        for key, fact in said.items()
-        if (_is_worse(fact, known[key]) if key in known else not _is_answered(node, key, fact))
-    ]
-    events = [_opened(node, key, said[key], now) for key in news]
-    _fall_silent([row for key, row in known.items() if key not in said and row.code != BY_HAND], now)
-    settle({pk for pk, _code in (*known, *said) if pk is not None})
+    concerned = {pk for pk, _code in (*known, *said) if pk is not None}
+    events: list[HealthEvent | None] = []
+    if _is_change(known, said):
+        fetch(_LOCK_DEVICES, [sorted(concerned)])
+        known = _known(_OPEN_LOCKED, node)  # an operator may have cleared one meanwhile
+        for key, fact in said.items():
+            if key in known:
+                _keep(known[key], fact)
+        news = [
+            key
+            for key, fact in said.items()
+            if (_is_worse(fact, known[key]) if key in known else not _is_answered(node, key, fact))
+        ]
+        events = [_opened(node, key, said[key], now) for key in news]
+        _fall_silent(_silent(known, said), now)
+    settle(concerned)
     return [event for event in events if event is not None]
+
+
+def _known(sql: str, node: Node) -> dict[_Key, _Open]:
+    return {(row.device_id, row.code): row for row in (_Open(*found) for found in fetch(sql, [node.pk]))}
+
+
+def _is_change(known: Mapping[_Key, _Open], said: Mapping[_Key, HealthFact]) -> bool:
+    """Say whether events have to be written; most reports only repeat what is known, and lock nothing."""
+    if any(key not in known or known[key].as_told() != _after(known[key], fact) for key, fact in said.items()):
+        return True
+    return any(row.severity != CRITICAL or not row.is_unreported for row in _silent(known, said))
+
+
+def _silent(known: Mapping[_Key, _Open], said: Mapping[_Key, HealthFact]) -> list[_Open]:
+    return [row for key, row in known.items() if key not in said and row.code != BY_HAND]
 
 
 def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
@@ -97,33 +133,37 @@ def _is_worse(fact: HealthFact, row: _Open) -> bool:
 
 
 def _is_answered(node: Node, key: _Key, fact: HealthFact) -> bool:
-    """Say whether an operator has cleared this very fault; one that happens again is told in other words.
+    """Say whether an operator has cleared this very fault since the node booted.
 
-    The agent's sentence carries when and how often it happened, or what was counted.
+    One that happens again is told in other words: the agent's sentence carries when and how often it happened.
     """
     device_id, code = key
-    if code not in _FOR_PEOPLE:
+    if code not in _REMEMBERED or not node.boot_id:
         return False
     which: dict[str, Any] = {"node": node, "device_id": device_id, "code": code}
     before = (
-        HealthEvent.objects.filter(**which, cleared_at__isnull=False)
-        .exclude(cleared_by=BY_AGENT)
+        HealthEvent.objects.filter(**which, is_cleared_by_hand=True)
         .order_by("-cleared_at")
-        .values_list("detail", flat=True)
+        .values_list("detail", "cleared_boot")
         .first()
     )
-    return before == fact.detail[:300]
+    return before == (fact.detail[:300], node.boot_id)
+
+
+def _after(row: _Open, fact: HealthFact) -> _Told:
+    """Return what becomes of an open event by a fact; what was critical stays so."""
+    severity = CRITICAL if row.severity == CRITICAL else fact.severity[:12]
+    return severity, fact.action[:20], fact.detail[:300], False
 
 
 def _keep(row: _Open, fact: HealthFact) -> None:
-    """Bring an open event up to date; what was critical stays so."""
-    severity = CRITICAL if row.severity == CRITICAL else fact.severity[:12]
-    as_said = (severity, fact.action[:20], fact.detail[:300], False)
-    if as_said != (row.severity, row.action, row.detail, row.is_unreported):
+    """Bring an open event up to date."""
+    told = _after(row, fact)
+    if told != row.as_told():
         execute(
             "UPDATE fleet_healthevent SET severity = %s, action = %s, detail = %s, unreported_at = NULL"
-            " WHERE id = %s",
-            [*as_said[:3], row.pk],
+            " WHERE id = %s AND cleared_at IS NULL",
+            [*told[:3], row.pk],
         )
 
 
@@ -139,7 +179,9 @@ def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEve
         "at": now,
     }
     before = (
-        same.filter(cleared_by=BY_AGENT, cleared_at__gte=now - SAME_WITHIN).order_by("-cleared_at").first()
+        same.filter(is_cleared_by_hand=False, cleared_at__gte=now - SAME_WITHIN)
+        .order_by("-cleared_at")
+        .first()
     )
     if before is not None and not same.filter(cleared_at=None).exists():
         was = before.severity
@@ -157,12 +199,16 @@ def _fall_silent(rows: Sequence[_Open], now: datetime) -> None:
     over = [row.pk for row in rows if row.severity != CRITICAL]
     if over:
         execute(
-            "UPDATE fleet_healthevent SET cleared_at = %s, cleared_by = %s WHERE id = ANY(%s)",
+            "UPDATE fleet_healthevent SET cleared_at = %s, cleared_by = %s"
+            " WHERE id = ANY(%s) AND cleared_at IS NULL",
             [now, BY_AGENT, over],
         )
     quiet = [row.pk for row in rows if row.severity == CRITICAL and not row.is_unreported]
     if quiet:
-        execute("UPDATE fleet_healthevent SET unreported_at = %s WHERE id = ANY(%s)", [now, quiet])
+        execute(
+            "UPDATE fleet_healthevent SET unreported_at = %s WHERE id = ANY(%s) AND cleared_at IS NULL",
+            [now, quiet],
+        )
 
 
 def settle(device_ids: Collection[int]) -> None:
@@ -214,7 +260,7 @@ def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> He
     """
     if not reason.strip():
         raise Invalid(fields={"reason": _("Say why, so that the people who are affected can be told.")})
-    locked = Device.objects.select_for_update().get(pk=device.pk)
+    locked = Device.objects.select_for_update(no_key=True).get(pk=device.pk)
     if locked.health == Health.MISSING:
         raise Conflict(_("The node does not list this device any more: nothing is placed on it anyway."))
     event, created = HealthEvent.objects.get_or_create(
@@ -236,10 +282,11 @@ def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> He
 def clear_health(*, device: Device, actor: User, now: datetime) -> None:
     """Close the device's open health events and let it take work again. Safe to repeat.
 
-    What is still true comes back with the agent's next report, unless its end is left to people; a missing
-    device stays missing.
+    What is still true comes back with the agent's next report, unless it is an XID whose end is left to people; a
+    missing device stays missing.
     """
-    device.health_events.filter(cleared_at=None).update(cleared_at=now, cleared_by=actor.username)
+    fetch(_LOCK_DEVICES, [[device.pk]])
+    _clear(device.health_events.filter(cleared_at=None), _boot_of(device.node_id), actor, now)
     Device.objects.filter(pk=device.pk).exclude(health=Health.MISSING).update(
         health=Health.OK, health_reason=""
     )
@@ -249,5 +296,16 @@ def clear_health(*, device: Device, actor: User, now: datetime) -> None:
 @transaction.atomic
 def clear_node_health(*, node: Node, actor: User, now: datetime) -> None:
     """Close the open events that concern the node as a whole. Safe to repeat."""
-    node.health_events.filter(cleared_at=None, device=None).update(cleared_at=now, cleared_by=actor.username)
+    _clear(node.health_events.filter(cleared_at=None, device=None), _boot_of(node.pk), actor, now)
     record(actor, "node.health_cleared", node.name, at=now)
+
+
+def _boot_of(node_id: int) -> str:
+    return str(Node.objects.values_list("boot_id", flat=True).get(pk=node_id))
+
+
+def _clear(still_open: QuerySet[HealthEvent], boot: str, actor: User, now: datetime) -> None:
+    ids = list(still_open.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+    HealthEvent.objects.filter(pk__in=ids).update(
+        cleared_at=now, cleared_by=actor.username, is_cleared_by_hand=True, cleared_boot=boot
+    )

@@ -286,8 +286,9 @@ class HealthEvent(models.Model):
     """Something a device, or a node as a whole (no device), said about its health, until it is cleared.
 
     ``action`` is what has to be done about it ("": nothing known); ``cleared_by`` says who cleared it: "agent"
-    or an operator's name. ``unreported_at`` is since when its agent reports it no more (None: it still does, or
-    an operator said it).
+    or an operator's name, which may be the same word: ``is_cleared_by_hand`` tells them apart. ``cleared_boot`` is
+    the boot of the node under which an operator did ("": unknown). ``unreported_at`` is since when its agent
+    reports it no more (None: it still does, or an operator said it).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="health_events")
@@ -299,6 +300,8 @@ class HealthEvent(models.Model):
     detail = models.CharField(max_length=300)
     action = models.CharField(max_length=20, blank=True, default="")
     cleared_by = models.CharField(max_length=150, blank=True, default="")
+    is_cleared_by_hand = models.BooleanField(default=False)
+    cleared_boot = models.CharField(max_length=64, blank=True, default="")
     at = models.DateTimeField()
     unreported_at = models.DateTimeField(null=True, blank=True)
     cleared_at = models.DateTimeField(null=True, blank=True)

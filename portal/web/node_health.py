@@ -10,7 +10,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from portal.fleet.health import BY_AGENT, BY_HAND, CRITICAL
+from portal.fleet.health import BY_HAND, CRITICAL
 from portal.fleet.health_words import action_text, code_name, code_text
 from portal.fleet.models import Device, Health, HealthEvent, Mode, Node
 
@@ -92,7 +92,7 @@ def event_row(event: HealthEvent) -> EventRow:
         is_quiet=is_open and event.unreported_at is not None,
         quiet_since=event.unreported_at,
         cleared_at=event.cleared_at,
-        cleared_by="" if event.cleared_by == BY_AGENT else event.cleared_by,
+        cleared_by=event.cleared_by if event.is_cleared_by_hand else "",
     )
 
 

@@ -66,7 +66,7 @@ def node_rows(*, now: datetime) -> list[NodeRow]:
     away = nodes_in_maintenance(now=now)
     listed = list(Node.objects.order_by("name"))
     orphans = orphans_by_node([node.name for node in listed], now=now)
-    devices, leases, events = (dict(fetch(sql)) for sql in (_DEVICES, _LEASES, OPEN_EVENTS))
+    devices, leases, events = (_by_node(sql) for sql in (_DEVICES, _LEASES, OPEN_EVENTS))
     return [
         _row(
             node,
@@ -78,6 +78,10 @@ def node_rows(*, now: datetime) -> list[NodeRow]:
         )
         for node in listed
     ]
+
+
+def _by_node(sql: str) -> dict[int, int]:
+    return dict(fetch(sql))
 
 
 def open_events() -> list[EventRow]:

@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 
 from nodeagent.protocol.messages import DeviceFact, HealthFact, LeaseReport, Report
@@ -349,3 +351,54 @@ def test_what_was_cleared_on_one_device_is_news_on_another(world: World, desk: D
     desk.say(fact(first, "54", detail=CABLE), fact(second, "54", detail=CABLE))
 
     assert (health_of(first)[0], health_of(second)[0]) == ("ok", "quarantined")
+
+
+def test_memory_that_cannot_be_repaired_takes_the_device_out_again_however_often_it_is_cleared(
+    world: World, desk: Desk
+) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    broken = fact(device, "row_remap_failed", action="replace", detail="1 row")
+    desk.say(broken)
+    clear_health(device=device, actor=world.user("operator"), now=world.now)
+    between = health_of(device)
+
+    desk.say(broken)
+
+    assert between == ("ok", "")
+    assert health_of(device) == ("quarantined", "1 row")
+
+
+def test_what_an_operator_cleared_before_the_node_booted_is_told_anew(world: World, desk: Desk) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    desk.say(fact(device, "54", detail=CABLE))
+    clear_health(device=device, actor=world.user("operator"), now=world.now)
+    Node.objects.filter(pk=desk.node.pk).update(boot_id="boot-2", last_seq=-1)
+
+    see_health(Node.objects.get(pk=desk.node.pk), [fact(device, "54", detail=CABLE)], now=world.now)
+
+    assert health_of(device)[0] == "quarantined"
+
+
+def test_an_operator_who_is_called_agent_is_not_mistaken_for_one(world: World, desk: Desk) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    operator = world.user("operator")
+    operator.username = "agent"
+    desk.say(fact(device, "54", detail=CABLE))
+
+    clear_health(device=device, actor=operator, now=timezone.now())
+    desk.say(fact(device, "54", detail=CABLE))
+
+    event = HealthEvent.objects.get()
+    assert (event.cleared_by, event.is_cleared_by_hand) == ("agent", True)
+    assert health_of(device) == ("ok", "")
+
+
+def test_what_changes_nothing_is_seen_without_a_lock(world: World, desk: Desk) -> None:
+    device = Device.objects.filter(node=desk.node).earliest("index")
+    facts = [fact(device, "63", "warning", "drain")]
+    see_health(desk.node, facts, now=world.now)
+
+    with CaptureQueriesContext(connection) as asked:
+        see_health(desk.node, facts, now=world.now)
+
+    assert not [query for query in asked.captured_queries if " FOR " in query["sql"]]
