@@ -23,7 +23,7 @@ from nodeagent.guard import Guard
 from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal, JournalError
 from nodeagent.link import AddressError, Enrolment, RefusedError, address_of, token_source
-from nodeagent.opening import Opened, open_host, state_of
+from nodeagent.opening import Opened, notices_of, open_host, state_of
 from nodeagent.options import (
     UsageError,
     add_driver,
@@ -142,7 +142,9 @@ def _run(options: argparse.Namespace) -> int:
         driver = host.driver
         enrolment = _enrolment(options, state)
         journal = Journal(state / "journal.jsonl")
-        reconciler = Reconciler(options.node, driver, journal, boot_clock(), host.runtime)
+        reconciler = Reconciler(
+            options.node, driver, journal, boot_clock(), host.runtime, notices_of(options, state)
+        )
         worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
         log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
         asyncio.run(_until_stopped(Agent(address, enrolment, driver, worker, host=facts)))

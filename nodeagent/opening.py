@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE
 from typing import Final
 
 from nodeagent.agent import boot_clock
@@ -20,7 +25,12 @@ from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.doors import choose
 from nodeagent.shell import HostShell
 
+log = logging.getLogger(__name__)
+
 ROOTS_RUN: Final = Path("/run/berth-agent")
+# Holders reach what is theirs below the run folder by name, and list nothing.
+PASSABLE: Final = 0o711
+NOTICES: Final = "notices"
 
 
 def state_of(options: argparse.Namespace) -> Path:
@@ -37,6 +47,43 @@ def run_dir_of(options: argparse.Namespace, state: Path) -> Path:
     return ROOTS_RUN if os.geteuid() == 0 and not is_simulated(options) else state / "run"
 
 
+def notices_of(options: argparse.Namespace, state: Path) -> Path:
+    """Return the folder of notices, which holders must be able to pass (docs/agent.md)."""
+    return run_dir_of(options, state) / NOTICES
+
+
+def make_run_dir(folder: Path) -> None:
+    """Make the run folder and that of notices passable for holders; one of ours that is not is put right.
+
+    Private things lie in folders of their own below it. Raises UsageError where it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _let_pass(folder)
+        (folder / NOTICES).mkdir(exist_ok=True)
+        _let_pass(folder / NOTICES)
+    except OSError as no:
+        raise UsageError(
+            f"cannot use the run folder {folder}: {no.strerror}; choose another with --run-dir"
+        ) from no
+    if os.geteuid() == 0 and (closed := impassable(folder)):
+        log.warning("holders cannot reach %s: %s is closed to them; choose another --run-dir", folder, closed)
+
+
+def impassable(folder: Path) -> str:
+    """Return the first folder on the way to this one that other accounts cannot pass, "" for none."""
+    way = reversed((folder.absolute(), *folder.absolute().parents))
+    return next((str(one) for one in way if not one.stat().st_mode & 0o001), "")
+
+
+def _let_pass(folder: Path) -> None:
+    """Add what is missing to a folder of ours; never take anything away, it may be shared (--run-dir /run)."""
+    facts = folder.stat()
+    mode = S_IMODE(facts.st_mode)
+    if facts.st_uid == os.geteuid() and mode | PASSABLE != mode:
+        folder.chmod(mode | PASSABLE)
+
+
 def is_simulated(options: argparse.Namespace) -> bool:
     """Say whether the devices are simulated ones."""
     return str(options.driver).startswith("simulated")
@@ -51,8 +98,8 @@ class Opened:
     read: Callable[[str], str] | None = None
 
 
-def open_host(options: argparse.Namespace, state: Path) -> Opened:
-    """Return driver and runtime as the options ask for them.
+def open_host(options: argparse.Namespace, state: Path, *, looks_only: bool = False) -> Opened:
+    """Return driver and runtime as the options ask for them. ``looks_only``: no folder of the host is made for it.
 
     Raises UsageError, SpecError, DriverUnavailableError or RuntimeMissingError.
     """
@@ -65,6 +112,11 @@ def open_host(options: argparse.Namespace, state: Path) -> Opened:
             _play(home, options.script)
         return Opened(home.driver(offered(options), listens=True), home.runtime(), home.read)
     folder, boot_id = run_dir_of(options, state), registry.host_boot_id()
+    if not looks_only:
+        make_run_dir(folder)
+    elif not folder.exists():  # so there is nothing in it to be read
+        folder = Path(tempfile.mkdtemp(prefix="berth-look-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     runtime = choose(options.runtime, HostShell(), run_dir=folder, boot_id=boot_id)
     driver = registry.open_real(
         options.driver,

@@ -19,7 +19,7 @@ from nodeagent.goals import FenceError
 from nodeagent.identity import lock_state
 from nodeagent.journal import Journal
 from nodeagent.lanes import work_through
-from nodeagent.opening import is_simulated, open_host, state_of
+from nodeagent.opening import is_simulated, notices_of, open_host, state_of
 from nodeagent.options import UsageError, require_node
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import VERSION, Desired
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     body = _read(options.file)
     lock = None if options.dry_run and not is_simulated(options) else lock_state(state)
     try:
-        host = open_host(options, state)
+        host = open_host(options, state, looks_only=options.dry_run)
         if options.dry_run:
             return _say(_plan(options, state, body, host.driver, host.runtime), as_json=options.json)
         return _say(_apply(options, state, body, host.driver, host.runtime), as_json=options.json)
@@ -79,7 +79,8 @@ def _apply(
     options: argparse.Namespace, state: Path, body: dict[str, Any], driver: Driver, runtime: Runtime | None
 ) -> dict[str, Any]:
     """Work until nothing is left to be done, or time is up."""
-    mind = Reconciler(options.node, driver, Journal(state / "journal.jsonl"), boot_clock(), runtime)
+    journal, notices = Journal(state / "journal.jsonl"), notices_of(options, state)
+    mind = Reconciler(options.node, driver, journal, boot_clock(), runtime, notices)
     mind.accept(_desired(body, mind), boot_clock())
     until, steps = boot_clock() + int(options.within * NS), 0
     while boot_clock() < until:

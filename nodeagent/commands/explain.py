@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         )
     lock = lock_state(state) if is_simulated(options) else None
     try:
-        host = open_host(options, state)
+        host = open_host(options, state, looks_only=True)
         found = {
             "lease": options.lease,
             "history": history,

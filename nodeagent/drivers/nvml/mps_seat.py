@@ -225,6 +225,8 @@ class Seats:
             )
         try:
             seat.root.mkdir(parents=True, exist_ok=True)
+            for folder in (self._dir, seat.root):
+                folder.chmod(0o711)  # its user passes through, whatever the agent's umask is
             for folder in (seat.pipe, seat.log):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(mode=0o700)

@@ -30,7 +30,7 @@ class Roll:
         self.known = found
         row = {"boot_id": self._boot_id, "cards": [asdict(fact) for fact in found.values()]}
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)  # holders pass it: docs/agent.md
             write_file(self._path, row)
         except OSError as no:
             log.warning("the cards of this boot cannot be noted in %s: %s", self._path, no)
