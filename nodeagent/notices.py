@@ -1,12 +1,13 @@
 """What a lease's holder should know before it ends: a file per lease, named in its environment, and a signal.
 
 ``BERTH_NOTICE`` names a file that does not exist until there is something to say. It then holds one JSON object:
-lease, why, ends_at (ISO 8601, by this host's clock). Processes that listen for SIGUSR1 get that signal; others
-are left alone, because it would end them.
+lease, why, ends_at (ISO 8601, by this host's clock), and is for the holder alone to read. Processes that listen for
+SIGUSR1 get that signal; others are left alone, because it would end them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,7 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from nodeagent.accounts import Account, account_of
 from nodeagent.runtimes.cgroups import read_text
+from nodeagent.runtimes.files import put
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +33,28 @@ def notice_path(folder: Path, lease: str) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', lease)}.json"
 
 
-def put_up(path: Path, *, lease: str, why: str, ends_at: datetime) -> None:
-    """Write a notice in one piece; raises OSError when the disk refuses."""
-    path.parent.mkdir(mode=0o755, exist_ok=True)
+def put_up(
+    path: Path,
+    *,
+    lease: str,
+    why: str,
+    ends_at: datetime,
+    user: str = "",
+    account: Callable[[str], Account] = account_of,
+    is_root: bool | None = None,
+) -> None:
+    """Write a notice in one piece; raises OSError when the disk refuses.
+
+    Only root can give it to its ``user``; one without an account here has no processes to read it.
+    """
+    path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     body = {"lease": lease, "why": why, "ends_at": ends_at.isoformat(timespec="seconds")}
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(body) + "\n", encoding="utf-8")
-    draft.replace(path)
+    owner = None
+    if user and (os.geteuid() == 0 if is_root is None else is_root):
+        with contextlib.suppress(LookupError):
+            holder = account(user)
+            owner = holder.uid, holder.gid
+    put(path, json.dumps(body) + "\n", mode=0o640, owner=owner)
 
 
 def take_down(path: Path) -> None:

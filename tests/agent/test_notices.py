@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.accounts import Account
 from nodeagent.notices import VARIABLE, call, listens, notice_path, put_up
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import Desired, DesiredLease, Notice
@@ -163,3 +164,32 @@ def test_a_lease_name_leads_nowhere_else(tmp_path: Path) -> None:
 
     assert path.parent == tmp_path / "notices"
     assert [file.name for file in (tmp_path / "notices").iterdir()] == [path.name]
+
+
+def test_root_gives_a_notice_to_its_holder_and_to_nobody_else(tmp_path: Path) -> None:
+    path = notice_path(tmp_path / "notices", "a")
+
+    def me(name: str) -> Account:
+        assert name == "bob"
+        return Account(os.getuid(), os.getgid(), "/home/bob", "bob")
+
+    facts = {"lease": "a", "why": "reclaim", "ends_at": datetime.now(UTC)}
+    put_up(path, **facts, user="bob", account=me, is_root=True)
+
+    facts_of = path.stat()
+    assert (facts_of.st_uid, facts_of.st_mode & 0o777) == (os.getuid(), 0o640)
+    assert path.parent.stat().st_mode & 0o777 == 0o711
+
+
+def test_the_holder_is_who_a_notice_is_given_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda fd, uid, gid: given.append((uid, gid)))
+    people = {"bob": Account(1002, 1102, "/home/bob", "bob")}
+    facts = {"lease": "a", "why": "reclaim", "ends_at": datetime.now(UTC), "account": people.__getitem__}
+
+    put_up(tmp_path / "a.json", **facts, user="bob", is_root=True)
+    put_up(tmp_path / "b.json", **facts, user="charlie", is_root=True)
+    put_up(tmp_path / "c.json", **facts, user="bob", is_root=False)
+
+    assert given == [(1002, 1102)]
+    assert {json.loads((tmp_path / f"{name}.json").read_text())["why"] for name in "abc"} == {"reclaim"}
