@@ -1,0 +1,215 @@
+"""What changes while a step is on its way, what others did in between, and what cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.drivers.errors import IN_USE, NvmlLikeError
+from nodeagent.protocol.messages import HealthFact
+from nodeagent.runtimes.base import RuntimeRefusedError
+from nodeagent.steps import carry_out
+from nodeagent.worker import Worker
+from nodeagent.works import NS
+from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
+
+
+@pytest.fixture
+def runtime() -> RecordingRuntime:
+    return RecordingRuntime()
+
+
+@pytest.fixture
+def node(tmp_path, runtime) -> SimulatedNode:
+    node = SimulatedNode(tmp_path, count=2)
+    node.runtime = runtime
+    return node.start()
+
+
+def test_unit_gets_the_new_end_when_it_moves_while_the_unit_is_being_opened(node, runtime):
+    short = lease("a", node.mig("1g.10gb", 0), remaining_s=100)
+    node.desire(short)
+    node.start()  # opens its units once more
+    step = node.mind.next_step(node.device(), node.time.now)
+    outcome = carry_out(node.driver, step, runtime)
+
+    node.desire(replace(short, remaining_s=5000))
+    node.mind.settle(step, outcome, node.time.now)
+    node.work()
+
+    assert step.kind == "open"
+    assert runtime.open_leases["a", 1].ends_in_s >= 4900
+    assert node.phases() == {"a": "ready"}
+
+
+def test_unit_gets_the_end_that_its_lease_has_once_it_is_ready(node, runtime, monkeypatch):
+    left = iter([True] * 8)
+
+    def refuse_for_a_while(partition: str, cgroup: str) -> None:
+        if next(left, False):
+            raise NvmlLikeError(IN_USE, "not yet")
+
+    monkeypatch.setattr(node.driver, "confine", refuse_for_a_while)
+    node.desire(lease("a", node.mig("1g.10gb", 0), remaining_s=100))
+    node.pass_time(60)
+
+    work = node.mind.works["a", 1]
+    assert work.phase == "ready"
+    assert abs(work.armed_for - work.deadline) <= 5 * NS
+
+
+def test_desired_state_that_the_disk_refused_ages_while_it_waits(node, monkeypatch):
+    node.desire()
+    monkeypatch.setattr(node.mind.ledger, "take", lambda *a: False)
+    node.desire(lease("a", node.mig("1g.10gb", 0), remaining_s=60))
+    node.pass_time(40)
+    monkeypatch.undo()
+
+    node.pass_time(10)
+
+    left_s = (node.mind.works["a", 1].deadline - node.time.now) / NS
+    assert 5 < left_s <= 20
+
+
+def test_newer_enrolment_drops_a_desired_state_that_was_never_written(node, monkeypatch):
+    monkeypatch.setattr(node.mind.ledger, "take", lambda *a: False)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    monkeypatch.undo()
+
+    node.mind.meet(9, enrolled=True)
+    node.pass_time(20)
+
+    assert node.phases() == {}
+
+
+def test_lease_ends_on_the_devices_that_are_left_when_one_has_vanished(node, runtime):
+    node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 0, device=1)))
+    node.facts = node.facts[:1]
+    node.start()
+
+    node.desire()
+    node.pass_time(30)
+
+    assert node.phases() == {"a": "gone"}
+    assert runtime.open_leases == {}
+    assert node.standing() == []
+    assert node.mind.next_wake() is None
+
+
+def test_unit_that_outlived_a_reboot_is_closed_under_the_record_of_its_lease(node, runtime):
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.time.advance(100)
+    node.desire()
+    before = node.reports()["a"]
+    runtime.open_leases["a", 1] = runtime.open_leases.get(("a", 1)) or object()
+
+    node.reboot()
+    node.look()
+    node.work()
+    after = node.reports()["a"]
+
+    assert (before.phase, before.active_ms) == ("gone", 100_000)
+    assert (after.phase, after.reason, after.active_ms) == ("gone", "withdrawn", 100_000)
+    assert runtime.open_leases == {}
+
+
+def test_how_long_a_stray_was_used_is_unknown(node, runtime):
+    node.desire()
+    runtime.open_leases["ghost", 3] = object()
+
+    node.look()
+    node.work()
+
+    assert node.reports()["ghost"].active_ms is None
+
+
+def test_slice_that_somebody_else_made_first_is_never_taken_for_ours(node):
+    node.desire()
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)  # after the last look, before the lease
+
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    told = node.reports()["a"]
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_silence_of_the_devices_is_no_good_news(node, monkeypatch):
+    fact = HealthFact(node.device(), "63", "warning", "row remap pending")
+    node.mind.note_health((fact,), node.time.now)
+
+    node.mind.note_health(None, node.time.now)
+    silent = node.mind.health_facts()
+    node.mind.note_health((fact,), node.time.now)
+
+    assert {f.code for f in silent} == {"63", "health_unreadable"}
+    assert node.mind.health_facts() == (fact,)
+
+
+def test_agent_sleeps_until_something_is_really_due(node, monkeypatch):
+    device_1 = node.device(1)
+
+    def refuse(partition: str, cgroup: str) -> None:
+        if node.mind.sight.facts[device_1] and partition == node.mind.sight.facts[device_1][0].uuid:
+            raise NvmlLikeError(IN_USE, "not yet")
+
+    monkeypatch.setattr(node.driver, "confine", refuse)
+
+    node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("2g.20gb", 2, device=1)))
+
+    assert node.phases() == {"a": "preparing"}
+    assert node.mind.next_wake() > node.time.now
+
+
+async def test_card_that_does_not_answer_holds_up_no_end(tmp_path, monkeypatch):
+    node = SimulatedNode(tmp_path, count=2)
+    node.faults.latency_s["observe"] = 1e-6  # calls off the loop
+    node.start()
+    node.desire(lease("a", node.whole(1), remaining_s=100, grace_s=0))
+    stuck, free = threading.Event(), threading.Event()
+    observe = node.driver.observe
+
+    def hang(device: str):
+        if device == node.device(0):
+            stuck.set()
+            free.wait(20)
+        return observe(device)
+
+    monkeypatch.setattr(node.driver, "observe", hang)
+    worker = Worker(node.mind, node.driver, node.time)
+    run = asyncio.create_task(worker.run())
+    try:
+        await asyncio.to_thread(stuck.wait, 10)
+        node.time.advance(101)
+        worker.drive()
+        async with asyncio.timeout(10):
+            while node.mind.works["a", 1].phase != "gone":
+                await worker.changed.wait()
+                worker.changed.clear()
+    finally:
+        free.set()
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    assert node.mind.works["a", 1].reason == "expired"
+
+
+def test_runtime_that_is_busy_when_the_end_comes_is_asked_again(node, runtime):
+    node.desire(lease("a", node.mig("1g.10gb", 0), grace_s=1))
+    close = runtime.close
+    left = iter([True] * 3)
+
+    def busy(key, *, kill):
+        if next(left, False):
+            raise RuntimeRefusedError("busy", "the manager does not answer", is_passing=True)
+        close(key, kill=kill)
+
+    runtime.close = busy
+    node.desire()
+    node.pass_time(5)
+
+    assert node.phases() == {"a": "gone"}
