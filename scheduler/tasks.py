@@ -7,8 +7,7 @@ from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
-from portal.fleet import draining
-from portal.leases import bookings, lifecycle, maintenance, preempting, reservations
+from portal.leases import bookings, draining, lifecycle, maintenance, preempting, reservations
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage

@@ -16,6 +16,7 @@ from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text
 from portal.api.filters import DeviceFilters
+from portal.api.heeding import then_heed
 from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE, Pages
 from portal.api.shapes import Row
@@ -27,7 +28,7 @@ from portal.fleet.draining import drain_state
 from portal.fleet.health_words import action_text, code_text
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
-from portal.leases.draining import bring_back
+from portal.leases.draining import begin_work
 from portal.web.cluster_map import as_json, fleet_view
 
 TAG = "fleet"
@@ -115,12 +116,13 @@ class Uncordon(OneNode):
     http_method_names = ["post"]
 
     @call("Uncordon a node", body=Empty, answer=NodeAnswer, refusals=(404, 422), tag=TAG)
+    @then_heed
     @once
     def post(self, request: Request, name: str) -> Response:
         """Let a node take new work again; a drain ends with it. Operators. Safe to repeat."""
         node = self.operated(name)
         self.take(Empty)
-        bring_back(node=node, actor=self.person, now=db_now())
+        begin_work(node=node, actor=self.person, now=db_now())
         return self.shown(name)
 
 

@@ -14,6 +14,7 @@ from portal.api.answers_lifecycle import DrainAnswer, LifeAnswer
 from portal.api.describe import call
 from portal.api.fields import Body, Empty, Instant, Text
 from portal.api.fleet import OneNode
+from portal.api.heeding import then_heed
 from portal.api.idempotency import once
 from portal.api.maintenance import affected_row
 from portal.api.shapes import Row
@@ -21,7 +22,7 @@ from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.fleet.draining import drain_state
 from portal.fleet.models import Node
-from portal.leases.draining import bring_back, drain_node, reached_by_drain
+from portal.leases.draining import begin_drain, begin_work, reached_by_drain
 from portal.leases.selectors import standing_on
 
 TAG = "fleet"
@@ -50,6 +51,7 @@ class Drain(OneNode):
         return Response(drain_row(self.operated(name), now=timezone.now()))
 
     @call("Drain a node", body=DrainBody, answer=DrainAnswer, refusals=(404, 422), tag=TAG)
+    @then_heed
     @once
     def post(self, request: Request, name: str) -> Response:
         """Place nothing new on a node and have its leases end by a time; holders are told now. Operators.
@@ -59,7 +61,7 @@ class Drain(OneNode):
         """
         node, values, now = self.operated(name), self.take(DrainBody), db_now()
         by = values.get("by") or now
-        drained = drain_node(node=node, by=by, reason=values["reason"], actor=self.person, now=now)
+        drained = begin_drain(node=node, by=by, reason=values["reason"], actor=self.person, now=now)
         return Response(drain_row(drained, now=now))
 
 
@@ -71,7 +73,10 @@ class DrainPreview(OneNode):
     @call("Preview a drain", body=ByBody, answer=AffectedAnswer, is_list=True, refusals=(404, 422), tag=TAG)
     @once
     def post(self, request: Request, name: str) -> Response:
-        """Say which leases and bookings a drain would reach. Changes nothing. Operators."""
+        """Say which leases and bookings a drain would reach. Changes nothing. Operators.
+
+        Bookings are those that are planned anew at once: they begin before its time or in the two hours after it.
+        """
         node, values, now = self.operated(name), self.take(ByBody), timezone.now()
         found = reached_by_drain(node, values.get("by") or now, now=now)
         return Response({"next": None, "results": [affected_row(row) for row in found]})
@@ -83,12 +88,13 @@ class Undrain(OneNode):
     http_method_names = ["post"]
 
     @call("Undrain a node", body=Empty, answer=DrainAnswer, refusals=(404, 422), tag=TAG)
+    @then_heed
     @once
     def post(self, request: Request, name: str) -> Response:
         """Let a node take work again; leases that still run get their ends back. Operators. Safe to repeat."""
         node, now = self.operated(name), db_now()
         self.take(Empty)
-        return Response(drain_row(bring_back(node=node, actor=self.person, now=now), now=now))
+        return Response(drain_row(begin_work(node=node, actor=self.person, now=now), now=now))
 
 
 class Life(OneNode):

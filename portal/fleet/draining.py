@@ -1,4 +1,4 @@
-"""A node is emptied by a deadline: what operators ask and how far it is. What becomes of leases: ``leases.draining``.
+"""A node is emptied by a deadline: what operators ask. What it does to leases, and the end: ``leases.draining``.
 
 A drain is a maintenance without an end. From the first word on nothing new is placed (the node is cordoned); the
 deadline stands before its leases as the start of a window does.
@@ -18,18 +18,9 @@ from portal.common.errors import Invalid
 from portal.common.rows import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import clean_reason
-from portal.notifications.services import notify
-from portal.teams.selectors import operators
 
 FURTHEST = timedelta(days=90)
 DrainState = Literal["", "draining", "overdue", "drained"]
-# What still stands on a node; a booking holds nothing there yet.
-_LIVE = "('preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed')"
-_DRAINING = (
-    "SELECT n.id, n.name, n.drained_at, n.cordon_reason, EXISTS (SELECT 1 FROM leases_lease l"  # noqa: S608 (ours)
-    f" WHERE l.node_id = n.id AND l.state IN {_LIVE})"
-    " FROM fleet_node n WHERE n.drain_by IS NOT NULL ORDER BY n.id FOR UPDATE OF n SKIP LOCKED"
-)
 
 
 def drain_state(node: Node, *, now: datetime) -> DrainState:
@@ -48,8 +39,7 @@ def ask_drain(*, node: Node, by: datetime, reason: str, actor: User, now: dateti
     Safe to repeat; another time or reason takes the place of the earlier one.
     """
     said = clean_reason(reason)
-    if by > now + FURTHEST:
-        raise Invalid(fields={"by": _("Give a time in the next %(n)d days.") % {"n": FURTHEST.days}})
+    check_deadline(by, now=now)
     locked = Node.objects.select_for_update().get(pk=node.pk)
     was = locked.drain_by
     is_now = by <= now and was is not None and was <= now
@@ -63,25 +53,10 @@ def ask_drain(*, node: Node, by: datetime, reason: str, actor: User, now: dateti
     return locked
 
 
-@transaction.atomic
-def settle_drains(*, now: datetime) -> int:
-    """Note which nodes have become empty, and tell operators; returns how many did. Safe to repeat.
-
-    A lease that was granted in the instant of the drain takes the note back until it is gone as well.
-    """
-    rows = fetch(_DRAINING, [])
-    emptied = [row for row in rows if row[2] is None and not row[4]]
-    refilled = [row[0] for row in rows if row[2] is not None and row[4]]
-    if refilled:
-        Node.objects.filter(pk__in=refilled).update(drained_at=None)
-    if not emptied:
-        return 0
-    Node.objects.filter(pk__in=[row[0] for row in emptied]).update(drained_at=now)
-    people = operators()
-    for pk, name, _drained_at, reason, _holds in emptied:
-        record(None, "node.drained", name, at=now)
-        notify(people, "node.drained", target=f"node-{pk}", at=now, is_news=True, node=name, reason=reason)
-    return len(emptied)
+def check_deadline(by: datetime, *, now: datetime) -> None:
+    """Raise Invalid for a time that is too far ahead; one that has passed is good and means now."""
+    if by > now + FURTHEST:
+        raise Invalid(fields={"by": _("Give a time in the next %(n)d days.") % {"n": FURTHEST.days}})
 
 
 def deadlines() -> list[tuple[int, datetime]]:

@@ -9,9 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from portal.agents.models import EnrolToken
-from portal.fleet.draining import settle_drains
 from portal.fleet.models import Node
-from portal.leases.draining import drain_node
+from portal.leases.draining import drain_node, settle_drains
 from portal.leases.models import Lease
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn

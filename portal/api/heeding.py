@@ -1,0 +1,37 @@
+"""Calls after which leases have to end at another time: first what was asked, then the leases.
+
+Whoever touches nodes locks them last (``leases.lifecycle``). With an ``Idempotency-Key`` all that a view does is
+one transaction, which would hold a node while it waits for leases, against the agents' reports that go the other
+way; and nothing in it could be tried again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common.clock import db_now
+from portal.common.outbox import RUN_CYCLE, nudge_on_commit
+from portal.leases.maintenance import heed_windows
+
+Post = TypeVar("Post", bound=Callable[..., Response])
+
+
+def then_heed(post: Post) -> Post:
+    """Let leases and bookings follow when a view's ``post`` is through; stands outside ``once``.
+
+    A repeat heeds again: it changes nothing more. Where the process dies in between, the next tick does it.
+    """
+
+    @functools.wraps(post)
+    def wrapped(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+        response = post(view, request, *args, **kwargs)
+        if heed_windows(now=db_now()):
+            nudge_on_commit(RUN_CYCLE)
+        return response
+
+    return wrapped  # type: ignore[return-value]
