@@ -27,7 +27,8 @@ from portal.leases.states import EndReason, LeaseState
 from portal.notifications.services import notify
 
 MOST = 2000
-DRAIN_AHEAD = timedelta(days=7)
+# How long after a drain's deadline, or before their start once it has passed, bookings wait for the node to be back.
+DRAIN_AHEAD = timedelta(hours=2)
 RUNS = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 # Leases that run into a window or into the deadline of a drain, were shortened by one that may be gone, or are being
 # made when one begins. Those that end where it begins are right, however many: they must not keep the others from
@@ -113,8 +114,9 @@ def cancel_window(*, window: MaintenanceWindow, actor: User, now: datetime) -> M
 def heed_windows(*, now: datetime) -> int:
     """Plan bookings inside windows anew and let leases end where maintenance begins, no later and no earlier.
 
-    A node that is being drained counts as one long window from its deadline on; bookings on it are planned anew
-    that begin in the next ``DRAIN_AHEAD``, later ones as they come nearer: by then it may be back.
+    A node that is being drained counts as one long window from its deadline on. Of its bookings those are planned
+    anew that begin before it or in the next ``DRAIN_AHEAD``, later ones when they have come that near: by then the
+    node may be back, and a booking that finds no other place is refused for good.
     Returns how many leases and bookings changed. Safe to repeat: what is already right is left alone.
     """
     changed = 0

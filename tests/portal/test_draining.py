@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from portal.audit.models import AuditEntry
 from portal.common.errors import Conflict, Invalid
 from portal.common.invariants import broken
-from portal.fleet.draining import drain_state, settle_drains
+from portal.fleet.draining import drain_state
 from portal.fleet.models import Node
 from portal.fleet.services import cordon
 from portal.leases import lifecycle
-from portal.leases.draining import bring_back, drain_node, reached_by_drain
+from portal.leases.draining import bring_back, drain_node, reached_by_drain, settle_drains
 from portal.leases.extending import extend_lease
 from portal.leases.maintenance import heed_windows
 from portal.leases.models import Lease, LeaseRequest, RequestEvent
@@ -181,18 +181,64 @@ def test_all_parts_of_a_gang_end_when_the_node_of_one_is_emptied(world: World) -
     assert (request.state, request.remaining_s) == ("queued", 3600)
 
 
-def test_bookings_of_the_coming_days_are_planned_anew_and_later_ones_wait_until_they_are_near(
+def test_bookings_before_the_deadline_or_soon_after_are_planned_anew_later_ones_when_they_are_near(
     world: World,
 ) -> None:
-    soon = world.submit("bob", "h100", starts_at=world.now + HOUR)
-    late = world.submit("alice", "h100", starts_at=world.now + timedelta(days=30))
+    begins = {"before": HOUR, "soon after": 4 * HOUR, "later": 7 * HOUR}
+    asked = {
+        name: world.submit("bob", "h100", starts_at=world.now + at, duration_s=1800)
+        for name, at in begins.items()
+    }
     world.turn()
 
-    drain(world)
+    drain(world, by=3 * HOUR)
 
-    states = {r.uid: r.state for r in LeaseRequest.objects.filter(pk__in=[soon.pk, late.pk])}
-    assert states == {soon.uid: "queued", late.uid: "granted"}
-    assert heed_windows(now=world.now + timedelta(days=25)) == 1
+    def state(name: str) -> str:
+        return LeaseRequest.objects.get(pk=asked[name].pk).state
+
+    assert {name: state(name) for name in asked} == {
+        "before": "queued",
+        "soon after": "queued",
+        "later": "granted",
+    }
+    assert heed_windows(now=world.now + 4 * HOUR) == 0, "it begins in three hours"
+    assert heed_windows(now=world.now + 5 * HOUR + SECOND) == 1
+    assert state("later") == "queued"
+
+
+def test_a_booking_that_fits_nowhere_else_is_kept_when_the_node_is_back_before_it_comes_near(
+    world: World,
+) -> None:
+    booking = world.submit("bob", "h100", starts_at=world.now + timedelta(days=2))
+    world.turn()
+    drain(world, by=HOUR)
+    heed_windows(now=world.now + timedelta(days=1))
+    world.turn()
+
+    back(world)
+    world.turn()
+
+    assert LeaseRequest.objects.get(pk=booking.pk).state == "granted"
+    assert Lease.objects.get(request=booking).state == "booked"
+    assert not world.user("bob").notifications.filter(kind="booking.replanned").exists()
+
+
+def test_the_preview_counts_the_bookings_that_are_planned_anew_at_once_and_no_others(world: World) -> None:
+    world.submit("bob", "h100", starts_at=world.now + 2 * HOUR, duration_s=1800)
+    world.submit("alice", "h100", starts_at=world.now + 6 * HOUR, duration_s=1800)
+    world.turn()
+
+    found = reached_by_drain(world.nodes["gpu-01"], world.now + HOUR, now=world.now)
+
+    assert [(one.is_booking, one.lease.user.username) for one in found] == [(True, "bob")]
+
+
+@pytest.mark.parametrize("by", [datetime(2999, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_the_preview_refuses_a_time_that_is_too_far_ahead(world: World, by: datetime) -> None:
+    with pytest.raises(Invalid) as refused:
+        reached_by_drain(world.nodes["gpu-01"], by, now=world.now)
+
+    assert "90 days" in refused.value.fields["by"]
 
 
 def test_the_node_is_drained_when_its_last_lease_is_clean_and_operators_are_told_once(world: World) -> None:
