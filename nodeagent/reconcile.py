@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.agenda import Item, agenda
-from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver
 from nodeagent.goals import FenceError, aged, newest, require_apart, require_current, why_ended
 from nodeagent.journal import Journal
@@ -21,8 +20,9 @@ from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
+from nodeagent.settling import settle
 from nodeagent.sight import Sight
-from nodeagent.steps import FOREIGN, UNIT_STEPS, Outcome, Refusal, Step, find, read_health, read_partitions
+from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
@@ -31,7 +31,6 @@ from nodeagent.works import (
     NS,
     PREPARING,
     READY,
-    RETRY_LOST_NS,
     Place,
     Work,
     new_work,
@@ -39,7 +38,6 @@ from nodeagent.works import (
 
 log = logging.getLogger(__name__)
 
-TRIES = 16  # about a minute: who else holds a card open may let go of it
 LOST = ("79", "device_lost")  # NVIDIA's XID, and the word of other vendors' drivers
 NO_DEVICE = ""
 LIVE = (PREPARING, READY)
@@ -181,20 +179,20 @@ class Reconciler:
 
     def _refuse_unknown(self, work: Work, now: int) -> None:
         if not work.places:
-            self._fail(work, Refusal("empty_lease", "the lease names no place"), now)
+            self.fail(work, Refusal("empty_lease", "the lease names no place"), now)
         for place in work.places:
             if place.slot.device not in self.devices:
                 missing = (
                     f"{place.slot.device} is not on this node; enrol the node again if cards were swapped"
                 )
-                self._fail(work, Refusal("unknown_device", missing), now)
+                self.fail(work, Refusal("unknown_device", missing), now)
 
     def _refuse_ended(self, work: Work, now: int) -> None:
         if not self.ledger.has_ended(work.key):
             return
         for place in work.places:
             place.is_cleared, place.is_ours = True, False
-        self._fail(work, Refusal("lease_ended", "this lease has ended here; ask for a new one"), now)
+        self.fail(work, Refusal("lease_ended", "this lease has ended here; ask for a new one"), now)
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -323,7 +321,7 @@ class Reconciler:
         device = place.slot.device
         found = obstacle(work, place, self.sight.on(device), self.sight.foreign(device))
         if isinstance(found, Refusal):
-            self._fail(work, found, now)
+            self.fail(work, found, now)
             return None
         if found:
             place.postpone(now)
@@ -339,125 +337,21 @@ class Reconciler:
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
-        if step.kind not in UNIT_STEPS:
-            self.sight.see(step.device, outcome.facts)
-        if step.kind in UNIT_STEPS:
-            self._settle_unit(step, outcome, now)
-        elif step.kind == "tell":
-            step.place.is_told = True  # once: a file and a signal are a courtesy, the end comes anyway
-            if outcome.refusal is not None:
-                log.warning("lease %s could not be told: %s", step.work.lease, outcome.refusal.detail)
-        elif outcome.refusal is None:
-            self._settle_done(step, outcome, now)
-        elif step.kind == "clear":
-            self._settle_uncleared(step, outcome.refusal, now)
-        else:
-            self._settle_unmade(step, outcome, outcome.refusal, now)
+        settle(self, step, outcome, now)
 
-    def _settle_done(self, step: Step, outcome: Outcome, now: int) -> None:
-        work, place = step.work, step.place
-        place.hurry()
-        if step.kind == "mode":
-            self.mig[step.device] = step.enabled
-            return
-        if step.kind == "clear":
-            place.is_cleared, place.is_made, place.access = True, False, None
-            self._finish(work)
-            self._hurry(step.device)
-        elif outcome.access is not None:
-            place.is_made, place.access, place.partition = True, outcome.access, outcome.access.partition
-            place.folders, place.binds = outcome.folders, outcome.binds
-            self._let_in(work, now)
-        self._note(work)
-
-    def _settle_unit(self, step: Step, outcome: Outcome, now: int) -> None:
-        """Take the result of a step of a lease's unit into account."""
-        work, refusal = step.work, outcome.refusal
-        self.units.settle(step, outcome, now)
-        if refusal is None:
-            self._let_in(work, now)
-            self._finish(work)
-        elif step.kind == "close":
-            work.code, work.detail = refusal.word, refusal.detail
-        elif step.kind in ("open", "confine") and not self._is_passing(refusal, step):
-            if work.phase == READY and work.key in self.units.known:
-                if work.tries == 1:
-                    log.warning("lease %s goes on as it is open: %s", work.lease, refusal.detail)
-            else:
-                self._fail(work, refusal, now)
-        if step.kind != "loosen":
-            self._note(work)
-
-    def _is_passing(self, refusal: Refusal, step: Step) -> bool:
-        tries = step.work.tries if step.kind == "open" else step.place.tries
-        return (refusal.is_passing or refusal.nvml == errors.IN_USE) and tries < TRIES
-
-    def _let_in(self, work: Work, now: int) -> None:
-        if work.phase == PREPARING and self.units.is_let_in(work):
-            work.become_ready(now)
-
-    def _finish(self, work: Work) -> None:
+    def finish(self, work: Work) -> None:
+        """Call a draining work gone when nothing of it is left."""
         is_over = self.units.is_closed(work) and all(place.is_cleared for place in work.places)
         if work.phase == DRAINING and is_over:
             work.phase = GONE
             if work.code == "in_use":  # that was while it was being cleared
                 work.code = work.detail = ""
 
-    def _settle_uncleared(self, step: Step, refusal: Refusal, now: int) -> None:
-        """Wait and try again, for ever: a card is never reset and a slice never called clean too early."""
-        code = {errors.IN_USE: "in_use", errors.GPU_IS_LOST: "gpu_lost"}.get(refusal.nvml or 0, refusal.word)
-        if step.work.code != code:
-            step.work.code, step.work.detail = code, refusal.detail
-            self._note(step.work)
-        step.place.postpone(now, step.work.kill_at)
-        if code == "gpu_lost":
-            step.place.retry_at = now + RETRY_LOST_NS
-
-    def _settle_unmade(self, step: Step, outcome: Outcome, refusal: Refusal, now: int) -> None:
-        """Fail the lease, unless waiting or another look may help: somebody else may have changed the device."""
-        work, place = step.work, step.place
-        if outcome.mig is not None and outcome.mig != self.mig[step.device] and place.tries < TRIES:
-            self.mig[step.device] = outcome.mig
-            place.postpone(now)
-            return
-        if refusal.word == FOREIGN:
-            place.is_ours = False
-        found = obstacle(work, place, self.sight.on(step.device), self.sight.foreign(step.device))
-        if found is True or self._may_free_up(refusal, step.device):
-            place.postpone(now)
-            return
-        if isinstance(found, Refusal):
-            refusal = found
-        is_passing = refusal.nvml in (errors.IN_USE, errors.RESET_REQUIRED)
-        if is_passing and place.tries < TRIES:
-            place.postpone(now)
-            return
-        word = refusal.word
-        if is_passing:
-            word = "mig_mode_refused" if step.kind == "mode" else "in_use"
-        elif refusal.nvml == errors.INSUFFICIENT_RESOURCES:
-            word = "conflict"
-        elif refusal.nvml == errors.GPU_IS_LOST:
-            word = "gpu_lost"
-        if work.phase == PREPARING:
-            self._fail(work, Refusal(word, refusal.detail, refusal.nvml), now)
-
-    def _may_free_up(self, refusal: Refusal, device: str) -> bool:
-        """Say whether room for a share is short only because something of ours is not cleared yet."""
-        clearing = any(w.phase == DRAINING and not p.is_cleared for w, p in self.sight.on(device))
-        return refusal.nvml == errors.INSUFFICIENT_RESOURCES and clearing
-
-    def _hurry(self, device: str) -> None:
-        """Something became free: what waits on this device need not wait out its back-off."""
-        for work, place in self.sight.on(device):
-            if work.phase == PREPARING:
-                place.hurry()
-
     def _drain(self, work: Work, reason: str, now: int) -> None:
         """Begin to take a work away; what lies on devices that are no longer here needs no clearing."""
         work.drain(reason, now)
         self._drop_missing(work)
-        self._note(work)
+        self.note(work)
 
     def _drop_missing(self, work: Work) -> None:
         """Count places on devices that are no longer here as cleared: nobody can reach them, a reboot clears them."""
@@ -465,7 +359,7 @@ class Reconciler:
             if place.slot.device not in self.devices:
                 place.is_cleared, place.is_made = True, False
         work.is_closed = work.is_closed or not work.places
-        self._finish(work)
+        self.finish(work)
 
     # What was seen
 
@@ -479,7 +373,7 @@ class Reconciler:
         for work, place in self.sight.on(device):
             lost = place.slot.mode != "exclusive" and place.partition not in present
             if work.phase == READY and lost:
-                self._fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
+                self.fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
 
     def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
         """Take a look at what is open on this host, in any way and in every way, into account."""
@@ -513,7 +407,7 @@ class Reconciler:
         lost = {fact.device for fact in self.health if fact.code in LOST}
         for work in list(self.works.values()) if lost else ():
             if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
-                self._fail(
+                self.fail(
                     work,
                     Refusal("gpu_lost", "the device has fallen off the bus; the node must be restarted"),
                     now,
@@ -583,12 +477,14 @@ class Reconciler:
                 if work.told_why:
                     take_down(self._notice_of(work))
 
-    def _fail(self, work: Work, refusal: Refusal, now: int) -> None:
+    def fail(self, work: Work, refusal: Refusal, now: int) -> None:
+        """Give a lease up that is not ending yet."""
         if work.phase in (PREPARING, READY):
             log.warning("lease %s failed: %s: %s", work.lease, refusal.word, refusal.detail)
             work.fail(refusal.word, refusal.detail, now)
-            self._note(work)
+            self.note(work)
 
-    def _note(self, work: Work) -> None:
+    def note(self, work: Work) -> None:
+        """Remember to write a work down, and that the portal should hear of it."""
         self.ledger.note(work)
         self.changed = True

@@ -1,0 +1,139 @@
+"""What became of a step: done, to be tried again, or the end of its lease.
+
+Functions of the reconciler, which owns all they change; one thread only, time is passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nodeagent.drivers import errors
+from nodeagent.room import obstacle
+from nodeagent.steps import FOREIGN, UNIT_STEPS, Outcome, Refusal, Step
+from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, Work
+
+if TYPE_CHECKING:
+    from nodeagent.reconcile import Reconciler
+
+log = logging.getLogger(__name__)
+
+TRIES: Final = 16  # about a minute: who else holds a card open may let go of it
+
+
+def settle(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
+    """Take the result of a step into account."""
+    if step.kind not in UNIT_STEPS:
+        mind.sight.see(step.device, outcome.facts)
+    if step.kind in UNIT_STEPS:
+        _settle_unit(mind, step, outcome, now)
+    elif step.kind == "tell":
+        step.place.is_told = True  # once: a file and a signal are a courtesy, the end comes anyway
+        if outcome.refusal is not None:
+            log.warning("lease %s could not be told: %s", step.work.lease, outcome.refusal.detail)
+    elif outcome.refusal is None:
+        _settle_done(mind, step, outcome, now)
+    elif step.kind == "clear":
+        _settle_uncleared(mind, step, outcome.refusal, now)
+    else:
+        _settle_unmade(mind, step, outcome, outcome.refusal, now)
+
+
+def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
+    work, place = step.work, step.place
+    place.hurry()
+    if step.kind == "mode":
+        mind.mig[step.device] = step.enabled
+        return
+    if step.kind == "clear":
+        place.is_cleared, place.is_made, place.access = True, False, None
+        mind.finish(work)
+        _hurry(mind, step.device)
+    elif outcome.access is not None:
+        place.is_made, place.access, place.partition = True, outcome.access, outcome.access.partition
+        place.folders, place.binds = outcome.folders, outcome.binds
+        _let_in(mind, work, now)
+    mind.note(work)
+
+
+def _settle_unit(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
+    """Take the result of a step of a lease's unit into account."""
+    work, refusal = step.work, outcome.refusal
+    mind.units.settle(step, outcome, now)
+    if refusal is None:
+        _let_in(mind, work, now)
+        mind.finish(work)
+    elif step.kind == "close":
+        work.code, work.detail = refusal.word, refusal.detail
+    elif step.kind in ("open", "confine") and not _is_passing(mind, refusal, step):
+        if work.phase == READY and work.key in mind.units.known:
+            if work.tries == 1:
+                log.warning("lease %s goes on as it is open: %s", work.lease, refusal.detail)
+        else:
+            mind.fail(work, refusal, now)
+    if step.kind != "loosen":
+        mind.note(work)
+
+
+def _is_passing(mind: Reconciler, refusal: Refusal, step: Step) -> bool:
+    tries = step.work.tries if step.kind == "open" else step.place.tries
+    return (refusal.is_passing or refusal.nvml == errors.IN_USE) and tries < TRIES
+
+
+def _let_in(mind: Reconciler, work: Work, now: int) -> None:
+    if work.phase == PREPARING and mind.units.is_let_in(work):
+        work.become_ready(now)
+
+
+def _settle_uncleared(mind: Reconciler, step: Step, refusal: Refusal, now: int) -> None:
+    """Wait and try again, for ever: a card is never reset and a slice never called clean too early."""
+    code = {errors.IN_USE: "in_use", errors.GPU_IS_LOST: "gpu_lost"}.get(refusal.nvml or 0, refusal.word)
+    if step.work.code != code:
+        step.work.code, step.work.detail = code, refusal.detail
+        mind.note(step.work)
+    step.place.postpone(now, step.work.kill_at)
+    if code == "gpu_lost":
+        step.place.retry_at = now + RETRY_LOST_NS
+
+
+def _settle_unmade(mind: Reconciler, step: Step, outcome: Outcome, refusal: Refusal, now: int) -> None:
+    """Fail the lease, unless waiting or another look may help: somebody else may have changed the device."""
+    work, place = step.work, step.place
+    if outcome.mig is not None and outcome.mig != mind.mig[step.device] and place.tries < TRIES:
+        mind.mig[step.device] = outcome.mig
+        place.postpone(now)
+        return
+    if refusal.word == FOREIGN:
+        place.is_ours = False
+    found = obstacle(work, place, mind.sight.on(step.device), mind.sight.foreign(step.device))
+    if found is True or _may_free_up(mind, refusal, step.device):
+        place.postpone(now)
+        return
+    if isinstance(found, Refusal):
+        refusal = found
+    is_passing = refusal.nvml in (errors.IN_USE, errors.RESET_REQUIRED)
+    if is_passing and place.tries < TRIES:
+        place.postpone(now)
+        return
+    word = refusal.word
+    if is_passing:
+        word = "mig_mode_refused" if step.kind == "mode" else "in_use"
+    elif refusal.nvml == errors.INSUFFICIENT_RESOURCES:
+        word = "conflict"
+    elif refusal.nvml == errors.GPU_IS_LOST:
+        word = "gpu_lost"
+    if work.phase == PREPARING:
+        mind.fail(work, Refusal(word, refusal.detail, refusal.nvml), now)
+
+
+def _may_free_up(mind: Reconciler, refusal: Refusal, device: str) -> bool:
+    """Say whether room for a share is short only because something of ours is not cleared yet."""
+    clearing = any(w.phase == DRAINING and not p.is_cleared for w, p in mind.sight.on(device))
+    return refusal.nvml == errors.INSUFFICIENT_RESOURCES and clearing
+
+
+def _hurry(mind: Reconciler, device: str) -> None:
+    """Something became free: what waits on this device need not wait out its back-off."""
+    for work, place in mind.sight.on(device):
+        if work.phase == PREPARING:
+            place.hurry()
