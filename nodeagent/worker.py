@@ -212,8 +212,10 @@ class Worker:
         wake = self.reconciler.next_wake()
         patience = None if wake is None else max(0.001, (wake - self._clock()) / NS)
         self._poked.clear()
+        # Not wait_for: before Python 3.12 that loses a cancellation that comes together with a poke.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._poked.wait(), patience)
+            async with asyncio.timeout(patience):
+                await self._poked.wait()
 
     async def _call(self, verb: Callable[[], T]) -> T:
         if self._threads is None:
