@@ -189,7 +189,8 @@ class Session:
         while True:
             patience = RESEND_AFTER_S if self._reconciler.is_unacknowledged else None
             try:
-                await asyncio.wait_for(changed.wait(), patience)
+                async with asyncio.timeout(patience):  # unlike wait_for it never loses a cancellation
+                    await changed.wait()
             except TimeoutError:
                 if not self._reconciler.is_unacknowledged:
                     continue  # the answer came while we waited
