@@ -99,6 +99,7 @@ class Player:
         self._foreign: set[tuple[str, int]] = set()
         self._held_from: dict[Key, int] = {}
         self._held_until: dict[Key, int] = {}
+        self._asked_s: dict[Key, int] = {}
         self._journal: Journal | None = None
         stage.hook = self._change
         self._begin_life()
@@ -159,6 +160,10 @@ class Player:
         self._desired = Desired(NODE, 1, self._desired.revision + 1, leases)
         self._said_at = self._clock.now
         wanted = {(lease.lease, lease.generation) for lease in leases}
+        for lease in leases:
+            self._asked_s.setdefault((lease.lease, lease.generation), lease.remaining_s)
+        for key in self._live.keys() - wanted:
+            self._held_until.setdefault(key, self._clock.now)
         self._forget_live_keys(wanted)
         self._alive(self._accept)
 
@@ -316,18 +321,15 @@ class Player:
     def _check_charges(self, reports: Iterable[LeaseReport]) -> None:
         """A holder pays from ready to the end, however long clearing takes and whoever dies over it."""
         for r in reports:
-            begin, end = (times.get((r.lease, r.generation)) for times in (self._held_from, self._held_until))
-            if r.active_ms is None or begin is None or end is None:
-                continue
-            if r.active_ms * NS // 1000 > end - begin + CHARGE_SLACK_NS:
+            key = (r.lease, r.generation)
+            most = self._asked_s.get(key, 0) * NS
+            if key in self._held_from and key in self._held_until:
+                most = min(most, self._held_until[key] - self._held_from[key])
+            if r.active_ms is not None and r.active_ms * NS // 1000 > most + CHARGE_SLACK_NS:
                 self.tally.overcharged += 1
-                self.tally.notes.append(
-                    f"lease {r.lease} is charged {r.active_ms} ms of {(end - begin) / NS} s"
-                )
+                self.tally.notes.append(f"lease {r.lease} is charged {r.active_ms} ms of {most / NS} s")
 
     def _forget_live_keys(self, keep: set[Key]) -> None:
-        for key in self._live.keys() - keep:
-            self._held_until.setdefault(key, self._clock.now)
         self._live = {key: places for key, places in self._live.items() if key in keep}
 
     def _forget_live(self, is_over: Callable[[tuple[tuple[str, int], ...]], bool]) -> None:
