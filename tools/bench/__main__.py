@@ -8,7 +8,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tools.bench import cycle, forecast, latency, live, machine, night, placement, stages, startup, throughput
+from tools.bench import (
+    agent,
+    cycle,
+    forecast,
+    latency,
+    live,
+    machine,
+    night,
+    placement,
+    stages,
+    startup,
+    throughput,
+)
 
 BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
@@ -25,6 +37,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         forecast.measure,
     ),
     "night": ("a night of 6 × 8 simulated H100 with and without sleep: energy and waiting", night.measure),
+    "agent": (
+        "one node's agent on 8 × 7 slices: a round, slow cards, ends, a second of each second",
+        agent.measure,
+    ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 
