@@ -34,7 +34,10 @@ SPANS = (
 
 
 class DrainForm(forms.Form):
-    """By when a node has to be empty, and why. An exact time goes before the span."""
+    """By when a node has to be empty, and why. An exact time goes before the span.
+
+    ``until`` is the instant that was previewed: it is what is meant, however long somebody looked at it.
+    """
 
     within = forms.TypedChoiceField(
         label=gettext_lazy("Empty it"),
@@ -46,6 +49,7 @@ class DrainForm(forms.Form):
     by = forms.DateTimeField(
         label=gettext_lazy("Or by this time"),
         required=False,
+        help_text=gettext_lazy("Goes before the choice above."),
         widget=forms.DateTimeInput({"class": "form-control", "type": "datetime-local"}, format=LOCAL),
     )
     reason = forms.CharField(
@@ -55,11 +59,18 @@ class DrainForm(forms.Form):
         widget=forms.TextInput({"class": "form-control", "autocomplete": "off"}),
     )
 
+    until = forms.DateTimeField(required=False, widget=forms.HiddenInput())
+
     def deadline(self, now: datetime) -> datetime:
         """Return the time that was chosen; call once it is valid."""
         values: dict[str, Any] = self.cleaned_data
         chosen: datetime | None = values["by"]
         return chosen or now + timedelta(minutes=values["within"])
+
+    def confirmed(self, now: datetime) -> datetime:
+        """Return the time that was previewed, or that was chosen where nothing was; call once it is valid."""
+        seen: datetime | None = self.cleaned_data["until"]
+        return seen or self.deadline(now)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -68,17 +79,17 @@ def drain(request: HttpRequest, name: str) -> HttpResponse:
     require_operator(request)
     node, now = _node(name), db_now()
     if request.method != "POST":
-        first = {"reason": node.cordon_reason, "by": node.drain_by}
-        return _shown(request, node, DrainForm(initial={k: v for k, v in first.items() if v}))
+        return _shown(request, node, DrainForm(initial={"reason": node.cordon_reason}))
     form = DrainForm(request.POST)
     if not form.is_valid():
         return _shown(request, node, form, status=422)
-    by = form.deadline(now)
-    if "confirmed" not in request.POST:
-        found = [affected_row(row) for row in reached_by_drain(node, by, now=now)]
-        return _shown(request, node, form, affected=found, by=max(by, now))
     try:
-        drain_node(node=node, by=by, reason=form.cleaned_data["reason"], actor=person(request), now=now)
+        if "confirmed" not in request.POST:
+            by = max(form.deadline(now), now)
+            found = [affected_row(row) for row in reached_by_drain(node, by, now=now)]
+            return _shown(request, node, form, affected=found, by=by, until=by.isoformat())
+        by, reason = form.confirmed(now), form.cleaned_data["reason"]
+        drain_node(node=node, by=by, reason=reason, actor=person(request), now=now)
     except Invalid as error:
         for field, text in error.fields.items():
             form.add_error(field, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -51,7 +52,16 @@ def test_bringing_a_draining_node_back_gives_leases_their_end_again(
 
 
 @pytest.mark.parametrize(
-    "change", [{"reason": ""}, {"within": "7"}, {"by": "soon"}, {"by": "2099-01-01T00:00"}]
+    "change",
+    [
+        {"reason": ""},
+        {"within": "7"},
+        {"by": "soon"},
+        {"by": "2099-01-01T00:00"},
+        {"by": "9999-12-31T00:00"},
+        {"until": "then"},
+        {"until": "9999-12-31T00:00:00+00:00"},
+    ],
 )
 def test_what_cannot_be_used_changes_nothing(
     world: World, signed_in: SignedIn, change: dict[str, str]
@@ -60,6 +70,47 @@ def test_what_cannot_be_used_changes_nothing(
 
     assert answer.status_code == 422
     assert not Node.objects.get(name="gpu-01").is_cordoned
+
+
+@pytest.mark.parametrize("by", ["2999-12-31T00:00", "9999-12-31T23:59"])
+def test_the_preview_says_that_a_time_is_too_far_ahead(world: World, signed_in: SignedIn, by: str) -> None:
+    answer = signed_in("operator").post(DRAIN, ASKED | {"by": by})
+
+    assert answer.status_code == 422
+    assert "Give a time in the next 90 days." in answer.text
+
+
+def test_the_deadline_is_the_instant_that_was_previewed_however_long_somebody_looked(
+    world: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = signed_in("operator")
+    monkeypatch.setattr("portal.web.operator_life.db_now", lambda: world.now)
+    hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', operator.post(DRAIN, ASKED).text))
+    assert hidden["until"] == (world.now + timedelta(hours=1)).isoformat()
+
+    monkeypatch.setattr("portal.web.operator_life.db_now", lambda: world.now + timedelta(minutes=20))
+    operator.post(DRAIN, hidden)
+
+    assert Node.objects.get(name="gpu-01").drain_by == world.now + timedelta(hours=1)
+
+
+def test_another_time_for_an_overdue_node_is_the_span_that_was_chosen(
+    world: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, late = signed_in("operator"), world.now - timedelta(hours=2)
+    Node.objects.filter(name="gpu-01").update(drain_by=late, is_cordoned=True, cordon_reason="fan")
+    monkeypatch.setattr("portal.web.operator_life.db_now", lambda: world.now)
+
+    page = operator.get(DRAIN).text
+    assert "Until now it has to be empty by" in page
+    assert re.search(r'name="by"[^>]*value="[^"]', page) is None, "it would go before the span"
+    operator.post(DRAIN, {"within": "240", "by": "", "reason": "fan", "confirmed": "1"})
+
+    assert Node.objects.get(name="gpu-01").drain_by == world.now + timedelta(hours=4)
+
+
+def test_the_preview_says_what_becomes_of_bookings(world: World, signed_in: SignedIn) -> None:
+    assert "Bookings that begin before then" in signed_in("operator").post(DRAIN, ASKED).text
 
 
 def test_a_node_past_its_time_says_that_something_still_stands_there(
