@@ -12,7 +12,7 @@ from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
 from portal.common.rows import Rows, execute, fetch
-from portal.fleet.health import see_health
+from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
@@ -35,7 +35,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     """Bring the node's leases in line with what its agent observed; returns False for an old frame.
 
     Raises AgentRefused for a frame of another epoch. Safe to repeat: a frame seen before changes
-    nothing. Locks quota rows, leases, the node, in this order.
+    nothing. Locks quota rows, devices, leases, the node, in this order.
     """
     now = db_now()
     (node,) = _NODES.where("it.id = %s", [node_id])
@@ -44,7 +44,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     if report.boot_id == node.boot_id and report.seq <= node.last_seq:
         return False
     said = {entry.lease: entry for entry in report.leases}
-    leases = _lock(node, said, is_current=report.revision >= node.desired_revision)
+    leases = _lock(node, report, said)
     _ready([ls for ls in leases if _phase(said, ls) == "ready"], said, now)
     _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
@@ -85,8 +85,12 @@ def _phase(said: dict[str, LeaseReport], lease: Lease) -> str:
     return entry.phase if entry.generation == lease.generation else "stale"
 
 
-def _lock(node: Node, said: dict[str, LeaseReport], *, is_current: bool) -> list[Lease]:
-    """Lock the leases the report speaks of; with a current one also those it should and does not."""
+def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Lease]:
+    """Lock the leases the report speaks of; with a current one also those it should and does not.
+
+    Devices whose health changes are locked before them, so that nobody who holds one waits for the node meanwhile.
+    """
+    is_current = report.revision >= node.desired_revision
     # With all live states named the partial index serves, however many leases have ended on the node.
     rows = fetch(
         "SELECT id, uid, team_id FROM leases_lease WHERE node_id = %s"  # noqa: S608 (our own states)
@@ -96,6 +100,7 @@ def _lock(node: Node, said: dict[str, LeaseReport], *, is_current: bool) -> list
     leaving = {team for _pk, uid, team in rows if uid not in said or said[uid].phase in ("gone", "failed")}
     if leaving:
         quotas.lock_lineages(leaving)
+    hold_devices(node, report.health)
     return lifecycle.lock_leases([pk for pk, _uid, _team in rows])
 
 

@@ -23,6 +23,7 @@ from portal.agents.models import EnrolToken
 from portal.audit.services import record
 from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
+from portal.common.rows import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import learn_devices
 
@@ -34,6 +35,11 @@ TOLD = (
     "agent_version", "driver", "driver_version", "cpu_milli", "memory_mib", "site", "rack", "runtime",
     "features", "last_seen_at",
 )  # fmt: skip
+# Devices come before their node in every transaction; rows that only refer to a device never wait for this lock.
+_LOCK_DEVICES = (
+    "SELECT d.id FROM fleet_device d JOIN fleet_node n ON n.id = d.node_id WHERE n.name = %s"
+    " ORDER BY d.id FOR NO KEY UPDATE OF d"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +100,10 @@ def admit(hello: Hello, *, nonce: str, now: datetime) -> Admitted:
     """Check who is calling and store its inventory, or raise AgentRefused.
 
     With a token the key is stored and the token consumed in one step; without, the signature must
-    be by the key stored at enrolment.
+    be by the key stored at enrolment. Locks the node's devices, then the node. That a blank agent was
+    heard is left to whoever settles what it forgot: until then its leases' clocks stop at the word before.
     """
+    fetch(_LOCK_DEVICES, [hello.node])
     node = Node.objects.select_for_update().filter(name=hello.node).first()
     if node is None:
         raise AgentRefused("unknown_node", "No node of this name. Ask an operator for an enrolment token.")
@@ -116,7 +124,8 @@ def admit(hello: Hello, *, nonce: str, now: datetime) -> Admitted:
     node.cpu_milli, node.memory_mib = hello.cpu_milli, hello.memory_mib
     node.site, node.rack = hello.site or node.site, hello.rack or node.rack
     node.runtime, node.features = hello.runtime, [name[:40] for name in hello.features]
-    node.last_seen_at = now
+    is_blank = hello.last_epoch == 0
+    node.last_seen_at = seen_at if is_blank else now
     node.save(update_fields=TOLD)
     learn_devices(node, hello.devices, now=now)
     return Admitted(
@@ -125,7 +134,7 @@ def admit(hello: Hello, *, nonce: str, now: datetime) -> Admitted:
         epoch=node.epoch,
         public_key=bytes(node.public_key),
         features=frozenset(hello.features),
-        is_blank=hello.last_epoch == 0,
+        is_blank=is_blank,
         seen_at=seen_at,
     )
 

@@ -26,6 +26,7 @@ from nodeagent.protocol.messages import HealthFact
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid
+from portal.common.retry import with_retries
 from portal.common.rows import execute, fetch
 from portal.fleet.models import Device, Health, HealthEvent, Node
 
@@ -101,13 +102,23 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
     return [event for event in events if event is not None]
 
 
+def hold_devices(node: Node, facts: Sequence[HealthFact]) -> None:
+    """Lock the devices whose events ``see_health`` is going to change: for who locks leases or nodes in between."""
+    known = _known(_OPEN, node)
+    said = _by_key(node, facts) if facts or known else {}
+    if _is_change(known, said):
+        fetch(_LOCK_DEVICES, [sorted({pk for pk, _code in (*known, *said) if pk is not None})])
+
+
 def _known(sql: str, node: Node) -> dict[_Key, _Open]:
     return {(row.device_id, row.code): row for row in (_Open(*found) for found in fetch(sql, [node.pk]))}
 
 
 def _is_change(known: Mapping[_Key, _Open], said: Mapping[_Key, HealthFact]) -> bool:
     """Say whether events have to be written; most reports only repeat what is known, and lock nothing."""
-    if any(key not in known or known[key].as_told() != _after(known[key], fact) for key, fact in said.items()):
+    if any(
+        key not in known or known[key].as_told() != _after(known[key], fact) for key, fact in said.items()
+    ):
         return True
     return any(row.severity != CRITICAL or not row.is_unreported for row in _silent(known, said))
 
@@ -278,13 +289,17 @@ def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> He
     return event
 
 
-@transaction.atomic
 def clear_health(*, device: Device, actor: User, now: datetime) -> None:
     """Close the device's open health events and let it take work again. Safe to repeat.
 
     What is still true comes back with the agent's next report, unless it is an XID whose end is left to people; a
     missing device stays missing.
     """
+    with_retries(lambda: _clear_device(device, actor, now))
+
+
+@transaction.atomic
+def _clear_device(device: Device, actor: User, now: datetime) -> None:
     fetch(_LOCK_DEVICES, [[device.pk]])
     _clear(device.health_events.filter(cleared_at=None), _boot_of(device.node_id), actor, now)
     Device.objects.filter(pk=device.pk).exclude(health=Health.MISSING).update(
@@ -293,9 +308,13 @@ def clear_health(*, device: Device, actor: User, now: datetime) -> None:
     record(actor, "device.cleared", device.uuid, at=now)
 
 
-@transaction.atomic
 def clear_node_health(*, node: Node, actor: User, now: datetime) -> None:
     """Close the open events that concern the node as a whole. Safe to repeat."""
+    with_retries(lambda: _clear_node(node, actor, now))
+
+
+@transaction.atomic
+def _clear_node(node: Node, actor: User, now: datetime) -> None:
     _clear(node.health_events.filter(cleared_at=None, device=None), _boot_of(node.pk), actor, now)
     record(actor, "node.health_cleared", node.name, at=now)
 
