@@ -13,6 +13,7 @@ from typing import Any
 
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import transaction
 
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
@@ -50,6 +51,17 @@ ROW, REST_S = 3, 0.01
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}
+
+
+@transaction.atomic
+def _settle_forgotten(who: Admitted) -> None:
+    """Lose what a blank agent forgot and note that it was heard: both or neither.
+
+    A try that fails leaves the word before as the newest, and the next one stops the leases' clocks there.
+    """
+    now = db_now()
+    reports.lose_forgotten(who.node_id, seen_at=who.seen_at, now=now)
+    heard(who.node_id, now=now)
 
 
 class AgentConsumer(AsyncWebsocketConsumer):
@@ -129,7 +141,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def _welcome(self, hello: Hello) -> None:
         self.who = who = await in_database(lambda: admit(hello, nonce=self.nonce, now=db_now()))
         if who.is_blank:
-            await in_database(lambda: reports.lose_forgotten(who.node_id, seen_at=who.seen_at, now=db_now()))
+            await in_database(lambda: _settle_forgotten(who))
         older = _sessions.get(who.name)
         if older is not None:
             await older.close(code=CLOSE_REPLACED)

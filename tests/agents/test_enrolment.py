@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.messages import Hello
 from nodeagent.protocol.signing import challenge_text
+from portal.agents import consumers, reports
 from portal.agents.errors import AgentRefused
 from portal.agents.models import EnrolToken
 from portal.agents.services import admit, create_enrol_token, revoke_node
@@ -169,3 +170,34 @@ def test_where_a_device_sits_follows_what_its_node_says_last(world: World) -> No
 
     rows = Device.objects.filter(node__name="gpu-09").values_list("pcie_switch", "numa_node")
     assert set(rows) == {("sw-3", 1)}
+
+
+def test_a_blank_agent_counts_as_heard_only_once_the_leases_it_forgot_are_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, key = world.active(), Key()
+    node = Node.objects.get(pk=lease.node_id)
+    blank = replace(
+        key.hello(node.name, token=token(world, node.name), last_epoch=0),
+        devices=device_facts(node.name, "h100-80gb", 8),
+    )
+    word, lose = world.now + timedelta(minutes=1), reports.lose_forgotten
+    Node.objects.filter(pk=node.pk).update(last_seen_at=word)
+
+    def fails(*_args: object, **_kwargs: object) -> int:
+        raise RuntimeError("the database is away")
+
+    who = admit(blank, nonce=NONCE, now=word + timedelta(minutes=4))
+    monkeypatch.setattr(reports, "lose_forgotten", fails)
+    with pytest.raises(RuntimeError):
+        consumers._settle_forgotten(who)
+    meanwhile = Node.objects.get(pk=node.pk).last_seen_at
+    monkeypatch.setattr(reports, "lose_forgotten", lose)
+    monkeypatch.setattr(consumers, "db_now", lambda: word + timedelta(minutes=5))
+    again = replace(key.hello(node.name, last_epoch=0), devices=blank.devices)
+    consumers._settle_forgotten(admit(again, nonce=NONCE, now=word + timedelta(minutes=5)))
+
+    lease.refresh_from_db()
+    assert meanwhile == word
+    assert (lease.state, lease.ended_at) == ("cleaning", word)
+    assert Node.objects.get(pk=node.pk).last_seen_at == word + timedelta(minutes=5)
