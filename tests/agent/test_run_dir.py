@@ -53,8 +53,9 @@ def test_holders_pass_to_what_is_theirs_whatever_the_umask(tmp_path: Path) -> No
     bench.open(share())
     pipes = Path(bench.mps.access(share()).env["CUDA_MPS_PIPE_DIRECTORY"])
 
-    for path in (Path(variables), pipes, run_dir / "notices" / "a.json"):
+    for path in (Path(variables), pipes.parent, run_dir / "notices" / "a.json"):
         assert closed_below(run_dir, path) == []
+    assert bench.owned == {str(pipes.parent): (1001, 1001)}, "its own user passes by the folder's access list"
     assert mode(run_dir) == 0o711
     assert mode(run_dir / "shares") == 0o700
 

@@ -5,7 +5,6 @@ What MPS keeps and what it does not: docs/mps.md.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from nodeagent.drivers.nvml.mps_seat import (
     Speaker,
     Tool,
     is_serving,
+    let_pass,
 )
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.shell import ProgramError, Shell
@@ -56,7 +56,7 @@ class Mps:
         run_dir: Path,
         *,
         account: Callable[[str], Account],
-        own: Callable[[Path, int, int], None] = os.chown,
+        own: Callable[[Path, int, int], None] = let_pass,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         socket_room: int = SOCKET_ROOM,
@@ -103,6 +103,7 @@ class Mps:
             raise _silent(share.device, share.user)
         if seat is None or not is_up:
             seat = self._begin(share, account)
+        self._seats.let_in(seat, account)  # only now: see Seats.make
         self._require_no_fault(seat)
         self._speaker(seat).settle(seat, shares)
 

@@ -24,7 +24,8 @@ from nodeagent.drivers.nvml.mps_seat import (
 
 CSV: Final = "--format=csv,noheader"
 OURS: Final = "l_"
-# The one server of a daemon; names have lowercase letters, digits and underscores, and lie in the sockets' paths.
+# The one server of a daemon; names have lowercase letters, digits and underscores, and lie in the paths of sockets
+# and logs (mps_seat.LOGS).
 SERVER: Final = "s"
 
 # The default namespace belongs to no lease: what it allows is too little to start a program in.

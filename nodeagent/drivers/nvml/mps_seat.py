@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,12 @@ SLOW: Final = frozenset({"-d", "-q", "quit"})
 # A Unix socket's path has 108 bytes with its end (unix(7)); beyond that a daemon starts and is never reached.
 SOCKET_ROOM: Final = 107
 LONGEST_SOCKET: Final = "p/s/l_01234567/control"
+
+# Folders that root's daemon and the user's server both write into: nobody lists them, and nobody but root replaces
+# what is root's there (sticky bit). The kernel follows no planted link in such a folder (fs.protected_symlinks).
+COMMON: Final = 0o1733
+# Files that root's daemon opens by name: laid there first, as root's.
+LOGS: Final = {"control.log": 0o644, "server.log": 0o666, "s/server.log": 0o666}
 
 # A named server that its daemon does not list any more.
 GONE: Final = "GONE"
@@ -77,7 +84,7 @@ class MpsShare:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The folder of one (device, user): ``pipe`` and ``log`` are the user's alone, the rest is the agent's."""
+    """The folder of one (device, user). All in it is root's; this user alone passes ``root``, once it is let in."""
 
     root: Path
     device: str
@@ -213,9 +220,10 @@ class Seats:
         return sorted(found, key=lambda seat: (seat.device, seat.user))
 
     def make(self, device: str, user: str, account: Account, protocol: int) -> Seat:
-        """Make a seat for a daemon that is about to start, with fresh folders that only this user may enter.
+        """Make a seat for a daemon that is about to start, with fresh folders and nobody let in.
 
-        The daemon is root's and writes into them: what their owner may have laid there before goes first.
+        The daemon is root's and opens files by known names: what somebody may have laid there goes first, and
+        nobody lays anything there before it runs.
         """
         seat = Seat(self._dir / _key(device, user), device, user, account.uid, protocol)
         if len(os.fsencode(seat.root / LONGEST_SOCKET)) > self._room:
@@ -225,13 +233,9 @@ class Seats:
             )
         try:
             seat.root.mkdir(parents=True, exist_ok=True)
-            for folder in (self._dir, seat.root):
-                folder.chmod(0o711)  # its user passes through, whatever the agent's umask is
-            for folder in (seat.pipe, seat.log):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(mode=0o700)
-                folder.chmod(0o700)
-                self._own(folder, account.uid, account.gid)
+            self._dir.chmod(0o711)  # users pass through, whatever the agent's umask is
+            seat.root.chmod(0o700)
+            _lay_out(seat)
             said = {"device": device, "user": user, "uid": account.uid, "protocol": protocol}
             write(seat.root / LABEL, json.dumps(said))
         except PermissionError as no:
@@ -242,6 +246,17 @@ class Seats:
             raise NvmlLikeError(errors.UNKNOWN, f"the MPS folder of {user} cannot be made: {no}") from no
         return seat
 
+    def let_in(self, seat: Seat, account: Account) -> None:
+        """Let the user pass to a daemon that runs; once more changes nothing."""
+        try:
+            self._own(seat.root, account.uid, account.gid)
+        except OSError as no:
+            raise NvmlLikeError(
+                errors.UNKNOWN,
+                f"{seat.user} cannot be let in to {seat.root} ({no}): the run folder must lie on a file system with"
+                " access control lists, such as the tmpfs of /run, and the agent must run as root",
+            ) from no
+
     def remove(self, seat: Seat) -> None:
         """Remove a seat whose daemon is gone; its label goes last, so that half of it is still found."""
         for folder in (seat.pipe, seat.log):
@@ -249,6 +264,38 @@ class Seats:
         seat.config.unlink(missing_ok=True)
         (seat.root / LABEL).unlink(missing_ok=True)
         shutil.rmtree(seat.root, ignore_errors=True)
+
+
+def _lay_out(seat: Seat) -> None:
+    """Lay out empty folders and logs of the agent's own; rmtree follows no links."""
+    for folder in (seat.pipe, seat.log):
+        if folder.is_symlink():
+            folder.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in (seat.pipe, seat.log, seat.log / "s"):
+        folder.mkdir()
+        folder.chmod(COMMON)
+    for name, mode in LOGS.items():
+        (seat.log / name).touch(exist_ok=False)
+        (seat.log / name).chmod(mode)
+
+
+def let_pass(folder: Path, uid: int, gid: int) -> None:
+    """Let one account pass a folder that stays root's, by an access control list (acl(5)).
+
+    Neither owner nor group would do: an owner changes its modes, and a group may have other members. The kernel
+    takes the list as version 2, then tag, permissions and number of each entry (linux/posix_acl_xattr.h).
+    """
+    no_id, passes = 0xFFFFFFFF, 1
+    entries = (
+        (0x01, 7, no_id),
+        (0x02, passes, uid),
+        (0x04, 0, no_id),
+        (0x10, passes, no_id),
+        (0x20, 0, no_id),
+    )
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(folder, "system.posix_acl_access", packed)
 
 
 def write(path: Path, text: str) -> None:
