@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent import session
+from nodeagent import sampler, worker
 from nodeagent.agent import boot_clock
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedProcess
@@ -55,11 +55,11 @@ class CardHost(Host):
         """Run an agent with a thread per card, while the host's own time passes, until the block ends."""
         driver, runtime = self.home.driver(OFFER), self.home.runtime()
         mind = Reconciler(self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock(), runtime)
-        worker = Worker(mind, driver, boot_clock, Guard(driver, runtime, self.home.read))
+        works = Worker(mind, driver, boot_clock, Guard(driver, runtime, self.home.read))
         enrolment = Enrolment(self.identity(), lambda: token)
-        tasks = [asyncio.create_task(worker.run()), asyncio.create_task(self._pass_time())]
+        tasks = [asyncio.create_task(works.run()), asyncio.create_task(self._pass_time())]
         try:
-            async with self._welcomed(enrolment, driver, worker) as (talks, line):  # type: ignore[arg-type]
+            async with self._welcomed(enrolment, driver, works) as (talks, line):  # type: ignore[arg-type]
                 tasks.append(asyncio.create_task(talks.run()))
                 try:
                     yield talks
@@ -71,7 +71,7 @@ class CardHost(Host):
             for task in tasks:
                 with contextlib.suppress(asyncio.CancelledError, AssertionError, EOFError, TimeoutError):
                     await task
-            worker.close()
+            works.close()
 
     async def _pass_time(self) -> None:
         while True:
@@ -104,9 +104,9 @@ def host(tmp_path: Path) -> CardHost:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """Ask cards how they are with every frame; give a lease's processes a second to end."""
-    monkeypatch.setattr(session, "HEALTH_EVERY", 1)
-    monkeypatch.setattr(session.sampler, "PROCESSES_EVERY", 1)
+    """Look at cards and their processes often; give a lease's processes a second to end."""
+    monkeypatch.setattr(worker, "WATCH_EVERY_S", 0.2)
+    monkeypatch.setattr(sampler, "PROCESSES_EVERY", 1)
     settings.LEASE_GRACE_S = 1
 
 
