@@ -101,6 +101,9 @@ class Enrolment(Shape):
 
     node = s.CharField()
     secret = s.CharField(allow_null=True, help_text="Shown once.")
+    leases_at_stake = s.IntegerField(
+        help_text="Leases on it now: they are lost if its agent enrols without its state folder (docs/nodes.md)."
+    )
 
 
 class MapAnswer(Shape):

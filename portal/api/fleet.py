@@ -29,6 +29,7 @@ from portal.fleet.health_words import action_text, code_text
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
 from portal.leases.draining import begin_work
+from portal.leases.selectors import standing_on
 from portal.web.cluster_map import as_json, fleet_view
 
 TAG = "fleet"
@@ -63,13 +64,21 @@ class Nodes(Endpoint):
     @call("Enrol a node", body=EnrolBody, answer=Enrolment, status=201, refusals=(422,), tag=TAG)
     @once
     def post(self, request: Request) -> Response:
-        """Make a one-time token with which a node's agent introduces itself, within 15 minutes: operators."""
+        """Make a one-time token with which a node's agent introduces itself, within 15 minutes: operators.
+
+        Where `leases_at_stake` is not 0, start the agent on the same host and with its state folder.
+        """
         self.require_operator()
         made = create_enrol_token(
             node_name=self.take(EnrolBody)["name"], actor=self.person, now=timezone.now()
         )  # fmt: skip
         at = f"/api/v1/nodes/{made.node.name}/"
-        return Response({"node": made.node.name, "secret": made.secret}, status=201, headers={"Location": at})
+        row = {
+            "node": made.node.name,
+            "secret": made.secret,
+            "leases_at_stake": len(standing_on(made.node)),
+        }
+        return Response(row, status=201, headers={"Location": at})
 
 
 class OneNode(Endpoint):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -45,6 +46,17 @@ def test_operator_clears_a_devices_health(world: World, calls: Any) -> None:
 
     assert [d["health_events"][0]["code"] for d in sick] == ["xid-79"]
     assert (cleared["health"], cleared["health_events"]) == ("ok", [])
+
+
+def test_enrolling_a_node_says_how_many_leases_are_at_stake(world: World, calls: Any) -> None:
+    lease = world.active("bob", "h100-1g-10gb")
+    world.submit("alice", "h100-1g-10gb", starts_at=world.now + timedelta(days=2))
+    world.turn()
+    operator = calls("operator")
+
+    found = [operator.post("nodes/", {"name": name}).json() for name in (lease.node.name, "gpu-99")]
+
+    assert [row["leases_at_stake"] for row in found] == [1, 0]
 
 
 def test_enrolment_secret_is_shown_once(world: World, calls: Any) -> None:
