@@ -113,6 +113,7 @@ _WORDS = {
     "orphan_process": _("a process that belongs to no lease is on it"),
     "outside_mps": _("a process on it works around its share"),
     "events_unwatched": _("errors of its GPUs are not watched now"),
+    "health_unreadable": _("its GPUs do not tell how they are"),
     "desired_refused": _("its agent refuses what it should do"),
     "journal_unwritable": _("its agent cannot write down what it does"),
     "tool_unreadable": _("the tool of its vendor gives no answer that its agent understands"),
