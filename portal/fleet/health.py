@@ -35,7 +35,7 @@ BY_AGENT: Final = "agent"
 BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleared like any other
 # A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
 SAME_WITHIN: Final = timedelta(minutes=10)
-_DEGRADING: Final = "drain"
+DEGRADING: Final = "drain"
 _REMEMBERED: Final = frozenset(
     rule.code for rule in standard() if rule.clears == "operator" and rule.code.isdigit()
 )
@@ -253,7 +253,7 @@ def _wanted(health: str, reason: str, events: Iterable[tuple[str, str, str]]) ->
     """Return the health that open events (severity, action, detail) ask for, with its reason."""
     found = list(events)
     critical = [detail for severity, _action, detail in found if severity == CRITICAL]
-    draining = [detail for _severity, action, detail in found if action == _DEGRADING]
+    draining = [detail for _severity, action, detail in found if action == DEGRADING]
     if health == Health.MISSING or (health == Health.QUARANTINED and (reason or not critical)):
         return health, reason
     if critical:
@@ -279,7 +279,7 @@ def quarantine(*, device: Device, actor: User, reason: str, now: datetime) -> He
         device=locked,
         code=BY_HAND,
         cleared_at=None,
-        defaults={"severity": CRITICAL, "action": _DEGRADING, "detail": reason.strip()[:300], "at": now},
+        defaults={"severity": CRITICAL, "action": DEGRADING, "detail": reason.strip()[:300], "at": now},
     )
     if not created:
         event.detail = reason.strip()[:300]

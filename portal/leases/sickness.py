@@ -38,7 +38,8 @@ def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
                 [lease.user], "lease.health", target=target_of(lease, event), at=now, is_news=True, **facts
             )
         if event.severity == CRITICAL:
-            notify(operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **facts)
+            told = {**facts, "detail": event.detail}
+            notify(operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **told)
 
 
 def take_out_of_work(*, device: Device, actor: User, reason: str, now: datetime) -> HealthEvent:
@@ -59,13 +60,13 @@ def target_of(lease: Lease, event: HealthEvent) -> str:
 
 
 def _facts(event: HealthEvent) -> dict[str, Any]:
+    """Return what anybody may know; the agent's or operator's own words may name other teams' work."""
     return {
         "node": event.node.name,
         "index": event.device.index if event.device else None,
         "code": event.code,
         "action": event.action,
         "severity": event.severity,
-        "detail": event.detail,
     }
 
 

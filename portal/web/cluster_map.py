@@ -81,7 +81,7 @@ def fleet_view(rights: Rights, *, now: datetime, node_name: str = "") -> FleetVi
     rows = list(nodes)
     viewer = viewer_of(rights)
     away = nodes_in_maintenance(now=now)
-    boards = _boards(rows, now, away)
+    boards = _boards(rows, now, away, is_operator=rights.is_operator)
     held = _held(boards, now)
     views: dict[int, list[DeviceView]] = defaultdict(list)
     for board in boards:
@@ -147,7 +147,7 @@ def driver_text(node: Node) -> str:
     return " ".join(part for part in (node.driver, version) if part)
 
 
-def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int]) -> list[Board]:
+def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_operator: bool) -> list[Board]:
     ids = [node.pk for node in nodes]
     closed = {node.pk: _why_closed(node, now, away) for node in nodes}
     devices = list(
@@ -166,7 +166,7 @@ def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int]) -> list
         if key not in known:
             known[key] = _positions(device.model.grid, sizes.get(device.model_id, ()), pinned)
         positions = known[key] if Mode.MIG in device.modes else ()
-        fault, why = _device_fault(device), closed[device.node_id]
+        fault, why = _device_fault(device, is_operator=is_operator), closed[device.node_id]
         boards.append(Board(device, positions, fault, why, tuple(foreign[device.pk])))
     return boards
 
@@ -197,8 +197,11 @@ def _why_closed(node: Node, now: datetime, away: Collection[int]) -> str:
     return _("Takes no new work: the node is silent") if why else ""
 
 
-def _device_fault(device: Device) -> str:
-    return (device.health_reason or str(device.get_health_display())) if device_blocked_why(device) else ""
+def _device_fault(device: Device, *, is_operator: bool) -> str:
+    """Return why a device takes nothing; its reason may name other teams' work, so only operators read it."""
+    if not device_blocked_why(device):
+        return ""
+    return (device.health_reason if is_operator else "") or str(device.get_health_display())
 
 
 def _held(boards: Sequence[Board], now: datetime) -> dict[int, list[Placement]]:

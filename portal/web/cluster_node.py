@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils.text import capfirst
 from django.utils.translation import pgettext
 
+from portal.fleet.health import CRITICAL, DEGRADING
+from portal.fleet.health_words import code_text
 from portal.fleet.models import Health, HealthEvent, Mode, Node
 from portal.leases.models import Lease
 from portal.leases.selectors import visible_leases
@@ -58,13 +62,16 @@ class AgentFacts:
         return self.observed < self.desired
 
 
-def devices_of(node: Node) -> list[DeviceRow]:
-    """Return the node's devices with the number of their open health events."""
-    open_events: dict[int, int] = {}
-    for device_id in HealthEvent.objects.filter(node=node, device__isnull=False, cleared_at=None).values_list(
-        "device_id", flat=True
-    ):
-        open_events[device_id] = open_events.get(device_id, 0) + 1
+def devices_of(node: Node, *, is_operator: bool) -> list[DeviceRow]:
+    """Return the node's devices with the number of their open health events.
+
+    Operators read why a device is not well in the words of its agent or of who took it out of work; others what
+    its faults mean.
+    """
+    found = HealthEvent.objects.filter(node=node, device__isnull=False, cleared_at=None).order_by("at", "id")
+    open_events: dict[int, list[HealthEvent]] = {}
+    for event in found:
+        open_events.setdefault(event.device_id or 0, []).append(event)
     return [
         DeviceRow(
             index=row.index,
@@ -75,13 +82,20 @@ def devices_of(node: Node) -> list[DeviceRow]:
             modes=pgettext("list", ", ").join(str(Mode(mode).label) for mode in row.modes),
             health=row.get_health_display(),
             tone=TONES[row.health],
-            reason=row.health_reason,
-            open_events=open_events.get(row.pk, 0),
+            reason=row.health_reason if is_operator else _known_reason(open_events.get(row.pk, [])),
+            open_events=len(open_events.get(row.pk, [])),
             seen_at=row.last_seen_at,
             may_clear=row.pk in open_events or row.health in (Health.DEGRADED, Health.QUARANTINED),
         )
         for row in node.devices.select_related("model").order_by("index")
     ]
+
+
+def _known_reason(events: Sequence[HealthEvent]) -> str:
+    """Return what the newest fault means that takes a device out of work, or makes it the last choice."""
+    critical = [event for event in events if event.severity == CRITICAL]
+    telling = critical or [event for event in events if event.action == DEGRADING]
+    return capfirst(str(code_text(telling[-1].code))) if telling else ""
 
 
 def leases_on(rights: Rights, node: Node) -> list[Lease]:

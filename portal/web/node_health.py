@@ -19,7 +19,10 @@ SHOWN_EVENTS = 20
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One health event; ``index`` is its device's, None for the node as a whole."""
+    """One health event; ``index`` is its device's, None for the node as a whole.
+
+    ``detail`` and ``cleared_by`` are for operators, "" for others: they may name other teams' leases and programs.
+    """
 
     node: str
     index: int | None
@@ -66,15 +69,15 @@ class QuarantineForm(forms.Form):
         field.choices = [(device.uuid, f"{device.index} · {device.model.name}") for device in devices]
 
 
-def event_rows(node: Node) -> list[EventRow]:
-    """Return the node's health events, the open ones first, then the newest."""
+def event_rows(node: Node, *, is_operator: bool) -> list[EventRow]:
+    """Return the node's health events, the open ones first, then the newest, with details for operators."""
     rows = HealthEvent.objects.filter(node=node).select_related("device", "node")
     still_open = list(rows.filter(cleared_at=None).order_by("-at")[: 5 * SHOWN_EVENTS])
     over = list(rows.exclude(cleared_at=None).order_by("-at")[: max(0, SHOWN_EVENTS - len(still_open))])
-    return [event_row(event) for event in (*still_open, *over)]
+    return [event_row(event, is_operator=is_operator) for event in (*still_open, *over)]
 
 
-def event_row(event: HealthEvent) -> EventRow:
+def event_row(event: HealthEvent, *, is_operator: bool) -> EventRow:
     """Return one event in words; its node and device must be at hand."""
     is_open, is_critical = event.cleared_at is None, event.severity == CRITICAL
     return EventRow(
@@ -83,7 +86,7 @@ def event_row(event: HealthEvent) -> EventRow:
         uuid=event.device.uuid if event.device else "",
         title=code_name(event.code),
         means=code_text(event.code),
-        detail=event.detail,
+        detail=event.detail if is_operator else "",
         action=action_text(event.action) if is_open and event.code != BY_HAND else "",
         tone="quiet" if not is_open else "bad" if is_critical else "warn",
         at=event.at,
@@ -92,7 +95,7 @@ def event_row(event: HealthEvent) -> EventRow:
         is_quiet=is_open and event.unreported_at is not None,
         quiet_since=event.unreported_at,
         cleared_at=event.cleared_at,
-        cleared_by=event.cleared_by if event.is_cleared_by_hand else "",
+        cleared_by=event.cleared_by if event.is_cleared_by_hand and is_operator else "",
     )
 
 

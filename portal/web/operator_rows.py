@@ -87,7 +87,7 @@ def _by_node(sql: str) -> dict[int, int]:
 def open_events() -> list[EventRow]:
     """Return what nodes and devices complain about and nobody has cleared, the newest first."""
     rows = HealthEvent.objects.filter(cleared_at=None).select_related("device", "node")
-    return [event_row(event) for event in rows.order_by("-at")[:100]]
+    return [event_row(event, is_operator=True) for event in rows.order_by("-at")[:100]]
 
 
 def enrol_command(request: HttpRequest, node: str, secret: str) -> str:

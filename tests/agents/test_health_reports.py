@@ -402,3 +402,19 @@ def test_what_changes_nothing_is_seen_without_a_lock(world: World, desk: Desk) -
         see_health(desk.node, facts, now=world.now)
 
     assert not [query for query in asked.captured_queries if " FOR " in query["sql"]]
+
+
+def test_news_for_holders_carry_no_words_that_may_name_other_teams_work(
+    world: World, desk: Desk, lease: Lease
+) -> None:
+    detail = "pid 7 train_secret.py of lse-foreign"
+    desk.say(fact(device_of(lease), "outside_mps", "warning", "restart_workload", detail))
+    desk.say(fact(device_of(lease), "79", "critical", "reboot_node", detail))
+    quarantine(device=device_of(lease), actor=world.user("operator"), reason=detail, now=world.now)
+
+    held = Notification.objects.filter(user=lease.user, kind="lease.health")
+    operated = Notification.objects.filter(kind="fleet.health")
+
+    assert held.count() == 2
+    assert not [row for row in held if "secret" in str(row.facts)]
+    assert [row.facts["detail"] for row in operated] == [detail]

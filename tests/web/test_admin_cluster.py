@@ -170,7 +170,9 @@ def test_only_operators_see_what_the_agent_was_told(world: World, signed_in: Sig
 
     bob, operator = (signed_in(name).get("/cluster/gpu-01/").text for name in ("bob", "operator"))
 
-    assert "fell off the bus" in bob
+    assert "It has fallen off the bus" in bob
+    assert "fell off the bus" not in bob
+    assert "fell off the bus" in operator
     assert "revision" not in bob
     assert "/operations/" not in bob
     assert "revision" in operator

@@ -161,6 +161,51 @@ def test_nobody_but_operators_sees_a_nodes_processes_or_what_it_cannot_offer(
     assert "nvidia-cuda-mps-control" not in text
 
 
+def test_what_an_agent_says_of_another_teams_work_is_for_operators_alone(
+    world: World, signed_in: SignedIn
+) -> None:
+    lease = world.active("charlie", "h100")
+    device = Placement.objects.select_related("device").get(lease=lease).device
+    said(
+        world,
+        HealthFact(
+            device.uuid, "orphan_process", "warning", f"pid 4242 train_secret.py, {lease.uid}", "watch"
+        ),
+        HealthFact(device.uuid, "79", "critical", "while 4243 sweep_secret.py ran", "reboot_node"),
+    )
+
+    seen = [
+        signed_in(who).get(page).text
+        for who in ("bob", "alice")
+        for page in ("/cluster/gpu-01/", "/cluster/")
+    ]
+    told = signed_in("operator").get("/cluster/gpu-01/").text
+
+    for text in seen:
+        assert "secret" not in text
+        assert lease.uid not in text
+    assert "It has fallen off the bus" in seen[0]
+    assert "XID 79 on device" in seen[0]
+    assert "train_secret.py" in told
+    assert "sweep_secret.py" in told
+
+
+def test_why_an_operator_took_a_device_out_of_work_is_for_operators_alone(
+    world: World, signed_in: SignedIn, device: Device
+) -> None:
+    operator = signed_in("operator")
+    operator.post(
+        "/operations/nodes/gpu-01/quarantine/", {"device": device.uuid, "reason": "bob mines coins"}
+    )
+
+    for page in ("/cluster/gpu-01/", "/cluster/", "/api/v1/map/", "/api/v1/devices/?node=gpu-01"):
+        answer = signed_in("bob").get(page)
+        assert answer.status_code == 200
+        assert "mines coins" not in answer.text
+    assert "Quarantine by an operator on device 3" in signed_in("bob").get("/cluster/gpu-01/").text
+    assert "mines coins" in operator.get("/cluster/gpu-01/").text
+
+
 def test_processes_are_unknown_where_no_agent_tells_them(world: World, signed_in: SignedIn) -> None:
     text = signed_in("operator").get("/cluster/gpu-01/").text
 
