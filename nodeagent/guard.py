@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from nodeagent import notices
 from nodeagent.drivers.base import Driver
@@ -16,6 +18,9 @@ from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import Runtime
 
 log = logging.getLogger(__name__)
+
+# A process that SIGKILL did not end waits for its device: another signal every few seconds helps nobody.
+AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,13 @@ class Guard:
         policy: str = REPORT,
         allowed: Iterable[str] = (),
         send: Callable[[int, int], None] = os.kill,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Take what to look with and what to do; ``clock`` in seconds, never goes back."""
         self._look = Look(driver, runtime, read, allowed=allowed)
         self._is_isolating = runtime.is_isolating
-        self._read, self._policy, self._send = read, policy, send
+        self._read, self._policy, self._send, self._clock = read, policy, send, clock
+        self._ended: dict[tuple[int, str], tuple[float, str]] = {}
 
     def prepare(self, mind: Reconciler) -> Round:
         """Take down what the reconciler knows now."""
@@ -63,7 +71,10 @@ class Guard:
     def go(self, round_: Round) -> Found:
         """Look once and do what the policy asks for."""
         sight = self._look.look(round_.devices, round_.partitions, round_.holdings)
-        for deed in decide(self._policy, sight.seen):
+        deeds = decide(self._policy, sight.seen)
+        wanted = {_identity(deed) for deed in deeds}
+        self._ended = {key: tried for key, tried in self._ended.items() if key in wanted}
+        for deed in deeds:
             self._do(deed)
         return Found(sight.samples(), sight.facts)
 
@@ -75,8 +86,24 @@ class Guard:
             log.warning("process %d (%s) is on %s without a lease", deed.pid, deed.name, deed.device)
             notices.call([deed.pid], self._read, self._send)
         else:
+            self._end(deed)
+
+    def _end(self, deed: Deed) -> None:
+        """End a process; one that outlives it (waiting for a device, in state D) is tried again once a minute."""
+        now, before = self._clock(), self._ended.get(_identity(deed))
+        if before is not None and now - before[0] < AGAIN_S:
+            return
+        said = ""
+        try:
+            self._send(deed.pid, signal.SIGKILL)
+        except OSError as no:
+            said = str(no)
+        self._ended[_identity(deed)] = (now, said)
+        if before is None:
             log.warning("process %d (%s) on %s has no lease and is ended", deed.pid, deed.name, deed.device)
-            try:
-                self._send(deed.pid, signal.SIGKILL)
-            except OSError as no:
-                log.warning("process %d cannot be ended: %s", deed.pid, no)
+        if said and (before is None or before[1] != said):
+            log.warning("process %d cannot be ended: %s", deed.pid, said)
+
+
+def _identity(deed: Deed) -> tuple[int, str]:
+    return deed.pid, deed.started

@@ -7,6 +7,7 @@ from the process's cgroup, which it cannot leave; names are a convenience and on
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -16,6 +17,8 @@ from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.health.rules import Rules, standard, told
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from nodeagent.runtimes.base import CDI
+from nodeagent.runtimes.cdi import is_engines
+from nodeagent.runtimes.cgroups import Cgroups, subfolders
 from nodeagent.works import GONE, Work
 
 log = logging.getLogger(__name__)
@@ -39,23 +42,18 @@ MOST_NAMED: Final = 10
 # The kernel keeps 15 bytes of a name (TASK_COMM_LEN in include/linux/sched.h).
 COMM_BYTES: Final = 15
 
-# Excused when they run as root; a user could give any program these names.
-ROOT_NAMES: Final = (
+# Services of the host. A user could give any program these names, so they excuse only accounts of the host itself.
+SERVICES: Final = (
     "nvidia-persistenced",
     "nv-hostengine",
     "dcgm-exporter",
     "nvidia-fabricmanager",
     "nvsm_core",
 )
-# Excused under any account: displays and MPS servers run as their user.
-ANY_NAMES: Final = (
-    "Xorg",
-    "Xwayland",
-    "gnome-shell",
-    "kwin_wayland",
-    "nvidia-cuda-mps-server",
-    "nvidia-cuda-mps-control",
-)
+DISPLAYS: Final = ("Xorg", "Xwayland", "gnome-shell", "kwin_wayland")
+MPS: Final = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
+# Root and the accounts of services; those of people begin here (UID_MIN in login.defs(5)).
+FIRST_PERSON: Final = 1000
 
 
 class Lists(Protocol):
@@ -76,7 +74,10 @@ class Units(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One place of a live lease. ``has_unit``: all its holder's processes run in a unit, none in a container."""
+    """One place of a live lease. ``has_unit``: the runtime keeps its holder's processes in a unit or containers.
+
+    ``has_door``: containers can be given it.
+    """
 
     lease: str
     generation: int
@@ -84,6 +85,7 @@ class Holding:
     partition: str
     mode: str
     has_unit: bool = True
+    has_door: bool = False
 
     @property
     def key(self) -> Key:
@@ -94,7 +96,7 @@ class Holding:
 def holdings(works: Iterable[Work], *, is_isolating: bool) -> list[Holding]:
     """Return the places of all leases that are not gone; one that ends is live until it is.
 
-    ``is_isolating``: the runtime keeps units. A lease with an entrance for containers may have processes outside.
+    ``is_isolating``: the runtime keeps a boundary around each lease.
     """
     return [
         Holding(
@@ -103,7 +105,8 @@ def holdings(works: Iterable[Work], *, is_isolating: bool) -> list[Holding]:
             place.slot.device,
             place.partition,
             place.slot.mode,
-            has_unit=is_isolating and CDI not in work.entrance,
+            has_unit=is_isolating,
+            has_door=CDI in work.entrance,
         )
         for work in works
         if work.phase != GONE
@@ -116,7 +119,7 @@ def holdings(works: Iterable[Work], *, is_isolating: bool) -> list[Holding]:
 class Seen:
     """A process on a device. ``started`` (clock ticks since boot, "" unknown) tells it from a later one of its pid.
 
-    ``looks``: how many looks in a row found it so.
+    ``looks``: how many looks in a row found it so. ``in_container``: an engine of the host runs it.
     """
 
     pid: int
@@ -129,6 +132,7 @@ class Seen:
     bypasses_mps: bool = False
     is_of_live_lease: bool = False
     looks: int = 1
+    in_container: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +181,9 @@ class Look:
         self._listed: Callable[[str], list[ProcessFact]] = getattr(driver, "listed", driver.processes)
         self._runtime = runtime
         self._read = read
-        self._root_names = _shortened(ROOT_NAMES)
-        self._any_names = _shortened((*ANY_NAMES, *allowed))
+        self._allowed = _shortened(allowed)
+        self._seat_uids: Callable[[str], frozenset[int]] = getattr(driver, "seat_uids", _no_seats)
+        self._cgroups = Cgroups(read, subfolders, os.path.exists)
         self._rules = rules or standard()
         self._before: dict[tuple[str, int, str], Seen] = {}
         self._live: Sequence[Holding] = ()
@@ -226,8 +231,11 @@ class Look:
         name = self._name(fact)
         started = self._started(fact.pid)
 
+        in_container = is_engines(self._cgroups.path_of(fact.pid))
+
         def seen(state: str, lease: str = "", bypasses_mps: bool = False) -> Seen:
-            return Seen(fact.pid, device, state, lease, name, fact.memory_mib, started, bypasses_mps)
+            own = (fact.pid, device, state, lease, name, fact.memory_mib, started, bypasses_mps)
+            return Seen(*own, in_container=in_container)
 
         key = self._runtime.lease_of(fact.pid)
         if key is not None:
@@ -236,29 +244,18 @@ class Look:
                 is_live = any(h.key == key for h in self._live)
                 return replace(seen(ORPHAN, key[0]), is_of_live_lease=is_live)
             return seen(HELD, key[0], any(h.mode == "mps" for h in here) and not fact.is_mps)
-        if self._is_excused(fact.pid, name):
+        seats = self._seat_uids(device)
+        if is_service(self._read, fact.pid, name, allowed=self._allowed, seats=seats):
             return seen(SYSTEM)
-        doors = {h.lease for h in holdings if not h.has_unit and _is_on(h, places)}
+        reached = [h for h in holdings if _is_on(h, places)]
+        doors = {h.lease for h in reached if not h.has_unit or (h.has_door and in_container)}
         if doors:
-            # Shares of one card cannot be told apart without units: then it is nobody's in particular.
+            # Shares of one card cannot be told apart so: then it is nobody's in particular.
             return seen(OPEN, doors.pop() if len(doors) == 1 else "")
         return seen(ORPHAN)
 
-    def _is_excused(self, pid: int, name: str) -> bool:
-        short = _short(name)
-        if short in self._any_names:
-            return True
-        return short in self._root_names and self._is_root(pid)
-
     def _name(self, fact: ProcessFact) -> str:
         return self._proc(fact.pid, "comm").strip() or fact.name.rpartition("/")[2]
-
-    def _is_root(self, pid: int) -> bool:
-        """Say whether a process runs as root: all four ids of its status line."""
-        for line in self._proc(pid, "status").splitlines():
-            if line.startswith("Uid:"):
-                return set(line.split()[1:]) == {"0"}
-        return False
 
     def _started(self, pid: int) -> str:
         return start_of(self._read, pid)
@@ -293,7 +290,8 @@ def decide(policy: str, seen: Iterable[Seen]) -> list[Deed]:
 
     ``report``: nothing. ``warn``: those seen twice are warned, once. ``kill``: warned at the second look, ended from
     the third on, and only where their start is known, so that no later process of the same pid is hit. What belongs
-    to a live lease or to the system is never touched. Raises ValueError for another policy.
+    to a live lease or to the system is never touched, and nothing in a container is ended: whose that is, its engine
+    knows, which would start it anew. Raises ValueError for another policy.
     """
     if policy not in POLICIES:
         raise ValueError(f"{policy!r} is no policy for processes without a lease; use {', '.join(POLICIES)}")
@@ -303,7 +301,7 @@ def decide(policy: str, seen: Iterable[Seen]) -> list[Deed]:
             continue
         if one.looks == LOOKS_TO_TELL:
             deeds.append(Deed(WARN, one.pid, one.device, one.name, one.started))
-        elif policy == KILL and one.looks >= LOOKS_TO_KILL and one.started:
+        elif policy == KILL and one.looks >= LOOKS_TO_KILL and one.started and not one.in_container:
             deeds.append(Deed(KILL, one.pid, one.device, one.name, one.started))
     return deeds
 
@@ -311,6 +309,38 @@ def decide(policy: str, seen: Iterable[Seen]) -> list[Deed]:
 def is_same(deed: Deed, read: Callable[[str], str]) -> bool:
     """Say whether the pid of a deed is still that very process; ask right before a signal is sent."""
     return bool(deed.started) and start_of(read, deed.pid) == deed.started
+
+
+def is_service(
+    read: Callable[[str], str],
+    pid: int,
+    name: str,
+    *,
+    allowed: frozenset[str] = frozenset(),
+    seats: frozenset[int] = frozenset(),
+) -> bool:
+    """Say whether a process is a program of the host: a name that is known or ``allowed``, under a host's account.
+
+    That is root or the account of a service, for MPS servers also one of ``seats``, for whom this host runs them.
+    ``allowed`` are names of at most COMM_BYTES. All four uids of the process count.
+    """
+    short = _short(name)
+    if short not in _KNOWN and short not in allowed:
+        return False
+    uids = _uids(read, pid)
+    if not uids:
+        return False
+    return max(uids) < FIRST_PERSON or (short in _MPS_NAMES and uids <= seats)
+
+
+def _uids(read: Callable[[str], str], pid: int) -> frozenset[int]:
+    """Return the accounts in the status line of a process (proc_pid_status(5)), none where it cannot be read."""
+    try:
+        lines = read(f"/proc/{pid}/status").splitlines()
+    except (OSError, ValueError):
+        return frozenset()
+    words = next((line.split()[1:] for line in lines if line.startswith("Uid:")), [])
+    return frozenset(int(word) for word in words if word.isascii() and word.isdigit())
 
 
 def start_of(read: Callable[[str], str], pid: int) -> str:
@@ -348,3 +378,11 @@ def _short(name: str) -> str:
 
 def _shortened(names: Iterable[str]) -> frozenset[str]:
     return frozenset(_short(name) for name in names)
+
+
+def _no_seats(device: str) -> frozenset[int]:
+    return frozenset()
+
+
+_MPS_NAMES: Final = _shortened(MPS)
+_KNOWN: Final = _shortened((*SERVICES, *DISPLAYS)) | _MPS_NAMES

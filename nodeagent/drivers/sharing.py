@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Offer, PartitionSample, ProcessFact, Shape
 from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.owners import left_on, own
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.vendor import Read, VendorDriver, share_name
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, PartitionFact
+
+Choice = Callable[[Share, list[Share], list[ProcessFact], Read], list[ProcessFact]]
 
 
 class Cutter(Protocol):
@@ -106,15 +110,19 @@ class SharedCards(VendorDriver):
         """Return the processes that the tool lists on a whole card."""
 
     def processes(self, partition: str) -> list[ProcessFact]:
-        """Return the processes of a partition; tools list them by card, so cgroups tell shares apart."""
+        """Return the processes that keep a partition from being clean; tools list them by card (owners.left_on)."""
+        return self._of(partition, left_on)
+
+    def tenants(self, partition: str) -> list[ProcessFact]:
+        """Return those that are its tenant's for sure."""
+        return self._of(partition, own)
+
+    def _of(self, partition: str, chosen: Choice) -> list[ProcessFact]:
         share = self._book.get(partition)
         if share is None:
             return []
-        listed = self.card_processes(share.device)
         others = [s for s in self._book.on(share.device) if s.partition != partition and not s.is_idle]
-        if share.mode == WHOLE or not others:
-            return listed
-        return [process for process in listed if self._inside(process.pid, share.cgroup)]
+        return chosen(share, others, self.card_processes(share.device), self._read)
 
     def part_samples(self, card: DeviceSample) -> list[PartitionSample]:
         """Return the samples of what is handed out of a card: tools measure cards, so a share's are unknown."""

@@ -154,6 +154,10 @@ class VendorDriver(ABC):
     def processes(self, partition: str) -> list[ProcessFact]:
         """Return the processes on a partition."""
 
+    def tenants(self, partition: str) -> list[ProcessFact]:
+        """Return those processes that may be signalled as the tenant's."""
+        return self.processes(partition)
+
     @abstractmethod
     def complaints(self) -> list[HealthFact]:
         """Return what the cards say about their health."""
@@ -185,7 +189,7 @@ class VendorDriver(ABC):
 
     def tell(self, partition: str, why: str) -> None:
         """Signal the processes that listen for it."""
-        called = notices.call((process.pid for process in self.processes(partition)), self._read)
+        called = notices.call((process.pid for process in self.tenants(partition)), self._read)
         log.info("told %d process(es) on %s that their lease ends (%s)", len(called), partition, why)
 
     def power(self) -> str:
@@ -229,16 +233,6 @@ class VendorDriver(ABC):
                 fact.refusals.get(shape.mode)
                 or f"{fact.model} cards offer {usable} here, not {shape.mode or 'a shape without mode'}"
             )
-
-    def _inside(self, pid: int, cgroup: str) -> bool:
-        """Say whether a process runs in a cgroup (absolute, below /sys/fs/cgroup) or below it."""
-        try:
-            lines = self._read(f"/proc/{pid}/cgroup").splitlines()
-        except OSError:
-            return False
-        path = next((line.partition("0::")[2] for line in lines if line.startswith("0::")), "")
-        wanted = cgroup.removeprefix("/sys/fs/cgroup").rstrip("/")
-        return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
 
 
 def share_name(device: str, kind: str, owner: str) -> str:

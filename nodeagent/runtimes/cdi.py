@@ -182,14 +182,8 @@ class CdiSpecs:
 
     def lease_of(self, pid: int) -> Key | None:
         """Return the lease that a container's process was given, None outside engines of the host."""
-        try:
-            env = _pairs(self._read(f"/proc/{pid}/environ"))
-        except OSError:
-            return None
-        lease, generation = env.get(LEASE_VARIABLE), env.get(GENERATION_VARIABLE, "")
-        if not lease or not (generation.isascii() and generation.isdigit()):
-            return None
-        return (lease, int(generation)) if is_engines(self._cgroups.path_of(pid)) else None
+        told = told_lease(self._read, pid)
+        return told if told is not None and is_engines(self._cgroups.path_of(pid)) else None
 
     def _files(self, grant: Grant) -> Sequence[tuple[str, str]]:
         if not any(node.startswith(NVIDIA_NODE) for node in grant.nodes):
@@ -233,6 +227,18 @@ class CdiSpecs:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._is_swept = True
+
+
+def told_lease(read: Read, pid: int) -> Key | None:
+    """Return the lease that a process's variables name; they are believed only of those that ``is_engines``."""
+    try:
+        env = _pairs(read(f"/proc/{pid}/environ"))
+    except OSError:
+        return None
+    lease, generation = env.get(LEASE_VARIABLE), env.get(GENERATION_VARIABLE, "")
+    if not lease or not (generation.isascii() and generation.isdigit()):
+        return None
+    return lease, int(generation)
 
 
 def is_engines(cgroup: str | None) -> bool:

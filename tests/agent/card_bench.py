@@ -40,6 +40,7 @@ class Bench:
         self.run_dir, self.offer = folder / "run", offer
         self.now_ns = 1_000_000_000
         self.host = SimulatedHost(boards or ("h100-80gb",), clock=lambda: self.now_ns, **host)
+        self.host.world.uids.update(UIDS)
         self.read = self.host.read
         self.changes: list[str] = []
         self.crash_at = ""
@@ -73,6 +74,7 @@ class Bench:
             run_dir=self.run_dir,
             read=self.read,
             offer=self.offer,
+            account=self.account,
             mps=mps,
             clock_ns=lambda: self.now_ns,
             wall_ns=lambda: self.now_ns,

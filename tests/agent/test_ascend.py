@@ -261,11 +261,25 @@ def test_processes_of_two_vnpus_are_told_apart_by_their_cgroups(tool, tmp_path):
     driver.confine(a, "/sys/fs/cgroup/berth/a")
     driver.confine(b, "/sys/fs/cgroup/berth/b")
 
-    assert [p.pid for p in driver.processes(a)] == [11]
-    assert [(p.pid, p.memory_mib) for p in driver.processes(b)] == [(12, 800)]
+    assert [p.pid for p in driver.tenants(a)] == [11]
+    assert [(p.pid, p.memory_mib) for p in driver.tenants(b)] == [(12, 800)]
+    assert [p.pid for p in driver.processes(a)] == [11, 13]
     with pytest.raises(NvmlLikeError) as no:
         driver.destroy(a)
     assert no.value.code == errors.IN_USE
+
+
+def test_share_that_ends_before_its_neighbour_begins_to_be_confined_waits_for_what_runs(tool, tmp_path):
+    cgroups = {"/proc/11/cgroup": "0::/berth/b\n"}
+    driver = opened(tool, tmp_path, cgroups)
+    card = first(driver)
+    a, b = (driver.create(card, QUARTER, 0, owner).uuid for owner in "ab")
+    tool.running[0] = [(11, "python3", 900)]
+
+    assert [p.pid for p in driver.processes(a)] == [11]
+    driver.confine(b, "/sys/fs/cgroup/berth/b")
+    assert driver.processes(a) == []
+    driver.destroy(a)
 
 
 def test_figures_come_from_one_call_and_unknown_ones_stay_unknown(tool, tmp_path):

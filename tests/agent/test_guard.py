@@ -135,12 +135,16 @@ def test_process_that_ignores_being_asked_is_ended_all_the_same(host):
         ("nv-hostengine", "root", True),
         ("nv-hostengine", "charlie", False),
         ("dcgm-exporter", "nobody-we-know", False),
-        ("Xorg", "charlie", True),
-        ("nvidia-cuda-mps-server", "bob", True),
+        ("Xorg", "root", True),
+        ("Xorg", "charlie", False),
+        ("gnome-shell", "gdm", True),
+        ("nvidia-cuda-mps-server", "root", True),
+        ("nvidia-cuda-mps-server", "bob", False),
         ("python", "root", False),
     ],
 )
 def test_services_of_the_host_live_by_their_name_and_account(host, name, user, lives):
+    host.world.uids["gdm"] = 120
     process = host.stray(name=name, user=user)
 
     host.under("kill").look(10)
@@ -149,7 +153,8 @@ def test_services_of_the_host_live_by_their_name_and_account(host, name, user, l
 
 
 def test_program_that_the_operator_allows_lives(host):
-    process = host.stray(name="our-monitor")
+    host.world.uids["monitor"] = 990
+    process = host.stray(name="our-monitor", user="monitor")
 
     host.under("kill", "our-monitor").look(10)
 
@@ -258,3 +263,41 @@ def test_lost_card_accuses_nobody(host):
     host.look(10)
 
     assert host.lives(stray)
+
+
+def test_process_that_outlives_its_end_is_tried_once_a_minute_and_told_once(host, caplog):
+    stray, sent, now = host.stray(), [], [0.0]
+    host.guard = Guard(
+        host.driver,
+        host.runtime,
+        host.home.read,
+        policy="kill",
+        send=lambda pid, number: sent.append((now[0], pid)),
+        clock=lambda: now[0],
+    )
+
+    for second in range(0, 140, 5):
+        now[0] = float(second)
+        host.look()
+
+    assert sent == [(10.0, stray.pid), (70.0, stray.pid), (130.0, stray.pid)]
+    assert caplog.text.count("has no lease and is ended") == 1
+
+
+def test_change_in_why_a_process_cannot_be_ended_is_told(host, caplog):
+    whys, now = ["not permitted", "not permitted", "gone"], [0.0]
+    host.stray()
+
+    def send(pid: int, number: int) -> None:
+        raise OSError(whys.pop(0))
+
+    host.guard = Guard(
+        host.driver, host.runtime, host.home.read, policy="kill", send=send, clock=lambda: now[0]
+    )
+    host.look(2)
+    for _ in range(3):
+        host.look()
+        now[0] += 60.0
+
+    assert caplog.text.count("cannot be ended: not permitted") == 1
+    assert caplog.text.count("cannot be ended: gone") == 1

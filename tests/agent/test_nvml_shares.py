@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from nodeagent.protocol.messages import PartitionFact
 from nodeagent.shell import Done
 from tests.agent.card_bench import ROOT, Bench, Crash
 
+CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
 MODES = ("mps", "memlimit", "timeslice")
 
 
@@ -45,6 +47,10 @@ def move_in(
     bench.host.cgroups.add(cgroup(owner))
     bench.driver.confine(made.uuid, cgroup(owner))
     return made
+
+
+def pids(bench: Bench, partition: str) -> list[int]:
+    return [fact.pid for fact in bench.driver.processes(partition)]
 
 
 def cgroup(owner: str) -> str:
@@ -333,11 +339,87 @@ def test_processes_of_shares_are_told_apart_by_their_cgroups(bench):
     first, second = move_in(bench, "timeslice"), move_in(bench, "timeslice", "b.1.0", "bob")
     mine = bench.run(cgroup=f"{cgroup('a.1.0')}/session-1", name="mine")
     theirs = bench.run(cgroup=cgroup("b.1.0"), name="theirs")
-    bench.run(cgroup="/user.slice", name="stray")
 
-    assert [fact.pid for fact in bench.driver.processes(first.uuid)] == [mine.pid]
-    assert [fact.pid for fact in bench.driver.processes(second.uuid)] == [theirs.pid]
+    assert pids(bench, first.uuid) == [mine.pid]
+    assert pids(bench, second.uuid) == [theirs.pid]
+    bench.run(cgroup="/user.slice", name="stray")
     assert len(bench.driver.processes(bench.card)) == 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_share_is_not_clean_while_a_process_is_there_that_nobody_accounts_for(bench, mode):
+    first, second = move_in(bench, mode), move_in(bench, mode, "b.1.0")
+    theirs = bench.run(cgroup=cgroup("b.1.0"), user="alice")
+    lost = bench.run(cgroup=CONTAINER, user="alice", name="python")
+
+    assert pids(bench, first.uuid) == [lost.pid]
+    with refused(errors.IN_USE, str(lost.pid)):
+        bench.driver.destroy(first.uuid)
+    bench.host.world.signal(lost.pid, kill=True)
+    bench.driver.destroy(first.uuid)
+    assert pids(bench, second.uuid) == [theirs.pid]
+
+
+def test_two_shares_that_end_together_wait_for_no_process_of_each_other(bench):
+    first, second = move_in(bench, "timeslice"), move_in(bench, "timeslice", "b.1.0", "bob")
+    mine, theirs = bench.run(cgroup=cgroup("a.1.0")), bench.run(cgroup=cgroup("b.1.0"))
+    stray = bench.run(cgroup="/user.slice")
+    world = bench.host.world
+
+    assert (pids(bench, first.uuid), pids(bench, second.uuid)) == (
+        [mine.pid, stray.pid],
+        [theirs.pid, stray.pid],
+    )
+    for gone in (stray, mine):
+        world.signal(gone.pid, kill=True)
+    bench.driver.destroy(first.uuid)
+    assert pids(bench, second.uuid) == [theirs.pid]
+    world.signal(theirs.pid, kill=True)
+    bench.driver.destroy(second.uuid)
+
+
+def test_a_container_that_names_its_lease_holds_up_that_lease_alone(bench):
+    first, second = move_in(bench, "timeslice"), move_in(bench, "timeslice", "b.1.0", "bob")
+    told = bench.run(cgroup=CONTAINER)
+    environ = {f"/proc/{told.pid}/environ": "BERTH_LEASE=b\0BERTH_GENERATION=1\0"}
+    bench.read = lambda path: environ[path] if path in environ else bench.host.read(path)
+    bench.agent()
+
+    assert (pids(bench, first.uuid), pids(bench, second.uuid)) == ([], [told.pid])
+    environ[f"/proc/{told.pid}/environ"] = "BERTH_LEASE=b\0BERTH_GENERATION=0\0"
+    assert (pids(bench, first.uuid), pids(bench, second.uuid)) == ([told.pid], [told.pid])
+
+
+def test_who_might_be_a_tenant_is_waited_for_and_not_told_that_the_lease_ends(bench):
+    sent: list[int] = []
+    bench.agent(send=lambda pid, number: sent.append(pid))
+    share = move_in(bench, "timeslice")
+    listens = frozenset({signal.SIGUSR1})
+    mine = bench.run(cgroup=cgroup("a.1.0"), catches=listens)
+    bench.run(cgroup="/user.slice", catches=listens)
+
+    bench.driver.tell(share.uuid, "maintenance")
+
+    assert sent == [mine.pid]
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "counts"),
+    [
+        ("Xorg", "bob", True),
+        ("Xorg", "", False),
+        ("nvidia-persistenced", "bob", True),
+        ("nvidia-cuda-mps-server", "bob", True),
+        ("nvidia-cuda-mps-server", "alice", False),
+    ],
+)
+def test_a_name_excuses_only_accounts_of_the_host_and_those_that_have_an_mps_daemon(
+    bench, name, user, counts
+):
+    share = move_in(bench, "mps")
+    process = bench.run(cgroup="/user.slice", name=name, user=user)
+
+    assert (process.pid in pids(bench, share.uuid)) is counts
 
 
 def test_a_share_without_a_cgroup_waits_for_what_no_other_share_accounts_for(bench):

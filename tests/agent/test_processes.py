@@ -10,6 +10,7 @@ from nodeagent.protocol.messages import DesiredLease, DesiredSlot, Samples
 from nodeagent.works import new_work
 
 GPU = "GPU-1"
+CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
 
 
 class Host:
@@ -45,18 +46,22 @@ class Host:
         uid: int = 1000,
         started: int = 5,
         is_mps: bool = False,
+        cgroup: str = "/user.slice",
     ) -> None:
         for place in (GPU, *places):
             self.on.setdefault(place, []).append(ProcessFact(pid, 100, "", is_mps))
         self.files[f"/proc/{pid}/comm"] = f"{name[:15]}\n"
         self.files[f"/proc/{pid}/status"] = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
         self.files[f"/proc/{pid}/stat"] = f"{pid} ({name}) S " + "0 " * 18 + f"{started} 0 0"
+        self.files[f"/proc/{pid}/cgroup"] = f"0::{cgroup}\n"
         if lease:
             self.units[pid] = (lease, 1)
 
-    def hold(self, lease: str, partition: str, mode: str = "mig", *, has_unit: bool = True) -> None:
+    def hold(
+        self, lease: str, partition: str, mode: str = "mig", *, has_unit: bool = True, has_door: bool = False
+    ) -> None:
         self.on.setdefault(partition, [])
-        self.holdings.append(Holding(lease, 1, GPU, partition, mode, has_unit))
+        self.holdings.append(Holding(lease, 1, GPU, partition, mode, has_unit, has_door))
 
     def look(self, times: int = 1) -> Sight:
         for _ in range(times):
@@ -111,6 +116,26 @@ def test_process_on_a_slice_without_units_is_open(host):
     assert host.states() == {11: ("open", "a"), 12: ("orphan", "")}
 
 
+def test_with_units_and_containers_only_what_an_engine_runs_is_open(host):
+    host.hold("a", "MIG-a", has_door=True)
+    host.run(11, "MIG-a", cgroup=CONTAINER)
+    host.run(12, "MIG-a")
+    host.run(13, "MIG-a", cgroup=f"/user.slice/user-1001.slice/docker-{'0a' * 32}.scope")
+
+    assert host.states() == {11: ("open", "a"), 12: ("orphan", ""), 13: ("orphan", "")}
+
+
+def test_container_on_a_card_that_no_lease_lets_containers_reach_is_an_orphan_and_never_ended(host):
+    host.hold("a", "MIG-a")
+    host.run(11, "MIG-a", cgroup=CONTAINER)
+    host.run(12, "MIG-a")
+
+    seen = host.look(3).seen
+
+    assert {one.pid: one.state for one in seen} == {11: "orphan", 12: "orphan"}
+    assert [deed.pid for deed in decide("kill", seen)] == [12]
+
+
 def test_open_shares_of_one_card_are_nobodys_in_particular(host):
     host.hold("a", "TS-a", "timeslice", has_unit=False)
     host.hold("b", "TS-b", "timeslice", has_unit=False)
@@ -132,10 +157,14 @@ def test_shares_are_matched_by_their_unit_because_the_card_does_not_tell_them_ap
     [
         ("nvidia-persistenced", 0, "system"),
         ("nv-hostengine", 0, "system"),
+        ("nvidia-persistenced", 118, "system"),
         ("nv-hostengine", 1000, "orphan"),
-        ("Xorg", 1000, "system"),
-        ("gnome-shell", 1000, "system"),
-        ("nvidia-cuda-mps-server", 1000, "system"),
+        ("Xorg", 0, "system"),
+        ("Xorg", 1000, "orphan"),
+        ("gnome-shell", 120, "system"),
+        ("gnome-shell", 1000, "orphan"),
+        ("nvidia-cuda-mps-server", 0, "system"),
+        ("nvidia-cuda-mps-server", 1000, "orphan"),
         ("python", 0, "orphan"),
         ("miner", 1000, "orphan"),
     ],
@@ -148,9 +177,27 @@ def test_services_of_the_host_are_excused_by_name_and_account(host, name, uid, s
 
 def test_operator_may_excuse_more(host):
     host.eye = Look(host, host, host.read, allowed=("company-monitoring-daemon",))
-    host.run(11, name="company-monitoring-daemon")
+    host.run(11, name="company-monitoring-daemon", uid=990)
+    host.run(12, name="company-monitoring-daemon", uid=1000)
 
-    assert host.states() == {11: ("system", "")}
+    assert host.states() == {11: ("system", ""), 12: ("orphan", "")}
+
+
+def test_mps_server_is_excused_under_the_account_that_the_driver_runs_it_for(host):
+    host.seat_uids = lambda device: frozenset({1001}) if device == GPU else frozenset()
+    host.eye = Look(host, host, host.read)
+    host.run(11, name="nvidia-cuda-mps-server", uid=1001)
+    host.run(12, name="nvidia-cuda-mps-server", uid=1002)
+    host.run(13, name="Xorg", uid=1001)
+
+    assert host.states() == {11: ("system", ""), 12: ("orphan", ""), 13: ("orphan", "")}
+
+
+def test_name_excuses_nobody_whose_account_cannot_be_read(host):
+    host.run(11, name="nvidia-persistenced", uid=0)
+    del host.files["/proc/11/status"]
+
+    assert host.states() == {11: ("orphan", "")}
 
 
 def test_name_of_a_service_does_not_excuse_inside_a_lease(host):
@@ -279,7 +326,7 @@ def test_system_and_held_processes_are_never_killed(host):
     host.hold("a", "MIG-a")
     host.hold("b", "MIG-b", has_unit=False)
     host.run(11, "MIG-a", lease="a")
-    host.run(12, name="Xorg")
+    host.run(12, name="Xorg", uid=0)
     host.run(13, "MIG-b")
 
     assert decide("kill", host.look(10).seen) == []
@@ -313,7 +360,7 @@ def test_names_with_brackets_do_not_shift_the_start():
     assert start_of(lambda path: line, 7) == "4242"
 
 
-def test_places_of_leases_that_are_not_gone_are_held_and_containers_mean_no_unit():
+def test_places_of_leases_that_are_not_gone_are_held_and_containers_are_a_door():
     def work(name: str, phase: str, **entrance: str):  # type: ignore[no-untyped-def]
         slot = DesiredSlot(GPU, "mig", 0, 1, 125, 10_000, "1g.10gb")
         made = new_work(DesiredLease(name, 2, "t", "u", 60, 10, (slot, slot)), 0)
@@ -324,6 +371,6 @@ def test_places_of_leases_that_are_not_gone_are_held_and_containers_mean_no_unit
 
     assert holdings(works, is_isolating=True) == [
         Holding("a", 2, GPU, "MIG-a", "mig", has_unit=True),
-        Holding("b", 2, GPU, "MIG-b", "mig", has_unit=False),
+        Holding("b", 2, GPU, "MIG-b", "mig", has_door=True),
     ]
     assert [one.has_unit for one in holdings(works, is_isolating=False)] == [False, False]

@@ -107,7 +107,7 @@ class NvmlDriver:
         self.mps = mps or Mps(library, shell, run_dir, account=account)
         book = ShareBook(run_dir / "shares", boot_id, on_change=on_change)
         limits, slice_policy = MemoryLimits(self._calls, read, write), TimeSlice(shell, timeslice)
-        self._parts = Parts(book, self.mps, limits, slice_policy, read)
+        self._parts = Parts(book, self.mps, limits, slice_policy, read, account)
         self._offers = Offers(
             self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer
         )
@@ -182,6 +182,17 @@ class NvmlDriver:
         if found is None or found.handle is None:
             return []
         return running(self._calls, found.handle, self._read)
+
+    def _own(self, partition: str) -> list[ProcessFact]:
+        """Return those that may be signalled as the tenant's: what only might be its is left alone."""
+        share = self._share(partition)
+        if share is None or not share.owner:
+            return self.processes(partition)
+        return self._parts.own(share, self.listed(share.device))
+
+    def seat_uids(self, device: str) -> frozenset[int]:
+        """Return the accounts of MPS servers on a card."""
+        return self._parts.seat_uids(device)
 
     def listed(self, device: str) -> list[ProcessFact]:
         """Return every process that a card lists, also services of the host and those beside its lease."""
@@ -302,12 +313,12 @@ class NvmlDriver:
         if share is None or share.mode not in ("memlimit", "mps"):
             return
         handle = self._cards.fresh(share.device)
-        pids = [process.pid for process in self.processes(partition)] if kill and share.mode == "mps" else []
+        pids = [process.pid for process in self._own(partition)] if kill and share.mode == "mps" else []
         self._parts.loosen(share, handle, pids, kill=kill)
 
     def tell(self, partition: str, why: str) -> None:
         """Signal the processes on a partition that listen for it."""
-        called = notices.call((p.pid for p in self.processes(partition)), self._read, self._send)
+        called = notices.call((p.pid for p in self._own(partition)), self._read, self._send)
         log.info("told %d process(es) on %s that their lease ends (%s)", len(called), partition, why)
 
     # Measuring, health, energy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,11 +12,11 @@ from nodeagent.drivers.base import Access, ProcessFact, Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.limits import MemoryLimits
 from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.nvml.mps_seat import MpsShare
-from nodeagent.drivers.nvml.procs import SYSTEM, cgroup_of, is_below
+from nodeagent.drivers.nvml.mps_seat import Account, MpsShare
 from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.drivers.owners import cgroup_of, is_below, left_on, own
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
-from nodeagent.processes import COMM_BYTES
+from nodeagent.processes import is_service
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.protocol.uuids import share_uuid
 
@@ -31,6 +32,7 @@ class Parts:
     limits: MemoryLimits
     timeslice: TimeSlice
     read: Callable[[str], str]
+    account: Callable[[str], Account]
 
     def take(self, fact: DeviceFact, shape: Shape, owner: str) -> Share:
         """Note a whole card or a share as the owner's; raises INSUFFICIENT_RESOURCES where it does not fit."""
@@ -98,22 +100,30 @@ class Parts:
         return next((share.mode for share in self.book.on(device) if share.mode != WHOLE), "")
 
     def processes(self, share: Share, listed: list[ProcessFact]) -> list[ProcessFact]:
-        """Return which processes of a card are a share's: those in its cgroup.
+        """Return which processes of a card keep a share from being clean (see owners.left_on).
 
-        A share without one has those that no other share can account for; where two such shares are on a card,
-        nobody can tell theirs apart, and neither is called empty while one of these processes is there.
         Programs of the host keep nobody's lease from ending, unless they run in its very cgroup.
         """
-        at = self.cgroups(listed)
-        if share.cgroup and share.mode != WHOLE:
-            return [process for process in listed if is_below(at[process.pid], share.cgroup)]
-        others = [other for other in self.book.on(share.device) if other.partition != share.partition]
-        return [
-            process
-            for process in listed
-            if (process.name[:COMM_BYTES] not in SYSTEM or is_below(at[process.pid], share.cgroup))
-            and not any(is_below(at[process.pid], other.cgroup) for other in others)
-        ]
+        seats = self.seat_uids(share.device)
+
+        def is_excused(process: ProcessFact) -> bool:
+            return is_service(self.read, process.pid, process.name, seats=seats)
+
+        return left_on(share, self._others(share), listed, self.read, is_excused)
+
+    def own(self, share: Share, listed: list[ProcessFact]) -> list[ProcessFact]:
+        """Return which processes of a card are a share's; services of the host are nobody's."""
+        waits_for = {process.pid for process in self.processes(share, listed)}
+        return [p for p in own(share, self._others(share), listed, self.read) if p.pid in waits_for]
+
+    def seat_uids(self, device: str) -> frozenset[int]:
+        """Return the accounts under which MPS servers of this agent run on a card."""
+        users = {share.user for share in self.book.on(device) if share.mode == "mps" and share.user}
+        found = set()
+        for user in users:
+            with suppress(LookupError):  # an account that was removed has no server either
+                found.add(self.account(user).uid)
+        return frozenset(found)
 
     def whose(self, device: str, listed: list[ProcessFact]) -> dict[str, set[int]]:
         """Return the pids that are surely a share's, by share; those without a cgroup are left out: not known."""
@@ -127,6 +137,9 @@ class Parts:
     def cgroups(self, listed: list[ProcessFact]) -> dict[int, str]:
         """Return the cgroup of each process, "" where it cannot be read."""
         return {process.pid: cgroup_of(self.read, process.pid) for process in listed}
+
+    def _others(self, share: Share) -> list[Share]:
+        return [other for other in self.book.on(share.device) if other.partition != share.partition]
 
     def _of_user(self, share: Share) -> list[Share]:
         return [s for s in self.book.on(share.device) if s.mode == "mps" and s.user == share.user]

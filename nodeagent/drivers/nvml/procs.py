@@ -10,14 +10,10 @@ from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.words import mib
-from nodeagent.processes import ANY_NAMES, COMM_BYTES, ROOT_NAMES
 
 COMPUTE: Final = "nvmlDeviceGetComputeRunningProcesses"
 GRAPHICS: Final = "nvmlDeviceGetGraphicsRunningProcesses"
 MPS: Final = "nvmlDeviceGetMPSComputeRunningProcesses"
-CGROUPS: Final = "/sys/fs/cgroup"
-# Programs of the host that may stay on a card whoever leases it. The kernel keeps 15 letters of a name.
-SYSTEM: Final = frozenset(name[:COMM_BYTES] for name in (*ROOT_NAMES, *ANY_NAMES))
 
 Read = Callable[[str], str]
 
@@ -44,21 +40,6 @@ def name_of(read: Read, pid: int) -> str:
         return read(f"/proc/{pid}/comm").strip()
     except (OSError, ValueError):
         return ""
-
-
-def cgroup_of(read: Read, pid: int) -> str:
-    """Return the cgroup of a process below the mount point, "" where it cannot be read."""
-    try:
-        lines = read(f"/proc/{pid}/cgroup").splitlines()
-    except (OSError, ValueError):
-        return ""
-    return next((line[3:] for line in lines if line.startswith("0::")), "")
-
-
-def is_below(path: str, cgroup: str) -> bool:
-    """Say whether a path is a cgroup (absolute, or below the mount point) or lies below it; "" holds nothing."""
-    wanted = cgroup.removeprefix(CGROUPS).rstrip("/")
-    return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
 
 
 def _listed(calls: Calls, handle: Any, name: str, *, must: bool = False) -> list[Any]:
