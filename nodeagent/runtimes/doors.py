@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,11 @@ class RuntimeMissingError(Exception):
 
 
 class Doors:
-    """Several runtimes as one. The first is the boundary: it opens first and closes last."""
+    """Several runtimes as one. The first is the boundary: it opens first, closes last and alone decides.
+
+    The others are extra: one that refuses a lease is left out of its entrance, and tried again when the lease is
+    opened again.
+    """
 
     def __init__(self, runtimes: Sequence[Runtime]) -> None:
         """Join runtimes, strictest first."""
@@ -35,27 +40,45 @@ class Doors:
         self._runtimes = tuple(runtimes)
         self.name = "+".join(one.name for one in runtimes)
         self.is_isolating = runtimes[0].is_isolating
+        self._left_out: set[tuple[str, Key]] = set()
+        self._said: set[tuple[str, str]] = set()
 
     def why_not(self) -> str:
         """Return what is missing for the first of them; the others are extra."""
         return self._runtimes[0].why_not()
 
     def open(self, grant: Grant) -> Entrance:
-        """Open all doors; the words of the first win, its cgroup is the lease's."""
-        entrances = [one.open(grant) for one in self._runtimes]
+        """Open all doors that can be opened; the words of the first win, its cgroup is the lease's."""
+        first, *others = self._runtimes
+        entrance, names = first.open(grant), [first.name]
         words: dict[str, str] = {}
-        for entrance in reversed(entrances):
-            words |= entrance.words
-        words |= {RUNTIME: self.name, ISOLATED: "yes" if self.is_isolating else "no"}
-        return Entrance(words, entrances[0].cgroup)
+        for one in others:
+            try:
+                words |= one.open(grant).words
+            except RuntimeRefusedError as no:
+                self._leave_out(one, grant.key, no)
+                continue
+            self._left_out.discard((one.name, grant.key))
+            names.append(one.name)
+        words |= entrance.words
+        words |= {RUNTIME: "+".join(names), ISOLATED: "yes" if self.is_isolating else "no"}
+        return Entrance(words, entrance.cgroup)
+
+    def _leave_out(self, extra: Runtime, key: Key, no: RuntimeRefusedError) -> None:
+        """Remember that a lease does without an extra door, and say so once per reason."""
+        self._left_out.add((extra.name, key))
+        reason = re.sub(rf"\b{re.escape(key[0])}\b", "", str(no))
+        if (extra.name, reason) not in self._said:
+            self._said.add((extra.name, reason))
+            log.warning("%s is left out of lease %s and of others like it: %s", extra.name, key[0], no)
 
     def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
-        """Return the first refusal of any door, as ``open`` meets them."""
-        found = (one.would_refuse(grant) for one in self._runtimes)
-        return next((no for no in found if no is not None), None)
+        """Return why the first door would refuse: a lease does without the others."""
+        return self._runtimes[0].would_refuse(grant)
 
     def close(self, key: Key, *, kill: bool) -> None:
         """Close all doors, the last one first; one that fails keeps none of the others open."""
+        self._left_out -= {(one.name, key) for one in self._runtimes}
         refused: list[RuntimeRefusedError] = []
         for one in reversed(self._runtimes):
             try:
@@ -74,9 +97,13 @@ class Doors:
         return sorted({key for one in self._runtimes for key in one.known()})
 
     def whole(self) -> list[Key]:
-        """Return the leases that are open behind every door."""
-        first, *others = [set(one.whole()) for one in self._runtimes]
-        return sorted(first.intersection(*others))
+        """Return the leases that are open behind the first door and every other that did not refuse them."""
+        first, *others = self._runtimes
+        found = set(first.whole())
+        for one in others:
+            there = set(one.whole())
+            found = {key for key in found if key in there or (one.name, key) in self._left_out}
+        return sorted(found)
 
     def lease_of(self, pid: int) -> Key | None:
         """Return the lease of a process, by the strictest door that knows it."""

@@ -39,6 +39,10 @@ class Door:
 
     def open(self, grant: Grant) -> Entrance:
         self.calls.append("open")
+        if self.refuses:
+            raise RuntimeRefusedError(self.refuses, f"cannot write {grant.lease}.json: no ldconfig")
+        if grant.key not in self.inside.values():
+            self.inside[len(self.inside) + 1] = grant.key
         return Entrance({"runtime": self.name, "isolated": "no", **self.words}, f"/{self.name}")
 
     def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
@@ -88,6 +92,46 @@ def test_a_door_that_sticks_keeps_no_other_open():
         Doors([units, boxes]).close(("a", 1), kill=True)
 
     assert (units.calls, boxes.calls) == (["kill"], ["kill"])
+
+
+def test_an_extra_door_that_refuses_keeps_nobody_out_of_the_first(caplog):
+    units, boxes = Door("systemd", is_isolating=True, words={"unit": "u"}), Door("cdi", refuses="cdi")
+    doors = Doors([units, boxes])
+
+    entrance = doors.open(GRANT)
+
+    assert entrance == Entrance({"runtime": "systemd", "unit": "u", "isolated": "yes"}, "/systemd")
+    assert doors.would_refuse(GRANT) is None
+    assert doors.whole() == [GRANT.key], "it is not opened again and again for a door that refuses"
+    doors.open(GRANT)
+    doors.open(replace(GRANT, lease="b"))
+    assert [record.getMessage() for record in caplog.records if "cdi is left out" in record.getMessage()] == [
+        "cdi is left out of lease a and of others like it: cdi: cannot write a.json: no ldconfig"
+    ]
+
+
+def test_an_extra_door_that_works_again_is_opened_with_the_lease_and_missed_from_then_on():
+    units, boxes = Door("systemd", is_isolating=True), Door("cdi", refuses="cdi", words={"cdi": "x"})
+    doors = Doors([units, boxes])
+    doors.open(GRANT)
+    boxes.refuses = ""
+
+    assert doors.open(GRANT).words["runtime"] == "systemd+cdi"
+    boxes.inside.clear()
+    assert doors.whole() == []
+
+
+def test_the_first_door_decides():
+    units, boxes = Door("systemd", refuses="no_account"), Door("cdi")
+    doors = Doors([units, boxes])
+
+    with pytest.raises(RuntimeRefusedError, match="no_account"):
+        doors.open(GRANT)
+
+    assert boxes.calls == []
+    refusal = doors.would_refuse(GRANT)
+    assert refusal is not None
+    assert refusal.word == "no_account"
 
 
 @pytest.mark.parametrize(

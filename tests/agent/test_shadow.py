@@ -132,9 +132,9 @@ def test_files_of_variables_need_an_account_only_where_they_are_given_to_it(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_several_doors_refuse_where_one_of_them_would():
+def test_several_doors_refuse_where_the_first_of_them_would():
     first, second = RecordingRuntime(), RecordingRuntime()
     second.refusal = RuntimeRefusedError("cdi", "no engine")
 
-    assert refusal_of(Doors([first, second]).would_refuse(GRANT)) == "cdi"
-    assert refusal_of(Doors([first]).would_refuse(GRANT)) == ""
+    assert refusal_of(Doors([second, first]).would_refuse(GRANT)) == "cdi"
+    assert refusal_of(Doors([first, second]).would_refuse(GRANT)) == ""
