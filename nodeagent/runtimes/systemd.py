@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nodeagent.accounts import Account, account_of
+from nodeagent.runtimes import nodes
 from nodeagent.runtimes import unit as units
 from nodeagent.runtimes.base import (
     ISOLATED,
@@ -94,7 +95,12 @@ class SystemdRuntime:
         return self._why_not
 
     def open(self, grant: Grant) -> Entrance:
-        """Start the lease's unit, or bring the one that runs up to date; its end is armed before it starts."""
+        """Start the lease's unit, or bring the one that runs up to date; its end is armed before it starts.
+
+        Device nodes that are missing are made where that can be done.
+        """
+        if not self.why_not() and (missing := self._missing_nodes(grant)):
+            nodes.make(missing, self._read, self._shell)
         account = self._admit(grant)
         unit = unit_of(grant.key)
         shown = self.show(grant.key)
@@ -198,14 +204,16 @@ class SystemdRuntime:
 
     def _require_nodes(self, grant: Grant) -> None:
         """Refuse a node that is not there: systemd would leave its rule out and say so only in its log."""
-        missing = [node for node in grant.nodes if not self._exists(node)]
+        missing = self._missing_nodes(grant)
         if missing:
             raise RuntimeRefusedError(
                 "no_node",
-                f"{', '.join(missing)} does not exist on this host; make it with nvidia-modprobe -u -c0, or check"
-                " that the driver is loaded",
+                f"{', '.join(missing)} does not exist on this host; {nodes.advice(missing, self._read)}",
                 is_passing=True,
             )
+
+    def _missing_nodes(self, grant: Grant) -> list[str]:
+        return [node for node in grant.nodes if not self._exists(node)]
 
     def _arm(self, grant: Grant) -> None:
         """See to it that exactly one timer ends the lease, and at its end."""
