@@ -20,8 +20,8 @@ from portal.common.rows import Rows
 from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
 from portal.leases import hosts
-from portal.leases.lifecycle import announce, move_requests, note_events
 from portal.leases.models import Lease, LeaseRequest, Placement
+from portal.leases.moves import announce, move_requests, note_events
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas

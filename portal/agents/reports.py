@@ -16,7 +16,7 @@ from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
-from portal.leases import lifecycle
+from portal.leases import lifecycle, moves
 from portal.leases.models import Lease
 from portal.leases.sickness import tell_of_health
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
@@ -70,7 +70,7 @@ def lose_forgotten(node_id: int, *, seen_at: datetime | None, now: datetime) -> 
         "SELECT id FROM leases_lease WHERE node_id = %s AND state IN ('active', 'interrupted') ORDER BY id",
         [node_id],
     )
-    leases = [ls for ls in lifecycle.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
+    leases = [ls for ls in moves.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
     for lease in leases:
         heard = min(seen_at or now, now)
         lifecycle.fail_leases([lease], at=max(heard, lease.activated_at or heard), fault=FORGOTTEN)
@@ -101,7 +101,7 @@ def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Leas
     if leaving:
         quotas.lock_lineages(leaving)
     hold_devices(node, report.health)
-    return lifecycle.lock_leases([pk for pk, _uid, _team in rows])
+    return moves.lock_leases([pk for pk, _uid, _team in rows])
 
 
 def _ready(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:

@@ -22,8 +22,9 @@ from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
 from portal.leases import hosts
-from portal.leases.lifecycle import announce, drop_booked, move_all, move_requests
+from portal.leases.lifecycle import drop_booked
 from portal.leases.models import Lease, LeaseRequest, Placement
+from portal.leases.moves import announce, move_all, move_requests
 from portal.leases.states import EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas

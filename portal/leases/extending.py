@@ -17,8 +17,8 @@ from portal.fleet.services import raise_revision
 from portal.leases import parts
 from portal.leases.ahead import Block, block_sentence, next_blocks
 from portal.leases.holds import hold_until
-from portal.leases.lifecycle import announce, lock_leases
 from portal.leases.models import Lease
+from portal.leases.moves import announce, lock_leases
 from portal.leases.states import LeaseState
 
 

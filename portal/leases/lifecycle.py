@@ -5,29 +5,25 @@ Lock order everywhere: quota rows, leases by id, nodes by id last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
-from django.db import connection, transaction
-from django.db.models import Model
+from django.db import transaction
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict
-from portal.common.live import EVENTS, publish_on_commit
 from portal.common.outbox import RUN_CYCLE, add, nudge
-from portal.common.rows import Rows, execute, fetch
-from portal.common.states import check_move
+from portal.common.rows import fetch
 from portal.fleet.services import raise_revision
 from portal.leases import hosts, parts
 from portal.leases.holds import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.moves import announce, lock_leases, move_all, move_requests
 from portal.leases.selectors import fault_count, is_anybody_waiting
-from portal.leases.states import LEASE_NEXT, LIVE_LEASES, REQUEST_NEXT, EndReason, LeaseState, RequestState
+from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 
@@ -39,123 +35,6 @@ BACK_BECAUSE: dict[str, str] = {
     EndReason.PREEMPTED: "the lease was preempted",
     EndReason.MAINTENANCE: "the lease made way for maintenance",
 }
-_LEASES = Rows(Lease, "team", "request")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Where the states of a kind of rows stand, and where their steps are recorded."""
-
-    model: type[Model]
-    table: str
-    events: str
-    key: str
-
-
-_LEASE_STEP = Step(Lease, "leases_lease", "leases_leaseevent", "lease_id")
-_REQUEST_STEP = Step(LeaseRequest, "leases_leaserequest", "leases_requestevent", "request_id")
-
-
-def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
-    """Return the leases locked in id order, with what their moves need at hand."""
-    return _LEASES.where("it.id = ANY(%s) ORDER BY it.id FOR UPDATE OF it", [list(lease_ids)])
-
-
-def move_all(
-    leases: Sequence[Lease], to: str, *, at: datetime, reason: str = "", **fields: Any
-) -> list[Lease]:
-    """Move locked leases one step each and record why; extra ``fields`` are set with it.
-
-    The leases must have been locked in this transaction. Raises IllegalMove when the table has no
-    such step. Returns the leases, updated in place.
-    """
-    if not leases:
-        return []
-    for lease in leases:
-        check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
-    _take_step(_LEASE_STEP, leases, to, at=at, reason=reason, fields=fields)
-    for lease in leases:
-        lease.state = to
-        for name, value in fields.items():
-            setattr(lease, name, value)
-    announce(leases, at=at)
-    return list(leases)
-
-
-def _take_step(
-    kind: Step, rows: Sequence[Any], to: str, *, at: datetime, reason: str, fields: dict[str, Any]
-) -> None:
-    """Set the state of locked rows, with extra fields, and record the step: one statement."""
-    sets = [(kind.model._meta.get_field(name), getattr(value, "pk", value)) for name, value in fields.items()]
-    columns = "".join(f', "{field.column}" = %s' for field, _value in sets)  # type: ignore[union-attr]
-    ids = [row.pk for row in rows]
-    execute(
-        f"WITH moved AS (UPDATE {kind.table} SET state = %s{columns} WHERE id = ANY(%s))"  # noqa: S608 (ours)
-        f" INSERT INTO {kind.events} ({kind.key}, was, now, at, reason)"
-        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
-        [
-            str(to),
-            *(field.get_db_prep_save(value, connection) for field, value in sets),  # type: ignore[union-attr]
-            ids,
-            *(str(to), at, str(reason)[:300], ids, [str(row.state) for row in rows]),
-        ],
-    )
-
-
-def note_events(steps: Sequence[tuple[int, str]], to: str, *, at: datetime, reason: str = "") -> None:
-    """Record a step of leases: (id, state before) pairs. Call in the transaction that takes it."""
-    execute(
-        "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason)"
-        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
-        [str(to), at, str(reason), [pk for pk, _was in steps], [str(was) for _pk, was in steps]],
-    )
-
-
-def announce(leases: Sequence[Lease], *, at: datetime) -> None:
-    """Tell the browsers that look, once the transaction is through."""
-    publish_on_commit(
-        EVENTS,
-        [
-            {
-                "event": f"lease.{lease.state}",
-                "lease": lease.uid,
-                "request": lease.request.uid,
-                "team": lease.team_id,
-                "user": lease.user_id,
-                "state": lease.state,
-                "at": at.isoformat(),
-            }
-            for lease in leases
-        ],
-    )
-
-
-def move_requests(
-    requests: Sequence[LeaseRequest], to: str, *, at: datetime, reason: str = "", **fields: Any
-) -> None:
-    """Move locked requests one step each and record why; extra ``fields`` are set with it."""
-    if not requests:
-        return
-    for request in requests:
-        check_move(REQUEST_NEXT, request.state, to, f"request {request.uid}")
-    _take_step(_REQUEST_STEP, requests, to, at=at, reason=reason, fields=fields)
-    for request in requests:
-        request.state = to
-    publish_on_commit(
-        EVENTS,
-        [
-            {
-                "event": f"request.{to}",
-                "lease": "",
-                "request": r.uid,
-                "team": r.team_id,
-                "user": r.author_id,
-                "state": to,
-                "at": at.isoformat(),
-            }
-            for r in requests
-        ],
-    )
 
 
 def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:

@@ -21,8 +21,9 @@ from portal.fleet.services import raise_revision
 from portal.leases.ahead import Block, next_blocks
 from portal.leases.bookings import replan_on
 from portal.leases.holds import hold_until
-from portal.leases.lifecycle import announce, end_leases, lock_leases
+from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease
+from portal.leases.moves import announce, lock_leases
 from portal.leases.states import EndReason, LeaseState
 from portal.notifications.services import notify
 

@@ -15,8 +15,9 @@ from django.db import transaction
 from portal.audit.services import record
 from portal.common.rows import fetch
 from portal.fleet.services import raise_revision
-from portal.leases.lifecycle import announce, end_leases, lock_leases
+from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease
+from portal.leases.moves import announce, lock_leases
 from portal.leases.states import EndReason, LeaseState
 from portal.notifications.services import notify
 

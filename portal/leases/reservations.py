@@ -19,8 +19,9 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound, TooManyWaiting
 from portal.common.retry import with_retries
-from portal.leases.lifecycle import cancel_booking, move_requests
+from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest, Reservation
+from portal.leases.moves import move_requests
 from portal.leases.selectors import is_booked
 from portal.leases.services import RequestSpec, check_may_ask, check_possible, check_spec, submit_request
 from portal.leases.states import Repeat, RequestState

@@ -21,8 +21,9 @@ from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFo
 from portal.common.rows import NewRow, Rows, fetch
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
-from portal.leases.lifecycle import cancel_booking, move_requests
+from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest
+from portal.leases.moves import move_requests
 from portal.leases.selectors import is_booked, waiting_count
 from portal.leases.states import RequestState, Work
 from portal.notifications.services import notify

@@ -9,7 +9,7 @@ import pytest
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.invariants import broken
 from portal.fleet.models import Node
-from portal.leases import lifecycle
+from portal.leases import lifecycle, moves
 from portal.leases.extending import extend_lease
 from portal.leases.growing import set_growth
 from portal.leases.models import Lease, LeaseRequest
@@ -193,8 +193,8 @@ def test_what_was_grown_goes_first_when_somebody_waits(world: World, base: Lease
 
 def test_an_extra_whose_base_has_ended_meanwhile_goes_in_the_next_sweep(world: World, base: Lease) -> None:
     world.turn()
-    with_base = lifecycle.lock_leases([base.pk])
-    lifecycle.move_all(with_base, "ending", at=world.now, ended_at=world.now, end_reason="released")
+    with_base = moves.lock_leases([base.pk])
+    moves.move_all(with_base, "ending", at=world.now, ended_at=world.now, end_reason="released")
 
     assert lifecycle.end_left_behind(now=world.now) == 3
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from portal.common.live import EVENTS, publish
 from portal.fleet.models import Node
-from portal.leases import lifecycle
+from portal.leases import lifecycle, moves
 from portal.leases.models import Lease
 from portal.telemetry.frames import DeviceNow, Frame, SlotNow
 from portal.telemetry.ring import readings
@@ -258,7 +258,7 @@ async def test_nothing_is_told_of_a_transaction_that_was_undone(world: World) ->
 
     def undone() -> None:
         with transaction.atomic():
-            lifecycle.end_leases(lifecycle.lock_leases([lease.pk]), reason="released", at=world.now)
+            lifecycle.end_leases(moves.lock_leases([lease.pk]), reason="released", at=world.now)
             transaction.set_rollback(True)
 
     async with Talk(token=await token_of(world, "bob")) as bob:

@@ -1,0 +1,138 @@
+"""One step of leases and requests: locked in order, checked by the table of states, recorded, told to browsers.
+
+Which step is due, and what else it means, is for those who call: ``lifecycle`` first of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.db.models import Model
+
+from portal.common.live import EVENTS, publish_on_commit
+from portal.common.rows import Rows, execute
+from portal.common.states import check_move
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.states import LEASE_NEXT, REQUEST_NEXT
+
+_LEASES = Rows(Lease, "team", "request")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the states of a kind of rows stand, and where their steps are recorded."""
+
+    model: type[Model]
+    table: str
+    events: str
+    key: str
+
+
+_LEASE_STEP = Step(Lease, "leases_lease", "leases_leaseevent", "lease_id")
+_REQUEST_STEP = Step(LeaseRequest, "leases_leaserequest", "leases_requestevent", "request_id")
+
+
+def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
+    """Return the leases locked in id order, with what their moves need at hand."""
+    return _LEASES.where("it.id = ANY(%s) ORDER BY it.id FOR UPDATE OF it", [list(lease_ids)])
+
+
+def move_all(
+    leases: Sequence[Lease], to: str, *, at: datetime, reason: str = "", **fields: Any
+) -> list[Lease]:
+    """Move locked leases one step each and record why; extra ``fields`` are set with it.
+
+    The leases must have been locked in this transaction. Raises IllegalMove when the table has no
+    such step. Returns the leases, updated in place.
+    """
+    if not leases:
+        return []
+    for lease in leases:
+        check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
+    _take_step(_LEASE_STEP, leases, to, at=at, reason=reason, fields=fields)
+    for lease in leases:
+        lease.state = to
+        for name, value in fields.items():
+            setattr(lease, name, value)
+    announce(leases, at=at)
+    return list(leases)
+
+
+def _take_step(
+    kind: Step, rows: Sequence[Any], to: str, *, at: datetime, reason: str, fields: dict[str, Any]
+) -> None:
+    """Set the state of locked rows, with extra fields, and record the step: one statement."""
+    sets = [(kind.model._meta.get_field(name), getattr(value, "pk", value)) for name, value in fields.items()]
+    columns = "".join(f', "{field.column}" = %s' for field, _value in sets)  # type: ignore[union-attr]
+    ids = [row.pk for row in rows]
+    execute(
+        f"WITH moved AS (UPDATE {kind.table} SET state = %s{columns} WHERE id = ANY(%s))"  # noqa: S608 (ours)
+        f" INSERT INTO {kind.events} ({kind.key}, was, now, at, reason)"
+        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+        [
+            str(to),
+            *(field.get_db_prep_save(value, connection) for field, value in sets),  # type: ignore[union-attr]
+            ids,
+            *(str(to), at, str(reason)[:300], ids, [str(row.state) for row in rows]),
+        ],
+    )
+
+
+def note_events(steps: Sequence[tuple[int, str]], to: str, *, at: datetime, reason: str = "") -> None:
+    """Record a step of leases: (id, state before) pairs. Call in the transaction that takes it."""
+    execute(
+        "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason)"
+        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+        [str(to), at, str(reason), [pk for pk, _was in steps], [str(was) for _pk, was in steps]],
+    )
+
+
+def announce(leases: Sequence[Lease], *, at: datetime) -> None:
+    """Tell the browsers that look, once the transaction is through."""
+    publish_on_commit(
+        EVENTS,
+        [
+            {
+                "event": f"lease.{lease.state}",
+                "lease": lease.uid,
+                "request": lease.request.uid,
+                "team": lease.team_id,
+                "user": lease.user_id,
+                "state": lease.state,
+                "at": at.isoformat(),
+            }
+            for lease in leases
+        ],
+    )
+
+
+def move_requests(
+    requests: Sequence[LeaseRequest], to: str, *, at: datetime, reason: str = "", **fields: Any
+) -> None:
+    """Move locked requests one step each and record why; extra ``fields`` are set with it."""
+    if not requests:
+        return
+    for request in requests:
+        check_move(REQUEST_NEXT, request.state, to, f"request {request.uid}")
+    _take_step(_REQUEST_STEP, requests, to, at=at, reason=reason, fields=fields)
+    for request in requests:
+        request.state = to
+    publish_on_commit(
+        EVENTS,
+        [
+            {
+                "event": f"request.{to}",
+                "lease": "",
+                "request": r.uid,
+                "team": r.team_id,
+                "user": r.author_id,
+                "state": to,
+                "at": at.isoformat(),
+            }
+            for r in requests
+        ],
+    )
