@@ -5,6 +5,7 @@ With it the reconciler says what it would do, step by step, for a plan that nobo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nodeagent.drivers import errors
@@ -14,7 +15,8 @@ from nodeagent.lanes import MOST_STEPS
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
-from nodeagent.steps import Outcome, Step, carry_out
+from nodeagent.steps import Outcome, Step, carry_out, read_partitions
+from nodeagent.works import GONE, Work
 
 
 class ShadowDriver:
@@ -23,11 +25,12 @@ class ShadowDriver:
     is_blocking = False
 
     def __init__(self, real: Driver) -> None:
-        """Look at every device once."""
+        """Look at every device once; of one that cannot be seen nothing is known, and nothing is played on it."""
         self._real = real
         self.name, self.version = real.name, real.version
         self._devices = {fact.uuid: fact for fact in real.inventory()}
-        self._facts = {uuid: list(real.observe(uuid)) for uuid in self._devices}
+        seen = {uuid: read_partitions(real, uuid) for uuid in self._devices}
+        self._facts = {uuid: list(facts) for uuid, facts in seen.items() if facts is not None}
 
     def boot_id(self) -> str:
         """Return the real boot."""
@@ -42,11 +45,12 @@ class ShadowDriver:
         return self._real.catalogue(device)
 
     def observe(self, device: str) -> list[PartitionFact]:
-        """Return what stands in the play."""
-        return list(self._facts[device])
+        """Return what stands in the play; refuses for a device that could not be seen."""
+        return list(self._standing(device))
 
     def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
         """Add a partition where the real driver would allow it, as far as can be known beforehand."""
+        standing = self._standing(device)
         offers = [
             o
             for o in self.catalogue(device)
@@ -61,7 +65,7 @@ class ShadowDriver:
             )
         size = shape.size if shape.mode == "mig" else 0
         span = range(position, position + size)
-        for other in self._facts[device]:
+        for other in standing:
             if any(slot in span for slot in range(other.start, other.start + other.size)):
                 raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{other.uuid} stands there")
         is_whole = shape.mode == "exclusive"
@@ -73,7 +77,7 @@ class ShadowDriver:
             size=self._devices[device].grid if is_whole else size,
             lease="" if shape.mode == "mig" else owner,
         )
-        self._facts[device].append(fact)
+        standing.append(fact)
         return fact
 
     def destroy(self, partition: str) -> None:
@@ -110,7 +114,7 @@ class ShadowDriver:
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch an empty device of the play."""
-        if self._facts[device]:
+        if self._standing(device):
             return errors.IN_USE
         self._devices[device] = replace(self._devices[device], mig_enabled=enabled)
         return 0
@@ -136,6 +140,17 @@ class ShadowDriver:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _standing(self, device: str) -> list[PartitionFact]:
+        if device not in self._devices:
+            raise NvmlLikeError(errors.NOT_FOUND, f"{device} is not on this node")
+        if device not in self._facts:
+            why = next((f": {fact.detail}" for fact in self._real.health() if fact.device == device), "")
+            raise NvmlLikeError(
+                errors.UNKNOWN,
+                f"what stands on {device} cannot be seen{why}; a plan for it needs that, look at `berth-agent check`",
+            )
+        return self._facts[device]
 
 
 class ShadowRuntime:
@@ -208,7 +223,26 @@ def rehearse(mind: Reconciler, driver: Driver, now: int) -> list[Planned]:
                 plan.append(_planned(len(plan) + 1, order.get(device), step, outcome))
                 mind.settle(step, outcome, now)
                 is_moving = True
-    return plan
+    return plan + _unseen(mind, driver, order, len(plan))
+
+
+def _unseen(mind: Reconciler, driver: Driver, order: Mapping[str, int | None], done: int) -> list[Planned]:
+    """Return one refusal per lease and device on which nothing can be planned, because it cannot be seen."""
+    found: list[Planned] = []
+    for device in mind.devices:
+        try:
+            driver.observe(device)
+        except NvmlLikeError as no:
+            waiting = [work for work in mind.works.values() if work.phase != GONE and _is_on(work, device)]
+            found += [
+                Planned(done + len(found) + at, order.get(device), f"look at {device}", work.lease, no.detail)
+                for at, work in enumerate(waiting, start=1)
+            ]
+    return found
+
+
+def _is_on(work: Work, device: str) -> bool:
+    return any(place.slot.device == device for place in work.places)
 
 
 def _planned(number: int, device: int | None, step: Step, outcome: Outcome) -> Planned:

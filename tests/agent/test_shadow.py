@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.accounts import Account
+from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.journal import Journal
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
@@ -26,9 +27,9 @@ GRANT = Grant("a", 1, "alice", "vision", {}, ("/dev/nvidia0",), 600, 30)
 class Desk:
     """Where an operator tries a desired state on a simulated host."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, boards: tuple[str, ...] = ("h100-80gb",)) -> None:
         self.folder, self.time = folder, FakeTime()
-        self.home = SimulatedHome(NODE, ["h100-80gb"], folder / "home", self.time)
+        self.home = SimulatedHome(NODE, boards, folder / "home", self.time)
         self.driver, self.runtime = self.home.driver(), self.home.runtime()
         self.card = self.home.host.cards[0].uuid
         self.changes: list[str] = []
@@ -97,6 +98,35 @@ def test_plan_on_a_host_without_the_runtime_says_what_is_missing(desk):
 
     assert (phase, code) == ("failed", "no_runtime")
     assert "no container engine is installed" in steps[-1].refusal
+
+
+@pytest.mark.parametrize("mode", ["whole", "slice"])
+def test_plan_for_a_card_that_is_lost_says_that_it_cannot_be_seen(desk, mode):
+    wanted = getattr(desk, mode)("alice")
+    desk.home.host.lose(desk.card)
+
+    steps, phase, _ = desk.plan(wanted)
+
+    assert phase != "ready"
+    assert [f"what stands on {desk.card} cannot be seen" in step.refusal for step in steps] == [True] * len(
+        steps
+    )
+    assert steps
+    assert desk.changes == []
+
+
+def test_lost_card_keeps_no_plan_from_the_card_beside_it(tmp_path):
+    desk = Desk(tmp_path, boards=("h100-80gb", "h100-80gb"))
+    lost = desk.home.host.cards[1].uuid
+    desk.home.host.lose(lost)
+    shadow = ShadowDriver(desk.driver)
+
+    steps, phase, code = desk.plan(desk.slice("alice"))
+
+    assert (phase, code) == ("ready", "")
+    assert [step.refusal for step in steps if step.refusal] == []
+    with pytest.raises(NvmlLikeError, match=f"what stands on {lost} cannot be seen"):
+        shadow.set_mig_mode(lost, True)
 
 
 def refusal_of(found: RuntimeRefusedError | None) -> str:
