@@ -12,12 +12,14 @@ from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text
 from portal.api.fleet import TAG, OneNode, shown_device
 from portal.api.idempotency import once
+from portal.api.shapes import Row
 from portal.api.wire import instant
 from portal.common.errors import NotFound
 from portal.fleet.health import clear_health, clear_node_health
-from portal.fleet.models import Device
+from portal.fleet.models import Device, Node
+from portal.leases.selectors import uids_on
 from portal.leases.sickness import take_out_of_work
-from portal.telemetry.processes import processes_of
+from portal.telemetry.processes import ProcessList, processes_of
 
 
 class QuarantineBody(Body):
@@ -85,7 +87,7 @@ class Processes(OneNode):
         """Read the processes that a node's devices listed last; all null when that is unknown. Operators."""
         node = self.operated(name)
         found = processes_of(node.name, now=timezone.now())
-        rows = [row._asdict() for row in found.rows] if found else None
+        rows = _process_rows(node, found) if found else None
         return Response(
             {
                 "node": node.name,
@@ -94,6 +96,12 @@ class Processes(OneNode):
                 "processes": rows,
             }
         )
+
+
+def _process_rows(node: Node, found: ProcessList) -> list[Row]:
+    """Return the processes; a lease is named only where it is one of the node's."""
+    known = uids_on(node, {row.lease for row in found.rows})
+    return [{**row._asdict(), "lease": row.lease if row.lease in known else ""} for row in found.rows]
 
 
 def device_named(uuid: str) -> Device:

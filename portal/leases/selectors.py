@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from django.db.models import Q, QuerySet
@@ -133,6 +133,14 @@ def standing_on(node: Node) -> list[Lease]:
     """Return the leases that take something of a node now, bookings aside, the next to end first."""
     states = [state for state in LIVE_LEASES if state != LeaseState.BOOKED]
     return list(Lease.objects.filter(node=node, state__in=states).order_by("not_after", "id"))
+
+
+def uids_on(node: Node, named: Collection[str]) -> set[str]:
+    """Return which of these names are those of leases that are or were on the node; a node may say any name."""
+    asked = [uid for uid in named if uid]
+    return (
+        set(Lease.objects.filter(node=node, uid__in=asked).values_list("uid", flat=True)) if asked else set()
+    )
 
 
 def bookings_of(user: User) -> QuerySet[Lease]:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal.catalog import pricing
-from portal.common.errors import BerthError
+from portal.common.errors import BerthError, NotFound
 from portal.leases.ahead import Block, block_sentence, latest_end
 from portal.leases.models import Lease, Placement
 from portal.leases.selectors import (
@@ -31,13 +31,13 @@ from portal.web.leases_receipt import quoted_micro, receipt_of
 from portal.web.leases_rows import LeaseRow, lease_rows
 from portal.web.leases_timeline import request_steps
 from portal.web.leases_values import live_values
-from portal.web.node_processes import own_processes
+from portal.web.node_processes import MEASURED, own_processes
 from portal.web.slice_metrics import silent_lease_text
 
 EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
 LEAST_EXTRA_S = 60
 RELEASABLE = (LeaseState.BOOKED, LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-MEASURED = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+WITH_PROCESSES = (LeaseState.PREPARING, *MEASURED)
 OVER = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED)
 
 
@@ -77,9 +77,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         else None,
         "may_see_access": may_see_access(rights, lease),
         "values": live_values(lease, now=now) if lease.state in MEASURED else [],
-        "processes": own_processes(lease, now=now)
-        if may_see_access(rights, lease) and lease.state in MEASURED
-        else None,
+        "shows_processes": may_see_access(rights, lease) and lease.state in WITH_PROCESSES,
+        "processes": own_processes(lease, now=now) if may_see_access(rights, lease) else None,
         "is_over": is_over,
         "receipt": receipt_of(lease) if is_over else None,
         "steps": request_steps(lease.request, [lease], starts_at=None),
@@ -97,6 +96,22 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "sees_policy": rights.is_operator,
     }
     return render(request, "web/lease_detail.html", context)
+
+
+@require_safe
+def processes(request: HttpRequest, uid: str) -> HttpResponse:
+    """Show a lease's processes alone, for its page to take anew every few seconds; empty once it is over.
+
+    Raises NotFound for whoever may not see how it is reached.
+    """
+    rights, now = rights_of(request), timezone.now()
+    lease = visible_lease(rights, uid)
+    if not may_see_access(rights, lease):
+        raise NotFound
+    if lease.state not in WITH_PROCESSES:
+        return HttpResponse()
+    context = {"lease": lease, "processes": own_processes(lease, now=now)}
+    return render(request, "web/parts/lease_processes.html", context)
 
 
 def extensions(lease: Lease, *, now: datetime, latest: Block | None) -> list[Extension]:

@@ -11,6 +11,8 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.fleet.models import Node
 from portal.leases.models import Lease
+from portal.leases.selectors import uids_on
+from portal.leases.states import LeaseState
 from portal.telemetry.processes import ORPHAN, ProcessNow, processes_of, processes_of_lease
 from portal.web.figures import memory
 
@@ -20,6 +22,7 @@ STATES = {
     ORPHAN: _("orphan"),
     "system": _("of the system"),
 }
+MEASURED = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 _FIRST = (ORPHAN, "open", "held", "system")
 MOST = 500
 
@@ -58,17 +61,16 @@ def process_table(node: Node, *, now: datetime) -> ProcessTable | None:
     if found is None:
         return None
     devices = dict(node.devices.values_list("uuid", "index"))
-    named = {row.lease for row in found.rows if row.lease}
-    leases = (
-        set(Lease.objects.filter(node=node, uid__in=named).values_list("uid", flat=True)) if named else set()
-    )
+    leases = uids_on(node, {row.lease for row in found.rows})
     ordered = sorted(found.rows, key=lambda row: (_rank(row.state), devices.get(row.device, -1), row.pid))
     rows = [_row(one, devices.get(one.device, _("unknown")), one.lease in leases) for one in ordered]
     return ProcessTable(found.at, rows[:MOST], found.orphans, max(0, len(rows) - MOST))
 
 
 def own_processes(lease: Lease, *, now: datetime) -> list[ProcessRow] | None:
-    """Return what the lease's node lists for it, None when that is unknown."""
+    """Return what the lease's node lists for it, None when that is unknown; before it is active it has none."""
+    if lease.state not in MEASURED:
+        return None
     found = processes_of_lease(lease.node.name, lease.uid, now=now)
     return None if found is None else _plain(found)
 

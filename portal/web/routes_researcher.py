@@ -36,6 +36,7 @@ urlpatterns = [
     path("approvals/", requests_approvals.page, name="approvals"),
     path("leases/", lists.leases, name="leases"),
     path("leases/<str:uid>/", leases.page, name="lease"),
+    path("leases/<str:uid>/processes/", leases.processes, name="lease_processes"),
     path("leases/<str:uid>/extend/", leases_actions.extend, name="lease_extend"),
     path("leases/<str:uid>/release/", leases_actions.release, name="lease_release"),
     path("calendar/", calendar.page, name="calendar"),

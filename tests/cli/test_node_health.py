@@ -102,6 +102,22 @@ def test_processes_are_listed_orphans_first_and_unknown_is_said(world: World, be
     assert (raw["orphans"], raw["processes"][1]["memory_mib"]) == (1, None)
 
 
+def test_processes_name_a_lease_only_where_the_node_has_it(world: World, berth: Any) -> None:
+    here, elsewhere = world.active("bob", "h100"), world.active("charlie", "l40s-quarter")
+    node, uuid = here.node.name, Device.objects.filter(node=here.node).earliest("index").uuid
+    assert elsewhere.node.name != node
+    listed = [
+        ProcessSample(pid, uuid, "held", lease, "python", 1)
+        for pid, lease in enumerate((here.uid, elsewhere.uid, "lse-invented"), start=1)
+    ]
+    packed = processes.pack(listed, at=world.now.timestamp())
+    redis_client().hset(processes.NEWEST, node, packed.rows)
+
+    raw = json.loads(berth("node", "processes", node, "--json", who="operator").stdout)
+
+    assert {row["pid"]: row["lease"] for row in raw["processes"]} == {1: here.uid, 2: "", 3: ""}
+
+
 def test_show_tells_the_command_that_enters_a_lease(world: World, berth: Any) -> None:
     lease = world.active()
     entrance = {"runtime": "systemd", "unit": "berth-lease-1.service", "isolated": "yes"}

@@ -302,10 +302,42 @@ def test_a_holder_sees_the_processes_of_the_own_lease_and_others_do_not(
     assert signed_in("charlie").get(f"/leases/{lease.uid}/").status_code == 404
 
 
-def test_a_lease_of_a_node_that_tells_no_processes_shows_no_list(world: World, signed_in: SignedIn) -> None:
+def test_a_lease_of_a_node_that_tells_no_processes_says_so_and_looks_again(
+    world: World, signed_in: SignedIn
+) -> None:
+    lease, bob = world.active(), signed_in("bob")
+
+    page, before = bob.get(f"/leases/{lease.uid}/").text, bob.get(f"/leases/{lease.uid}/processes/").text
+    uuid = Placement.objects.select_related("device").get(lease=lease).device.uuid
+    listed(world, ProcessSample(4321, uuid, "held", lease.uid, "train.py", 2048))
+    after = bob.get(f"/leases/{lease.uid}/processes/").text
+
+    for text in (page, before, after):
+        assert "Your processes" in text
+        assert f'hx-get="/leases/{lease.uid}/processes/"' in text
+    assert "Not known" in page
+    assert "Not known" in before
+    assert "train.py" in after
+    assert "<html" not in after
+
+
+def test_the_list_of_processes_leaves_the_page_when_the_lease_is_over(
+    world: World, signed_in: SignedIn
+) -> None:
+    lease = world.active()
+    Lease.objects.filter(pk=lease.pk).update(state="ending", ended_at=world.now)
+    bob = signed_in("bob")
+
+    assert bob.get(f"/leases/{lease.uid}/processes/").text == ""
+    assert "Your processes" not in bob.get(f"/leases/{lease.uid}/").text
+
+
+def test_nobody_reads_the_processes_of_a_lease_whose_access_is_not_theirs(
+    world: World, signed_in: SignedIn
+) -> None:
     lease = world.active()
 
-    assert "Your processes" not in signed_in("bob").get(f"/leases/{lease.uid}/").text
+    assert signed_in("charlie").get(f"/leases/{lease.uid}/processes/").status_code == 404
 
 
 def enter(lease: Lease, **entrance: str) -> None:
