@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, uuid5
 
@@ -16,6 +17,7 @@ from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact, Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
+from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.messages import DeviceFact, HealthFact
@@ -205,6 +207,19 @@ class VendorDriver(ABC):
             raise NotOfferedError(
                 f"nodes with {self.name} cards cannot sleep in this version; leave them awake"
             )
+
+    def _remember(self, path: Path, recall: Callable[[DeviceFact], bool]) -> None:
+        """Add the cards of this boot that did not answer now, so that their leases are not forgotten, and note all.
+
+        ``recall`` brings back what the driver itself knows of a card, or says that it cannot.
+        """
+        roll = Roll(path, self._boot_id)
+        taken = {fact.index for fact in self._facts.values()}
+        for index, fact in roll.known.items():
+            if fact.uuid not in self._facts and index not in taken and recall(fact):
+                log.warning("%s does not answer and is kept as it was earlier in this boot", fact.uuid)
+                self._facts[fact.uuid] = fact
+        roll.keep(self._facts.values())
 
     def _narrow(self, offer: frozenset[str] | None) -> None:
         """Leave only the modes that the operator offers; None is all that the cards can do."""

@@ -135,6 +135,27 @@ def test_faulty_chip_costs_that_chip_and_not_the_node(tool, tmp_path, caplog):
     assert "it is lost" in caplog.text
 
 
+def test_chip_that_answered_earlier_in_this_boot_is_kept_and_one_failed_call_costs_nothing(tool, tmp_path):
+    broken: list[int] = []
+
+    def failing(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        if broken and "-i" in argv and argv[argv.index("-i") + 1] == "0":
+            broken.pop()
+            return Done(255, "", "Failed to query the device, it is lost")
+        return tool(argv, stdin, env)
+
+    def start(boot: str, fails: int) -> list[str]:
+        broken[:] = [1] * fails
+        driver = AscendDriver(boot, SimulatedShell({"npu-smi": failing}), tmp_path, lambda path: "")
+        return [fact.uuid for fact in driver.inventory()]
+
+    both = start("boot", 1)
+
+    assert len(both) == 2
+    assert sorted(start("boot", 100)) == sorted(both)
+    assert len(start("another", 100)) == 1
+
+
 def test_each_template_is_an_offer_with_its_own_share_and_memory(tool, tmp_path):
     driver = opened(tool, tmp_path)
 

@@ -104,11 +104,23 @@ class AscendDriver(SharedCards):
         except NvmlLikeError as no:
             raise DriverUnavailableError(no.detail) from no
         for index, chip in enumerate(chips):
-            try:
-                self._learn(index, chip)
-            except NvmlLikeError as no:  # one faulty chip costs that chip, not the node
-                log.warning("chip %d of card %d is left out: %s", chip.chip, chip.npu, no.detail)
-                why_not = no.detail
+            for is_last in (False, True):  # one failed call must not cost a chip
+                try:
+                    self._learn(index, chip)
+                    break
+                except NvmlLikeError as no:  # one faulty chip costs that chip, not the node
+                    if is_last:
+                        log.warning("chip %d of card %d does not answer: %s", chip.chip, chip.npu, no.detail)
+                        why_not = no.detail
+
+        def recall(fact: DeviceFact) -> bool:
+            if fact.index >= len(chips):
+                return False
+            self._templates.chips[fact.uuid] = chips[fact.index]
+            self._learn_templates(fact.uuid, chips[fact.index])
+            return True
+
+        self._remember(run_dir / "ascend.cards.json", recall)
         if not self._facts:
             raise DriverUnavailableError(why_not)
         self._narrow(offer)

@@ -138,6 +138,12 @@ class CambriconDriver(SharedCards):
         self.version = self._tool.version
         for card in listed:
             self._learn(card, why_not)
+
+        def recall(fact: DeviceFact) -> bool:
+            self._smlu.index[fact.uuid] = fact.index
+            return True
+
+        self._remember(run_dir / "cambricon.cards.json", recall)
         if not self._facts:
             raise DriverUnavailableError("cnmon lists no card that tells its UUID and memory")
         self._narrow(offer)

@@ -109,6 +109,12 @@ class HygonDriver(SharedCards):
             raise DriverUnavailableError(no.detail) from no
         for card in listed:
             self._learn(card, buses.get(card.index, ""), units.get(card.index), why_not)
+
+        def recall(fact: DeviceFact) -> bool:
+            self._cutter_of_cards.index[fact.uuid] = fact.index
+            return True
+
+        self._remember(run_dir / "hygon.cards.json", recall)
         if not self._facts:
             raise DriverUnavailableError("hy-smi lists no card that tells its memory and a number of its own")
         self._narrow(offer)
