@@ -14,7 +14,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.amd import smi
 from nodeagent.drivers.base import Access, Offer, PartitionSample, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
-from nodeagent.drivers.kfd import kfd_nodes
+from nodeagent.drivers.kfd import kfd_nodes, slot_of
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.drivers.vendor import (
     MIB,
@@ -66,6 +66,12 @@ class AmdDriver(VendorDriver):
             raise DriverUnavailableError(no.detail) from no
         for index, board in enumerate(listed):
             self._learn(index, board)
+
+        def recall(fact: DeviceFact) -> bool:
+            self._slots[fact.uuid] = slot_of(fact.pci_bus_id)
+            return bool(self._slots[fact.uuid])
+
+        self._remember(run_dir / "amd.cards.json", recall)
         if not self._facts:
             raise DriverUnavailableError("amd-smi lists no board that tells its memory")
         self._narrow(offer)
