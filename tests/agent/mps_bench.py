@@ -16,6 +16,7 @@ CARD = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 SLICE = "MIG-11111111-2222-5333-8444-555555555555"
 PLACES: dict[str, tuple[str, int | None]] = {CARD: (CARD, None), OTHER: (OTHER, None), SLICE: (CARD, 7)}
+ANY_LENGTH = 10_000  # the simulated program opens no sockets, and folders of tests have long names
 UIDS = {"alice": 1001, "bob": 1002}
 
 
@@ -69,8 +70,8 @@ class Cards:
 class Bench:
     """``agent()`` is a fresh agent process on the same host."""
 
-    def __init__(self, run_dir: Path, newest: int) -> None:
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, newest: int, *, socket_room: int = ANY_LENGTH) -> None:
+        self.run_dir, self.socket_room = run_dir, socket_room
         self.world = World()
         self.cards = Cards()
         self.program = SimulatedMps(
@@ -79,6 +80,7 @@ class Bench:
             newest,
             names={uid: name for name, uid in UIDS.items()},
             is_exclusive=lambda card: self.cards.modes[card] == 3,
+            socket_room=socket_room,
         )
         self.shell = SimulatedShell({"nvidia-cuda-mps-control": self.program})
         self.owned: dict[str, tuple[int, int]] = {}
@@ -95,6 +97,7 @@ class Bench:
             own=self.own,
             pause=self.pauses.append,
             clock=lambda: self.now,
+            socket_room=self.socket_room,
         )
         return self.mps
 

@@ -13,7 +13,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.mps_seat import keeps_memory, keeps_percent, let_pass
+from nodeagent.drivers.nvml.mps_seat import SOCKET_ROOM, keeps_memory, keeps_percent, let_pass
 from nodeagent.drivers.simulated.mps_state import Limits
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.shell import Done, ProgramError
@@ -375,7 +375,7 @@ def test_cards_before_volta_keep_no_limits_and_are_refused(bench):
 
 
 def test_a_run_folder_too_long_for_sockets_is_refused_before_anything_is_made(tmp_path):
-    bench = Bench(tmp_path / ("x" * 60), 3)
+    bench = Bench(tmp_path / ("x" * 60), 3, socket_room=SOCKET_ROOM)
 
     with refused(errors.INVALID_ARGUMENT) as told:
         bench.open(share())
