@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +118,25 @@ def test_card_leased_whole_serves_shares_once_it_is_given_back(node):
 
     assert node.phases() == {"alice": "gone", "bob": "ready"}
     assert [fact.profile for fact in node.standing()] == ["memlimit"]
+
+
+def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unknown_to_its_lease(tmp_path):
+    tool = HySmi()
+    node = VendorNode(
+        tmp_path,
+        lambda folder: HygonDriver(
+            "boot", SimulatedShell({"hy-smi": tool}), folder, tool.read, can_bind=True
+        ),
+    )
+    gone = node.device()
+    node.desire(lease("alice", node.part()))
+    listed = json.loads(tool.cards)
+    del listed["card0"]
+    tool.cards = json.dumps(listed)
+
+    node.start()
+    node.pass_time(20)
+
+    assert [fact.uuid for fact in node.driver.inventory() if fact.uuid == gone] == [gone]
+    assert [work.report().code for work in node.mind.works.values()] == ["gpu_lost"]
+    assert ("device_lost", gone) in {(fact.code, fact.device) for fact in node.driver.health()}
