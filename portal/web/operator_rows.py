@@ -24,6 +24,11 @@ _LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
 _DEVICES = "SELECT node_id, count(*) FROM fleet_device GROUP BY node_id"
 _LEASES = f"SELECT node_id, count(*) FROM leases_lease WHERE state IN ({_LIVE}) GROUP BY node_id"  # noqa: S608 (our own states)
 OPEN_EVENTS = "SELECT node_id, count(*) FROM fleet_healthevent WHERE cleared_at IS NULL GROUP BY node_id"
+_COUNTS = (
+    "SELECT n.id, coalesce(d.count, 0), coalesce(l.count, 0), coalesce(e.count, 0) FROM fleet_node n"  # noqa: S608 (our own words)
+    f" LEFT JOIN ({_DEVICES}) d ON d.node_id = n.id LEFT JOIN ({_LEASES}) l ON l.node_id = n.id"
+    f" LEFT JOIN ({OPEN_EVENTS}) e ON e.node_id = n.id"
+)
 ENROL_COMMAND = r"""python -m nodeagent \
   --portal {portal} \
   --node {node} \
@@ -53,35 +58,13 @@ class NodeRow:
     power_text: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    devices: int
-    leases: int
-    open_events: int
-    orphans: int | None
-
-
 def node_rows(*, now: datetime) -> list[NodeRow]:
-    """Return all nodes with their counts, one query for each of these."""
+    """Return all nodes with their counts, in one query more."""
     away = nodes_in_maintenance(now=now)
     listed = list(Node.objects.order_by("name"))
     orphans = orphans_by_node([node.name for node in listed], now=now)
-    devices, leases, events = (_by_node(sql) for sql in (_DEVICES, _LEASES, OPEN_EVENTS))
-    return [
-        _row(
-            node,
-            now,
-            away,
-            _Counts(
-                devices.get(node.pk, 0), leases.get(node.pk, 0), events.get(node.pk, 0), orphans[node.name]
-            ),
-        )
-        for node in listed
-    ]
-
-
-def _by_node(sql: str) -> dict[int, int]:
-    return dict(fetch(sql))
+    counts = {pk: tuple(found) for pk, *found in fetch(_COUNTS)}
+    return [_row(node, now, away, counts.get(node.pk, (0, 0, 0)), orphans[node.name]) for node in listed]
 
 
 def open_events() -> list[EventRow]:
@@ -98,7 +81,10 @@ def enrol_command(request: HttpRequest, node: str, secret: str) -> str:
     )
 
 
-def _row(node: Node, now: datetime, away: frozenset[int], counts: _Counts) -> NodeRow:
+def _row(
+    node: Node, now: datetime, away: frozenset[int], counts: tuple[int, ...], orphans: int | None
+) -> NodeRow:
+    devices, leases, events = counts
     state, text = shown_state(node, now=now, away=away)
     return NodeRow(
         name=node.name,
@@ -109,10 +95,10 @@ def _row(node: Node, now: datetime, away: frozenset[int], counts: _Counts) -> No
         driver=driver_text(node),
         version=node.agent_version,
         seen_at=node.last_seen_at,
-        devices=counts.devices,
-        leases=counts.leases,
-        open_events=counts.open_events,
-        orphans=counts.orphans,
+        devices=devices,
+        leases=leases,
+        open_events=events,
+        orphans=orphans,
         is_behind=node.observed_revision < node.desired_revision,
         is_enrolled=node.public_key is not None,
         power=shown_power(node),
