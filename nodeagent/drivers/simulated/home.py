@@ -50,7 +50,7 @@ class SimulatedHome:
         self.host.on_change = self._changed
         self.host.has_dmem = True
         self.systemd = SimulatedSystemd(self.world, on_change=self._changed)
-        self.mps = mps_on(self.host, UIDS)
+        self.mps = mps_on(self.host, UIDS, socket_room=ANY_LENGTH)
         self.smi = SimulatedSmi(self.host, on_change=self._changed)
         self.shell = SimulatedShell(
             {**self.systemd.programs(), MPS_PROGRAM: self._say_to_mps, SMI_PROGRAM: self.smi}
@@ -146,7 +146,7 @@ class SimulatedHome:
         """Restart: everything but files on disk is gone."""
         self.systemd.reboot()
         self.host.reboot()
-        self.mps = mps_on(self.host, UIDS)
+        self.mps = mps_on(self.host, UIDS, socket_room=ANY_LENGTH)
 
     def _say_to_mps(self, argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
         return self.mps(argv, stdin, env)

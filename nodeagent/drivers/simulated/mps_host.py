@@ -9,10 +9,16 @@ from nodeagent.drivers.simulated.library.system import mig_uuid
 from nodeagent.drivers.simulated.mps import SimulatedMps
 
 EXCLUSIVE_PROCESS = 3
+SOCKET_ROOM = 107
 
 
-def mps_on(host: SimulatedHost, uids: Mapping[str, int], *, newest: int = 3) -> SimulatedMps:
-    """Return the program of this host: ``uids`` are its accounts, ``newest`` the protocol that its driver speaks."""
+def mps_on(
+    host: SimulatedHost, uids: Mapping[str, int], *, newest: int = 3, socket_room: int = SOCKET_ROOM
+) -> SimulatedMps:
+    """Return the program of this host: ``uids`` are its accounts, ``newest`` the protocol that its driver speaks.
+
+    ``socket_room``: how long the path of a socket may be.
+    """
 
     def where(uuid: str) -> tuple[str, int | None] | None:
         for card in host.cards:
@@ -29,6 +35,7 @@ def mps_on(host: SimulatedHost, uids: Mapping[str, int], *, newest: int = 3) -> 
         host.world,
         where,
         newest,
+        socket_room=socket_room,
         names={uid: name for name, uid in uids.items()},
         is_exclusive=lambda card: host.card(card).compute_mode == EXCLUSIVE_PROCESS,
         # Looked up at each change: a host's hook is set after it was built.
