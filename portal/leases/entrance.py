@@ -33,7 +33,8 @@ class Way:
         found = [("unit", f"sudo berth-agent enter {lease}")] if self.unit else []
         if self.cdi:
             found += [
-                (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE") for kind, engine in _ENGINES.items()
+                (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE")
+                for kind, engine in _ENGINES.items()
             ]
         if self.env_file:
             found.append(("file", f". {self.env_file}"))

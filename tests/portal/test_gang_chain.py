@@ -41,7 +41,7 @@ class Agent:
         """Say what is on the node now."""
         mind = self.own.mind
         leases = tuple(self.own.reports().values())
-        seen = Report(1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.partition_facts())
+        seen = Report(1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.sight.partitions())
         assert accept_report(self.node.pk, seen)
         self.own.acknowledge()
 

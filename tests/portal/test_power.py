@@ -48,7 +48,7 @@ class Agent:
         leases = tuple(self.own.reports().values())
         fields = {"power": mind.power.state, "power_note": mind.power.note, **more}
         report = Report(
-            1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.partition_facts(), **fields
+            1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.sight.partitions(), **fields
         )
         assert accept_report(self.node.pk, report)
         Node.objects.update(last_seen_at=self.world.now)
