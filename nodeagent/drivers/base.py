@@ -96,8 +96,8 @@ class Reading:
 
 class Driver(Protocol):
     """Nine verbs, four that sharing needs (``set_mig_mode``, ``attach``, ``confine``, ``detach``), ``mig_mode``,
-    ``tell``, two for energy. For one lease they come in this order: create, attach, access, (its unit is opened), confine;
-    then detach, (its unit is closed), destroy.
+    ``tell``, two for energy. For one lease they come in this order: create, attach, access, (its unit is opened),
+    confine; then detach, (its unit is closed), destroy.
 
     Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
     version cannot do it at all. Calls may block when ``is_blocking``; calls for different devices
