@@ -17,6 +17,7 @@ from nodeagent.drivers.simulated.world import SimulatedProcess, SimulatedShell
 from nodeagent.protocol.messages import PartitionFact
 
 EVERY_MODE = frozenset({"exclusive", "mig", "mps", "memlimit", "timeslice"})
+ANY_LENGTH = 10_000  # the simulated program opens no sockets, and folders of tests have long names
 UIDS = {"alice": 1001, "bob": 1002}
 ROOT = "/sys/fs/cgroup"
 
@@ -51,6 +52,7 @@ class Bench:
             names={uid: name for name, uid in UIDS.items()},
             is_exclusive=lambda card: self.host.card(card).compute_mode == 3,
             on_change=self.point,
+            socket_room=ANY_LENGTH,
         )
         self.smi = SimulatedSmi(self.host, on_change=self.point)
         self.shell = SimulatedShell({"nvidia-cuda-mps-control": self.mps_program, "nvidia-smi": self.smi})
@@ -66,6 +68,7 @@ class Bench:
             account=self.account,
             own=lambda path, uid, gid: None,
             pause=lambda seconds: None,
+            socket_room=ANY_LENGTH,
         )
         self.driver = NvmlDriver(
             self.host.boot_id,

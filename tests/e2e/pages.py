@@ -148,6 +148,7 @@ PAGES = (
     Page("cluster-operator", "operator", "/cluster/", "cluster"),
     Page("node", "bob", "/cluster/gpu-02/", "node"),
     Page("node-operator", "operator", "/cluster/gpu-02/", "node"),
+    Page("node-drain", "operator", "/operations/nodes/gpu-02/drain/", "node_drain"),
     Page("node-cordon", "operator", "/cluster/gpu-02/", "node", act=_dialog("cordon")),
     Page("calendar", "bob", "/calendar/", "calendar"),
     Page("calendar-day", "operator", "/calendar/?view=day", "calendar"),

@@ -7,6 +7,7 @@ Both run on simulated cards in every test run.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder with a short name: MPS keeps sockets in it, whose paths have little room."""
+    with tempfile.TemporaryDirectory(prefix="berth-") as folder:
+        yield Path(folder)
+
+
 def _card(kind: str, folder: Path) -> Card:
     if kind != "real":
         return simulated(folder, kind)
@@ -32,21 +40,21 @@ def _card(kind: str, folder: Path) -> Card:
 
 
 @pytest.fixture(params=["h100-80gb", "a30-24gb", "l40s-48gb", pytest.param("real", marks=pytest.mark.gpu)])
-def card(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Card]:
+def card(request: pytest.FixtureRequest, short_path: Path) -> Iterator[Card]:
     """A card to read from."""
-    found = _card(request.param, tmp_path)
+    found = _card(request.param, short_path)
     yield found
     found.driver.close()
 
 
 @pytest.fixture(params=["h100-80gb", "a30-24gb", pytest.param("real", marks=pytest.mark.gpu_write)])
-def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Card]:
+def writable(request: pytest.FixtureRequest, short_path: Path) -> Iterator[Card]:
     """A card that may be changed; afterwards it must be as it was."""
     is_real = request.param == "real"
     allowed = not is_real or bool(request.config.getoption(FLAG, default=False))
     if not allowed:
         pytest.skip(f"changes a real GPU: give {FLAG}")
-    found = _card(request.param, tmp_path)
+    found = _card(request.param, short_path)
     try:
         require_writable(found, allowed=allowed)
     except NotAllowedError as no:

@@ -93,5 +93,5 @@ def test_every_wait_reason_is_a_chinese_sentence(code: str) -> None:
     with translation.override("zh-hans"):
         told = sentence({"code": code, "name": "视觉", "next_end": "2026-01-31T12:00:00+00:00"})
 
-    assert set(words(told)) <= {"GPU"}
+    assert set(words(told)) <= {"GPU", "MPS"}
     assert told.endswith("。")
