@@ -113,6 +113,7 @@ def simulated(folder: Path, board: str = "h100-80gb", **host_options: Any) -> Ca
     now = [1_000_000_000]
     host = SimulatedHost([board], clock=lambda: now[0], **host_options)
     uuid = host.cards[0].uuid
+    host.world.uids[USER] = os.getuid()
     program = SimulatedMps(
         host.world, where=lambda name: (name, None) if name == uuid else None, names={os.getuid(): USER}
     )
