@@ -17,6 +17,7 @@ from tools.bench import (
     machine,
     night,
     placement,
+    soak,
     stages,
     startup,
     throughput,
@@ -41,6 +42,7 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         "one node's agent on 8 × 7 slices: a round, slow cards, ends, a second of each second",
         agent.measure,
     ),
+    "soak": ("10,000 stories of one node, with crashes of its agent at every kind of change", soak.measure),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 
