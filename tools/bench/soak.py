@@ -23,9 +23,8 @@ def measure() -> dict[str, Any]:
     found["most steps to converge"] = max(part["worst_steps"] for part in parts)
     found["seeds"] = f"1 to {processes}"
     found["took_s"] = round(time.monotonic() - began)
-    return found | {
-        f"note {number}": note for number, note in enumerate(sum((p["notes"] for p in parts), []))
-    }
+    notes = [note for part in parts for note in part["notes"]]
+    return found | {f"note {number}": note for number, note in enumerate(notes, 1)}
 
 
 def _start(seed: int, rounds: int) -> subprocess.Popen[str]:
