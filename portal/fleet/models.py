@@ -220,7 +220,7 @@ class Health(models.TextChoices):
 
 
 class Device(models.Model):
-    """An accelerator of a node. ``modes`` is what the operator offers of what the board can do.
+    """An accelerator of a node. ``modes`` is what the operator offers of what its agent said last (``offered``).
 
     ``refusals`` holds, per mode that the board could have and its node cannot offer, what is missing there.
     """
@@ -230,6 +230,7 @@ class Device(models.Model):
     index = models.PositiveSmallIntegerField()
     model = models.ForeignKey(DeviceModel, on_delete=models.PROTECT, related_name="devices")
     modes = ArrayField(models.CharField(max_length=12, choices=Mode.choices))
+    offered = ArrayField(models.CharField(max_length=12), default=list, blank=True)
     pci_bus_id = models.CharField(max_length=32, blank=True)
     link_domain = models.CharField(max_length=40, blank=True)
     pcie_switch = models.CharField(max_length=40, blank=True)

@@ -93,7 +93,7 @@ def _told(fact: DeviceFact) -> dict[str, Any]:
     """
     return {
         "index": fact.index,
-        "modes": [mode for mode in fact.modes if mode in Mode.values],
+        "offered": _modes_of(fact),
         "pci_bus_id": fact.pci_bus_id[:32],
         "link_domain": fact.link_domain[:40],
         "pcie_switch": fact.pcie_switch[:40],
@@ -101,6 +101,20 @@ def _told(fact: DeviceFact) -> dict[str, Any]:
         "max_clients": fact.max_clients,
         "refusals": {mode: why[:300] for mode, why in fact.refusals.items() if mode in Mode.values},
     }
+
+
+def _modes_of(fact: DeviceFact) -> list[str]:
+    return [mode for mode in fact.modes if mode in Mode.values]
+
+
+def _chosen(device: Device, offered: list[str]) -> list[str]:
+    """Return the modes of a device whose agent offers these now: an operator's narrower choice stays one.
+
+    Where nobody chose, they follow the agent; of a choice, what is not offered any more is left out.
+    """
+    if set(device.modes) == set(device.offered):
+        return offered
+    return [mode for mode in device.modes if mode in offered]
 
 
 def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> list[str]:
@@ -117,16 +131,18 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
             continue
         told = _told(fact) | {"last_seen_at": now}
         device, created = Device.objects.get_or_create(
-            uuid=fact.uuid, defaults={"node": node, "model": learn_model(fact), **told}
+            uuid=fact.uuid,
+            defaults={"node": node, "model": learn_model(fact), "modes": _modes_of(fact), **told},
         )
         if created:
             continue
+        device.modes = _chosen(device, _modes_of(fact))
         for name, value in told.items():
             setattr(device, name, value)
         is_back = device.health == Health.MISSING
         if is_back:
             device.health, device.health_reason = Health.OK, ""
-        device.save(update_fields=[*told, "health", "health_reason"])
+        device.save(update_fields=[*told, "modes", "health", "health_reason"])
         if is_back:
             settle({device.pk})  # what was critical before it went away still is
     seen = [fact.uuid for fact in facts]

@@ -80,3 +80,18 @@ def test_modes_and_refusals_of_a_device_follow_what_its_agent_says_last(world: W
     learn_devices(node, device_facts("gpu-01", H100, 2, ("exclusive", "mps")), now=world.now)
     device.refresh_from_db()
     assert (device.modes, device.refusals) == (["exclusive", "mps"], {})
+
+
+def test_modes_that_an_operator_chose_stay_chosen_when_the_agent_says_hello(world: World) -> None:
+    node = world.nodes["gpu-01"]
+    facts = device_facts("gpu-01", H100, 2, ("mig", "exclusive"))
+    learn_devices(node, facts, now=world.now)
+    node.devices.filter(index=0).update(modes=["mig"])
+
+    learn_devices(node, facts, now=world.now)
+    chosen = [list(device.modes) for device in node.devices.order_by("index")]
+    learn_devices(node, device_facts("gpu-01", H100, 2, ("exclusive",)), now=world.now)
+    left = [list(device.modes) for device in node.devices.order_by("index")]
+
+    assert chosen == [["mig"], ["mig", "exclusive"]]
+    assert left == [[], ["exclusive"]]
