@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from nodeagent.agenda import Item, agenda
 from nodeagent.drivers.base import Driver
@@ -22,7 +23,7 @@ from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.settling import settle
 from nodeagent.sight import Sight
-from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
+from nodeagent.steps import Outcome, Refusal, Step, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
@@ -118,7 +119,7 @@ class Reconciler:
         moved += [self.works[key] for key in known if self._heard(key, wanted[key], now)]
         fresh = [new_work(lease, now) for key, lease in wanted.items() if key not in self.works]
         for work in fresh:
-            self._check_places(work)
+            self._adopt_open(work)
         self._wanted, self.changed = set(wanted), True
         fresh += self._strays(now)
         self.power.want(desired.power)
@@ -164,18 +165,11 @@ class Reconciler:
         """Return the work that closes units which neither the portal nor the journal knows."""
         return [stray_work(key, now) for key in self.units.strays(self.works, self._wanted)]
 
-    def _check_places(self, work: Work) -> None:
-        """Mark places where something already stands that is not ours: it will never be taken over.
-
-        The unit of this very lease on this host shows that it is ours, though the journal was lost.
-        """
+    def _adopt_open(self, work: Work) -> None:
+        """Take what stands for ours where this lease is open on this host, though the journal was lost."""
         if work.key in self.units.known:
             for place in work.places:
-                place.is_begun = True
-            return
-        for place in work.places:
-            foreign = self.sight.foreign(place.slot.device)
-            place.is_ours = find(work, place, foreign) is None
+                place.is_ours = True
 
     def _refuse_unknown(self, work: Work, now: int) -> None:
         if not work.places:
@@ -191,7 +185,7 @@ class Reconciler:
         if not self.ledger.has_ended(work.key):
             return
         for place in work.places:
-            place.is_cleared, place.is_ours = True, False
+            place.is_cleared = True
         self.fail(work, Refusal("lease_ended", "this lease has ended here; ask for a new one"), now)
 
     @property
@@ -329,11 +323,11 @@ class Reconciler:
         mig = place.slot.mode == "mig"
         if self.mig[device] is not None and self.mig[device] != mig:
             return Step("mode", device, work, place, enabled=mig)
-        may_adopt, place.is_begun = place.is_begun, True
-        if not may_adopt:
-            self.ledger.note(work)
-            self.ledger.save()  # from here on what stands there may be ours
-        return Step("make", device, work, place, notice=self._notice_of(work), may_adopt=may_adopt)
+        if place.is_ours and not self.ledger.is_written(work):
+            place.postpone(now)  # what is made and not written down would be a stranger's after a crash
+            return None
+        kind: Literal["look", "make"] = "make" if place.is_ours else "look"
+        return Step(kind, device, work, place, notice=self._notice_of(work))
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""

@@ -6,12 +6,14 @@ Functions of the reconciler, which owns all they change; one thread only, time i
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from nodeagent.drivers import errors
+from nodeagent.protocol.messages import PartitionFact
 from nodeagent.room import obstacle
-from nodeagent.steps import FOREIGN, UNIT_STEPS, Outcome, Refusal, Step
-from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, Work
+from nodeagent.steps import UNIT_STEPS, Outcome, Refusal, Step, find, is_half_made
+from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, Place, Work
 
 if TYPE_CHECKING:
     from nodeagent.reconcile import Reconciler
@@ -45,6 +47,8 @@ def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
     if step.kind == "mode":
         mind.mig[step.device] = step.enabled
         return
+    if step.kind == "look":  # free by the newest look: written down before the next step, which makes it
+        place.is_ours = not obstacle(work, place, mind.sight.on(step.device), mind.sight.foreign(step.device))
     if step.kind == "clear":
         place.is_cleared, place.is_made, place.access = True, False, None
         mind.finish(work)
@@ -103,8 +107,8 @@ def _settle_unmade(mind: Reconciler, step: Step, outcome: Outcome, refusal: Refu
         mind.mig[step.device] = outcome.mig
         place.postpone(now)
         return
-    if refusal.word == FOREIGN:
-        place.is_ours = False
+    if outcome.facts is not None and _is_without_ours(work, place, outcome.facts, refusal):
+        place.is_ours = False  # look again before the next try
     found = obstacle(work, place, mind.sight.on(step.device), mind.sight.foreign(step.device))
     if found is True or _may_free_up(mind, refusal, step.device):
         place.postpone(now)
@@ -124,6 +128,18 @@ def _settle_unmade(mind: Reconciler, step: Step, outcome: Outcome, refusal: Refu
         word = "gpu_lost"
     if work.phase == PREPARING:
         mind.fail(work, Refusal(word, refusal.detail, refusal.nvml), now)
+
+
+def _is_without_ours(work: Work, place: Place, facts: Iterable[PartitionFact], refusal: Refusal) -> bool:
+    """Say whether a refused step left nothing of ours: nothing stands there, or somebody was quicker.
+
+    Half-made, it is our own.
+    """
+    found = find(work, place, facts)
+    if found is None:
+        return True
+    is_taken = refusal.nvml == errors.INSUFFICIENT_RESOURCES
+    return is_taken and not found.lease and not is_half_made(found)
 
 
 def _may_free_up(mind: Reconciler, refusal: Refusal, device: str) -> bool:

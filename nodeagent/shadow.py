@@ -220,8 +220,10 @@ def rehearse(mind: Reconciler, driver: Driver, now: int) -> list[Planned]:
         for device in mind.lanes:
             while (step := mind.next_step(device, now)) is not None and len(plan) < MOST_STEPS:
                 outcome = carry_out(driver, step, mind.units.runtime)
-                plan.append(_planned(len(plan) + 1, order.get(device), step, outcome))
+                if step.kind != "look" or outcome.refusal is not None:
+                    plan.append(_planned(len(plan) + 1, order.get(device), step, outcome))
                 mind.settle(step, outcome, now)
+                mind.ledger.save()
                 is_moving = True
     return plan + _unseen(mind, driver, order, len(plan))
 
@@ -258,6 +260,7 @@ def words_of(step: Step) -> str:
         "exclusive": "the whole device",
     }.get(slot.mode, f"{slot.mode} share of {slot.share_milli / 10:g} %, {slot.memory_mib} MiB")
     return {
+        "look": f"look for {what}",
         "make": f"make {what}",
         "clear": f"remove {what}",
         "mode": f"switch MIG {'on' if step.enabled else 'off'}",

@@ -24,25 +24,18 @@ LIMITS: Final = ("confine", "loosen")
 UNIT_STEPS: Final = ("open", "close", *LIMITS)
 
 
-FOREIGN: Final = "conflict"
-
-
-class ForeignError(Exception):
-    """Somebody else made the very partition that was asked for, before we began."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Make or clear one place, switch MIG mode for it (``enabled``), or tell its holder; ``kill`` ends processes.
+    """Look at a place, make or clear it, switch MIG mode for it (``enabled``), or tell its holder.
 
+    ``kill`` ends processes. A place is looked at before it is made, so that what stood there is never taken for ours.
     Of the whole lease, on the lane of one of its devices: open its unit (``grant``), close it; per place: confine
     the unit to the place's limits, loosen them.
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
-    ``may_adopt``: what stands at the place already may be our own. ``notice`` is the file that its holder reads
-    notices from, ``in_s`` when what it is told will be.
+    ``notice`` is the file that its holder reads notices from, ``in_s`` when what it is told will be.
     """
 
-    kind: Literal["make", "clear", "mode", "tell", "open", "confine", "loosen", "close"]
+    kind: Literal["look", "make", "clear", "mode", "tell", "open", "confine", "loosen", "close"]
     device: str
     work: Work
     place: Place
@@ -52,7 +45,6 @@ class Step:
     notice: Path | None = None
     in_s: float = 0.0
     grant: Grant | None = None
-    may_adopt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +83,11 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
         if step.kind in ("open", "close"):
             return _of_lease(runtime, step)
         done = _ACTIONS[step.kind](driver, step)
-        if step.kind in LIMITS:
+        if step.kind in (*LIMITS, "look"):
             return done
         return replace(done, facts=read_partitions(driver, step.device))
     except RuntimeRefusedError as no:
         refusal = Refusal(no.word, no.detail, is_passing=no.is_passing)
-    except ForeignError as no:
-        refusal = Refusal(FOREIGN, f"{no} stands there and is not ours; remove it or cordon the device")
     except NvmlLikeError as no:
         refusal = Refusal("refused_by_driver", str(no), no.code)
     except NotOfferedError as no:
@@ -112,7 +102,7 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
 
 def _read_mig(driver: Driver, step: Step) -> bool | None:
     """Return the MIG mode of a device on which nothing could be made, None where it does not say."""
-    if step.kind not in ("make", "mode"):
+    if step.kind not in ("look", "make", "mode"):
         return None
     try:
         return driver.mig_mode(step.device)
@@ -169,11 +159,13 @@ def _of_lease(runtime: Runtime | None, step: Step) -> Outcome:
     return Outcome()
 
 
+def _look(driver: Driver, step: Step) -> Outcome:
+    return Outcome(facts=tuple(driver.observe(step.device)))
+
+
 def _make(driver: Driver, step: Step) -> Outcome:
     work, place = step.work, step.place
     found = find(work, place, driver.observe(step.device))
-    if found is not None and place.slot.mode == "mig" and not step.may_adopt:
-        raise ForeignError(found.uuid)
     if found is not None and is_half_made(found):
         driver.destroy(found.uuid)
         found = None
@@ -243,6 +235,7 @@ def _switch(driver: Driver, step: Step) -> Outcome:
 
 
 _ACTIONS: dict[str, Callable[[Driver, Step], Outcome]] = {
+    "look": _look,
     "make": _make,
     "clear": _clear,
     "mode": _switch,

@@ -146,7 +146,7 @@ class Units:
 
 def stray_work(key: Key, now: int) -> Work:
     """Return the work that closes a unit nobody remembers; it holds no place on any device."""
-    nowhere = Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True, is_ours=False)
+    nowhere = Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True)
     work = Work(lease=key[0], generation=key[1], places=[nowhere], deadline=now, taken_at=now)
     work.is_clock_lost = True  # how long it was used is not known here
     work.drain(STRAY, now)

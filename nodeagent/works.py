@@ -44,9 +44,9 @@ class Patience:
 
 @dataclass(slots=True)
 class Place(Patience):
-    """One slot of a lease on its way. ``is_ours`` says that what stands there may be our own work.
+    """One slot of a lease on its way.
 
-    ``is_begun``: we set out to make it, so that what stands there may be what an interrupted step left.
+    ``is_ours``: the place was seen free, and that we make it is in the journal; what stands there since is ours.
     ``is_confined``: its limits bind the holder's unit; ``loosened``: 1 when they were loosened for the end, 2
     when what the driver runs for the holder was ended too.
     """
@@ -57,10 +57,9 @@ class Place(Patience):
     access: SlotAccess | None = None
     is_made: bool = False
     is_cleared: bool = False
-    is_ours: bool = True
+    is_ours: bool = False
     is_told: bool = False
     is_confined: bool = False
-    is_begun: bool = False
     loosened: int = 0
     folders: tuple[str, ...] = ()
     binds: dict[str, str] = field(default_factory=dict)
@@ -274,7 +273,6 @@ def _place_record(place: Place) -> dict[str, Any]:
         "made": place.is_made,
         "cleared": place.is_cleared,
         "ours": place.is_ours,
-        "begun": place.is_begun,
         "folders": list(place.folders),
         "binds": place.binds,
     }
@@ -295,7 +293,6 @@ def _places(rows: list[dict[str, Any]]) -> list[Place]:
             is_made=row["made"],
             is_cleared=row["cleared"],
             is_ours=row["ours"],
-            is_begun=row.get("begun", True),
             folders=tuple(row.get("folders", ())),
             binds=row.get("binds", {}),
         )

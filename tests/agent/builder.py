@@ -83,10 +83,17 @@ class SimulatedNode:
         self, *leases: DesiredLease, node: str = "gpu-01", epoch: int = 1, power: str = "awake"
     ) -> Desired:
         """Take a new desired state and carry it out as far as time allows."""
+        desired = self.accept(*leases, node=node, epoch=epoch, power=power)
+        self.work()
+        return desired
+
+    def accept(
+        self, *leases: DesiredLease, node: str = "gpu-01", epoch: int = 1, power: str = "awake"
+    ) -> Desired:
+        """Take a new desired state and do nothing for it yet."""
         self.revision += 1
         desired = Desired(node, epoch, self.revision, leases, power)
         self.mind.accept(desired, self.time.now)
-        self.work()
         return desired
 
     def work(self) -> None:

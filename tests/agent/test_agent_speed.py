@@ -48,11 +48,11 @@ def host(tmp_path: Path) -> Counted:
     return Counted(tmp_path)
 
 
-def test_a_slice_with_its_unit_takes_three_steps_and_each_card_one_more_for_its_mode(host: Counted) -> None:
+def test_a_slice_with_its_unit_takes_four_steps_and_each_card_one_more_for_its_mode(host: Counted) -> None:
     steps, calls = host.take(*host.leases())
 
     assert {work.phase for work in host.mind.works.values()} == {"ready"}
-    assert steps == 2 + 3 * 2 * SLICES
+    assert steps == 2 + 4 * 2 * SLICES
     assert calls < 250 * 2 * SLICES
 
 
@@ -68,7 +68,7 @@ def test_one_more_lease_among_others_costs_what_it_would_alone(host: Counted) ->
 
     steps, calls = host.take(*others, last)
 
-    assert steps == 3
+    assert steps == 4
     assert calls < 400
 
 

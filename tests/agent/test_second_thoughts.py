@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.drivers.errors import IN_USE, NvmlLikeError
+from nodeagent.drivers.errors import IN_USE, UNKNOWN, NvmlLikeError
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.steps import carry_out
@@ -136,6 +136,74 @@ def test_slice_that_somebody_else_made_first_is_never_taken_for_ours(node):
 
     assert (told.phase, told.code) == ("failed", "conflict")
     assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_slice_that_somebody_else_made_while_the_agent_was_down_is_never_taken_for_ours(node):
+    kept = lease("b", node.mig("1g.10gb", 6))
+    node.desire(kept)
+    node.accept(kept, lease("a", node.mig("1g.10gb", 0)))
+    node.mind.next_step(node.device(), node.time.now)  # dies on the way to the device
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+
+    node.start()
+    node.work()
+    told = node.reports()["a"]
+    node.desire(kept)
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_slice_that_somebody_else_made_after_the_last_look_stays(node, monkeypatch):
+    create = node.driver.create
+
+    def be_late(device: str, *rest):
+        monkeypatch.undo()
+        node.driver.add_foreign(device, "1g.10gb", 0)
+        return create(device, *rest)
+
+    monkeypatch.setattr(node.driver, "create", be_late)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    told = node.reports()["a"]
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_what_we_made_before_we_died_is_still_ours(node, monkeypatch):
+    def die(partition: str):
+        raise NvmlLikeError(UNKNOWN, "the power went")
+
+    monkeypatch.setattr(node.driver, "access", die)
+    node.accept(lease("a", node.mig("1g.10gb", 0)))
+    while (step := node.mind.next_step(node.device(), node.time.now)) is not None and step.kind != "make":
+        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+        node.mind.ledger.save()
+    carry_out(node.driver, step)  # nobody hears how it went
+    monkeypatch.undo()
+    left = node.standing()
+
+    node.start()
+    node.work()
+
+    assert [part.profile for part in left] == ["1g.10gb"]
+    assert node.phases() == {"a": "ready"}
+    assert node.standing() == [replace(left[0], lease=node.standing()[0].lease)]
+
+
+def test_nothing_is_made_that_the_disk_does_not_know_of(node, monkeypatch):
+    node.desire()
+    monkeypatch.setattr(node.mind.ledger, "save", lambda: False)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    before = node.standing()
+    monkeypatch.undo()
+
+    node.pass_time(10)
+
+    assert before == []
+    assert node.phases() == {"a": "ready"}
 
 
 def test_silence_of_the_devices_is_no_good_news(node, monkeypatch):
