@@ -2,12 +2,13 @@
 
 Whoever touches nodes locks them last (``leases.lifecycle``). With an ``Idempotency-Key`` all that a view does is
 one transaction, which would hold a node while it waits for leases, against the agents' reports that go the other
-way; and nothing in it could be tried again.
+way; and nothing in it could be tried again. A retry with the same key would wait for all of it, too.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,19 +19,26 @@ from portal.common.clock import db_now
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.leases.maintenance import heed_windows
 
+log = logging.getLogger(__name__)
 Post = TypeVar("Post", bound=Callable[..., Response])
 
 
 def then_heed(post: Post) -> Post:
     """Let leases and bookings follow when a view's ``post`` is through; stands outside ``once``.
 
-    A repeat heeds again: it changes nothing more. Where the process dies in between, the next tick does it.
+    A repeat heeds again: it changes nothing more. Where that fails or the process dies in between, the answer is
+    true all the same, for the row is the work: the next tick heeds it.
     """
 
     @functools.wraps(post)
     def wrapped(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = post(view, request, *args, **kwargs)
-        if heed_windows(now=db_now()):
+        try:
+            changed = heed_windows(now=db_now())
+        except Exception:
+            log.exception("leases do not follow %s yet; the next tick tries again", request.path)
+            return response
+        if changed:
             nudge_on_commit(RUN_CYCLE)
         return response
 

@@ -13,14 +13,15 @@ from portal.api.answers_calendar import AffectedAnswer, WindowAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Instant, Text
+from portal.api.heeding import then_heed
 from portal.api.idempotency import once
 from portal.api.shapes import Row
 from portal.api.wire import instant
 from portal.common.clock import db_now
+from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.fleet import maintenance as windows
 from portal.fleet.models import MaintenanceWindow
-from portal.leases import maintenance
-from portal.leases.maintenance import Affected
+from portal.leases.maintenance import Affected, affected
 
 TAG = "calendar"
 
@@ -51,12 +52,13 @@ class Windows(Endpoint):
         return Response({"next": None, "results": [window_row(window) for window in rows]})
 
     @call("Plan maintenance", body=WindowBody, answer=WindowAnswer, status=201, refusals=(400, 422), tag=TAG)
+    @then_heed
     @once
     def post(self, request: Request) -> Response:
         """Plan maintenance: leases end before it and their holders are told now, bookings are moved. Operators."""
         self.require_operator()
         values = self.take(WindowBody)
-        made = maintenance.plan_window(
+        made = windows.make_window(
             nodes=windows.nodes_named(values["nodes"]),
             starts_at=values["starts_at"],
             ends_at=values["ends_at"],
@@ -88,9 +90,7 @@ class Preview(Endpoint):
         values, now = self.take(WindowBody), timezone.now()
         windows.check_window(values["starts_at"], values["ends_at"], values["reason"], now=now)
         nodes = windows.nodes_named(values["nodes"])
-        found = maintenance.affected(
-            [node.pk for node in nodes], values["starts_at"], values["ends_at"], now=now
-        )
+        found = affected([node.pk for node in nodes], values["starts_at"], values["ends_at"], now=now)
         return Response({"next": None, "results": [affected_row(row) for row in found]})
 
 
@@ -113,12 +113,14 @@ class ChangeWindow(Endpoint):
         refusals=(400, 404, 409, 422),
         tag=TAG,
     )
+    @then_heed
     @once
     def post(self, request: Request, uid: str) -> Response:
         """Give a window another time; ends of leases follow, and holders are told. Operators."""
         self.require_operator()
         window, values = windows.window_named(uid), self.take(TimesBody)
-        maintenance.change_window(window=window, actor=self.person, now=db_now(), **values)
+        windows.change_window(window=window, actor=self.person, now=db_now(), **values)
+        nudge_on_commit(RUN_CYCLE)
         return Response(window_row(windows.window_named(uid)))
 
 
@@ -126,13 +128,15 @@ class CancelWindow(Endpoint):
     """Take a window back."""
 
     @call("Cancel a maintenance window", body=Empty, answer=WindowAnswer, refusals=(404, 409, 422), tag=TAG)
+    @then_heed
     @once
     def post(self, request: Request, uid: str) -> Response:
         """Take a window back: its nodes take work again, leases get their ends back. Operators. Safe to repeat."""
         self.require_operator()
         window = windows.window_named(uid)
         self.take(Empty)
-        maintenance.cancel_window(window=window, actor=self.person, now=db_now())
+        windows.cancel_window(window=window, actor=self.person, now=db_now())
+        nudge_on_commit(RUN_CYCLE)
         return Response(window_row(windows.window_named(uid)))
 
 
