@@ -14,17 +14,16 @@ from nodeagent.drivers.simulated.library.session import (
     CI,
     GI,
     GPU,
-    INSUFFICIENT_SIZE,
     MIG,
     Session,
     changes,
+    hand_over,
+    hand_over_places,
     reads,
     refuse,
-    rows,
     target,
 )
 
-_Count = pynvml.c_uint
 _Placement = pynvml.c_nvmlComputeInstancePlacement_t
 
 # Enum of a compute instance profile to its slices; the driver's own id is the same number (NVIDIA MIG guide, -lcip).
@@ -69,15 +68,8 @@ class ComputeCalls(Session):
         """Write all legal places of a width, or their number alone where no array is given."""
         card, part = self.instance(instance)
         width = _width(part, profile_id)
-        legal, number = card.gpu.compute_starts(part, width), target(count, _Count)
-        if placements is not None:
-            table = rows(placements, _Placement)
-            if min(number.value, len(table)) < len(legal):
-                number.value = len(legal)
-                raise refuse(INSUFFICIENT_SIZE)
-            for row, start in zip(table, legal, strict=False):
-                row.start, row.size = start, width
-        number.value = len(legal)
+        legal = [(start, width) for start in card.gpu.compute_starts(part, width)]
+        hand_over_places(legal, placements, _Placement, count)
         return 0
 
     @reads
@@ -122,13 +114,8 @@ class ComputeCalls(Session):
         """Write the compute instances of one width into an array."""
         card, part = self.instance(instance)
         width = _width(part, profile_id)
-        found = [c for c in part.compute.values() if c.slices == width]
-        table, number = rows(instances, pynvml.c_nvmlComputeInstance_t), target(count, _Count)
-        if len(table) < len(found):
-            raise refuse(INSUFFICIENT_SIZE)
-        for place, compute in enumerate(found):
-            table[place] = self.handle(CI, card, compute)
-        number.value = len(found)
+        found = [self.handle(CI, card, c) for c in part.compute.values() if c.slices == width]
+        hand_over(found, instances, pynvml.c_nvmlComputeInstance_t, count)
         return 0
 
     @reads

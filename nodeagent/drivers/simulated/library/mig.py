@@ -12,17 +12,16 @@ from nodeagent.drivers.simulated.library.card import SimulatedCard
 from nodeagent.drivers.simulated.library.session import (
     GI,
     GPU,
-    INSUFFICIENT_SIZE,
     Session,
     changes,
+    hand_over,
+    hand_over_places,
     reads,
     refuse,
-    rows,
     target,
 )
 from nodeagent.protocol.boards import BoardProfile
 
-_Count = pynvml.c_uint
 _Placement = pynvml.c_nvmlGpuInstancePlacement_t
 
 
@@ -82,17 +81,7 @@ class MigCalls(Session):
     ) -> int:
         """Write all legal places into an array, or their number alone where no array is given."""
         legal = self.whole(handle).gpu.possible_placements(profile_id)
-        number = target(count, _Count)
-        if placements is None:
-            number.value = len(legal)
-            return 0
-        table = rows(placements, _Placement)
-        if number.value < len(legal) or len(table) < len(legal):
-            number.value = len(legal)
-            raise refuse(INSUFFICIENT_SIZE)
-        for row, (start, size) in zip(table, legal, strict=False):
-            row.start, row.size = start, size
-        number.value = len(legal)
+        hand_over_places(legal, placements, _Placement, count)
         return 0
 
     @reads
@@ -130,13 +119,8 @@ class MigCalls(Session):
     def nvmlDeviceGetGpuInstances(self, handle: Any, profile_id: int, instances: Any, count: Any) -> int:
         """Write the instances of one size into an array, half-made ones too."""
         card = self.whole(handle)
-        found = card.gpu.gpu_instances(profile_id)
-        table, number = rows(instances, pynvml.c_nvmlGpuInstance_t), target(count, _Count)
-        if len(table) < len(found):
-            raise refuse(INSUFFICIENT_SIZE)
-        for place, part in enumerate(found):
-            table[place] = self.handle(GI, card, part)
-        number.value = len(found)
+        found = [self.handle(GI, card, part) for part in card.gpu.gpu_instances(profile_id)]
+        hand_over(found, instances, pynvml.c_nvmlGpuInstance_t, count)
         return 0
 
     @reads

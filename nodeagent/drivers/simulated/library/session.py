@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -119,6 +119,34 @@ def rows(reference: Any, kind: Any) -> Any:
     if not isinstance(found, ctypes.Array) or found._type_ is not kind:
         raise refuse(errors.INVALID_ARGUMENT)
     return found
+
+
+def hand_over(found: Sequence[Any], array: Any, kind: Any, count: Any) -> None:
+    """Write what was found into a caller's array and its number beside it, as NVML lists things.
+
+    An array that is too short is refused with INSUFFICIENT_SIZE and left as it was.
+    """
+    table, number = rows(array, kind), target(count, pynvml.c_uint)
+    if len(table) < len(found):
+        raise refuse(INSUFFICIENT_SIZE)
+    for at, one in enumerate(found):
+        table[at] = one
+    number.value = len(found)
+
+
+def hand_over_places(legal: Sequence[tuple[int, int]], array: Any, kind: Any, count: Any) -> None:
+    """Write places (start, size) into a caller's array, or their number alone where no array is given.
+
+    Where the array, or the room that ``count`` names, is too small, INSUFFICIENT_SIZE tells how many there are.
+    """
+    number, table = target(count, pynvml.c_uint), None if array is None else rows(array, kind)
+    room, number.value = number.value, len(legal)
+    if table is None:
+        return
+    if min(room, len(table)) < len(legal):
+        raise refuse(INSUFFICIENT_SIZE)
+    for row, (start, size) in zip(table, legal, strict=False):
+        row.start, row.size = start, size
 
 
 class Session:
