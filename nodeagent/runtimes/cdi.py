@@ -24,7 +24,7 @@ from typing import Any, Final
 from nodeagent.runtimes.base import CDI, ISOLATED, RUNTIME, Entrance, Grant, Key, RuntimeRefusedError
 from nodeagent.runtimes.cgroups import Cgroups, Exists, Read, read_text, subfolders
 from nodeagent.runtimes.driver_files import NVIDIA_NODE, driver_mounts
-from nodeagent.runtimes.files import put
+from nodeagent.runtimes.files import LeaseFolder, put
 from nodeagent.runtimes.names import harmless, key_of_stem, stem_of
 from nodeagent.shell import ProgramError, Shell
 
@@ -106,9 +106,13 @@ class CdiSpecs:
         send: Callable[[int, int], None] = os.kill,
         which: Callable[[str], str | None] = shutil.which,
         is_root: bool | None = None,
+        looks_only: bool = False,
     ) -> None:
-        """Take the folder and this boot. ``mounts`` tells which files of the driver every container sees."""
-        self._folder = folder
+        """Take the folder and this boot. ``mounts`` tells which files of the driver every container sees.
+
+        ``looks_only``: what an earlier boot left is left to the agent to remove.
+        """
+        self._folder = LeaseFolder(folder, self.name)
         self._boot = "".join(one for one in boot_id.lower() if one in "0123456789abcdef")[:8].ljust(8, "0")
         self._mounts = mounts
         self._read = read
@@ -117,32 +121,30 @@ class CdiSpecs:
         self._which = which
         self._is_root = os.geteuid() == 0 if is_root is None else is_root
         self._cgroups = Cgroups(read, subfolders, os.path.exists)
-        self._is_swept = False
+        self._is_swept = looks_only
 
     def why_not(self) -> str:
         """Return what is missing for containers on this host, "" when they can be used."""
         if not any(self._which(engine) for engine in ENGINES):
             return f"no container engine is installed ({', '.join(ENGINES)})"
-        if not self._is_root and not os.access(self._folder, os.W_OK):
-            return f"the agent may not write to {self._folder}; run it as root"
+        if not self._is_root and not os.access(self._folder.path, os.W_OK):
+            return f"the agent may not write to {self._folder.path}; run it as root"
         return ""
 
     def open(self, grant: Grant) -> Entrance:
         """Write the lease's spec where it is not there as it should be; an older generation's goes first."""
         self._sweep()
         path = self._path(grant.key)
-        try:
+        with self._folder.trouble("write", path):
             text = json.dumps(spec_of(grant, self._files(grant)), indent=1, sort_keys=True) + "\n"
             for key, other in self._specs(of=grant.lease):
                 if key[1] < grant.generation:
                     other.unlink(missing_ok=True)
             if _text(path) != text:
-                if not self._folder.exists():
-                    self._folder.mkdir(parents=True, exist_ok=True)
-                    self._folder.chmod(0o755)  # engines of people read it too, whatever the agent's umask is
+                if not path.parent.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.parent.chmod(0o755)  # engines of people read it too, whatever the agent's umask is
                 put(path, text, mode=0o644)
-        except OSError as no:
-            raise RuntimeRefusedError("cdi", f"cannot write {path}: {no}", is_passing=True) from no
         return Entrance({RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"})
 
     def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
@@ -157,12 +159,7 @@ class CdiSpecs:
 
     def close(self, key: Key, *, kill: bool) -> None:
         """Remove the spec, so that no container gets the lease any more; end those that have it."""
-        try:
-            self._path(key).unlink(missing_ok=True)
-        except OSError as no:
-            raise RuntimeRefusedError(
-                "cdi", f"cannot remove {self._path(key)}: {no}", is_passing=True
-            ) from no
+        self._folder.remove(self._path(key))
         for pid in self.pids(key):
             with contextlib.suppress(ProcessLookupError):
                 self._send(pid, signal.SIGKILL if kill else signal.SIGTERM)
@@ -196,22 +193,14 @@ class CdiSpecs:
             ) from no
 
     def _path(self, key: Key) -> Path:
-        return self._folder / f"{FILE_PREFIX}{stem_of(key)}-{self._boot}.json"
+        return self._folder.path / f"{FILE_PREFIX}{stem_of(key)}-{self._boot}.json"
 
     def _specs(self, *, of_this_boot: bool = True, of: str = "") -> list[tuple[Key, Path]]:
         """Return the specs of this boot or of earlier ones, by lease; ``of`` names the only lease wanted."""
         begin = f"{FILE_PREFIX}{harmless(of)}-" if of else FILE_PREFIX
-        try:
-            paths = sorted(path for path in self._folder.iterdir() if path.name.startswith(begin))
-        except FileNotFoundError:
-            return []
-        except OSError as no:
-            raise RuntimeRefusedError(
-                "cdi", f"cannot look into {self._folder}: {no}", is_passing=True
-            ) from no
         found = []
-        for path in paths:
-            match = FILE.fullmatch(path.name)
+        for path in self._folder.files():
+            match = FILE.fullmatch(path.name) if path.name.startswith(begin) else None
             key = key_of_stem(match["stem"]) if match else None
             if match is None or key is None or (of and key[0] != of):
                 continue

@@ -121,15 +121,19 @@ def choose(
     read: Read = read_text,
     exists: Exists = os.path.exists,
     cdi_folder: Path = FOLDER,
+    looks_only: bool = False,
 ) -> Runtime:
     """Return the way in that an operator named, for "auto" the strictest that the host has.
 
-    Raises RuntimeMissingError where the named one cannot be used, ValueError for an unknown name.
+    ``looks_only``: leases are only looked at, so nothing of an earlier boot is removed. Raises
+    RuntimeMissingError where the named one cannot be used, ValueError for an unknown name.
     """
     if name not in RUNTIMES:
         raise ValueError(f"unknown runtime {name!r}; choose one of {', '.join(RUNTIMES)}")
     systemd = SystemdRuntime(shell, read=read, exists=exists, account=account)
-    cdi = CdiSpecs(cdi_folder, boot_id=boot_id, mounts=mounts_of(shell, exists), read=read)
+    cdi = CdiSpecs(
+        cdi_folder, boot_id=boot_id, mounts=mounts_of(shell, exists), read=read, looks_only=looks_only
+    )
     plain = PlainRuntime(run_dir, account=account)
     return pick(name, systemd, cdi, plain)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from nodeagent.accounts import Account, account_of
 from nodeagent.runtimes.base import ENV_FILE, ISOLATED, RUNTIME, Entrance, Grant, Key, RuntimeRefusedError
-from nodeagent.runtimes.files import put
+from nodeagent.runtimes.files import LeaseFolder, put
 from nodeagent.runtimes.names import key_of_stem, stem_of
 
 FOLDER_NAME: Final = "leases"
@@ -35,7 +35,7 @@ class PlainRuntime:
         is_root: bool | None = None,
     ) -> None:
         """Keep files below ``run_dir``, which a reboot empties; only root can give them to their holders."""
-        self._folder = run_dir / FOLDER_NAME
+        self._folder = LeaseFolder(run_dir / FOLDER_NAME, self.name)
         self._account = account
         self._is_root = os.geteuid() == 0 if is_root is None else is_root
 
@@ -47,13 +47,11 @@ class PlainRuntime:
         """Write the lease's variables, if they are not there as they should be."""
         path = self._path(grant.key)
         owner = self._owner(grant)
-        try:
-            self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            self._folder.chmod(0o711)  # holders may open their own file by name, and list nothing
+        with self._folder.trouble("write", path):
+            path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            path.parent.chmod(0o711)  # holders may open their own file by name, and list nothing
             if not _is_as(path, exports(grant.env), owner):
                 put(path, exports(grant.env), mode=0o600, owner=owner)
-        except OSError as no:
-            raise RuntimeRefusedError("plain", f"cannot write {path}: {no}", is_passing=True) from no
         return Entrance({RUNTIME: self.name, ISOLATED: "no", ENV_FILE: str(path)})
 
     def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
@@ -66,12 +64,7 @@ class PlainRuntime:
 
     def close(self, key: Key, *, kill: bool) -> None:
         """Remove the file. Processes are not touched: which are the lease's is not known here."""
-        try:
-            self._path(key).unlink(missing_ok=True)
-        except OSError as no:
-            raise RuntimeRefusedError(
-                "plain", f"cannot remove {self._path(key)}: {no}", is_passing=True
-            ) from no
+        self._folder.remove(self._path(key))
 
     def pids(self, key: Key) -> list[int]:
         """Return none: processes of a lease carry no mark here."""
@@ -79,14 +72,7 @@ class PlainRuntime:
 
     def known(self) -> list[Key]:
         """Return every lease that has a file."""
-        try:
-            names = sorted(path.name for path in self._folder.iterdir())
-        except FileNotFoundError:
-            return []
-        except OSError as no:
-            raise RuntimeRefusedError(
-                "plain", f"cannot look into {self._folder}: {no}", is_passing=True
-            ) from no
+        names = [file.name for file in self._folder.files()]
         stems = [name.removesuffix(ENDING) for name in names if name.endswith(ENDING)]
         return sorted(key for stem in stems if (key := key_of_stem(stem)) is not None)
 
@@ -108,7 +94,7 @@ class PlainRuntime:
         return account.uid, account.gid
 
     def _path(self, key: Key) -> Path:
-        return self._folder / f"{stem_of(key)}{ENDING}"
+        return self._folder.path / f"{stem_of(key)}{ENDING}"
 
 
 def exports(env: dict[str, str]) -> str:

@@ -249,6 +249,15 @@ def test_leftovers_of_an_earlier_boot_go_and_files_of_others_stay(engine):
     assert engine.files() == ["berth-lease_odd.json", "nvidia.yaml"]
 
 
+def test_looking_leaves_the_leftovers_of_an_earlier_boot_to_the_agent(engine):
+    engine.specs(boot_id="ffffffff-1111").open(replace(GRANT, lease="old"))
+    before = engine.files()
+
+    known = engine.specs(looks_only=True).known()
+
+    assert (known, engine.files()) == ([], before)
+
+
 def test_a_containers_process_tells_its_lease(engine):
     engine.processes = {7: of_lease()}
 
