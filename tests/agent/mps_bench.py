@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.nvml.mps_seat import MpsShare
 from nodeagent.drivers.simulated.mps import SimulatedMps
@@ -16,6 +20,7 @@ CARD = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-99999999-2222-3333-4444-555555555555"
 SLICE = "MIG-11111111-2222-5333-8444-555555555555"
 PLACES: dict[str, tuple[str, int | None]] = {CARD: (CARD, None), OTHER: (OTHER, None), SLICE: (CARD, 7)}
+EXCLUSIVE, DEFAULT = 3, 0  # compute modes
 ANY_LENGTH = 10_000  # the simulated program opens no sockets, and folders of tests have long names
 UIDS = {"alice": 1001, "bob": 1002}
 
@@ -147,3 +152,7 @@ def share(
     name: str = "a", milli: int = 250, memory_mib: int = 8192, user: str = "alice", device: str = CARD
 ) -> MpsShare:
     return MpsShare(f"MPS-{name}", f"lease-{name}.1", device, user, milli, memory_mib)
+
+
+def refused(code: int) -> Any:
+    return pytest.raises(NvmlLikeError, match=errors.NAMES[code])

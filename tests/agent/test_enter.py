@@ -15,7 +15,7 @@ from nodeagent import enter as entering
 from nodeagent.accounts import Account
 from nodeagent.enter import Caller, EnterError, add_options, enter, session_env
 from nodeagent.shell import Done
-from tests.agent.test_runtime_systemd import CGROUP, GRANT, PEOPLE, UNIT, Host, person
+from tests.agent.systemd_bench import CGROUP, GRANT, PEOPLE, UNIT, Host, person
 
 LOGIN = "/user.slice/user-1001.slice/session-3.scope"
 

@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nodeagent.drivers import errors
-from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.mps_state import Limits
 from nodeagent.shell import Done
-from tests.agent.mps_bench import CARD, OTHER, SLICE, Bench, share
-
-
-@pytest.fixture(params=[2, 3], ids=["classic", "named"])
-def bench(tmp_path, request):
-    return Bench(tmp_path, request.param)
-
-
-@pytest.fixture
-def classic(tmp_path):
-    return Bench(tmp_path, 2)
-
-
-@pytest.fixture
-def named(tmp_path):
-    return Bench(tmp_path, 3)
-
-
-def refused(code: int):
-    return pytest.raises(NvmlLikeError, match=errors.NAMES[code])
+from tests.agent.mps_bench import CARD, OTHER, SLICE, refused, share
 
 
 def test_ending_clients_ends_their_work_first_and_only_theirs(bench):

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.agent.systemd_bench import Host
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
