@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nodeagent.drivers.base import Shape
+from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.simulated.host import SimulatedHost
@@ -115,3 +118,7 @@ class Bench:
 
     def places(self) -> list[tuple[str, int, int]]:
         return [(fact.profile, fact.start, fact.size) for fact in self.driver.observe(self.card)]
+
+
+def refused(code: int, said: str = "") -> Any:
+    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)

@@ -10,22 +10,18 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape
-from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.errors import NotOfferedError
 from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.profiles import read_sizes
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.protocol.boards import board
-from tests.agent.card_bench import Bench
+from tests.agent.card_bench import Bench, refused
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-def refused(code: int, said: str = "") -> Any:
-    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
 
 
 # Who may, and what can be known

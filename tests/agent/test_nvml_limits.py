@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.limits import NO_LIMIT, SET
 from nodeagent.drivers.simulated.library import proc
-from tests.agent.card_bench import ROOT, Bench, Crash
+from tests.agent.card_bench import ROOT, Bench, Crash, refused
 
 MIB = 1024 * 1024
 UNIT = f"{ROOT}/berth.slice/a.service"
@@ -38,10 +37,6 @@ def limit(bench: Bench, cgroup: str = UNIT) -> tuple[int, int] | None:
     """What the card keeps for a cgroup (soft, hard) in MiB; None for no limit."""
     kept = bench.host.cards[0].limits.get(proc.below_root(cgroup))
     return None if kept is None else (kept[0] // MIB, kept[1] // MIB)
-
-
-def refused(code: int, said: str = "") -> Any:
-    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
 
 
 def test_a_limit_is_strict_and_on_the_units_own_cgroup(bench):

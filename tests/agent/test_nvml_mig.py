@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape
-from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.library import SimulatedNvml
-from tests.agent.card_bench import Bench, Crash
+from tests.agent.card_bench import Bench, Crash, refused
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
@@ -23,10 +21,6 @@ DESTROY = "nvmlGpuInstanceDestroy"
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-def refused(code: int, said: str = "") -> Any:
-    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
 
 
 # Made and listed

@@ -7,18 +7,17 @@ import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
-from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.drivers.errors import NotOfferedError
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.shell import Done
-from tests.agent.card_bench import ROOT, Bench, Crash
+from tests.agent.card_bench import ROOT, Bench, Crash, refused
 
 CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
 MODES = ("mps", "memlimit", "timeslice")
@@ -27,10 +26,6 @@ MODES = ("mps", "memlimit", "timeslice")
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-def refused(code: int, said: str = "") -> Any:
-    return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
 
 
 def take(bench: Bench, mode: str, owner: str = "a.1.0", milli: int = 250, mib: int = 20_000) -> PartitionFact:
