@@ -90,6 +90,13 @@ async def enrolled(world: World, state: Path, **more: Any) -> Door:
     return Door(state, **more)
 
 
+async def asked(world: World, state: Path) -> Door:
+    """Enrol a node of which an operator wants a new key when it connects."""
+    door = await enrolled(world, state)
+    await rows(lambda: ask(world))
+    return door
+
+
 def ask(world: World) -> None:
     ask_rotation(node=world.nodes["gpu-01"], actor=world.user("operator"), now=world.now)
 
@@ -123,8 +130,7 @@ async def test_asked_for_the_key_is_changed_over_the_open_connection_and_leases_
 async def test_a_wish_made_while_the_node_was_away_is_heard_when_it_connects(
     world: World, tmp_path: Path
 ) -> None:
-    door = await enrolled(world, tmp_path)
-    await rows(lambda: ask(world))
+    door = await asked(world, tmp_path)
 
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
@@ -135,8 +141,7 @@ async def test_a_wish_made_while_the_node_was_away_is_heard_when_it_connects(
 async def test_the_answer_lost_the_agent_is_refused_once_and_enters_with_the_new_key(
     world: World, tmp_path: Path
 ) -> None:
-    door = await enrolled(world, tmp_path)
-    await rows(lambda: ask(world))
+    door = await asked(world, tmp_path)
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
         offered = await door.offer(talk)
@@ -157,8 +162,7 @@ async def test_the_answer_lost_the_agent_is_refused_once_and_enters_with_the_new
 async def test_the_offer_lost_the_old_key_opens_and_the_portal_asks_again(
     world: World, tmp_path: Path
 ) -> None:
-    door = await enrolled(world, tmp_path)
-    await rows(lambda: ask(world))
+    door = await asked(world, tmp_path)
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
         lost = door.change.take(Rotate((await wished(talk))["nonce"]))
@@ -173,8 +177,7 @@ async def test_the_offer_lost_the_old_key_opens_and_the_portal_asks_again(
 async def test_an_offer_signed_for_another_wish_is_refused_and_the_old_key_stays(
     world: World, tmp_path: Path
 ) -> None:
-    door = await enrolled(world, tmp_path)
-    await rows(lambda: ask(world))
+    door = await asked(world, tmp_path)
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
         await wished(talk)
@@ -199,8 +202,7 @@ async def test_a_key_that_nobody_asked_for_is_not_taken(world: World, tmp_path: 
 
 
 async def test_a_connection_from_before_a_revocation_cannot_bring_a_key(world: World, tmp_path: Path) -> None:
-    door = await enrolled(world, tmp_path)
-    await rows(lambda: ask(world))
+    door = await asked(world, tmp_path)
     async with Talk("/agent/v1") as talk:
         await door.enter(talk)
         wish = await wished(talk)
