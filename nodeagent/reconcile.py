@@ -268,7 +268,8 @@ class Reconciler:
         if place.is_cleared or place.retry_at > now:
             return None
         kill = now >= work.kill_at
-        return Step("clear", device, work, place, kill=kill, spared=self.sight.held(device, place))
+        spared, is_lost = self.sight.held(device, place), device in self._lost()
+        return Step("clear", device, work, place, kill=kill, spared=spared, is_lost=is_lost)
 
     def _beginning(self, device: str, work: Work, place: Place, now: int) -> Step | None:
         """Make the places of a lease, then let its holder in."""
@@ -397,8 +398,12 @@ class Reconciler:
         self._fail_lost(now)
 
     def _fail_lost(self, now: int) -> None:
-        """Fail leases, new ones too, that lie on a device which is gone."""
-        lost = {fact.device for fact in self.health if fact.code in LOST}
+        """Fail leases, new ones too, that lie on a device which is gone; what was to be cleared there is soon done."""
+        lost = self._lost()
+        for device in lost:
+            for work, place in self.sight.on(device):
+                if work.phase == DRAINING:
+                    place.hurry()
         for work in list(self.works.values()) if lost else ():
             if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
                 self.fail(
@@ -406,6 +411,10 @@ class Reconciler:
                     Refusal("gpu_lost", "the device has fallen off the bus; the node must be restarted"),
                     now,
                 )
+
+    def _lost(self) -> set[str]:
+        """Return the devices that say of themselves that they are gone."""
+        return {fact.device for fact in self.health if fact.code in LOST}
 
     # What the portal hears
 

@@ -85,6 +85,11 @@ class ShadowDriver:
         for facts in self._facts.values():
             facts[:] = [fact for fact in facts if fact.uuid != partition]
 
+    def abandon(self, device: str, owner: str) -> None:
+        """Take what an owner has on a lost device out of the play."""
+        if device in self._facts:
+            self._facts[device] = [fact for fact in self._facts[device] if fact.lease != owner]
+
     def access(self, partition: str) -> Access:
         """Return the nodes of the card that would be used; those of MIG instances are not known before."""
         device = self._devices.get(partition.partition("/")[0])

@@ -32,6 +32,7 @@ class Step:
     Of the whole lease, on the lane of one of its devices: open its unit (``grant``), close it; per place: confine
     the unit to the place's limits, loosen them.
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
+    ``is_lost``: the device says that it is, so there is nothing left to clear on it.
     ``notice`` is the file that its holder reads notices from, ``in_s`` when what it is told will be.
     """
 
@@ -42,6 +43,7 @@ class Step:
     enabled: bool = False
     kill: bool = False
     spared: frozenset[str] = frozenset()
+    is_lost: bool = False
     notice: Path | None = None
     in_s: float = 0.0
     grant: Grant | None = None
@@ -83,7 +85,7 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
         if step.kind in ("open", "close"):
             return _of_lease(runtime, step)
         done = _ACTIONS[step.kind](driver, step)
-        if step.kind in (*LIMITS, "look"):
+        if step.kind in LIMITS or done.facts is not None:
             return done
         return replace(done, facts=read_partitions(driver, step.device))
     except RuntimeRefusedError as no:
@@ -197,6 +199,18 @@ def _tell(driver: Driver, step: Step) -> Outcome:
 
 
 def _clear(driver: Driver, step: Step) -> Outcome:
+    try:
+        _vacate(driver, step)
+    except NvmlLikeError as no:
+        if not step.is_lost or no.code == errors.IN_USE:
+            raise
+        # Nobody can reach it any more, and whatever brings the card back leaves nothing standing on it.
+        driver.abandon(step.device, step.work.owner(step.place))
+        return Outcome(facts=())
+    return Outcome()
+
+
+def _vacate(driver: Driver, step: Step) -> None:
     for partition in _standing(driver, step):
         driver.detach(partition, kill=step.kill)
         if running := driver.processes(partition):
@@ -210,7 +224,6 @@ def _clear(driver: Driver, step: Step) -> Outcome:
     listed = {fact.uuid for fact in driver.observe(step.device)}
     if still := [partition for partition in _standing(driver, step) if partition in listed]:
         raise NvmlLikeError(errors.IN_USE, f"{still[0]} is still listed")
-    return Outcome()
 
 
 def _standing(driver: Driver, step: Step) -> list[str]:

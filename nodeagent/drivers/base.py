@@ -139,6 +139,14 @@ class Driver(Protocol):
         """Remove a partition; gone already is success. Raises IN_USE while a process is on it."""
         ...
 
+    def abandon(self, device: str, owner: str) -> None:
+        """Forget what an owner had on a device that is lost, and end what the driver itself runs for it.
+
+        What brings the device back leaves nothing standing on it. Raises IN_USE while the owner's programs still
+        hold what the driver runs. Safe to repeat.
+        """
+        ...
+
     def access(self, partition: str) -> Access:
         """Return how its holder reaches a partition."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import NAMESPACE_DNS, uuid5
 
 from nodeagent import notices
@@ -20,7 +20,7 @@ from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, Nv
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.protocol.boards import UnknownBoardError, board
-from nodeagent.protocol.messages import DeviceFact, HealthFact
+from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
 from nodeagent.shell import ProgramError, Shell
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ _WORDS: Final = (
     (errors.INSUFFICIENT_RESOURCES, re.compile(r"insufficient|not enough|no (more )?resource|exceed", re.I)),
     (errors.NOT_SUPPORTED, re.compile(r"not.support|unsupported", re.I)),
 )
+_UNRUN: Final = {"did not answer": errors.TIMEOUT, "is not installed": errors.LIBRARY_NOT_FOUND}
 _JSON = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 _NUMBER = re.compile(r"^\s*([-+]?\d{1,15}(?:\.\d{1,9})?)\s*(?:%|[A-Za-z]{1,4})?\s*$")
 
@@ -96,7 +97,7 @@ class Tool:
         try:
             done = self._shell.run([*self.argv, *words])
         except ProgramError as no:
-            code = errors.TIMEOUT if "did not answer" in str(no) else errors.DRIVER_NOT_LOADED
+            code = next((code for words, code in _UNRUN.items() if words in str(no)), errors.DRIVER_NOT_LOADED)
             raise NvmlLikeError(code, str(no)) from no
         if not done.is_ok:
             said = clean(done.said.replace("\n", " "), 300)
@@ -129,7 +130,46 @@ def opened(tool: Tool, probe: Callable[[], str]) -> None:
     try:
         tool.version = clean(probe(), 60) or "unknown version"
     except NvmlLikeError as no:
-        raise DriverUnavailableError(no.detail) from no
+        raise DriverUnavailableError.by(no.code, no.detail) from no
+
+
+class Told(Protocol):
+    """What a tool tells of a card at one moment; None is unknown."""
+
+    @property
+    def util_percent(self) -> float | None:
+        """How busy the card is."""
+
+    @property
+    def memory_used_mib(self) -> int | None:
+        """How much of its memory is in use."""
+
+    @property
+    def power_w(self) -> float | None:
+        """What it draws."""
+
+    @property
+    def temperature_c(self) -> float | None:
+        """How hot it is."""
+
+
+def sample_of(uuid: str, told: Told | None, tool: str) -> DeviceSample:
+    """Return the sample of a card from what a tool told of it; of a card that is not listed all is unknown."""
+    if told is None:
+        return DeviceSample(uuid, None, None, None, None, source="unavailable")
+    return DeviceSample(
+        device=uuid,
+        util_percent=told.util_percent,
+        memory_used_mib=told.memory_used_mib,
+        power_w=told.power_w,
+        temperature_c=told.temperature_c,
+        source="unavailable" if told.util_percent is None else tool,
+    )
+
+
+def lost(uuid: str, said: str) -> HealthFact:
+    """Return the fact that a card which was here is not listed any more."""
+    return HealthFact(uuid, "device_lost", "critical", said, "reboot_node")
 
 
 class VendorDriver(ABC):
@@ -139,10 +179,14 @@ class VendorDriver(ABC):
     version = ""
     is_blocking = True
 
-    def __init__(self, boot_id: str, book: ShareBook, read: Read) -> None:
-        self._boot_id = boot_id
-        self._book, self._read = book, read
+    def __init__(self, boot_id: str, run_dir: Path, read: Read, *, looks_only: bool = False) -> None:
+        """Read what is noted of this boot below ``run_dir``; ``looks_only``: nothing is written there."""
+        self._boot_id, self._read = boot_id, read
+        self._book = ShareBook(run_dir / self.name, boot_id, looks_only=looks_only)
+        self._roll = Roll(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
         self._facts: dict[str, DeviceFact] = {}
+        self.unanswered: dict[str, str] = {}
+        """What did not answer at the start and may yet, with why; the driver does without it until it is opened anew."""
 
     def boot_id(self) -> str:
         """Return the boot of the host."""
@@ -162,11 +206,21 @@ class VendorDriver(ABC):
 
     @abstractmethod
     def complaints(self) -> list[HealthFact]:
-        """Return what the cards say about their health."""
+        """Return what the cards say about their health; raises NvmlLikeError when the tool does not tell."""
 
     def health(self) -> list[HealthFact]:
         """Return what the cards complain about, and notes of who holds what that cannot be read."""
-        return [*self.complaints(), *self._book.health()]
+        try:
+            said = self.complaints()
+        except NvmlLikeError as no:
+            said = [HealthFact("", "tool_unreadable", "warning", no.detail)]
+        return [*said, *self._book.health()]
+
+    def abandon(self, device: str, owner: str) -> None:
+        """Forget what an owner had on a card that is lost; the driver runs nothing beside the cards."""
+        for share in self._book.on(device):
+            if share.owner == owner:
+                self._book.drop(share.partition)
 
     def mig_mode(self, device: str) -> bool | None:
         """Return None: these cards have no such mode."""
@@ -208,18 +262,42 @@ class VendorDriver(ABC):
                 f"nodes with {self.name} cards cannot sleep in this version; leave them awake"
             )
 
-    def _remember(self, path: Path, recall: Callable[[DeviceFact], bool]) -> None:
-        """Add the cards of this boot that did not answer now, so that their leases are not forgotten, and note all.
+    @abstractmethod
+    def _find(self) -> None:
+        """List the cards and learn each of them; raises NvmlLikeError when the tool does not answer."""
 
-        ``recall`` brings back what the driver itself knows of a card, or says that it cannot.
+    def _recall(self, fact: DeviceFact) -> bool:
+        """Bring back what the driver itself knows of a card of this boot, or say that it cannot."""
+        return True
+
+    def _take_stock(self, offer: frozenset[str] | None, nothing: str) -> None:
+        """Find the cards, keep those of this boot that are silent now, and narrow all to what is offered.
+
+        Raises DriverUnavailableError when the tool does not answer, and with ``nothing`` when there is no card.
         """
-        roll = Roll(path, self._boot_id)
+        try:
+            self._find()
+        except NvmlLikeError as no:
+            raise DriverUnavailableError.by(no.code, no.detail) from no
+        self._remember()
+        if not self._facts:
+            why = "; ".join(self.unanswered.values()) or nothing
+            raise DriverUnavailableError(why, waits_for=why)
+        self._narrow(offer)
+
+    def _remember(self) -> None:
+        """Add the cards of this boot that did not answer now, so that their leases are not forgotten, and note all."""
         taken = {fact.index for fact in self._facts.values()}
-        for index, fact in roll.known.items():
-            if fact.uuid not in self._facts and index not in taken and recall(fact):
+        for index, fact in self._roll.known.items():
+            if fact.uuid not in self._facts and index not in taken and self._recall(fact):
                 log.warning("%s does not answer and is kept as it was earlier in this boot", fact.uuid)
                 self._facts[fact.uuid] = fact
-        roll.keep(self._facts.values())
+        self._roll.keep(self._facts.values())
+
+    def _note_silence(self, what: str, no: NvmlLikeError) -> None:
+        """Note that something did not answer in time: it may yet, where a refusal would stay one."""
+        if no.code in (errors.TIMEOUT, errors.DRIVER_NOT_LOADED):
+            self.unanswered[what] = f"{what}: {no.detail}"
 
     def _narrow(self, offer: frozenset[str] | None) -> None:
         """Leave only the modes that the operator offers; None is all that the cards can do."""

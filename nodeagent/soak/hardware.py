@@ -92,8 +92,7 @@ class HardwareStage:
         # When a lease became ready moves its end by seconds; that it has one, and one only, must not move.
         ends = Counter(end[0] for name in home.systemd.timers if (end := key_of_end(name)))
         found |= {("end", key[0], str(key[1]), str(number)) for key, number in ends.items()}
-        daemons = [daemon for daemon in home.mps.daemons.values() if daemon.device in there]
-        found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in daemons}
+        found |= {("daemon", daemon.device, str(daemon.uid)) for daemon in home.mps.daemons.values()}
         slices = [(uuid, home.smi.policy(uuid)) for uuid in there]
         found |= {("timeslice", uuid, str(value)) for uuid, value in slices if value}
         found |= {("file", str(path.relative_to(home.folder)), _owner_in(path)) for path in self._files()}
@@ -102,10 +101,9 @@ class HardwareStage:
     def _files(self) -> Iterable[Path]:
         """Return the files that belong to leases."""
         home = self._home
-        lost = {card.uuid for card in home.host.cards if card.gpu.is_lost}
         for folder in (home.run_dir / "shares", home.specs, home.folder / "notices"):
             for path in folder.rglob("*") if folder.exists() else ():
-                if path.is_file() and not any(uuid in path.read_text(encoding="utf-8") for uuid in lost):
+                if path.is_file():
                     yield path
 
     def move_in(self, key: Key, *, stubborn: bool) -> None:

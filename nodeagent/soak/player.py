@@ -95,7 +95,6 @@ class Player:
         self._said_at = clock.now
         self._live: dict[Key, tuple[tuple[str, int], ...]] = {}
         self._moved_in: set[Key] = set()
-        self._lost: set[str] = set()
         self._foreign: set[tuple[str, int]] = set()
         self._held_from: dict[Key, int] = {}
         self._held_until: dict[Key, int] = {}
@@ -119,7 +118,7 @@ class Player:
         self._say(())
         self._pass_time(self._clock.now + SETTLE_S * NS)
         left = [t for t in self._stage.traces() if not self._is_foreign(t, foreign)]
-        works = [w for w in self._mind.works.values() if w.phase != "gone" and not self._is_lost(w.places)]
+        works = [w for w in self._mind.works.values() if w.phase != "gone"]
         leaks = [*(f"left behind: {trace}" for trace in left), *(f"not over: {w.lease}" for w in works)]
         self.tally.leaks += len(leaks)
         self.tally.notes += leaks
@@ -130,7 +129,6 @@ class Player:
         """Let the event of an act happen; nothing of it is the agent's doing."""
         with self._unwatched():
             if act.event == "lose":
-                self._lost.add(act.device)
                 self._foreign = {place for place in self._foreign if place[0] != act.device}
                 self._forget_live(lambda places: any(device == act.device for device, _ in places))
                 self._stage.lose(act.device)
@@ -142,7 +140,6 @@ class Player:
             elif act.event == "cling":
                 self._stage.cling(act.times)
             elif act.event == "reboot":
-                self._lost.clear()
                 self._foreign.clear()
                 self._live.clear()
                 self._moved_in.clear()
@@ -377,9 +374,6 @@ class Player:
 
     def _is_foreign(self, trace: Trace, foreign: set[tuple[str, int]]) -> bool:
         return len(trace) > 2 and trace[2].isdigit() and (trace[0], int(trace[2])) in foreign
-
-    def _is_lost(self, places: Iterable[object]) -> bool:
-        return any(place.slot.device in self._lost for place in places)  # type: ignore[attr-defined]
 
 
 def _later(lease: DesiredLease, remaining_s: int) -> DesiredLease:

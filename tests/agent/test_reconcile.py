@@ -243,19 +243,6 @@ def test_lost_gpu_fails_its_leases_and_spares_the_others(make_node):
     assert reports["b"].phase == "ready"
 
 
-def test_lease_on_a_lost_gpu_stays_draining_until_the_node_restarts(node):
-    node.desire(lease("a", node.mig("1g.10gb", 0)))
-    node.driver.lose(node.device())
-
-    node.desire()
-    node.pass_time(60)
-    stuck = node.reports()["a"]
-    node.reboot()
-
-    assert (stuck.phase, stuck.code) == ("draining", "gpu_lost")
-    assert node.phases() == {"a": "gone"}
-
-
 def test_partition_that_vanished_fails_its_lease(node):
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     uuid = node.reports()["a"].access[0].partition

@@ -38,16 +38,26 @@ RECOVERY: Final = {
 
 
 @dataclass(slots=True)
+class _Hit:
+    """Where an event struck last, and the processes that were there then (None: not known or of no concern)."""
+
+    pids: frozenset[int] | None
+    last_ns: int
+    is_told: bool = False
+
+
+@dataclass(slots=True)
 class _Kept:
-    """An event that is not done with. ``epoch``: how often the card had been reset when it came."""
+    """An event that is not done with. ``epoch``: how often the card had been reset when it came.
+
+    ``hits`` are by GPU instance and its place, each None where it concerns the whole card or is not known.
+    """
 
     rule: Rule
-    epoch: int
-    pids: frozenset[int] | None
+    epoch: int = 0
     count: int = 0
     last_ns: int = 0
-    instances: set[int] = field(default_factory=set)
-    is_told: bool = False
+    hits: dict[tuple[int | None, int | None], _Hit] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -93,10 +103,11 @@ class Ailments:
                 found[uuid, code] = told(self._rules.of(code), uuid, detail)
         self._drop()
         for (uuid, code), kept in self._kept.items():
-            kept.is_told = True
+            for hit in kept.hits.values():
+                hit.is_told = True
             state = found.get((uuid, code))
             detail = _detail(kept) if state is None else f"{_detail(kept)}; still so"
-            found[uuid, code] = told(kept.rule, uuid, detail)
+            found[uuid, code] = told(kept.rule, uuid, detail, [start for _gi, start in kept.hits])
         return [*found.values(), *self._unwatched()]
 
     def _keep(self, event: Event) -> None:
@@ -110,36 +121,41 @@ class Ailments:
         key = (event.device, rule.code)
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = _Kept(rule, 0, None)
+            kept = self._kept[key] = _Kept(rule)
         card = self._cards.get(event.device)
         kept.epoch = 0 if card is None else card.epoch
-        kept.pids = self._pids(event.device, event.gi_id) if rule.clears == "restart" else None
         kept.count += event.count
         kept.last_ns = event.at_ns
-        kept.is_told = False
-        if event.gi_id is not None:
-            kept.instances.add(event.gi_id)
+        pids = self._pids(event.device, event.gi_id) if rule.clears == "restart" else None
+        kept.hits[event.gi_id, event.start] = _Hit(pids, event.at_ns)
 
     def _drop(self) -> None:
-        """Forget the events that are done with; each is told at least once."""
+        """Forget the events that are done with, place by place; each is told at least once."""
         now = self._clock_ns()
         listed: dict[str, frozenset[int] | None] = {}
         for (uuid, code), kept in list(self._kept.items()):
-            age = now - kept.last_ns
-            clears = kept.rule.clears
-            is_over = False
-            if clears == "reset":
-                card = self._cards.get(uuid)
-                is_over = card is not None and not card.is_lost and card.epoch > kept.epoch
-            elif clears in ("agent", "restart"):
-                is_over = age >= QUIET_NS
-            if clears == "restart" and not is_over and age >= HOLD_NS and kept.pids is not None:
-                if uuid not in listed:
-                    listed[uuid] = self._pids(uuid, None)
-                now_there = listed[uuid]
-                is_over = now_there is not None and not kept.pids & now_there
-            if is_over and kept.is_told:
+            for place, hit in list(kept.hits.items()):
+                if hit.is_told and self._is_over(uuid, kept, hit, now, listed):
+                    del kept.hits[place]
+            if not kept.hits:
                 del self._kept[uuid, code]
+
+    def _is_over(
+        self, uuid: str, kept: _Kept, hit: _Hit, now: int, listed: dict[str, frozenset[int] | None]
+    ) -> bool:
+        """Say whether an event is done with where it struck; ``listed`` holds the processes by card, once read."""
+        age, clears = now - hit.last_ns, kept.rule.clears
+        if clears == "reset":
+            card = self._cards.get(uuid)
+            return card is not None and not card.is_lost and card.epoch > kept.epoch
+        if clears not in ("agent", "restart"):
+            return False
+        if age >= QUIET_NS or clears == "agent" or age < HOLD_NS or hit.pids is None:
+            return age >= QUIET_NS
+        if uuid not in listed:
+            listed[uuid] = self._pids(uuid, None)
+        now_there = listed[uuid]
+        return now_there is not None and not hit.pids & now_there
 
     def _states(self, uuid: str, handle: Any) -> dict[str, str]:
         """Return the codes of what a card says of itself now, each with a detail."""
@@ -248,5 +264,5 @@ def _detail(kept: _Kept) -> str:
     at = datetime.fromtimestamp(kept.last_ns / NS, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     times = f"{kept.count} times, last at {at}" if kept.count > 1 else f"at {at}"
     xid = f"XID {kept.rule.code}, " if kept.rule.code.isdigit() else ""
-    places = ", ".join(str(number) for number in sorted(kept.instances))
+    places = ", ".join(map(str, sorted({gi for gi, _start in kept.hits if gi is not None})))
     return f"{xid}{times}" + (f", GPU instance {places}" if places else "")

@@ -244,6 +244,12 @@ class NvmlDriver:
         with self._gate:
             self._telemetry.forget(device, gi_id)
 
+    def abandon(self, device: str, owner: str) -> None:
+        """Forget an owner's shares of a lost card; its instances, found by place only, are gone with it."""
+        for share in self._parts.book.on(device):
+            if share.owner == owner:
+                self._parts.abandon(share)
+
     def mig_mode(self, device: str) -> bool | None:
         """Ask one card alone; None where it has no MIG or does not answer."""
         try:

@@ -2,6 +2,8 @@
 
 One event set for all cards, registered on the cards, never on MIG devices: NVML takes no events there and names
 the instance in the event. The thread sleeps inside NVML and wakes once a second to see whether it must stop.
+
+Where an instance lies is asked at once: a second later it may be gone, and its number that of another one elsewhere.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ PAUSE_S: Final = 2 * WAIT_MS / 1000 + 3
 class Event:
     """Something a card said: ``xid`` for kind "xid", else None; ``gi_id`` None concerns the whole card.
 
-    The same thing said again before anybody asked is one event with a ``count`` and the time of the newest.
+    ``start`` is the memory slice where the instance begins, None where that is not known. The same thing said again
+    before anybody asked is one event with a ``count`` and the time of the newest.
     """
 
     device: str
@@ -45,6 +48,7 @@ class Event:
     at_ns: int
     kind: str = XID
     count: int = 1
+    start: int | None = None
 
 
 class Watch:
@@ -66,7 +70,7 @@ class Watch:
         self._wait_ms = wait_ms
         self._most_kinds = most_kinds
         self._lock = threading.Lock()
-        self._queue: dict[tuple[str, str, int | None, int | None], Event] = {}
+        self._queue: dict[tuple[str, str, int | None, int | None, int | None], Event] = {}
         self._dropped = 0
         self._set: Any = None
         self._names: dict[Any, str] = {}
@@ -260,11 +264,23 @@ class Watch:
         nvml, kind = self._nvml, int(data.eventType)
         gi, ci = _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
         if kind & nvml.nvmlEventTypeXidCriticalError:
-            self._keep(Event(uuid, int(data.eventData), gi, ci, self._clock_ns()))
+            event = Event(uuid, int(data.eventData), gi, ci, self._clock_ns())
+            self._keep(event if gi is None else replace(event, start=self._start_of(uuid, gi)))
         elif kind & nvml.nvmlEventTypeDoubleBitEccError:
             self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_UNCORRECTED))
         elif kind & nvml.nvmlEventTypeSingleBitEccError:
             self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_CORRECTED))
+
+    def _start_of(self, uuid: str, gi_id: int) -> int | None:
+        """Return where an instance of a card begins, None where the card does not tell."""
+        nvml, handle = self._nvml, self._handles.get(uuid)
+        if handle is None:
+            return None
+        try:
+            found = nvml.nvmlDeviceGetGpuInstanceById(handle, gi_id)
+            return int(nvml.nvmlGpuInstanceGetInfo(found).placement.start)
+        except (nvml.NVMLError, AttributeError):  # a binding so old that it lacks the call
+            return None
 
     def _ask_name(self, handle: Any) -> str | None:
         try:
@@ -276,7 +292,7 @@ class Watch:
 
     def _keep(self, event: Event) -> None:
         """Queue an event; the same one again is counted, and of too many kinds the oldest goes."""
-        key = (event.device, event.kind, event.xid, event.gi_id)
+        key = (event.device, event.kind, event.xid, event.gi_id, event.start)
         with self._lock:
             earlier = self._queue.pop(key, None)
             self._queue[key] = event if earlier is None else replace(event, count=earlier.count + 1)

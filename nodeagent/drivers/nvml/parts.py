@@ -89,10 +89,16 @@ class Parts:
         """Undo everything that a share needed, then forget it."""
         if share.mode == "memlimit":
             self.limits.clear(handle, share.cgroup)
-        elif share.mode == "mps" and share.user:
-            self.mps.release(_mps(share), [_mps(other) for other in self._of_user(share) if other != share])
+        elif share.mode == "mps":
+            self._leave(share)
         elif share.mode == "timeslice" and len(self.book.on(share.device)) == 1:
             self.timeslice.reset(share.device)
+        self.book.drop(share.partition)
+
+    def abandon(self, share: Share) -> None:
+        """Forget a share whose card is lost, and its limits with it; only an MPS daemon lives beside the card."""
+        if share.mode == "mps":
+            self._leave(share)
         self.book.drop(share.partition)
 
     def mode_of(self, device: str) -> str:
@@ -137,6 +143,11 @@ class Parts:
     def cgroups(self, listed: list[ProcessFact]) -> dict[int, str]:
         """Return the cgroup of each process, "" where it cannot be read."""
         return {process.pid: cgroup_of(self.read, process.pid) for process in listed}
+
+    def _leave(self, share: Share) -> None:
+        """Take a share out of its user's MPS daemon, which ends with the last one."""
+        if share.user:
+            self.mps.release(_mps(share), [_mps(other) for other in self._of_user(share) if other != share])
 
     def _others(self, share: Share) -> list[Share]:
         return [other for other in self.book.on(share.device) if other.partition != share.partition]

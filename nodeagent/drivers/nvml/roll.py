@@ -16,10 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class Roll:
-    """A file in the folder that a reboot empties; what is not of this boot, or cannot be read, counts as nothing."""
+    """A file in the folder that a reboot empties; what is not of this boot, or cannot be read, counts as nothing.
 
-    def __init__(self, path: Path, boot_id: str) -> None:
-        self._path, self._boot_id = path, boot_id
+    ``looks_only``: it is read and never written.
+    """
+
+    def __init__(self, path: Path, boot_id: str, *, looks_only: bool = False) -> None:
+        self._path, self._boot_id, self._looks_only = path, boot_id, looks_only
         self.known = self._read()
 
     def keep(self, facts: Iterable[DeviceFact]) -> None:
@@ -28,6 +31,8 @@ class Roll:
         if found == self.known:
             return
         self.known = found
+        if self._looks_only:
+            return
         row = {"boot_id": self._boot_id, "cards": [asdict(fact) for fact in found.values()]}
         try:
             self._path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)  # holders pass it: docs/agent.md

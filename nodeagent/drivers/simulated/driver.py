@@ -108,6 +108,13 @@ class SimulatedDriver:
         elif (instance := self._instance(card, partition)) is not None:
             self._destroy_instance(card, instance)
 
+    def abandon(self, device: str, owner: str) -> None:
+        """Forget an owner's shares of a lost device; its instances are gone with it."""
+        card = self._card(device)
+        for partition in [uuid for uuid, part in card.parts.items() if part.owner == owner]:
+            card.tenants.pop(partition, None)
+            self._forget_part(card, partition)
+
     def access(self, partition: str) -> Access:
         """Return environment and device nodes of a partition; NOT_FOUND when it does not exist."""
         card = self._owner(partition)
@@ -267,6 +274,9 @@ class SimulatedDriver:
     def _destroy_part(self, card: Card, partition: str) -> None:
         if self.processes(partition):
             raise NvmlLikeError(errors.IN_USE, f"a process is on {partition}")
+        self._forget_part(card, partition)
+
+    def _forget_part(self, card: Card, partition: str) -> None:
         self.faults.point("unshare.before")
         del card.parts[partition]
         self._where.pop(partition, None)
