@@ -18,10 +18,12 @@ from nodeagent.link import Enrolment, RefusedError
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
     FEATURES,
+    HEALTH_SLICES,
     Ack,
     Challenge,
     Desired,
     DeviceFact,
+    HealthFact,
     Heartbeat,
     Hello,
     KeyStored,
@@ -213,12 +215,19 @@ class Session:
                 revision=self._reconciler.ledger.revision,
                 leases=leases,
                 partitions=self._reconciler.sight.partitions(),
-                health=self._reconciler.health_facts(),
+                health=self._health_facts(),
                 power=self._reconciler.power.state,
                 power_note=self._reconciler.power.note,
             )
         )
         return True
+
+    def _health_facts(self) -> tuple[HealthFact, ...]:
+        """Return what devices said in words that this portal knows: an older one refuses places of slices."""
+        facts = self._reconciler.health_facts()
+        if HEALTH_SLICES in self.welcome.features:
+            return facts
+        return tuple(replace(fact, starts=None) for fact in facts)
 
     async def _beat(self) -> None:
         while True:

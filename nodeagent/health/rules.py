@@ -7,7 +7,7 @@ work until an operator puts it back. What a program does wrong is never critical
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -83,10 +83,19 @@ class Rules:
         return told(self.of_xid(xid), device, detail)
 
 
-def told(rule: Rule, device: str, detail: str = "") -> HealthFact:
-    """Return the fact that a rule makes of a device; ``detail`` follows its name."""
+def told(
+    rule: Rule, device: str, detail: str = "", starts: Collection[int | None] | None = None
+) -> HealthFact:
+    """Return the fact that a rule makes of a device; ``detail`` follows its name.
+
+    ``starts`` are the places of the slices where it happened, with None for one that is not known. They count only
+    where the rule says that no more than a slice is hit: everything else concerns the whole device.
+    """
     sentence = f"{rule.name} ({detail})" if detail else rule.name
-    return HealthFact(device, rule.code, rule.severity, sentence[:2000], rule.action)
+    known = {start for start in starts or () if start is not None}
+    is_narrow = rule.scope == "slice" and starts and None not in starts
+    places = tuple(sorted(known)) if is_narrow else None
+    return HealthFact(device, rule.code, rule.severity, sentence[:2000], rule.action, places)
 
 
 def fact(device: str, xid: int) -> HealthFact:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
-FEATURES = ("host_limits", "rotate", "maintenance")
+HEALTH_SLICES = "health_slices"
+FEATURES = ("host_limits", "rotate", "maintenance", HEALTH_SLICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,17 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The portal knows this agent: its epoch fences every later frame."""
+    """The portal knows this agent: its epoch fences every later frame.
+
+    ``features`` are those of the agent that the portal understands too in what the agent sends; it goes only to
+    agents that name one of them, older ones refuse the field.
+    """
 
     node: str
     epoch: int
     heartbeat_s: int
     sample_s: int
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +232,8 @@ class HealthFact:
     """Something a device said about its health: XID number or a word, and how bad it is.
 
     ``device`` is "" for what concerns the whole node. ``action`` is what the table of health rules asks for
-    ("": nothing): one of ``limits.ACTIONS``.
+    ("": nothing): one of ``limits.ACTIONS``. ``starts`` says where the MIG slices begin that it hit, None where it
+    concerns the whole device or nobody knows; sent only to portals that welcome the feature "health_slices".
     """
 
     device: str
@@ -234,6 +241,7 @@ class HealthFact:
     severity: str
     detail: str
     action: str = ""
+    starts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from django.db import transaction
 
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
+    HEALTH_SLICES,
     Ack,
     Challenge,
     Heartbeat,
@@ -42,6 +43,8 @@ from portal.common.live import NODES, hub
 from portal.telemetry.ingest import accept_samples
 
 log = logging.getLogger(__name__)
+# Of what agents may leave out for older portals, what this one takes.
+TAKEN = (HEALTH_SLICES,)
 HEARTBEAT_S = 5
 SAMPLE_S = 1
 HELLO_WITHIN_S = 10
@@ -147,7 +150,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await older.close(code=CLOSE_REPLACED)
         _sessions[who.name] = self
         hub().listen(NODES, self._on_nudge)
-        await self._send(Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S))
+        shared = tuple(name for name in TAKEN if name in who.features)
+        await self._send(Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S, shared))
         self.look.set()
         self.tasks.append(asyncio.create_task(self._keep_desired(who)))
         self.tasks.append(asyncio.create_task(self._keep_reports(who)))

@@ -40,6 +40,7 @@ class Card:
     ecc: int | None = None
     reasons: int | None = None
     events: int = 0xB
+    starts: dict[int, int] = field(default_factory=dict)
     is_lost: bool = False
 
 
@@ -159,6 +160,12 @@ def _processes(card: Card, since: int) -> Any:
     return card.load
 
 
+def _instance(card: Card, gi: int) -> SimpleNamespace:
+    if gi not in card.starts:
+        raise code(6)
+    return SimpleNamespace(placement=SimpleNamespace(start=card.starts[gi], size=1))
+
+
 def _recovery(card: Card) -> list[SimpleNamespace] | None:
     if card.recovery is None:
         return None
@@ -192,6 +199,8 @@ _ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetFieldValues": lambda lib, card, ids: _recovery(card),
     "nvmlDeviceGetTotalEccErrors": lambda lib, card, kind, counter: card.ecc,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda lib, card: card.reasons,
+    "nvmlDeviceGetGpuInstanceById": lambda lib, card, gi: _instance(card, gi),
+    "nvmlGpuInstanceGetInfo": lambda lib, instance: instance,
     "nvmlEventSetCreate": Cards.event_set,
     "nvmlEventSetFree": Cards.free_set,
     "nvmlDeviceGetSupportedEventTypes": lambda lib, card: card.events,

@@ -38,6 +38,7 @@ class FakePortal:
         self.revision = 0
         self.is_acking = True
         self.refusal: Refused | None = None
+        self.features: tuple[str, ...] = ()
         self.hellos: list[Hello] = []
         self.heard: list[Message] = []
         self.socket: ServerConnection | None = None
@@ -65,7 +66,7 @@ class FakePortal:
             await socket.close(4401)
             return
         self.socket = socket
-        await socket.send(encode(Welcome(hello.node, self.epoch, 1, 1)))
+        await socket.send(encode(Welcome(hello.node, self.epoch, 1, 1, self.features)))
 
     def _judge(self, hello: Hello, nonce: str) -> Refused | None:
         if hello.enrol_token:

@@ -7,6 +7,7 @@ import contextlib
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal
 from nodeagent.link import Enrolment, RefusedError, address_of, token_source
 from nodeagent.protocol.boards import device_facts
-from nodeagent.protocol.messages import DesiredSlot, Heartbeat, Refused, Report, Samples
+from nodeagent.protocol.messages import DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
 from nodeagent.reconcile import Reconciler
 from nodeagent.worker import Worker
 from tests.agent.builder import lease
@@ -100,6 +101,22 @@ async def test_acknowledged_gone_lease_is_not_told_again(portal, tmp_path):
         later = await portal.phase("b", "ready")
 
     assert [entry.lease for entry in later.leases] == ["b"]
+
+
+@pytest.mark.parametrize(("features", "starts"), [((), None), (("health_slices",), (3,))])
+async def test_places_of_a_fault_are_told_only_to_a_portal_that_takes_them(
+    portal, tmp_path, features, starts
+):
+    portal.features = features
+    fault = HealthFact(FACTS[0].uuid, "94", "warning", "stopped", "restart_workload", starts=(3,))
+    agent = build(tmp_path, 0, faults=Faults(health=[fault]))
+    async with listening(portal) as port:
+        agent._address = address_of(f"ws://127.0.0.1:{port}")
+        async with running(agent):
+            report = await portal.until(lambda m: isinstance(m, Report) and m.health)
+
+    assert "health_slices" in portal.hellos[0].features
+    assert report.health == (replace(fault, starts=starts),)
 
 
 async def test_samples_and_heartbeats_flow(portal, tmp_path):

@@ -20,8 +20,15 @@ class Ward:
         self.watch = Watch(self.library, self.handles, clock_ns=self.time, wait_ms=0)
         self.ailments = Ailments(self.library, self.handles, self.watch, standard(), self.time)
 
-    def say(self, device: str, xid: int | None, gi: int | None = None, kind: str = "xid") -> None:
-        self.watch._keep(Event(device, xid, gi, None, self.time.now, kind))
+    def say(
+        self,
+        device: str,
+        xid: int | None,
+        gi: int | None = None,
+        kind: str = "xid",
+        start: int | None = None,
+    ) -> None:
+        self.watch._keep(Event(device, xid, gi, None, self.time.now, kind, start=start))
 
     def look(self, after_s: float = 5) -> dict[str, HealthFact]:
         self.time.advance(after_s)
@@ -141,6 +148,47 @@ def test_fault_of_a_program_is_told_once_over_and_ends_with_the_program(ward, ca
     assert (told.severity, told.action) == ("info", "restart_workload")
     assert list(soon) == ["31"]
     assert later == {}
+
+
+def test_fault_inside_slices_names_their_places_and_drops_each_with_its_programs(ward, card):
+    card.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
+    ward.say("GPU-1", 94, gi=3, start=4)
+    ward.say("GPU-1", 94, gi=4, start=0)
+
+    both = ward.look()["94"]
+    card.running = card.running[1:]
+    one = ward.look(60)["94"]
+    card.running = []
+
+    assert both.starts == (0, 4)
+    assert one.starts == (0,), "the program at 4 has ended, the one at 0 has not"
+    assert ward.look() == {}
+
+
+def test_fault_that_strikes_another_slice_does_not_forget_the_programs_of_the_first(ward, card):
+    card.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
+    ward.say("GPU-1", 31, gi=3, start=4)
+    ward.look(50)
+    ward.say("GPU-1", 31, gi=4, start=0)
+    card.running = card.running[:1]
+
+    assert ward.look(65)["31"].starts == (0, 4), "what struck at 0 is told once before it goes"
+    assert ward.look()["31"].starts == (4,)
+
+
+@pytest.mark.parametrize("xid", [48, 62, 79, 95, 109, 4711])
+def test_fault_of_the_whole_card_names_no_slice_although_its_event_does(ward, xid):
+    ward.say("GPU-1", xid, gi=3, start=4)
+
+    assert ward.look()[str(xid)].starts is None
+
+
+@pytest.mark.parametrize(("gi", "start"), [(None, None), (4, None)])
+def test_fault_whose_place_is_unknown_concerns_everybody_on_the_card(ward, gi, start):
+    ward.say("GPU-1", 94, gi=3, start=4)
+    ward.say("GPU-1", 94, gi=gi, start=start)
+
+    assert ward.look()["94"].starts is None
 
 
 def test_fault_of_a_program_that_lives_on_is_dropped_after_quiet(ward, card):

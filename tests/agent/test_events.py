@@ -42,6 +42,31 @@ def test_xid_is_heard_with_its_instance():
     assert ear.watch.drain() == []
 
 
+def test_xid_is_heard_with_the_place_that_its_instance_has_at_that_moment():
+    card = Card("GPU-1", starts={3: 4})
+    ear = Ear(card)
+    for start in (4, 4, 0):  # then its number was given to an instance elsewhere
+        card.starts[3] = start
+        ear.library.xid(card, 31, gi=3)
+        ear.watch.turn()
+
+    found = ear.watch.drain()
+
+    assert [(event.gi_id, event.start, event.count) for event in found] == [(3, 4, 2), (3, 0, 1)]
+
+
+@pytest.mark.parametrize("trouble", ["gone", "old driver"])
+def test_place_of_an_instance_that_nobody_tells_is_unknown(trouble):
+    card = Card("GPU-1", starts={} if trouble == "gone" else {3: 4})
+    ear = Ear(card)
+    ear.library.missing.update({"nvmlDeviceGetGpuInstanceById"} if trouble == "old driver" else ())
+    ear.library.xid(card, 31, gi=3)
+
+    (event,) = ear.hear()
+
+    assert (event.gi_id, event.start) == (3, None)
+
+
 def test_memory_errors_are_told_apart_from_xids():
     card = Card("GPU-1")
     ear = Ear(card)

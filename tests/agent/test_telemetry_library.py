@@ -172,6 +172,20 @@ def test_xid_of_a_slice_is_heard_and_one_that_loses_the_card_too():
     assert second["79"] == bench.host.cards[1].uuid
 
 
+def test_xid_of_a_slice_is_told_of_the_place_where_that_slice_begins():
+    bench = Bench("h100-80gb")
+    for start in (0, 3, 5):
+        slot = bench.slice(0, "1g.10gb", start)
+    bench.host.xid(0, 94, gi=slot.gi_id)
+    bench.host.xid(0, 95, gi=slot.gi_id)
+    bench.watch.turn()
+    bench.watch.turn()
+
+    starts = {fact.code: fact.starts for fact in bench.ailments.facts()}
+
+    assert starts == {"94": (5,), "95": None}
+
+
 def test_lost_card_leaves_the_others_watched():
     bench = Bench("h100-80gb", "h100-80gb")
     bench.host.lose(0)
