@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nodeagent.drivers import errors
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.room import obstacle
-from nodeagent.steps import UNIT_STEPS, Outcome, Refusal, Step, find, is_half_made
+from nodeagent.steps import TAKEN, UNIT_STEPS, Outcome, Refusal, Step, find, is_half_made
 from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, Place, Work
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
     if step.kind == "mode":
         mind.mig[step.device] = step.enabled
         return
-    if step.kind == "look":  # free by the newest look: written down before the next step, which makes it
-        place.is_ours = not obstacle(work, place, mind.sight.on(step.device), mind.sight.foreign(step.device))
+    if step.kind == "look":
+        _claim_free(mind, step.device)
+        return
+    place.is_fresh = False
     if step.kind == "clear":
         place.is_cleared, place.is_made, place.access = True, False, None
         mind.finish(work)
@@ -58,6 +60,17 @@ def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
         place.folders, place.binds = outcome.folders, outcome.binds
         _let_in(mind, work, now)
     mind.note(work)
+
+
+def _claim_free(mind: Reconciler, device: str) -> None:
+    """Call ours what is to be made on a device and free by the newest look: written down before the next step."""
+    on = mind.sight.on(device)
+    for work, place in on:
+        if work.phase != PREPARING or place.is_made or place.is_ours:
+            continue
+        if not obstacle(work, place, on, mind.sight.foreign(device)):
+            place.is_ours = place.is_fresh = True
+            mind.note(work)
 
 
 def _settle_unit(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
@@ -109,6 +122,8 @@ def _settle_unmade(mind: Reconciler, step: Step, outcome: Outcome, refusal: Refu
         return
     if outcome.facts is not None and _is_without_ours(work, place, outcome.facts, refusal):
         place.is_ours = False  # look again before the next try
+    if step.kind == "make":
+        place.is_fresh = False
     found = obstacle(work, place, mind.sight.on(step.device), mind.sight.foreign(step.device))
     if found is True or _may_free_up(mind, refusal, step.device):
         place.postpone(now)
@@ -136,7 +151,7 @@ def _is_without_ours(work: Work, place: Place, facts: Iterable[PartitionFact], r
     Half-made, it is our own.
     """
     found = find(work, place, facts)
-    if found is None:
+    if found is None or refusal.word == TAKEN:
         return True
     is_taken = refusal.nvml == errors.INSUFFICIENT_RESOURCES
     return is_taken and not found.lease and not is_half_made(found)

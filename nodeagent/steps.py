@@ -22,13 +22,19 @@ log = logging.getLogger(__name__)
 # Steps of a lease's unit: none of them makes or clears a partition, so there is nothing to read back.
 LIMITS: Final = ("confine", "loosen")
 UNIT_STEPS: Final = ("open", "close", *LIMITS)
+TAKEN: Final = "conflict"
+
+
+class TakenError(Exception):
+    """Somebody else made the very partition that was asked for, before we began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Look at a place, make or clear it, switch MIG mode for it (``enabled``), or tell its holder.
+    """Look at a device, make or clear a place, switch MIG mode for it (``enabled``), or tell its holder.
 
-    ``kill`` ends processes. A place is looked at before it is made, so that what stood there is never taken for ours.
+    ``kill`` ends processes. A device is looked at before places on it are made, so that what stood there is never
+    taken for ours.
     Of the whole lease, on the lane of one of its devices: open its unit (``grant``), close it; per place: confine
     the unit to the place's limits, loosen them.
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
@@ -90,6 +96,8 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
         return replace(done, facts=read_partitions(driver, step.device))
     except RuntimeRefusedError as no:
         refusal = Refusal(no.word, no.detail, is_passing=no.is_passing)
+    except TakenError as no:
+        refusal = Refusal(TAKEN, f"{no} stands there and is not ours; remove it or cordon the device")
     except NvmlLikeError as no:
         refusal = Refusal("refused_by_driver", str(no), no.code)
     except NotOfferedError as no:
@@ -168,6 +176,8 @@ def _look(driver: Driver, step: Step) -> Outcome:
 def _make(driver: Driver, step: Step) -> Outcome:
     work, place = step.work, step.place
     found = find(work, place, driver.observe(step.device))
+    if found is not None and not found.lease and place.is_fresh:
+        raise TakenError(found.uuid)
     if found is not None and is_half_made(found):
         driver.destroy(found.uuid)
         found = None

@@ -46,7 +46,8 @@ class Patience:
 class Place(Patience):
     """One slot of a lease on its way.
 
-    ``is_ours``: the place was seen free, and that we make it is in the journal; what stands there since is ours.
+    ``is_ours``: the place was seen free, and that we make it is in the journal; what stands there since is ours,
+    unless it ``is_fresh``: seen free in this life of the agent, and not begun.
     ``is_confined``: its limits bind the holder's unit; ``loosened``: 1 when they were loosened for the end, 2
     when what the driver runs for the holder was ended too.
     """
@@ -58,6 +59,7 @@ class Place(Patience):
     is_made: bool = False
     is_cleared: bool = False
     is_ours: bool = False
+    is_fresh: bool = False
     is_told: bool = False
     is_confined: bool = False
     loosened: int = 0

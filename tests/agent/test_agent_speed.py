@@ -48,11 +48,13 @@ def host(tmp_path: Path) -> Counted:
     return Counted(tmp_path)
 
 
-def test_a_slice_with_its_unit_takes_four_steps_and_each_card_one_more_for_its_mode(host: Counted) -> None:
+def test_a_slice_with_its_unit_takes_three_steps_and_each_card_two_more_for_a_look_and_its_mode(
+    host: Counted,
+) -> None:
     steps, calls = host.take(*host.leases())
 
     assert {work.phase for work in host.mind.works.values()} == {"ready"}
-    assert steps == 2 + 4 * 2 * SLICES
+    assert steps == 2 * 2 + 3 * 2 * SLICES
     assert calls < 250 * 2 * SLICES
 
 

@@ -172,6 +172,21 @@ def test_slice_that_somebody_else_made_after_the_last_look_stays(node, monkeypat
     assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
 
 
+def test_slice_that_appears_between_look_and_making_is_not_ours(node):
+    node.accept(lease("a", node.mig("1g.10gb", 0)))
+    while (step := node.mind.next_step(node.device(), node.time.now)).kind != "make":
+        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+        node.mind.ledger.save()
+
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+    node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+    told = node.reports()["a"]
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
 def test_what_we_made_before_we_died_is_still_ours(node, monkeypatch):
     def die(partition: str):
         raise NvmlLikeError(UNKNOWN, "the power went")
