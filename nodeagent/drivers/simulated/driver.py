@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +191,7 @@ class SimulatedDriver:
         self.faults.point("attach.before")
         card.tenants[partition] = tenant
         self._settle_pids(card, partition, [FIRST_PID + card.fact.index])
-        self._file.append({"op": "in", "partition": partition, **asdict(tenant)})
+        self._file.append(_tenant_line(partition, tenant))
         self.faults.point("attach.after")
 
     def confine(self, partition: str, cgroup: str) -> None:
@@ -406,8 +406,12 @@ class SimulatedDriver:
                 place = {"device": uuid, "profile": i.profile.name, "start": i.start}
                 lines += [{"op": op, **place} for op in (("gi", "ci") if i.compute else ("gi",))]
             lines += [_part_line(uuid, part) for part in card.parts.values()]
-            lines += [{"op": "in", "partition": p, **asdict(tenant)} for p, tenant in card.tenants.items()]
+            lines += [_tenant_line(partition, tenant) for partition, tenant in card.tenants.items()]
         self._file.rewrite(lines)
+
+
+def _tenant_line(partition: str, tenant: Tenant) -> dict[str, Any]:
+    return {"op": "in", "partition": partition, **{name: getattr(tenant, name) for name in Tenant.__slots__}}
 
 
 def _part_line(device: str, part: Part) -> dict[str, Any]:

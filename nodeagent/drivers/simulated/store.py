@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nodeagent.journal import ENCODE
+
 COMPACT_AFTER = 20_000
 
 
@@ -33,7 +35,7 @@ class HardwareFile:
 
     def rewrite(self, changes: Iterable[dict[str, Any]]) -> None:
         """Replace the whole list by a shorter one that means the same."""
-        lines = [json.dumps(change, separators=(",", ":")) + "\n" for change in changes]
+        lines = [ENCODE(change) + "\n" for change in changes]
         draft = self.path.with_suffix(".tmp")
         draft.write_text("".join(lines), encoding="utf-8")
         self.close()
@@ -44,7 +46,7 @@ class HardwareFile:
         """Add one change."""
         if self._fd is None:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(self._fd, json.dumps(change, separators=(",", ":")).encode() + b"\n")
+        os.write(self._fd, ENCODE(change).encode() + b"\n")
         self.count += 1
 
     @property
