@@ -52,5 +52,21 @@ class NotOfferedError(Exception):
     """This version of a driver cannot do that; the sentence says what can be used instead."""
 
 
+# Trying again does not help: somebody has to install, allow or reboot first.
+LASTING: Final = frozenset({NO_PERMISSION, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
+
+
 class DriverUnavailableError(Exception):
-    """No such driver on this machine; the sentence says what was looked for."""
+    """No such driver on this machine; the sentence says what was looked for.
+
+    ``waits_for`` names what may still come up, as when a kernel module is being loaded; "": trying again is no use.
+    """
+
+    def __init__(self, sentence: str, *, waits_for: str = "") -> None:
+        super().__init__(sentence)
+        self.waits_for = waits_for
+
+    @classmethod
+    def by(cls, code: int, sentence: str) -> DriverUnavailableError:
+        """Return it for a refusal, which lasts or passes as its code says."""
+        return cls(sentence, waits_for="" if code in LASTING else sentence)

@@ -35,13 +35,14 @@ def open_nvml(
     may_limit_power: bool = False,
     timeslice: int = 2,
     dcgm_url: str = "",
+    looks_only: bool = False,
 ) -> Driver:
     """Return the driver for NVIDIA cards; raises DriverUnavailableError when there are none.
 
     ``offer`` names the sharing modes that the operator allows (None: whole cards and MIG), ``run_dir`` is the
     folder for what a reboot may lose. ``may_limit_power`` lets it lower the cards' power limits while the node
     sleeps; ``timeslice`` (0 default to 3 long) holds on cards that are shared in time; ``dcgm_url`` is a DCGM
-    exporter to ask for what NVML does not tell.
+    exporter to ask for what NVML does not tell. ``looks_only``: it writes nothing into the folder and hears no events.
     """
     try:
         module: Any = import_module("nodeagent.drivers.nvml.driver")
@@ -55,7 +56,8 @@ def open_nvml(
         may_limit_power=may_limit_power,
         timeslice=timeslice,
         dcgm=dcgm.Dcgm(dcgm_url) if dcgm_url else None,
-        listens=True,
+        listens=not looks_only,
+        looks_only=looks_only,
     )
     return cast(Driver, driver)
 
@@ -69,29 +71,45 @@ def open_real(
     dcgm_url: str = "",
     layout: str = "",
     can_bind: bool = False,
+    looks_only: bool = False,
 ) -> Driver:
     """Return the driver of this name, for "auto" the first whose cards are found.
 
     ``layout`` is how AMD boards are cut, ``can_bind`` whether holders come as containers that can be shown a file
-    under another path. Raises DriverUnavailableError, for "auto" with what each driver looked for.
+    under another path; ``looks_only``: nothing is written into the folder. Raises DriverUnavailableError, for "auto"
+    with what each driver looked for.
     """
-    missing = []
+    missing: list[str] = []
+    waits_for: list[str] = []
     for each in ("nvml", *VENDORS) if name == "auto" else (name,):
         try:
             if each == "nvml":
                 return open_nvml(
-                    run_dir=run_dir, offer=offer, may_limit_power=may_limit_power, dcgm_url=dcgm_url
+                    run_dir=run_dir,
+                    offer=offer,
+                    may_limit_power=may_limit_power,
+                    dcgm_url=dcgm_url,
+                    looks_only=looks_only,
                 )
-            return _open_vendor(each, run_dir, offer, layout=layout, can_bind=can_bind)
+            return _open_vendor(each, run_dir, offer, layout=layout, can_bind=can_bind, looks_only=looks_only)
         except DriverUnavailableError as no:
             missing.append(f"{each}: {no}")
+            if no.waits_for:
+                waits_for.append(f"{each}: {no.waits_for}")
         except ImportError as no:
             missing.append(f"{each}: this installation lacks a part of the driver ({no})")
-    raise DriverUnavailableError("; ".join(missing) if name == "auto" else missing[0].partition(": ")[2])
+    said = "; ".join(missing) if name == "auto" else missing[0].partition(": ")[2]
+    raise DriverUnavailableError(said, waits_for="; ".join(waits_for))
 
 
 def _open_vendor(
-    name: str, run_dir: Path, offer: frozenset[str] | None, *, layout: str, can_bind: bool
+    name: str,
+    run_dir: Path,
+    offer: frozenset[str] | None,
+    *,
+    layout: str,
+    can_bind: bool,
+    looks_only: bool,
 ) -> Driver:
     """Return the driver of another vendor's cards."""
     driver = getattr(import_module(f"nodeagent.drivers.{name}.driver"), f"{name.capitalize()}Driver")
@@ -100,7 +118,7 @@ def _open_vendor(
         own["layouts"] = {"*": layout} if layout else {}
     elif name == "hygon":
         own["can_bind"] = can_bind
-    found = driver(host_boot_id(), HostShell(), run_dir, read_text, offer=offer, **own)
+    found = driver(host_boot_id(), HostShell(), run_dir, read_text, offer=offer, looks_only=looks_only, **own)
     return cast(Driver, found)
 
 

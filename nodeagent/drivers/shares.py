@@ -64,10 +64,19 @@ class ShareBook:
     """
 
     def __init__(
-        self, folder: Path, boot_id: str, *, on_change: Callable[[str], None] = lambda name: None
+        self,
+        folder: Path,
+        boot_id: str,
+        *,
+        on_change: Callable[[str], None] = lambda name: None,
+        looks_only: bool = False,
     ) -> None:
-        """Read the book. ``on_change`` is called before and after each change of it, for proofs."""
+        """Read the book. ``on_change`` is called before and after each change of it, for proofs.
+
+        ``looks_only``: what changes is believed and never written; the files belong to the agent that runs.
+        """
         self._folder, self._boot_id, self._on_change = folder, boot_id, on_change
+        self._looks_only = looks_only
         self._lock = threading.Lock()
         self._shares: dict[str, Share] = {}
         self._unread: list[str] = []
@@ -96,12 +105,8 @@ class ShareBook:
         if self.get(share.partition) == share:
             return
         self._on_change("share.put.before")
-        path = self._path(share.partition)
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(path, {"boot_id": self._boot_id, **asdict(share)})
-        except OSError as no:
-            raise self._unwritable(no) from no
+        if not self._looks_only:
+            self._write(share)
         with self._lock:
             self._shares[share.partition] = share
         self._on_change("share.put.after")
@@ -111,11 +116,8 @@ class ShareBook:
         if self.get(partition) is None:
             return
         self._on_change("share.drop.before")
-        try:
-            self._path(partition).unlink(missing_ok=True)
-            _settle(self._folder)
-        except OSError as no:
-            raise self._unwritable(no) from no
+        if not self._looks_only:
+            self._erase(partition)
         with self._lock:
             self._shares.pop(partition, None)
         self._on_change("share.drop.after")
@@ -133,6 +135,20 @@ class ShareBook:
             for path in self._unread
             if os.path.lexists(path)
         ]
+
+    def _write(self, share: Share) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(self._path(share.partition), {"boot_id": self._boot_id, **asdict(share)})
+        except OSError as no:
+            raise self._unwritable(no) from no
+
+    def _erase(self, partition: str) -> None:
+        try:
+            self._path(partition).unlink(missing_ok=True)
+            _settle(self._folder)
+        except OSError as no:
+            raise self._unwritable(no) from no
 
     def _path(self, partition: str) -> Path:
         return self._folder / f"{quote(partition, safe='')}.json"
@@ -153,11 +169,11 @@ class ShareBook:
             return
         if boot == self._boot_id:
             self._shares[share.partition] = share
-            return
-        with suppress(
-            OSError
-        ):  # what it named ended with its boot; if the file stays, it still counts as nothing
-            path.unlink()
+        elif not self._looks_only:
+            with suppress(
+                OSError
+            ):  # what it named ended with its boot; if the file stays, it counts as nothing
+                path.unlink()
 
 
 def _share(row: dict[str, Any]) -> tuple[str, Share]:

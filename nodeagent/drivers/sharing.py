@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Offer, PartitionSample, ProcessFact, Shape
+from nodeagent.drivers.base import Offer, PartitionSample, ProcessFact, Reading, Shape
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.owners import left_on, own
-from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.shares import ALL, WHOLE, Share
 from nodeagent.drivers.vendor import Read, VendorDriver, share_name
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, PartitionFact
 
@@ -31,15 +32,15 @@ class Cutter(Protocol):
         """Return what a shape means to the tool; INVALID_ARGUMENT with a sentence when it means nothing."""
         ...
 
-    def standing(self, device: str) -> dict[str, str]:
+    def standing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the sizes of the parts that a card has now, by handle."""
         ...
 
-    def make(self, device: str, size: str) -> None:
+    def make(self, fact: DeviceFact, size: str) -> None:
         """Ask the tool for one more part."""
         ...
 
-    def unmake(self, device: str, handle: str) -> None:
+    def unmake(self, fact: DeviceFact, handle: str) -> None:
         """Ask the tool to remove a part (all parts of the card where it cannot remove one)."""
         ...
 
@@ -47,8 +48,10 @@ class Cutter(Protocol):
 class SharedCards(VendorDriver):
     """Cards that are leased whole or in shares which the vendor's tool makes and lists."""
 
-    def __init__(self, boot_id: str, book: ShareBook, read: Read, cutter: Cutter) -> None:
-        super().__init__(boot_id, book, read)
+    def __init__(
+        self, boot_id: str, run_dir: Path, read: Read, cutter: Cutter, *, looks_only: bool = False
+    ) -> None:
+        super().__init__(boot_id, run_dir, read, looks_only=looks_only)
         self._cutter = cutter
 
     def catalogue(self, device: str) -> list[Offer]:
@@ -124,6 +127,11 @@ class SharedCards(VendorDriver):
         others = [s for s in self._book.on(share.device) if s.partition != partition and not s.is_idle]
         return chosen(share, others, self.card_processes(share.device), self._read)
 
+    def reading(self, samples: Iterable[DeviceSample]) -> Reading:
+        """Return a reading of cards together with what is handed out of them."""
+        cards = tuple(samples)
+        return Reading(cards, tuple(part for card in cards for part in self.part_samples(card)))
+
     def part_samples(self, card: DeviceSample) -> list[PartitionSample]:
         """Return the samples of what is handed out of a card: tools measure cards, so a share's are unknown."""
         found = []
@@ -145,11 +153,15 @@ class SharedCards(VendorDriver):
         return found
 
     def _standing(self, fact: DeviceFact) -> dict[str, str]:
-        """Return the parts of a card; a card that is not offered in shares may still have foreign ones."""
+        """Return the parts of a card; one that cannot be cut has none, unless somebody holds a share of it.
+
+        A tool that does not answer must not make such a share look gone: what stands is unknown then.
+        """
         try:
-            return self._cutter.standing(fact.uuid)
+            return self._cutter.standing(fact)
         except NvmlLikeError:
-            if "memlimit" not in fact.refusals:
+            is_cut = any(share.mode != WHOLE for share in self._book.on(fact.uuid))
+            if is_cut or "memlimit" not in fact.refusals:
                 raise
             return {}
 
@@ -191,7 +203,7 @@ class SharedCards(VendorDriver):
         self._require_room(fact, shape, ours)
         self._book.put(share)
         try:
-            self._cutter.make(fact.uuid, size)
+            self._cutter.make(fact, size)
         finally:
             self._settle(fact.uuid, self._standing(fact))
         made = self._book.get(share.partition)
@@ -226,7 +238,7 @@ class SharedCards(VendorDriver):
                 return
             gone_with_it = ours
         if share.handle in standing:
-            self._cutter.unmake(share.device, share.handle)
+            self._cutter.unmake(fact, share.handle)
             left = self._standing(fact)
             if any(s.handle in left for s in gone_with_it):
                 raise NvmlLikeError(errors.IN_USE, f"{share.partition} is still listed by the tool")

@@ -97,7 +97,9 @@ class Tool:
         try:
             done = self._shell.run([*self.argv, *words])
         except ProgramError as no:
-            code = next((code for words, code in _UNRUN.items() if words in str(no)), errors.DRIVER_NOT_LOADED)
+            code = next(
+                (code for words, code in _UNRUN.items() if words in str(no)), errors.DRIVER_NOT_LOADED
+            )
             raise NvmlLikeError(code, str(no)) from no
         if not done.is_ok:
             said = clean(done.said.replace("\n", " "), 300)
@@ -185,8 +187,8 @@ class VendorDriver(ABC):
         self._book = ShareBook(run_dir / self.name, boot_id, looks_only=looks_only)
         self._roll = Roll(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
         self._facts: dict[str, DeviceFact] = {}
-        self.unanswered: dict[str, str] = {}
-        """What did not answer at the start and may yet, with why; the driver does without it until it is opened anew."""
+        # What did not answer at the start and may yet: cards by index, else by name, each with a sentence.
+        self.unanswered: dict[int | str, str] = {}
 
     def boot_id(self) -> str:
         """Return the boot of the host."""
@@ -292,12 +294,13 @@ class VendorDriver(ABC):
             if fact.uuid not in self._facts and index not in taken and self._recall(fact):
                 log.warning("%s does not answer and is kept as it was earlier in this boot", fact.uuid)
                 self._facts[fact.uuid] = fact
+                self.unanswered.pop(index, None)
         self._roll.keep(self._facts.values())
 
-    def _note_silence(self, what: str, no: NvmlLikeError) -> None:
-        """Note that something did not answer in time: it may yet, where a refusal would stay one."""
-        if no.code in (errors.TIMEOUT, errors.DRIVER_NOT_LOADED):
-            self.unanswered[what] = f"{what}: {no.detail}"
+    def _note_late(self, what: str, no: NvmlLikeError) -> None:
+        """Note a tool that did not answer in time; what it says otherwise, it will say again."""
+        if no.code == errors.TIMEOUT:
+            self.unanswered[what] = no.detail
 
     def _narrow(self, offer: frozenset[str] | None) -> None:
         """Leave only the modes that the operator offers; None is all that the cards can do."""

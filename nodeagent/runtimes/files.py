@@ -1,12 +1,15 @@
-"""Small files that appear whole or not at all."""
+"""Small files that appear whole or not at all, folders of them, and folders that nobody keeps."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 from nodeagent.runtimes.base import RuntimeRefusedError
 
@@ -24,6 +27,13 @@ def put(path: Path, text: str, *, mode: int, owner: tuple[int, int] | None = Non
         os.fchmod(fd, mode)
         os.fsync(fd)
     draft.replace(path)
+
+
+def spare_folder() -> Path:
+    """Make a folder that goes with this process: whoever only looks leaves none behind."""
+    folder = mkdtemp(prefix="berth-look-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,16 @@ from pathlib import Path
 from nodeagent.drivers import errors
 from nodeagent.drivers.amd import smi
 from nodeagent.drivers.base import Access, Offer, PartitionSample, ProcessFact, Reading, Shape
-from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.kfd import kfd_nodes, slot_of
-from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.shares import ALL, WHOLE, Share
 from nodeagent.drivers.vendor import (
     MIB,
     Read,
     Tool,
     VendorDriver,
     clean,
+    lost,
     model_of,
     opened,
     whole,
@@ -48,34 +49,22 @@ class AmdDriver(VendorDriver):
         *,
         layouts: Mapping[str, str] | None = None,
         offer: frozenset[str] | None = None,
+        looks_only: bool = False,
     ) -> None:
         """Find the boards; raises DriverUnavailableError when amd-smi is missing or lists none.
 
         ``layouts``: compute layout by board uuid or model, "*" for all others ("spx", "dpx", "tpx", "qpx",
         "cpx", with a memory mode after a point where it must be that one: "cpx.nps4"). A board that is not
-        named keeps the layout in which it stands. ``offer`` are the modes that the operator allows, None all.
+        named keeps the layout in which it stands. ``offer`` are the modes that the operator allows, None all;
+        ``looks_only``: nothing is written below ``run_dir``.
         """
         self._tool = Tool(shell, "amd-smi")
         opened(self._tool, lambda: self._tool.run("version"))
-        super().__init__(boot_id, ShareBook(run_dir / "amd", boot_id), read)
+        self.version = self._tool.version
+        super().__init__(boot_id, run_dir, read, looks_only=looks_only)
         self._layouts = {key.lower(): value.lower() for key, value in (layouts or {}).items()}
         self._slots: dict[str, str] = {}
-        try:
-            listed = smi.boards(self._tool)
-        except NvmlLikeError as no:
-            raise DriverUnavailableError(no.detail) from no
-        for index, board in enumerate(listed):
-            self._learn(index, board)
-
-        def recall(fact: DeviceFact) -> bool:
-            self._slots[fact.uuid] = slot_of(fact.pci_bus_id)
-            return bool(self._slots[fact.uuid])
-
-        self._remember(run_dir / "amd.cards.json", recall)
-        if not self._facts:
-            raise DriverUnavailableError("amd-smi lists no board that tells its memory")
-        self._narrow(offer)
-        self.version = next((board.driver for board in listed if board.driver), "") or self._tool.version
+        self._take_stock(offer, "amd-smi lists no board that tells its memory")
 
     def catalogue(self, device: str) -> list[Offer]:
         """Return the whole board, or the partitions of its layout."""
@@ -177,23 +166,29 @@ class AmdDriver(VendorDriver):
 
     def complaints(self) -> list[HealthFact]:
         """Return boards that are gone and memory errors that could not be corrected."""
-        try:
-            listed = {board.slot: board for board in smi.boards(self._tool)}
-            measured = smi.figures(self._tool)
-        except NvmlLikeError as no:
-            return [HealthFact("", "tool_unreadable", "warning", no.detail)]
-        found = []
+        listed = {board.slot: board for board in smi.boards(self._tool)}
+        measured, found = smi.figures(self._tool), []
         for uuid, slot in self._slots.items():
             board = listed.get(slot)
             if board is None:
-                lost = f"amd-smi no longer lists the board at {slot}"
-                found.append(HealthFact(uuid, "device_lost", "critical", lost, "reboot_node"))
+                found.append(lost(uuid, f"amd-smi no longer lists the board at {slot}"))
                 continue
             bad = max((measured.get(e.gpu, smi.Figures()).uncorrectable or 0) for e in board.entries)
             if bad:
                 said = f"{bad} memory errors since the driver was loaded could not be corrected"
                 found.append(HealthFact(uuid, "ecc_uncorrectable", "warning", said, "watch"))
         return found
+
+    def _find(self) -> None:
+        listed = smi.boards(self._tool)
+        self.version = next((board.driver for board in listed if board.driver), "") or self.version
+        for index, board in enumerate(listed):
+            self._learn(index, board)
+
+    def _recall(self, fact: DeviceFact) -> bool:
+        """Bring back where a board is, where it was known."""
+        self._slots[fact.uuid] = slot_of(fact.pci_bus_id)
+        return bool(self._slots[fact.uuid])
 
     def _board(self, device: str) -> smi.Board:
         self._fact(device)
@@ -235,10 +230,11 @@ class AmdDriver(VendorDriver):
         number = (board.serial or board.entries[0].uuid).removeprefix("0x").lower()
         uuid = clean(f"AMD-{number or board.slot}", 100)
         memory_mib = self._memory(board)
-        if not memory_mib or uuid in self._facts:
-            log.warning(
-                "the board at %s is left out: it tells no memory, or another has its number", board.slot
-            )
+        if not memory_mib:
+            self.unanswered[index] = f"amd-smi does not tell the memory of the board at {board.slot}"
+            return
+        if uuid in self._facts:
+            log.warning("the board at %s is left out: another has its number", board.slot)
             return
         named = (
             self._layouts.get(uuid.lower())

@@ -9,11 +9,11 @@ from typing import Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.ascend import smi
 from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape
-from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
-from nodeagent.drivers.shares import ALL, ShareBook
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.shares import ALL
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, Tool, clean, model_of, opened, whole
-from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
+from nodeagent.drivers.vendor import Read, Tool, clean, lost, model_of, opened, sample_of, whole
+from nodeagent.protocol.messages import DeviceFact, HealthFact
 from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -51,20 +51,20 @@ class Templates:
             f"this card has {known or 'none'}",
         )
 
-    def standing(self, device: str) -> dict[str, str]:
+    def standing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the template of each vNPU, by its id."""
-        return smi.cut(self._tool, self.chips[device]).parts
+        return smi.cut(self._tool, self.chips[fact.uuid]).parts
 
-    def make(self, device: str, size: str) -> None:
+    def make(self, fact: DeviceFact, size: str) -> None:
         """Create a vNPU; the tool picks its id, which is read back."""
-        self._set(device, "create-vnpu", "-f", size)
+        self._set(fact, "create-vnpu", "-f", size)
 
-    def unmake(self, device: str, handle: str) -> None:
+    def unmake(self, fact: DeviceFact, handle: str) -> None:
         """Destroy a vNPU."""
-        self._set(device, "destroy-vnpu", "-v", handle)
+        self._set(fact, "destroy-vnpu", "-v", handle)
 
-    def _set(self, device: str, what: str, *more: str) -> None:
-        chip = self.chips[device]
+    def _set(self, fact: DeviceFact, what: str, *more: str) -> None:
+        chip = self.chips[fact.uuid]
         out = self._tool.run("set", "-t", what, "-i", str(chip.npu), "-c", str(chip.chip), *more)
         answer = smi.pairs(out)
         if answer.get("status", "").upper() != "OK":
@@ -88,42 +88,20 @@ class AscendDriver(SharedCards):
         read: Read,
         *,
         offer: frozenset[str] | None = None,
+        looks_only: bool = False,
     ) -> None:
         """Find the chips; raises DriverUnavailableError when npu-smi is missing or lists none.
 
-        ``offer`` are the modes that the operator allows, None all.
+        ``offer`` are the modes that the operator allows, None all; ``looks_only``: nothing is written below
+        ``run_dir``.
         """
         self._tool = Tool(shell, "npu-smi")
         self._templates = Templates(self._tool)
         opened(self._tool, self._ask_version)
-        super().__init__(boot_id, ShareBook(run_dir / "ascend", boot_id), read, self._templates)
+        super().__init__(boot_id, run_dir, read, self._templates, looks_only=looks_only)
         self.version = self._tool.version
-        why_not = "npu-smi lists no chip"
-        try:
-            chips = smi.chips(self._tool)
-        except NvmlLikeError as no:
-            raise DriverUnavailableError(no.detail) from no
-        for index, chip in enumerate(chips):
-            for is_last in (False, True):  # one failed call must not cost a chip
-                try:
-                    self._learn(index, chip)
-                    break
-                except NvmlLikeError as no:  # one faulty chip costs that chip, not the node
-                    if is_last:
-                        log.warning("chip %d of card %d does not answer: %s", chip.chip, chip.npu, no.detail)
-                        why_not = no.detail
-
-        def recall(fact: DeviceFact) -> bool:
-            if fact.index >= len(chips):
-                return False
-            self._templates.chips[fact.uuid] = chips[fact.index]
-            self._learn_templates(fact.uuid, chips[fact.index])
-            return True
-
-        self._remember(run_dir / "ascend.cards.json", recall)
-        if not self._facts:
-            raise DriverUnavailableError(why_not)
-        self._narrow(offer)
+        self._chips: list[smi.Chip] = []
+        self._take_stock(offer, "npu-smi lists no chip")
 
     def catalogue(self, device: str) -> list[Offer]:
         """Return the whole chip and one offer per template."""
@@ -159,27 +137,19 @@ class AscendDriver(SharedCards):
             rows = smi.overview(self._tool)
         except NvmlLikeError:
             rows = {}
-        samples, parts = [], []
-        for uuid in self._facts:
-            chip = self._templates.chips[uuid]
-            sample = _sample(uuid, rows.get((chip.npu, chip.chip)))
-            samples.append(sample)
-            parts += self.part_samples(sample)
-        return Reading(tuple(samples), tuple(parts))
+        at = {uuid: self._templates.chips[uuid] for uuid in self._facts}
+        return self.reading(
+            sample_of(uuid, rows.get((chip.npu, chip.chip)), "npu-smi") for uuid, chip in at.items()
+        )
 
     def complaints(self) -> list[HealthFact]:
         """Return chips that are not OK or no longer listed, and a setting that outlives reboots."""
-        try:
-            rows = smi.overview(self._tool)
-        except NvmlLikeError as no:
-            return [HealthFact("", "tool_unreadable", "warning", no.detail)]
-        found = []
+        rows, found = smi.overview(self._tool), []
         for uuid in self._facts:
             chip = self._templates.chips[uuid]
             row = rows.get((chip.npu, chip.chip))
             if row is None:
-                lost = f"npu-smi no longer lists chip {chip.chip} of card {chip.npu}"
-                found.append(HealthFact(uuid, "device_lost", "critical", lost, "reboot_node"))
+                found.append(lost(uuid, f"npu-smi no longer lists chip {chip.chip} of card {chip.npu}"))
             elif row.health.upper() != "OK":
                 word = row.health.lower()
                 severity = "critical" if word in ("alarm", "critical", "error", "fault") else "warning"
@@ -207,6 +177,27 @@ class AscendDriver(SharedCards):
 
     def _ask_version(self) -> str:
         return self._tool.run("-v").partition(":")[2]
+
+    def _find(self) -> None:
+        self._chips = smi.chips(self._tool)
+        for index, chip in enumerate(self._chips):
+            for is_last in (False, True):  # one failed call must not cost a chip
+                try:
+                    self._learn(index, chip)
+                    break
+                except NvmlLikeError as no:  # one faulty chip costs that chip, not the node
+                    if is_last:
+                        what = f"chip {chip.chip} of card {chip.npu}"
+                        log.warning("%s does not answer: %s", what, no.detail)
+                        self.unanswered[index] = f"{what}: {no.detail}"
+
+    def _recall(self, fact: DeviceFact) -> bool:
+        """Bring back chip and templates, where a chip is still listed in its place."""
+        if fact.index >= len(self._chips):
+            return False
+        self._templates.chips[fact.uuid] = self._chips[fact.index]
+        self._learn_templates(fact.uuid, self._chips[fact.index])
+        return True
 
     def _learn(self, index: int, chip: smi.Chip) -> None:
         at = ("-i", str(chip.npu), "-c", str(chip.chip))
@@ -247,6 +238,7 @@ class AscendDriver(SharedCards):
             listed, cores = smi.templates(self._tool, chip.npu), smi.cut(self._tool, chip).cores
             mode = smi.pairs(self._tool.run(smi.INFO, "-t", "vnpu-mode")).get("vnpu-mode", "")
         except NvmlLikeError as no:
+            self._note_late(f"vNPUs of {uuid}", no)
             return None, no.detail
         if not listed or not cores:
             return (
@@ -262,16 +254,3 @@ class AscendDriver(SharedCards):
 def share(template: smi.Template, total: int) -> int:
     """Return a template's part of a chip in thousandths, rounded down."""
     return template.cores * ALL // total
-
-
-def _sample(uuid: str, row: smi.Row | None) -> DeviceSample:
-    if row is None:
-        return DeviceSample(uuid, None, None, None, None, source="unavailable")
-    return DeviceSample(
-        device=uuid,
-        util_percent=row.util_percent,
-        memory_used_mib=row.memory_used_mib,
-        power_w=row.power_w,
-        temperature_c=row.temperature_c,
-        source="unavailable" if row.util_percent is None else "npu-smi",
-    )

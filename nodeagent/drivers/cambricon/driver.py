@@ -12,10 +12,21 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
 from nodeagent.drivers.cambricon.cndev import Cndev
 from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
-from nodeagent.drivers.shares import ShareBook
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, Tool, bounded, clean, model_of, number, opened, whole
-from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
+from nodeagent.drivers.vendor import (
+    Read,
+    Tool,
+    bounded,
+    clean,
+    lost,
+    model_of,
+    number,
+    opened,
+    sample_of,
+    whole,
+)
+from nodeagent.protocol.messages import DeviceFact, HealthFact
+from nodeagent.runtimes.files import spare_folder
 from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -50,7 +61,6 @@ class Smlu:
 
     def __init__(self, cndev: Cndev | None) -> None:
         self._cndev = cndev
-        self.index: dict[str, int] = {}
 
     @property
     def cndev(self) -> Cndev:
@@ -75,22 +85,21 @@ class Smlu:
             )
         return f"{shape.share_milli // 10}/{memory_mib}"
 
-    def standing(self, device: str) -> dict[str, str]:
+    def standing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the sizes of the instances on a card, by name."""
-        listed = self.cndev.instances(self.index[device])
+        listed = self.cndev.instances(fact.index)
         return {i.name: f"{i.quota}/{i.memory_mib}" for i in listed}
 
-    def make(self, device: str, size: str) -> None:
+    def make(self, fact: DeviceFact, size: str) -> None:
         """Make one instance under a name that is free."""
-        card = self.index[device]
-        taken = {i.name for i in self.cndev.instances(card)}
+        taken = {i.name for i in self.cndev.instances(fact.index)}
         name = next(n for n in (f"berth{i}" for i in range(len(taken) + 1)) if n not in taken)
         percent, _, memory_mib = size.partition("/")
-        self.cndev.create(card, int(percent), int(memory_mib), name)
+        self.cndev.create(fact.index, int(percent), int(memory_mib), name)
 
-    def unmake(self, device: str, handle: str) -> None:
+    def unmake(self, fact: DeviceFact, handle: str) -> None:
         """Remove an instance."""
-        self.cndev.destroy(self.index[device], handle)
+        self.cndev.destroy(fact.index, handle)
 
 
 class CambriconDriver(SharedCards):
@@ -107,46 +116,31 @@ class CambriconDriver(SharedCards):
         *,
         library: Any = None,
         offer: frozenset[str] | None = None,
+        looks_only: bool = False,
     ) -> None:
         """Find the cards; raises DriverUnavailableError when cnmon is missing or lists none.
 
-        ``library`` stands in for libcndev.so. ``offer`` are the modes that the operator allows, None all.
+        ``library`` stands in for libcndev.so. ``offer`` are the modes that the operator allows, None all;
+        ``looks_only``: nothing is written below ``run_dir``.
         """
         plain = Tool(shell, "cnmon")
         opened(plain, lambda: plain.run("version").replace("\n", " "))
-        folder = run_dir / "cambricon"
-        self._smlu = Smlu(None)
-        super().__init__(boot_id, ShareBook(folder, boot_id), read, self._smlu)
+        self._why_not = ""
+        try:
+            self._smlu = Smlu(Cndev(library))
+        except NvmlLikeError as no:
+            self._smlu, self._why_not = Smlu(None), no.detail
+        super().__init__(boot_id, run_dir, read, self._smlu, looks_only=looks_only)
         # cnmon writes its JSON into a file of the working directory: give it one of ours.
-        self._folder = folder / "cnmon"
+        self._folder = spare_folder() if looks_only else run_dir / "cambricon" / "cnmon"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as no:
             raise DriverUnavailableError(f"cnmon needs the folder {self._folder}: {no}") from no
         self._tool = Tool(shell, "env", "-C", str(self._folder), "cnmon")
         self._tool.name, self._tool.version = "cnmon", plain.version
-        why_not = ""
-        try:
-            self._smlu = Smlu(Cndev(library))
-        except NvmlLikeError as no:
-            why_not = no.detail
-        self._cutter = self._smlu
-        try:
-            listed = self._cards()
-        except NvmlLikeError as no:
-            raise DriverUnavailableError(no.detail) from no
         self.version = self._tool.version
-        for card in listed:
-            self._learn(card, why_not)
-
-        def recall(fact: DeviceFact) -> bool:
-            self._smlu.index[fact.uuid] = fact.index
-            return True
-
-        self._remember(run_dir / "cambricon.cards.json", recall)
-        if not self._facts:
-            raise DriverUnavailableError("cnmon lists no card that tells its UUID and memory")
-        self._narrow(offer)
+        self._take_stock(offer, "cnmon lists no card that tells its UUID and memory")
 
     def access(self, partition: str) -> Access:
         """Return the nodes of a card, and for a share the node that the library names for it."""
@@ -175,23 +169,20 @@ class CambriconDriver(SharedCards):
         except NvmlLikeError as no:
             log.debug("no figures: %s", no)
             listed = {}
-        samples = [_sample(uuid, listed.get(uuid)) for uuid in self._facts]
-        parts = [part for sample in samples for part in self.part_samples(sample)]
-        return Reading(tuple(samples), tuple(parts))
+        return self.reading(sample_of(uuid, listed.get(uuid), "cnmon") for uuid in self._facts)
 
     def complaints(self) -> list[HealthFact]:
         """Return cards that cnmon no longer lists."""
-        try:
-            listed = {card.uuid for card in self._cards()}
-        except NvmlLikeError as no:
-            return [HealthFact("", "tool_unreadable", "warning", no.detail)]
+        listed = {card.uuid for card in self._cards()}
         return [
-            HealthFact(
-                uuid, "device_lost", "critical", f"cnmon no longer lists card {fact.index}", "reboot_node"
-            )
+            lost(uuid, f"cnmon no longer lists card {fact.index}")
             for uuid, fact in self._facts.items()
             if uuid not in listed
         ]
+
+    def _find(self) -> None:
+        for card in self._cards():
+            self._learn(card)
 
     def _cards(self) -> list[Card]:
         self._tool.run(*INFO)
@@ -204,13 +195,15 @@ class CambriconDriver(SharedCards):
             raise self._tool.unreadable(INFO, "no list CnmonInfo")
         return [card for row in rows if (card := _card(row)) is not None]
 
-    def _learn(self, card: Card, why_not: str) -> None:
-        if not card.memory_mib or card.uuid in self._facts:
+    def _learn(self, card: Card) -> None:
+        if card.uuid in self._facts:
             return
-        self._smlu.index[card.uuid] = card.index
+        if not card.memory_mib:
+            self.unanswered[card.index] = f"cnmon does not tell the memory of card {card.index}"
+            return
         modes: tuple[str, ...] = ("exclusive", "memlimit")
         refusals = {"memlimit": reason} if (reason := self._why_not_shared(card.index)) else {}
-        if no_lease := why_not or self._why_not_at_all(card.index):
+        if no_lease := self._why_not or self._why_not_at_all(card.index):
             refusals = dict.fromkeys(modes, no_lease)
         modes = tuple(mode for mode in modes if mode not in refusals)
         self._facts[card.uuid] = DeviceFact(
@@ -278,16 +271,3 @@ def _part(row: dict[str, Any], name: str) -> dict[str, Any]:
 def _bus(pci: dict[str, Any]) -> str:
     parts = [clean(pci.get(name), 8) for name in ("DomainID", "Bus", "Device", "Function")]
     return f"{parts[0]}:{parts[1]}:{parts[2]}.{parts[3]}" if all(parts) else ""
-
-
-def _sample(uuid: str, card: Card | None) -> DeviceSample:
-    if card is None:
-        return DeviceSample(uuid, None, None, None, None, source="unavailable")
-    return DeviceSample(
-        device=uuid,
-        util_percent=card.util_percent,
-        memory_used_mib=card.memory_used_mib,
-        power_w=card.power_w,
-        temperature_c=card.temperature_c,
-        source="unavailable" if card.util_percent is None else "cnmon",
-    )

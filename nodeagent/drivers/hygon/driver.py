@@ -7,13 +7,13 @@ from typing import Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
-from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
+from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.hygon import smi
 from nodeagent.drivers.kfd import kfd_nodes, slot_of
-from nodeagent.drivers.shares import ALL, ShareBook
+from nodeagent.drivers.shares import ALL
 from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, Tool, clean, model_of, opened
-from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
+from nodeagent.drivers.vendor import Read, Tool, clean, lost, model_of, opened, sample_of
+from nodeagent.protocol.messages import DeviceFact, HealthFact
 from nodeagent.shell import Shell
 
 CONTROL: Final = ("/dev/kfd", "/dev/mkfd")
@@ -35,7 +35,6 @@ class VirtualCards:
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
-        self.index: dict[str, int] = {}
 
     def size(self, fact: DeviceFact, shape: Shape) -> str:
         """Return compute units (rounded down, at least one) and MiB."""
@@ -48,20 +47,19 @@ class VirtualCards:
             )
         return f"{units}/{shape.memory_mib}"
 
-    def standing(self, device: str) -> dict[str, str]:
+    def standing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the sizes of the vDCUs on a card."""
         listed = smi.parts(self._tool, smi.PARTS)
-        return {p.handle: f"{p.units}/{p.memory_mib}" for p in listed if p.card == self.index[device]}
+        return {p.handle: f"{p.units}/{p.memory_mib}" for p in listed if p.card == fact.index}
 
-    def make(self, device: str, size: str) -> None:
+    def make(self, fact: DeviceFact, size: str) -> None:
         """Create one vDCU."""
         units, _, memory_mib = size.partition("/")
-        card = str(self.index[device])
         out = self._tool.run(
             "-create-vdevices",
             "1",
             "-d",
-            card,
+            str(fact.index),
             "-vdevice-compute-units",
             units,
             "-vdevice-memory-size",
@@ -71,9 +69,9 @@ class VirtualCards:
             said = clean(out.replace("\n", " "), 200) or "nothing"
             raise NvmlLikeError(errors.UNKNOWN, f"{self._tool.name} did not create the vDCU: {said}")
 
-    def unmake(self, device: str, handle: str) -> None:
+    def unmake(self, fact: DeviceFact, handle: str) -> None:
         """Destroy all vDCUs of the card."""
-        self._tool.run("-d", str(self.index[device]), "-destroy-vdevice")
+        self._tool.run("-d", str(fact.index), "-destroy-vdevice")
 
 
 class HygonDriver(SharedCards):
@@ -90,34 +88,24 @@ class HygonDriver(SharedCards):
         *,
         can_bind: bool = False,
         offer: frozenset[str] | None = None,
+        looks_only: bool = False,
     ) -> None:
         """Find the cards; raises DriverUnavailableError when hy-smi is missing or lists none.
 
         ``can_bind``: the node's runtime keeps ``Access.binds``; without that a vDCU would limit nobody.
-        ``offer`` are the modes that the operator allows, None all.
+        ``offer`` are the modes that the operator allows, None all; ``looks_only``: nothing is written below
+        ``run_dir``.
         """
         self._tool = Tool(shell, "hy-smi")
         opened(self._tool, self._ask_version)
-        self._virtual, units, why_not = _virtual(shell, self._tool.version)
-        self._cutter_of_cards = VirtualCards(self._virtual)
-        super().__init__(boot_id, ShareBook(run_dir / "hygon", boot_id), read, self._cutter_of_cards)
         self.version = self._tool.version
-        why_not = why_not or ("" if can_bind else NO_BIND)
-        try:
-            listed, buses = smi.cards(self._tool), smi.buses(self._tool)
-        except NvmlLikeError as no:
-            raise DriverUnavailableError(no.detail) from no
-        for card in listed:
-            self._learn(card, buses.get(card.index, ""), units.get(card.index), why_not)
-
-        def recall(fact: DeviceFact) -> bool:
-            self._cutter_of_cards.index[fact.uuid] = fact.index
-            return True
-
-        self._remember(run_dir / "hygon.cards.json", recall)
-        if not self._facts:
-            raise DriverUnavailableError("hy-smi lists no card that tells its memory and a number of its own")
-        self._narrow(offer)
+        virtual, self._units, refusal = _virtual(shell, self.version)
+        super().__init__(boot_id, run_dir, read, VirtualCards(virtual), looks_only=looks_only)
+        self._why_not = "" if can_bind else NO_BIND
+        if refusal is not None:
+            self._why_not = refusal.detail
+            self._note_late("vDCU", refusal)
+        self._take_stock(offer, "hy-smi lists no card that tells its memory and a number of its own")
 
     def access(self, partition: str) -> Access:
         """Return the nodes of a card; a vDCU's file must appear inside, or it limits nothing."""
@@ -160,20 +148,15 @@ class HygonDriver(SharedCards):
             listed = {card.index: card for card in smi.cards(self._tool)}
         except NvmlLikeError:
             listed = {}
-        samples = [_sample(uuid, listed.get(fact.index)) for uuid, fact in self._facts.items()]
-        parts = [part for sample in samples for part in self.part_samples(sample)]
-        return Reading(tuple(samples), tuple(parts))
+        return self.reading(
+            sample_of(uuid, listed.get(fact.index), "hy-smi") for uuid, fact in self._facts.items()
+        )
 
     def complaints(self) -> list[HealthFact]:
         """Return cards that hy-smi no longer lists; it tells no errors in a form that is published."""
-        try:
-            listed = {card.unique_id or card.serial for card in smi.cards(self._tool)}
-        except NvmlLikeError as no:
-            return [HealthFact("", "tool_unreadable", "warning", no.detail)]
+        listed = {card.unique_id or card.serial for card in smi.cards(self._tool)}
         return [
-            HealthFact(
-                uuid, "device_lost", "critical", f"hy-smi no longer lists card {fact.index}", "reboot_node"
-            )
+            lost(uuid, f"hy-smi no longer lists card {fact.index}")
             for uuid, fact in self._facts.items()
             if uuid.removeprefix("DCU-") not in listed
         ]
@@ -181,13 +164,18 @@ class HygonDriver(SharedCards):
     def _ask_version(self) -> str:
         return next(iter(self._tool.run("--version").strip().splitlines()), "")
 
-    def _learn(self, card: smi.Card, bus: str, units: int | None, why_not: str) -> None:
+    def _find(self) -> None:
+        listed, buses = smi.cards(self._tool), smi.buses(self._tool)
+        for card in listed:
+            self._learn(card, buses.get(card.index, ""))
+
+    def _learn(self, card: smi.Card, bus: str) -> None:
         number = card.unique_id or card.serial
         if not card.memory_mib or not number:
+            self.unanswered[card.index] = f"hy-smi does not tell memory and number of card {card.index}"
             return
-        uuid = f"DCU-{number}"
-        self._cutter_of_cards.index[uuid] = card.index
-        reason = why_not or ("" if units else "hy-smi does not tell the compute units of this card")
+        uuid, units = f"DCU-{number}", self._units.get(card.index)
+        reason = self._why_not or ("" if units else "hy-smi does not tell the compute units of this card")
         self._facts[uuid] = DeviceFact(
             uuid=uuid,
             index=card.index,
@@ -204,33 +192,23 @@ class HygonDriver(SharedCards):
         )
 
 
-def _virtual(shell: Shell, version: str) -> tuple[Tool, dict[int, int], str]:
-    """Return the program that cuts cards, compute units by card, and why cards cannot be cut ("" when they can).
+def _virtual(shell: Shell, version: str) -> tuple[Tool, dict[int, int], NvmlLikeError | None]:
+    """Return the program that cuts cards, compute units by card, and why cards cannot be cut (None when they can).
 
     Drivers from 6.2.26 on have it inside hy-smi, older ones as a program of its own.
     """
-    why_not = ""
+    refused: NvmlLikeError | None = None
     for argv in (("hy-smi", "virtual"), ("hy-virtual",)):
         tool = Tool(shell, *argv)
         tool.version = version
         try:
             listed = smi.parts(tool, smi.DEVICES)
         except NvmlLikeError as no:
-            why_not = why_not or no.detail
+            refused = refused or no
+            if no.code == errors.TIMEOUT:  # it is there: no other program stands in for it
+                break
             continue
         if listed:
-            return tool, {part.card: part.units for part in listed}, ""
-    return tool, {}, why_not or "neither `hy-smi virtual` nor hy-virtual lists a card that can be cut"
-
-
-def _sample(uuid: str, card: smi.Card | None) -> DeviceSample:
-    if card is None:
-        return DeviceSample(uuid, None, None, None, None, source="unavailable")
-    return DeviceSample(
-        device=uuid,
-        util_percent=card.util_percent,
-        memory_used_mib=card.memory_used_mib,
-        power_w=card.power_w,
-        temperature_c=card.temperature_c,
-        source="unavailable" if card.util_percent is None else "hy-smi",
-    )
+            return tool, {part.card: part.units for part in listed}, None
+    none = "neither `hy-smi virtual` nor hy-virtual lists a card that can be cut"
+    return tool, {}, refused or NvmlLikeError(errors.NOT_FOUND, none)

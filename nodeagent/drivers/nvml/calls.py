@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from nodeagent.drivers import errors
@@ -84,12 +85,26 @@ def start(library: Any) -> int:
     """Open the library and return how many cards it lists; raises DriverUnavailableError with a sentence."""
     try:
         library.nvmlInit()
+    except library.NVMLError as no:
+        raise _unavailable(no) from no
+    try:
         count = int(library.nvmlDeviceGetCount())
     except library.NVMLError as no:
-        code = int(getattr(no, "value", errors.UNKNOWN))
-        raise DriverUnavailableError(
-            UNAVAILABLE.get(code, f"the NVIDIA driver does not answer ({no})")
-        ) from no
+        _leave(library)
+        raise _unavailable(no) from no
     if not count:
-        raise DriverUnavailableError("the NVIDIA driver lists no device")
+        _leave(library)
+        none = "the NVIDIA driver lists no device"
+        raise DriverUnavailableError(none, waits_for=none)
     return count
+
+
+def _unavailable(no: Exception) -> DriverUnavailableError:
+    code = int(getattr(no, "value", errors.UNKNOWN))
+    return DriverUnavailableError.by(code, UNAVAILABLE.get(code, f"the NVIDIA driver does not answer ({no})"))
+
+
+def _leave(library: Any) -> None:
+    """Let go of a library that found nothing: cards that come up later are seen by whoever opens it anew."""
+    with suppress(library.NVMLError):
+        library.nvmlShutdown()

@@ -87,6 +87,7 @@ class NvmlDriver:
         on_change: Callable[[str], None] = lambda name: None,
         send: Callable[[int, int], None] = os.kill,
         write: Callable[[str, str], None] = write_text,
+        looks_only: bool = False,
     ) -> None:
         """Open NVML; raises DriverUnavailableError when there is no driver or no card.
 
@@ -94,24 +95,25 @@ class NvmlDriver:
         operator lets the agent lower power limits while the node sleeps. ``timeslice`` as nvidia-smi has it.
         ``listens``: hear the events of cards in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
         tells people the time. ``send`` signals processes, ``write`` writes to files of the kernel; ``on_change`` is
-        called before and after each change of the share files, for proofs.
+        called before and after each change of the share files, for proofs. ``looks_only``: nothing is written below
+        ``run_dir``.
         """
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
         self._calls = Calls(library)
-        roll = Roll(run_dir / "cards.json", boot_id)
+        roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
         self._cards = Cards(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
         self._mig, self._gate = Mig(self._calls), threading.Lock()
         self.mps = mps or Mps(library, shell, run_dir, account=account)
-        book = ShareBook(run_dir / "shares", boot_id, on_change=on_change)
+        book = ShareBook(run_dir / "shares", boot_id, on_change=on_change, looks_only=looks_only)
         limits, slice_policy = MemoryLimits(self._calls, read, write), TimeSlice(shell, timeslice)
         self._parts = Parts(book, self.mps, limits, slice_policy, read, account)
         self._offers = Offers(
             self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer
         )
-        names = ShareBook(run_dir / "slices", boot_id, on_change=on_change)
+        names = ShareBook(run_dir / "slices", boot_id, on_change=on_change, looks_only=looks_only)
         self._standing = Standing(self._calls, self._cards, self._mig, self._parts, names, read)
         self._facts: dict[str, DeviceFact] = {}
         for uuid in list(self._cards):

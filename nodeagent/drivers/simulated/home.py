@@ -66,10 +66,12 @@ class SimulatedHome:
         """Folder of container devices."""
         return self.folder / "cdi"
 
-    def driver(self, offer: frozenset[str] | None = None, *, listens: bool = False) -> NvmlDriver:
+    def driver(
+        self, offer: frozenset[str] | None = None, *, listens: bool = False, looks_only: bool = False
+    ) -> NvmlDriver:
         """Return the driver of real cards in a fresh session on this host, as a new agent opens it.
 
-        ``listens``: with its own thread for events.
+        ``listens``: with its own thread for events; ``looks_only``: without writing into the host's folders.
         """
         self.host.end_agent()
         library = SimulatedNvml(self.host)
@@ -97,9 +99,10 @@ class SimulatedHome:
             on_change=self._changed,
             send=self.world.send,
             write=self.host.write,
+            looks_only=looks_only,
         )
 
-    def runtime(self) -> Runtime:
+    def runtime(self, *, looks_only: bool = False) -> Runtime:
         """Return the runtimes of a host with systemd and a container engine, as a new agent opens them."""
         self.pass_time()
         units = SystemdRuntime(
@@ -120,6 +123,7 @@ class SimulatedHome:
             send=self.world.send,
             which=lambda engine: f"/usr/bin/{engine}",
             is_root=True,
+            looks_only=looks_only,
         )
         return Doors([units, containers])
 
