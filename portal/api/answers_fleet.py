@@ -17,6 +17,11 @@ class HealthEntry(Shape):
     action = s.ChoiceField(ACTIONS, help_text="What somebody has to do about it; empty is unknown.")
     means = s.CharField(allow_blank=True, help_text="What the code means, in the reader's language.")
     todo = s.CharField(allow_blank=True, help_text="The action as a sentence, in the reader's language.")
+    starts = s.ListField(
+        child=s.IntegerField(),
+        allow_null=True,
+        help_text="Where the MIG slices begin that it hits; null: the whole device, or that is not known.",
+    )
     at = s.DateTimeField()
     unreported_at = s.DateTimeField(
         allow_null=True, help_text="Since when the agent reports it no more; null: it still does."

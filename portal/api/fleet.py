@@ -251,6 +251,7 @@ def health_row(event: HealthEvent) -> Row:
         "action": event.action,
         "means": code_text(event.code),
         "todo": action_text(event.action),
+        "starts": event.starts,
         "at": instant(event.at),
         "unreported_at": instant(event.unreported_at),
     }

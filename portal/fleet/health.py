@@ -7,6 +7,9 @@ What is still true after that comes back with the next report. XIDs whose end th
 do not: an agent remembers them until it starts again, and the operator's word is newer than its memory. States that
 are read anew, like memory that cannot be repaired, always come back: nobody's word makes them untrue.
 
+A program's fault on one MIG slice is that slice's affair: where the agent names the places, it is news only for who
+holds them. What is critical takes the whole device out of work and so concerns everybody on it.
+
 Lock order: devices by id, then their events, before leases and nodes (portal/leases/lifecycle.py).
 """
 
@@ -36,12 +39,13 @@ BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleare
 # A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
 SAME_WITHIN: Final = timedelta(minutes=10)
 DEGRADING: Final = "drain"
-_REMEMBERED: Final = frozenset(
+# What an agent goes on saying until it starts again, although an operator has cleared it.
+REMEMBERED: Final = frozenset(
     rule.code for rule in standard() if rule.clears == "operator" and rule.code.isdigit()
 )
 
 _OPEN = (
-    "SELECT e.id, e.device_id, e.code, e.severity, e.action, e.detail, e.unreported_at IS NOT NULL, d.health"
+    "SELECT e.id, e.device_id, e.code, e.severity, e.action, e.detail, e.starts, e.unreported_at IS NOT NULL, d.health"
     " FROM fleet_healthevent e LEFT JOIN fleet_device d ON d.id = e.device_id"
     " WHERE e.node_id = %s AND e.cleared_at IS NULL ORDER BY e.id"
 )
@@ -50,7 +54,7 @@ _OPEN_LOCKED = f"{_OPEN} FOR UPDATE OF e"
 _LOCK_DEVICES = "SELECT id FROM fleet_device WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
 
 
-_Told = tuple[str, str, str, bool]
+_Told = tuple[str, str, str, list[int] | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +67,20 @@ class _Open:
     severity: str
     action: str
     detail: str
+    starts: list[int] | None
     is_unreported: bool
     health: str | None
 
     def as_told(self) -> _Told:
         """Return what a fact may change of it."""
-        return self.severity, self.action, self.detail, self.is_unreported
+        return self.severity, self.action, self.detail, self.starts, self.is_unreported
 
 
 _Key = tuple[int | None, str]
 
 
 def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> list[HealthEvent]:
-    """Store what a node says of its health; returns the events that are new or have become critical.
+    """Store what a node says of its health; returns the events that are new, have become critical or reach further.
 
     A fact about a device of another node is left out. Call in the transaction of its report. Safe to repeat.
     """
@@ -94,7 +99,7 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
         news = [
             key
             for key, fact in said.items()
-            if (_is_worse(fact, known[key]) if key in known else not _is_answered(node, key, fact))
+            if (_is_worse(known[key], fact) if key in known else not _is_answered(node, key, fact))
         ]
         events = [_opened(node, key, said[key], now) for key in news]
         _fall_silent(_silent(known, said), now)
@@ -139,8 +144,12 @@ def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
     return found
 
 
-def _is_worse(fact: HealthFact, row: _Open) -> bool:
-    return fact.severity == CRITICAL != row.severity
+def _is_worse(row: _Open, fact: HealthFact) -> bool:
+    """Say whether a fact makes an open event critical, or concern slices that it did not before."""
+    if fact.severity == CRITICAL != row.severity:
+        return True
+    starts = _after(row, fact)[3]
+    return row.starts is not None and (starts is None or not set(starts) <= set(row.starts))
 
 
 def _is_answered(node: Node, key: _Key, fact: HealthFact) -> bool:
@@ -149,7 +158,7 @@ def _is_answered(node: Node, key: _Key, fact: HealthFact) -> bool:
     One that happens again is told in other words: the agent's sentence carries when and how often it happened.
     """
     device_id, code = key
-    if code not in _REMEMBERED or not node.boot_id:
+    if code not in REMEMBERED or not node.boot_id:
         return False
     which: dict[str, Any] = {"node": node, "device_id": device_id, "code": code}
     before = (
@@ -164,7 +173,14 @@ def _is_answered(node: Node, key: _Key, fact: HealthFact) -> bool:
 def _after(row: _Open, fact: HealthFact) -> _Told:
     """Return what becomes of an open event by a fact; what was critical stays so."""
     severity = CRITICAL if row.severity == CRITICAL else fact.severity[:12]
-    return severity, fact.action[:20], fact.detail[:300], False
+    return severity, fact.action[:20], fact.detail[:300], _starts(fact, severity), False
+
+
+def _starts(fact: HealthFact, severity: str) -> list[int] | None:
+    """Return which slices a fact concerns; what takes the device out of work concerns all of it."""
+    return (
+        None if fact.starts is None or severity == CRITICAL or not fact.device else sorted(set(fact.starts))
+    )
 
 
 def _keep(row: _Open, fact: HealthFact) -> None:
@@ -172,14 +188,17 @@ def _keep(row: _Open, fact: HealthFact) -> None:
     told = _after(row, fact)
     if told != row.as_told():
         execute(
-            "UPDATE fleet_healthevent SET severity = %s, action = %s, detail = %s, unreported_at = NULL"
-            " WHERE id = %s AND cleared_at IS NULL",
-            [*told[:3], row.pk],
+            "UPDATE fleet_healthevent SET severity = %s, action = %s, detail = %s, starts = %s::smallint[],"
+            " unreported_at = NULL WHERE id = %s AND cleared_at IS NULL",
+            [*told[:4], row.pk],
         )
 
 
 def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEvent | None:
-    """Return the event to tell about; None for one that was closed a moment ago and is open again."""
+    """Return the event to tell about; None for one that was closed a moment ago and is open again.
+
+    One of slices is told about all the same: the slice may be another one, or another's by now.
+    """
     device_id, code = key
     which: dict[str, Any] = {"node": node, "device_id": device_id, "code": code}
     same = HealthEvent.objects.filter(**which)
@@ -187,6 +206,7 @@ def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEve
         "severity": fact.severity[:12],
         "action": fact.action[:20],
         "detail": fact.detail[:300],
+        "starts": _starts(fact, fact.severity),
         "at": now,
     }
     before = (
@@ -200,7 +220,8 @@ def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEve
             cleared_at=None, cleared_by="", unreported_at=None, **{**fields, "at": before.at}
         )
         before.refresh_from_db()
-        return before if fact.severity == CRITICAL != was else None
+        is_worse = fact.severity == CRITICAL != was
+        return before if is_worse or before.starts is not None else None
     event, _created = HealthEvent.objects.get_or_create(**which, cleared_at=None, defaults=fields)
     return event
 

@@ -289,7 +289,8 @@ class HealthEvent(models.Model):
     ``action`` is what has to be done about it ("": nothing known); ``cleared_by`` says who cleared it: "agent"
     or an operator's name, which may be the same word: ``is_cleared_by_hand`` tells them apart. ``cleared_boot`` is
     the boot of the node under which an operator did ("": unknown). ``unreported_at`` is since when its agent
-    reports it no more (None: it still does, or an operator said it).
+    reports it no more (None: it still does, or an operator said it). ``starts`` is where the MIG slices begin that
+    it hits, as the agent said last (None: it concerns the whole device, or that is not known).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="health_events")
@@ -300,6 +301,7 @@ class HealthEvent(models.Model):
     severity = models.CharField(max_length=12)
     detail = models.CharField(max_length=300)
     action = models.CharField(max_length=20, blank=True, default="")
+    starts = ArrayField(models.PositiveSmallIntegerField(), null=True, blank=True)
     cleared_by = models.CharField(max_length=150, blank=True, default="")
     is_cleared_by_hand = models.BooleanField(default=False)
     cleared_boot = models.CharField(max_length=64, blank=True, default="")
@@ -309,7 +311,10 @@ class HealthEvent(models.Model):
 
     class Meta:
         ordering = ["-at"]
-        indexes = [models.Index(fields=["node"], name="health_event_open", condition=Q(cleared_at=None))]
+        indexes = [
+            models.Index(fields=["node"], name="health_event_open", condition=Q(cleared_at=None)),
+            models.Index(fields=["cleared_at"], name="health_event_over", condition=~Q(cleared_at=None)),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["device", "code"], condition=Q(cleared_at=None), name="health_event_open_once"

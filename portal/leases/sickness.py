@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from portal.accounts.models import User
 from portal.common.retry import with_retries
 from portal.fleet.health import CRITICAL, quarantine
 from portal.fleet.models import Device, HealthEvent
-from portal.leases.models import Lease
+from portal.leases.models import Lease, Placement
 from portal.leases.states import LeaseState
 from portal.notifications.services import notify
 from portal.teams.selectors import operators
@@ -26,18 +26,18 @@ INFO = "info"
 def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
     """Tell holders once per event and lease, operators once per critical event. Call in a transaction.
 
-    Events are those that ``see_health`` or ``quarantine`` returned. Safe to repeat.
+    Events are those that ``see_health`` or ``quarantine`` returned. Safe to repeat. A critical one is told anew, for
+    it was milder before or has another reason; of others only those hear who have not yet.
     """
     for event in events:
         is_quiet = event.severity == INFO or event.action in QUIET_ACTIONS
         if event.severity != CRITICAL and is_quiet:
             continue
-        facts = _facts(event)
+        facts, is_critical = _facts(event), event.severity == CRITICAL
         for lease in _concerned(event):
-            notify(
-                [lease.user], "lease.health", target=target_of(lease, event), at=now, is_news=True, **facts
-            )
-        if event.severity == CRITICAL:
+            about = target_of(lease, event)
+            notify([lease.user], "lease.health", target=about, at=now, is_news=is_critical, **facts)
+        if is_critical:
             told = {**facts, "detail": event.detail}
             notify(operators(), "fleet.health", target=f"hev-{event.pk}", at=now, is_news=True, **told)
 
@@ -71,10 +71,15 @@ def _facts(event: HealthEvent) -> dict[str, Any]:
 
 
 def _concerned(event: HealthEvent) -> list[Lease]:
-    """Return the live leases with a place on the event's device; none for a node as a whole."""
+    """Return the live leases with a place on the event's device, or on its slices; none for a node as a whole."""
     if event.device_id is None:
         return []
-    found = Lease.objects.filter(
-        placements__device_id=event.device_id, placements__is_live=True, state__in=CONCERNED
-    )
-    return list(found.select_related("user").distinct().order_by("id"))
+    places = Placement.objects.filter(device_id=event.device_id, is_live=True, lease__state__in=CONCERNED)
+    held = places.values_list("lease_id", "start", "size")
+    ids = {pk for pk, start, size in held if _is_hit(event.starts, start, size)}
+    return list(Lease.objects.filter(pk__in=ids).select_related("user").order_by("id"))
+
+
+def _is_hit(starts: Collection[int] | None, start: int, size: int) -> bool:
+    """Say whether a place is among the hit slices; a share (size 0) lies everywhere on its device."""
+    return starts is None or not size or any(start <= hit < start + size for hit in starts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext, pgettext
 
 from portal.fleet.health import BY_HAND, CRITICAL
 from portal.fleet.health_words import action_text, code_name, code_text
@@ -19,7 +20,7 @@ SHOWN_EVENTS = 20
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One health event; ``index`` is its device's, None for the node as a whole.
+    """One health event; ``index`` is its device's, None for the node as a whole, ``slices`` says which it hits.
 
     ``detail`` and ``cleared_by`` are for operators, "" for others: they may name other teams' leases and programs.
     """
@@ -31,6 +32,7 @@ class EventRow:
     means: str
     detail: str
     action: str
+    slices: str
     tone: str
     at: datetime
     is_open: bool
@@ -88,6 +90,7 @@ def event_row(event: HealthEvent, *, is_operator: bool) -> EventRow:
         means=code_text(event.code),
         detail=event.detail if is_operator else "",
         action=action_text(event.action) if is_open and event.code != BY_HAND else "",
+        slices=_slices_text(event.starts),
         tone="quiet" if not is_open else "bad" if is_critical else "warn",
         at=event.at,
         is_open=is_open,
@@ -97,6 +100,18 @@ def event_row(event: HealthEvent, *, is_operator: bool) -> EventRow:
         cleared_at=event.cleared_at,
         cleared_by=event.cleared_by if event.is_cleared_by_hand and is_operator else "",
     )
+
+
+def _slices_text(starts: Sequence[int] | None) -> str:
+    """Return which MIG slices an event hits, "" where it concerns the whole device or that is not known."""
+    if not starts:
+        return ""
+    places = pgettext("list", ", ").join(str(start) for start in starts)
+    return ngettext(
+        "It hit only the slice that begins at %(places)s.",
+        "It hit only the slices that begin at %(places)s.",
+        len(starts),
+    ) % {"places": places}
 
 
 def refusals_of(devices: Sequence[Device]) -> list[Refusal]:

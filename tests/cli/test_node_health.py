@@ -41,6 +41,18 @@ def test_an_operator_reads_what_ails_a_node_and_what_it_cannot_offer(world: Worl
     ]
 
 
+def test_a_fault_of_slices_names_where_they_begin_beside_their_device(world: World, berth: Any) -> None:
+    device = Device.objects.get(node__name="gpu-01", index=3)
+    fact = HealthFact(device.uuid, "94", "warning", "stopped", "restart_workload", (4, 0))
+    see_health(world.nodes["gpu-01"], [fact], now=world.now)
+
+    told = berth("node", "health", "gpu-01", who="operator").stdout
+    raw = json.loads(berth("node", "health", "gpu-01", "--json", who="operator").stdout)
+
+    assert "3 @0,4" in told
+    assert raw["events"][0]["starts"] == [0, 4]
+
+
 def test_quarantine_and_clear_name_a_device_by_its_number(world: World, berth: Any) -> None:
     device = Device.objects.get(node__name="gpu-01", index=3)
 

@@ -63,6 +63,25 @@ def test_an_event_that_the_agent_reports_no_more_says_that_it_waits_for_an_opera
     assert f"/operations/devices/{device.uuid}/clear/" in text
 
 
+@pytest.mark.parametrize(
+    ("starts", "sentence"),
+    [
+        ((4,), "It hit only the slice that begins at 4."),
+        ((4, 0), "It hit only the slices that begin at 0, 4."),
+        (None, ""),
+    ],
+)
+def test_an_event_of_slices_says_on_both_pages_which_they_are(
+    starts: tuple[int, ...] | None, sentence: str, world: World, signed_in: SignedIn, device: Device
+) -> None:
+    said(world, HealthFact(device.uuid, "94", "warning", "stopped", "restart_workload", starts))
+
+    for page in ("/cluster/gpu-01/", "/operations/nodes/"):
+        text = signed_in("operator").get(page).text
+        assert "XID 94" in text
+        assert (sentence in text) if sentence else ("It hit only" not in text)
+
+
 def test_a_code_nobody_has_words_for_is_shown_as_it_is(
     world: World, signed_in: SignedIn, device: Device
 ) -> None:
