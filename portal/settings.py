@@ -180,6 +180,11 @@ CELERY_BEAT_SCHEDULE = {
     "calibrate": {"task": "scheduler.tasks.calibrate", "schedule": 60.0, "options": {"expires": 60}},
     "settle_usage": {"task": "scheduler.tasks.settle_usage", "schedule": 60.0, "options": {"expires": 60}},
     "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},
+    "forget_health": {
+        "task": "scheduler.tasks.forget_health",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 
@@ -286,6 +291,9 @@ LEASE_WARN_BEFORE_S: int = env.int("BERTH_LEASE_WARN_BEFORE_S", default=600)
 LEASE_GRACE_S: int = env.int("BERTH_LEASE_GRACE_S", default=30)
 BOOKING_PATIENCE_S: int = env.int("BERTH_BOOKING_PATIENCE_S", default=120)
 BOOKING_REMIND_S: int = env.int("BERTH_BOOKING_REMIND_S", default=900)
+HEALTH_KEEP_DAYS: int = env.int("BERTH_HEALTH_KEEP_DAYS", default=400)
+if not 1 <= HEALTH_KEEP_DAYS <= 36_500:
+    raise ImproperlyConfigured("BERTH_HEALTH_KEEP_DAYS lies between 1 and 36500 days.")
 MAX_WAITING_PER_TEAM: int = env.int("BERTH_MAX_WAITING_PER_TEAM", default=5000)
 API_READS_PER_MINUTE: int = env.int("BERTH_API_READS_PER_MINUTE", default=30_000)
 API_CHANGES_PER_MINUTE: int = env.int("BERTH_API_CHANGES_PER_MINUTE", default=30_000)

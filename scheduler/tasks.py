@@ -7,6 +7,7 @@ from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
+from portal.fleet import forgetting
 from portal.leases import bookings, draining, lifecycle, maintenance, preempting, reservations
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
@@ -67,6 +68,12 @@ def roll_up() -> None:
     """Store the last minutes of telemetry, and what sleeping saved by them."""
     roll_up_minutes(now=db_now())
     with_retries(lambda: settle_sleeps(now=db_now()))
+
+
+@app.task
+def forget_health() -> None:
+    """Forget health events that were cleared long ago."""
+    forgetting.forget_health(now=db_now())
 
 
 @app.task
