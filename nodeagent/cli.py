@@ -31,6 +31,7 @@ from nodeagent.options import (
     add_node,
     add_simulation,
     host_facts,
+    patience_of,
     require_node,
 )
 from nodeagent.reconcile import Reconciler
@@ -56,7 +57,7 @@ COMMANDS: Final[dict[str, ModuleType]] = {
 EPILOG = """\
 Commands beside running (run): check, apply, explain, soak, install, enter; each has --help.
 Environment: BERTH_PORTAL_URL, BERTH_NODE, BERTH_STATE_DIR, BERTH_RUN_DIR, BERTH_DRIVER, BERTH_OFFER,
-BERTH_RUNTIME, BERTH_DCGM_URL, BERTH_ENROL_TOKEN, BERTH_ENROL_TOKEN_FILE, BERTH_POWER_SAVING (1).
+BERTH_RUNTIME, BERTH_DCGM_URL, BERTH_PATIENCE_S, BERTH_ENROL_TOKEN, BERTH_ENROL_TOKEN_FILE, BERTH_POWER_SAVING (1).
 Exit codes: 0 stopped, 2 wrong options, 3 no driver, 4 refused by the portal, 5 state folder unusable."""
 
 
@@ -78,7 +79,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     except (UsageError, AddressError, SpecError) as no:
         return _say(USAGE, no)
     except DriverUnavailableError as no:
-        return _say(NO_DRIVER, f"{no}. Simulate devices with --driver simulated --board h100-80gb.")
+        # Who waited in vain has a driver; whoever has none may want to try without.
+        hint = "" if no.waits_for else " Simulate devices with --driver simulated --board h100-80gb."
+        return _say(NO_DRIVER, f"{no}.{hint}")
     except (RuntimeMissingError, RuntimeRefusedError) as no:
         return _say(NO_DRIVER, no)
     except RefusedError as no:
@@ -135,10 +138,10 @@ def _run(options: argparse.Namespace) -> int:
     state = state_of(options)
     require_node(options)
     facts = host_facts(options)
-    address = address_of(options.portal)
+    address, patience = address_of(options.portal), patience_of(options)
     lock = lock_state(state)
     try:
-        host = open_host(options, state)
+        host = open_host(options, state, patience=patience)
         driver = host.driver
         enrolment = _enrolment(options, state)
         journal = Journal(state / "journal.jsonl")

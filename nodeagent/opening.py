@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import atexit
+import contextlib
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from stat import S_IMODE
 from typing import Final
@@ -21,8 +21,10 @@ from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.library.script import ScriptError
 from nodeagent.fleet import boards_of, build
 from nodeagent.options import UsageError, offered, spec_of
+from nodeagent.patience import Patience, wait_for_cards
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.doors import choose
+from nodeagent.runtimes.files import spare_folder
 from nodeagent.shell import HostShell
 
 log = logging.getLogger(__name__)
@@ -98,11 +100,17 @@ class Opened:
     read: Callable[[str], str] | None = None
 
 
-def open_host(options: argparse.Namespace, state: Path, *, looks_only: bool = False) -> Opened:
-    """Return driver and runtime as the options ask for them. ``looks_only``: no folder of the host is made for it.
+def open_host(
+    options: argparse.Namespace, state: Path, *, looks_only: bool = False, patience: Patience | None = None
+) -> Opened:
+    """Return driver and runtime as the options ask for them.
 
-    Raises UsageError, SpecError, DriverUnavailableError or RuntimeMissingError.
+    ``looks_only``: nothing is made, changed or removed on the host, and what an agent notes belongs to that agent.
+    ``patience``: wait for cards that do not answer yet; None looks once. Raises UsageError, SpecError,
+    DriverUnavailableError or RuntimeMissingError.
     """
+    if looks_only and is_simulated(options):
+        state = _copy_of(state)
     if options.driver == "simulated":
         return Opened(_open_simulated(options, state))
     if options.driver == "simulated-nvml":
@@ -110,15 +118,14 @@ def open_host(options: argparse.Namespace, state: Path, *, looks_only: bool = Fa
         home.host.boots += boot_clock()  # it lives in this process: the next one finds it rebooted
         if options.script is not None:
             _play(home, options.script)
-        return Opened(home.driver(offered(options), listens=True), home.runtime(), home.read)
-    folder, boot_id = run_dir_of(options, state), registry.host_boot_id()
+        driver = home.driver(offered(options), listens=not looks_only, looks_only=looks_only)
+        return Opened(driver, home.runtime(looks_only=looks_only), home.read)
+    folder = run_dir_of(options, state)
     if not looks_only:
         make_run_dir(folder)
-    elif not folder.exists():  # so there is nothing in it to be read
-        folder = Path(tempfile.mkdtemp(prefix="berth-look-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    runtime = choose(options.runtime, HostShell(), run_dir=folder, boot_id=boot_id)
-    driver = registry.open_real(
+    runtime = open_runtime(options, state, looks_only=looks_only)
+    find = partial(
+        registry.open_real,
         options.driver,
         run_dir=folder,
         offer=offered(options),
@@ -126,8 +133,30 @@ def open_host(options: argparse.Namespace, state: Path, *, looks_only: bool = Fa
         dcgm_url=options.dcgm,
         layout=options.layout,
         can_bind=options.runtime == "cdi",
+        looks_only=looks_only,
     )
-    return Opened(driver, runtime, registry.read_text)
+    return Opened(find() if patience is None else wait_for_cards(find, patience), runtime, registry.read_text)
+
+
+def open_runtime(options: argparse.Namespace, state: Path, *, looks_only: bool = False) -> Runtime:
+    """Return the runtime of a real host as the options ask for it; raises RuntimeMissingError."""
+    return choose(
+        options.runtime,
+        HostShell(),
+        run_dir=run_dir_of(options, state),
+        boot_id=registry.host_boot_id(),
+        looks_only=looks_only,
+    )
+
+
+def _copy_of(state: Path) -> Path:
+    """Return a copy of a simulated host's files: opening one writes them anew, and they may be an agent's at work."""
+    copy = spare_folder()
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copytree(
+            state, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.tmp", "lock", "*.key")
+        )
+    return copy
 
 
 def _play(home: SimulatedHome, script: Path) -> None:

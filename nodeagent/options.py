@@ -13,12 +13,14 @@ from nodeagent import host
 from nodeagent.drivers import registry
 from nodeagent.fleet import demo_spec, read_spec
 from nodeagent.host import HostFacts
+from nodeagent.patience import USUAL_S, Patience
 from nodeagent.processes import POLICIES
 from nodeagent.protocol.limits import MODES
 from nodeagent.runtimes.doors import RUNTIMES
 
 MOST_HOST: Final = 1_000_000
 MOST_PLACE: Final = 60
+MOST_PATIENCE_S: Final = 3600
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
 
@@ -54,6 +56,13 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
         "--run-dir",
         default=environ.get("BERTH_RUN_DIR", ""),
         help="folder for what a reboot may lose (/run/berth-agent for root)",
+    )
+    known.add_argument(
+        "--patience",
+        type=float,
+        default=environ.get("BERTH_PATIENCE_S", USUAL_S),
+        metavar="S",
+        help=f"seconds that a start waits for cards whose driver does not answer yet ({USUAL_S:g})",
     )
     known.add_argument(
         "--power-saving",
@@ -99,6 +108,13 @@ def offered(options: argparse.Namespace) -> frozenset[str] | None:
     if unknown := modes - set(MODES):
         raise UsageError(f"--offer: {min(unknown)!r} is not a mode; known: {', '.join(MODES)}")
     return frozenset(modes) or None
+
+
+def patience_of(options: argparse.Namespace) -> Patience:
+    """Return how long a start waits for its cards; raises UsageError."""
+    if not 0 <= options.patience <= MOST_PATIENCE_S:  # not a number is refused as well
+        raise UsageError(f"--patience is a number of seconds from 0 to {MOST_PATIENCE_S}")
+    return Patience(first_s=options.patience)
 
 
 def add_host(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:

@@ -19,8 +19,8 @@ from nodeagent.goals import FenceError
 from nodeagent.identity import lock_state
 from nodeagent.journal import Journal
 from nodeagent.lanes import work_through
-from nodeagent.opening import is_simulated, notices_of, open_host, state_of
-from nodeagent.options import UsageError, require_node
+from nodeagent.opening import notices_of, open_host, state_of
+from nodeagent.options import UsageError, patience_of, require_node
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import VERSION, Desired
 from nodeagent.reconcile import Reconciler
@@ -46,9 +46,10 @@ def run(options: argparse.Namespace) -> int:
     require_node(options)
     state = state_of(options)
     body = _read(options.file)
-    lock = None if options.dry_run and not is_simulated(options) else lock_state(state)
+    lock = None if options.dry_run else lock_state(state)
     try:
-        host = open_host(options, state, looks_only=options.dry_run)
+        patience = None if options.dry_run else patience_of(options)
+        host = open_host(options, state, looks_only=options.dry_run, patience=patience)
         if options.dry_run:
             return _say(_plan(options, state, body, host.driver, host.runtime), as_json=options.json)
         return _say(_apply(options, state, body, host.driver, host.runtime), as_json=options.json)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
-from nodeagent.identity import lock_state
-from nodeagent.opening import is_simulated, open_host, run_dir_of
-from nodeagent.options import require_node
+from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.opening import open_host, open_runtime, run_dir_of
+from nodeagent.options import patience_of, require_node
+from nodeagent.patience import late
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.runtimes.base import Runtime
+from nodeagent.runtimes.files import spare_folder
 from nodeagent.steps import read_health, read_partitions
 
 
@@ -27,34 +29,42 @@ def add_options(known: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look and print; 0 also when something is missing, because that is an answer."""
     require_node(options)
-    with tempfile.TemporaryDirectory(prefix="berth-check-") as spare:
-        is_there = bool(options.state) and Path(options.state).is_dir()
-        state = Path(options.state if is_there else spare)
-        lock = lock_state(state) if is_simulated(options) else None  # their file belongs to one process
-        try:
-            host = open_host(options, state, looks_only=True)
-            where = run_dir_of(options, Path(options.state or spare))
-            found = report(host.driver, host.runtime, options.node, str(where))
-        finally:
-            if lock is not None:
-                os.close(lock)
-    print(json.dumps(found, indent=2) if options.json else in_words(found))  # noqa: T201 - the answer
+    state = Path(options.state) if options.state else spare_folder()
+    where, patience = str(run_dir_of(options, state)), patience_of(options)
+    try:
+        host = open_host(options, state, looks_only=True)
+    except DriverUnavailableError as no:
+        if no.waits_for:  # what is known of the host without them is an answer all the same
+            runtime = open_runtime(options, state, looks_only=True)
+            _say(options, report(None, runtime, options.node, where, waits(no.waits_for, patience.first_s)))
+        raise
+    silent, waits_s = late(host.driver), min(patience.first_s, patience.rest_s)
+    _say(options, report(host.driver, host.runtime, options.node, where, waits(silent, waits_s)))
+    host.driver.close()
     return 0
 
 
-def report(driver: Driver, runtime: Runtime | None, node: str, run_dir: str) -> dict[str, Any]:
-    """Return everything that is found, unknown as null."""
-    health = read_health(driver)
+def waits(what: str, most_s: float) -> dict[str, Any] | None:
+    """Return what a start of the agent would wait for, and how long; None for nothing."""
+    return {"for": what, "most_s": most_s} if what else None
+
+
+def report(
+    driver: Driver | None, runtime: Runtime | None, node: str, run_dir: str, waits: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return everything that is found, unknown as null; without a driver that is the host alone."""
+    health = None if driver is None else read_health(driver)
     return {
         "node": node,
-        "driver": driver.name,
-        "driver_version": driver.version,
-        "boot_id": driver.boot_id(),
+        "driver": driver and driver.name,
+        "driver_version": driver and driver.version,
+        "boot_id": driver.boot_id() if driver else registry.host_boot_id(),
         "is_root": os.geteuid() == 0,
         "run_dir": run_dir,
         "runtime": None if runtime is None else _runtime(runtime),
-        "power": driver.power() or None,
-        "devices": [_device(driver, fact) for fact in driver.inventory()],
+        "power": (driver and driver.power()) or None,
+        "waits": waits,
+        "devices": [_device(driver, fact) for fact in driver.inventory()] if driver else [],
         "health": None if health is None else [asdict(fact) for fact in health],
     }
 
@@ -96,14 +106,20 @@ def _device(driver: Driver, fact: DeviceFact) -> dict[str, Any]:
     }
 
 
+def _say(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    print(json.dumps(found, indent=2) if options.json else in_words(found))  # noqa: T201 - the answer
+
+
 def in_words(found: dict[str, Any]) -> str:
     """Return the findings for people."""
     lines = [
         f"node      {found['node']}",
-        f"driver    {found['driver']} {found['driver_version']}",
+        f"driver    {found['driver']} {found['driver_version']}" if found["driver"] else "driver    none yet",
         f"rights    {'root' if found['is_root'] else 'not root: partitions and limits cannot be changed'}",
         f"runtime   {_runtime_words(found['runtime'])}",
     ]
+    if found["waits"] is not None:
+        lines += [f"waits     up to {found['waits']['most_s']:g} s at a start, for {found['waits']['for']}"]
     for device in found["devices"]:
         lines += ["", *_device_words(device)]
     if found["health"] is None:

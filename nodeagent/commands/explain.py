@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import tempfile
 from dataclasses import asdict
@@ -14,9 +13,8 @@ from typing import Any
 from nodeagent.agent import boot_clock
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.identity import lock_state
 from nodeagent.journal import Journal, Record, peek
-from nodeagent.opening import is_simulated, open_host, state_of
+from nodeagent.opening import open_host, state_of
 from nodeagent.options import UsageError, require_node
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import Runtime
@@ -41,17 +39,12 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{options.lease} is not known on this node; leases that are over and reported are forgotten"
         )
-    lock = lock_state(state) if is_simulated(options) else None
-    try:
-        host = open_host(options, state, looks_only=True)
-        found = {
-            "lease": options.lease,
-            "history": history,
-            "now": _now(options, state, host.driver, host.runtime),
-        }
-    finally:
-        if lock is not None:
-            os.close(lock)
+    host = open_host(options, state, looks_only=True)
+    found = {
+        "lease": options.lease,
+        "history": history,
+        "now": _now(options, state, host.driver, host.runtime),
+    }
     print(json.dumps(found, indent=2) if options.json else in_words(found))  # noqa: T201 - the answer
     return 0
 

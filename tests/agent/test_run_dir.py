@@ -105,9 +105,9 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedHome:
     """Cards that the driver of real ones finds, with its files where it is told to keep them."""
     home = SimulatedHome("gpu-01", ["a100-80gb"], tmp_path / "home", lambda: 0)
 
-    def found(name: str, *, run_dir: Path, **facts: object) -> object:
+    def found(name: str, *, run_dir: Path, looks_only: bool, **facts: object) -> object:
         monkeypatch.setattr(SimulatedHome, "run_dir", run_dir)
-        return home.driver()
+        return home.driver(looks_only=looks_only)
 
     monkeypatch.setattr(opening.registry, "open_real", found)
     return home

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.journal import Journal
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.reconcile import Reconciler
+from nodeagent.shell import Done, ProgramError
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
@@ -140,3 +141,29 @@ def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unkno
     assert [fact.uuid for fact in node.driver.inventory() if fact.uuid == gone] == [gone]
     assert [work.report().code for work in node.mind.works.values()] == ["gpu_lost"]
     assert ("device_lost", gone) in {(fact.code, fact.device) for fact in node.driver.health()}
+
+
+def test_share_outlives_a_restart_while_the_tool_that_cuts_cards_is_silent(tmp_path):
+    tool, silent = HySmi(), [False]
+
+    def program(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        if silent[0] and argv[1] == "virtual":
+            raise ProgramError("hy-smi did not answer within 20 s")
+        return tool(argv, stdin, env)
+
+    shell = SimulatedShell({"hy-smi": program})
+    node = VendorNode(tmp_path, lambda folder: HygonDriver("boot", shell, folder, tool.read, can_bind=True))
+    node.desire(lease("alice", node.part()))
+    stood = node.standing()
+
+    silent[0] = True
+    node.start()
+    node.look()
+    node.pass_time(20)
+    during = node.phases()
+    silent[0] = False
+    node.look()
+    node.pass_time(20)
+
+    assert during == {"alice": "ready"}, "what stands is unknown meanwhile, not gone"
+    assert (node.phases(), node.standing()) == ({"alice": "ready"}, stood)

@@ -1,0 +1,89 @@
+"""Waiting at the start for cards that are not there yet: a kernel module loads, a vendor's tool answers late."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nodeagent.drivers.base import Driver
+from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.drivers.vendor import VendorDriver
+
+log = logging.getLogger(__name__)
+
+USUAL_S: Final = 120.0
+REST_S: Final = 30.0
+FIRST_PAUSE_S: Final = 1.0
+MOST_PAUSE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How many seconds a start waits for the first card, and for the rest of them once one has answered.
+
+    ``clock`` in seconds never goes back; ``pause`` lets some of them pass.
+    """
+
+    first_s: float = USUAL_S
+    rest_s: float = REST_S
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
+def late(driver: Driver) -> str:
+    """Return what did not answer when a driver was opened and may yet, "" for nothing."""
+    return "; ".join(driver.unanswered.values()) if isinstance(driver, VendorDriver) else ""
+
+
+def wait_for_cards(find: Callable[[], Driver], patience: Patience) -> Driver:
+    """Open the driver again and again until all cards answer, or as many as do within the time.
+
+    Raises DriverUnavailableError at once where waiting is no use, and when no card answered in time.
+    """
+    begin = patience.clock()
+    pause, said, answered_at = FIRST_PAUSE_S, "", None
+    while True:
+        driver, waits_for = _look(find)
+        if driver is not None and not waits_for:
+            return driver
+        now = patience.clock()
+        if driver is None:
+            left = begin + patience.first_s - now
+        else:
+            answered_at = now if answered_at is None else answered_at
+            left = answered_at + min(patience.first_s, patience.rest_s) - now
+        if left <= 0:
+            if driver is None:
+                raise DriverUnavailableError(_in_vain(waits_for, now - begin), waits_for=waits_for)
+            log.warning(
+                "going on without what does not answer: %s; restart the agent once it does", waits_for
+            )
+            return driver
+        if waits_for != said:
+            log.warning("waiting up to %.0f s for the cards of this node: %s", left, waits_for)
+            said = waits_for
+        if driver is not None:
+            driver.close()
+        patience.pause(min(pause, left))
+        pause = min(2 * pause, MOST_PAUSE_S)
+
+
+def _look(find: Callable[[], Driver]) -> tuple[Driver | None, str]:
+    """Return the driver where there is one, and what may still come up."""
+    try:
+        driver = find()
+    except DriverUnavailableError as no:
+        if not no.waits_for:
+            raise
+        return None, no.waits_for
+    return driver, late(driver)
+
+
+def _in_vain(waits_for: str, waited_s: float) -> str:
+    return (
+        f"no card answered within {waited_s:.0f} s ({waits_for}); see to the vendor's driver, its unit starts the "
+        f"agent again by itself (berth-agent install), and `berth-agent check` tells what is missing"
+    )

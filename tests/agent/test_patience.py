@@ -1,0 +1,270 @@
+"""Starts that wait: how long, for what, what they say meanwhile, and how they end."""
+
+from __future__ import annotations
+
+import configparser
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nodeagent import cli, opening
+from nodeagent.drivers import errors, registry
+from nodeagent.drivers.ascend.driver import AscendDriver
+from nodeagent.drivers.base import Driver
+from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.drivers.hygon.driver import HygonDriver
+from nodeagent.drivers.simulated.home import SimulatedHome
+from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.install import AGENT_TEXT
+from nodeagent.patience import Patience, late, wait_for_cards
+from nodeagent.shell import Done, ProgramError
+from tests.agent.test_ascend import NpuSmi
+from tests.agent.test_hygon import HySmi
+
+LATE = "npu-smi did not answer within 20 s"
+HERE = ["--node", "gpu-01", "--driver", "ascend", "--runtime", "plain"]
+
+
+@dataclass
+class Clock:
+    """Seconds that pass only while somebody pauses or waits for a tool."""
+
+    now: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+
+    def patience(self, first_s: float = 120, rest_s: float = 30) -> Patience:
+        return Patience(first_s, rest_s, clock=lambda: self.now, pause=self.pause)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Answer = Callable[[Sequence[str]], Done | None]
+
+
+def npu(folder: Path, refuse: Answer) -> Callable[[], Driver]:
+    """Two chips whose tool answers unless it refuses first."""
+    tool = NpuSmi()
+
+    def program(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        return refuse(argv) or tool(argv, stdin, env)
+
+    return lambda: AscendDriver("boot", SimulatedShell({"npu-smi": program}), folder, lambda path: "")
+
+
+def silent_until(clock: Clock, until: float) -> Answer:
+    """No answer before that second; every call in vain takes its 20 seconds."""
+
+    def refuse(argv: Sequence[str]) -> None:
+        if clock.now < until:
+            clock.now += 20
+            raise ProgramError(LATE)
+
+    return refuse
+
+
+def test_start_waits_for_a_tool_that_answers_late_and_says_so_once(clock, tmp_path, caplog):
+    driver = wait_for_cards(npu(tmp_path, silent_until(clock, 70)), clock.patience())
+
+    assert len(driver.inventory()) == 2
+    assert 70 <= clock.now < 100
+    assert [record.getMessage() for record in caplog.records] == [
+        f"waiting up to 100 s for the cards of this node: {LATE}"
+    ]
+
+
+def test_pauses_grow_and_stay_short_enough_to_notice_the_cards_soon(clock, tmp_path):
+    with pytest.raises(DriverUnavailableError):
+        wait_for_cards(npu(tmp_path, lambda argv: Done(1, "", "driver is loading")), clock.patience())
+
+    assert clock.pauses[:5] == [1, 2, 4, 8, 10]
+    assert max(clock.pauses) == 10
+    assert clock.now == 120
+
+
+def test_tool_that_never_answers_ends_with_what_happened_and_what_to_do(clock, tmp_path):
+    with pytest.raises(DriverUnavailableError) as no:
+        wait_for_cards(npu(tmp_path, silent_until(clock, 1e9)), clock.patience())
+
+    assert 120 <= clock.now < 145, "the last try may outlast the patience, no other begins"
+    assert str(no.value).startswith("no card answered within")
+    assert LATE in str(no.value)
+    assert "berth-agent check" in str(no.value)
+    assert no.value.waits_for == LATE
+
+
+def test_what_has_to_be_installed_or_allowed_is_not_waited_for(clock, tmp_path):
+    none = SimulatedShell({})
+    barred = npu(tmp_path, lambda argv: Done(1, "", "permission denied"))
+
+    for find in (lambda: AscendDriver("boot", none, tmp_path, lambda path: ""), barred):
+        with pytest.raises(DriverUnavailableError) as no:
+            wait_for_cards(find, clock.patience())
+        assert no.value.waits_for == ""
+    assert clock.pauses == []
+
+
+def chip_is_silent(clock: Clock, until: float) -> Answer:
+    def refuse(argv: Sequence[str]) -> Done | None:
+        is_first = "-i" in argv and argv[argv.index("-i") + 1] == "0"
+        return Done(255, "", "the device is not ready") if is_first and clock.now < until else None
+
+    return refuse
+
+
+def test_chip_that_comes_up_a_little_later_than_the_others_is_waited_for(clock, tmp_path):
+    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 20)), clock.patience())
+
+    assert [fact.index for fact in driver.inventory()] == [0, 1]
+    assert late(driver) == ""
+    assert 20 <= clock.now <= 30
+
+
+def test_chip_that_stays_silent_holds_the_others_up_for_half_a_minute_only(clock, tmp_path, caplog):
+    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+
+    assert [fact.index for fact in driver.inventory()] == [1]
+    assert clock.now == 30
+    assert "going on without what does not answer: chip 0 of card 0" in caplog.messages[-1]
+    assert "the device is not ready" in caplog.messages[-1]
+
+
+def test_chip_that_told_its_name_earlier_in_this_boot_is_kept_without_waiting(clock, tmp_path):
+    npu(tmp_path, lambda argv: None)()
+
+    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+
+    assert {fact.index for fact in driver.inventory()} == {0, 1}
+    assert clock.pauses == []
+
+
+def test_cards_are_offered_in_shares_once_the_tool_that_cuts_them_answers(clock, tmp_path):
+    tool = HySmi()
+
+    def program(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        if argv[1] == "virtual" and clock.now < 12:
+            raise ProgramError("hy-smi did not answer within 20 s")
+        return tool(argv, stdin, env)
+
+    def find() -> Driver:
+        return HygonDriver("boot", SimulatedShell({"hy-smi": program}), tmp_path, tool.read, can_bind=True)
+
+    assert find().inventory()[0].modes == ("exclusive",)
+
+    driver = wait_for_cards(find, clock.patience())
+
+    assert driver.inventory()[0].modes == ("exclusive", "memlimit")
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "wait_s"),
+    [
+        ("nvmlInit", errors.DRIVER_NOT_LOADED, 7),
+        ("nvmlDeviceGetCount", errors.UNKNOWN, 7),
+        ("nvmlInit", errors.LIBRARY_NOT_FOUND, None),
+        ("nvmlInit", errors.LIB_RM_VERSION_MISMATCH, None),
+    ],
+)
+def test_nvidia_cards_that_come_up_late_are_waited_for_and_a_missing_library_is_not(
+    call, code, wait_s, clock, tmp_path
+):
+    home = SimulatedHome("gpu-01", ["a100-80gb"], tmp_path, lambda: 0)
+    home.host.faults.refusals[call] = deque([code] * 3)
+
+    if wait_s is None:
+        with pytest.raises(DriverUnavailableError):
+            wait_for_cards(home.driver, clock.patience())
+    else:
+        assert [fact.index for fact in wait_for_cards(home.driver, clock.patience()).inventory()] == [0]
+
+    assert clock.now == (wait_s or 0)
+
+
+def unavailable(sentence: str, *, is_passing: bool) -> Callable[..., Driver]:
+    def find(*words: object, **facts: object) -> Driver:
+        raise DriverUnavailableError(sentence, waits_for=sentence if is_passing else "")
+
+    return find
+
+
+def test_auto_waits_for_the_driver_that_is_installed_and_names_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "open_nvml", unavailable("no NVIDIA driver", is_passing=False))
+
+    def vendor(name: str, *words: object, **facts: object) -> Driver:
+        return unavailable(f"{name} is silent", is_passing=name == "ascend")()
+
+    monkeypatch.setattr(registry, "_open_vendor", vendor)
+
+    with pytest.raises(DriverUnavailableError) as no:
+        registry.open_real("auto", run_dir=tmp_path)
+
+    assert no.value.waits_for == "ascend: ascend is silent"
+    assert "nvml: no NVIDIA driver; amd: amd is silent" in str(no.value)
+
+
+def test_start_in_vain_ends_with_the_status_for_no_driver(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(opening.registry, "open_real", unavailable(LATE, is_passing=True))
+    words = [*HERE, "--portal", "ws://127.0.0.1:9", "--state", str(tmp_path), "--patience", "0"]
+
+    assert cli.main(words, {}) == cli.NO_DRIVER
+
+    said = capsys.readouterr().err
+    assert f"no card answered within 0 s ({LATE})" in said
+    assert "--driver simulated" not in said
+
+
+def test_unit_starts_the_agent_again_after_that_status_and_never_gives_up():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(AGENT_TEXT)
+
+    assert unit["Service"]["Restart"] == "always"
+    assert int(unit["Service"]["RestartSec"]) > 0
+    assert "RestartPreventExitStatus" not in unit["Service"]
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert unit["Service"]["Type"] == "exec", "a start counts as done while the agent still waits"
+
+
+def test_check_tells_what_a_start_would_wait_for_and_how_long(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(opening.registry, "open_real", unavailable(LATE, is_passing=True))
+    words = ["check", *HERE, "--run-dir", str(tmp_path / "run")]
+
+    assert cli.main([*words, "--patience", "60"], {}) == cli.NO_DRIVER
+    said = capsys.readouterr().out
+    assert cli.main([*words, "--json"], {"BERTH_PATIENCE_S": "45"}) == cli.NO_DRIVER
+    found = json.loads(capsys.readouterr().out)
+
+    assert "driver    none yet" in said
+    assert f"waits     up to 60 s at a start, for {LATE}" in said
+    assert (found["driver"], found["devices"], found["health"]) == (None, [], None)
+    assert found["waits"] == {"for": LATE, "most_s": 45}
+    assert found["runtime"]["name"] == "plain"
+
+
+def test_check_names_the_chip_that_is_late(clock, tmp_path, monkeypatch, capsys):
+    driver = npu(tmp_path / "tool", chip_is_silent(clock, 1e9))()
+    monkeypatch.setattr(opening.registry, "open_real", lambda *words, **facts: driver)
+
+    assert cli.main(["check", *HERE, "--run-dir", str(tmp_path / "run")], {}) == cli.OK
+
+    said = capsys.readouterr().out
+    assert "waits     up to 30 s at a start, for chip 0 of card 0: npu-smi info" in said
+    assert "device 1" in said
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "3601"])
+def test_patience_without_sense_is_refused(seconds, tmp_path, capsys):
+    words = [*HERE, "--portal", "ws://127.0.0.1:9", "--state", str(tmp_path), f"--patience={seconds}"]
+
+    assert cli.main(words, {}) == cli.USAGE
+    assert "--patience is a number of seconds from 0 to 3600" in capsys.readouterr().err
