@@ -34,6 +34,7 @@ from portal.teams.services import add_member, create_team
 from scheduler import commit, snapshot
 from scheduler.commit_preemptions import preemptions
 from scheduler.engine.plan import plan
+from tests.portal.kept import Keeper
 
 PASSWORD = "berth-demo"
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
@@ -215,7 +216,11 @@ class World:
 
 def build_world(now: datetime | None = None) -> World:
     """Return a whole small installation: 8 x H100 (MIG and whole), 4 x L40S (shares), four flavors with prices."""
-    world = World(now=now or timezone.now().replace(microsecond=0))
+    return _worlds.world(now or timezone.now().replace(microsecond=0))
+
+
+def _build(now: datetime) -> World:
+    world = World(now=now)
     _people(world)
     _fleet(world)
     _prices()
@@ -263,3 +268,6 @@ def _prices() -> None:
     for board, price in PRICES.items():
         model = DeviceModel.objects.get(slug=board)
         set_rate(model=model, micro_per_hour=price, starts_at=EPOCH, actor=None, now=EPOCH)
+
+
+_worlds = Keeper(_build)

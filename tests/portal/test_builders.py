@@ -1,8 +1,72 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connection
+
 from portal.leases.models import Placement
 from portal.leases.states import LeaseState
-from tests.portal.builders import World
+from portal.teams.models import Team
+from tests.portal.builders import World, _build, build_world, make_user
+from tests.portal.kept import NOT_OURS
+
+# Columns that hold numbers of other rows, or the wall clock.
+LOOSE = {"lineage", "date_joined"}
+MARCH = datetime(2026, 3, 10, 9, tzinfo=UTC)
+
+
+def installed() -> dict[str, list[tuple[str, ...]]]:
+    """Every row of every table, less the numbers and the instants at which it happened to be written."""
+    found = {}
+    with connection.cursor() as cursor:
+        for table in sorted(set(connection.introspection.table_names()) - NOT_OURS):
+            links = connection.introspection.get_relations(cursor, table)
+            cursor.execute(f'SELECT * FROM "{table}" ORDER BY 1')
+            names = [column.name for column in cursor.description]
+            kept = [n for n, name in enumerate(names) if n and name not in links and name not in LOOSE]
+            rows = [tuple(repr(row[n]) for n in kept) for row in cursor.fetchall()]
+            found[table] = sorted(rows)
+    return found
+
+
+@pytest.mark.django_db
+def test_a_world_that_is_put_back_has_the_rows_of_one_that_is_built() -> None:
+    back = build_world(MARCH)
+    put = installed()
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("TRUNCATE " + ", ".join(f'"{table}"' for table in put) + " CASCADE")
+    built = _build(MARCH)
+
+    assert put == installed()
+    assert len(put["fleet_device"]) == 12
+    assert (back.now, back.nodes["gpu-01"].last_seen_at) == (built.now, built.nodes["gpu-01"].last_seen_at)
+    assert back.nodes["gpu-01"].last_seen_at == MARCH
+
+
+def test_the_objects_of_a_world_are_its_rows(world: World) -> None:
+    for things in (world.teams, world.people, world.nodes, world.flavors):
+        for thing in things.values():
+            kept = type(thing).objects.get(pk=thing.pk)
+            assert {f.attname: getattr(kept, f.attname) for f in kept._meta.concrete_fields} == {
+                f.attname: getattr(thing, f.attname) for f in kept._meta.concrete_fields
+            }
+
+
+def test_numbers_of_teams_people_and_nodes_are_never_the_same(world: World) -> None:
+    groups = [{row.pk for row in rows.values()} for rows in (world.teams, world.people, world.nodes)]
+
+    assert sum(map(len, groups)) == len(set.union(*groups))
+
+
+@pytest.mark.django_db
+def test_a_world_beside_rows_of_the_test_is_built_around_them() -> None:
+    make_user("visitor")
+
+    world = build_world(MARCH)
+
+    assert Team.objects.count() == len(world.teams)
 
 
 def test_a_lease_goes_from_request_to_clean_through_the_builders(world: World) -> None:
