@@ -65,6 +65,21 @@ async def test_an_agent_is_welcomed_and_gets_the_nodes_desired_state(world: Worl
     assert (desired["type"], desired["node"], desired["revision"]) == ("desired", "gpu-09", 0)
 
 
+@pytest.mark.parametrize(
+    ("named", "shared"), [((), None), (("rotate",), None), (("new", "health_slices"), ["health_slices"])]
+)
+async def test_only_an_agent_that_names_a_shared_feature_is_welcomed_with_it(
+    world: World, named: tuple[str, ...], shared: list[str] | None
+) -> None:
+    secret = (await rows(lambda: create_enrol_token(node_name="gpu-09", actor=None, now=world.now))).secret
+    async with Talk("/agent/v1") as talk:
+        challenge = await talk.hear()
+        await talk.say(encode(replace(Key().hello("gpu-09", challenge["nonce"], secret), features=named)))
+        welcome = await talk.hear()
+
+    assert welcome.get("features") == shared, "an older agent refuses a field that it does not know"
+
+
 @pytest.mark.parametrize("frame", JUNK, ids=range(len(JUNK)))
 async def test_junk_is_answered_and_closes_this_line_only(world: World, frame: Any) -> None:
     async with Talk("/agent/v1") as talk:

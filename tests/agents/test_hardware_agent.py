@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from nodeagent import sampler, worker
@@ -31,6 +32,7 @@ from portal.common.invariants import broken
 from portal.fleet.models import Device, HealthEvent, Partition
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease, LeaseRequest, Placement
+from portal.notifications.models import Notification
 from portal.telemetry.processes import orphans_by_node, processes_of
 from tests.agents.line import Host, until
 from tests.api.conftest import Caller
@@ -51,9 +53,12 @@ class CardHost(Host):
         self.home = SimulatedHome(NODE, boards, self.cards, boot_clock)
 
     @asynccontextmanager
-    async def agent(self, token: str = "") -> AsyncIterator[Session]:
-        """Run an agent with a thread per card, while the host's own time passes, until the block ends."""
-        driver, runtime = self.home.driver(OFFER), self.home.runtime()
+    async def agent(self, token: str = "", *, listens: bool = False) -> AsyncIterator[Session]:
+        """Run an agent with a thread per card, while the host's own time passes, until the block ends.
+
+        ``listens``: with one more thread, for what the cards say.
+        """
+        driver, runtime = self.home.driver(OFFER, listens=listens), self.home.runtime()
         mind = Reconciler(self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock(), runtime)
         works = Worker(mind, driver, boot_clock, Guard(driver, runtime, self.home.read))
         enrolment = Enrolment(self.identity(), lambda: token)
@@ -215,6 +220,34 @@ async def test_a_program_that_ignores_the_end_costs_its_grace_and_nobody_pays_fo
     active_ms = (await rows(lambda: Lease.objects.get(pk=lease.pk))).agent_active_ms
     assert active_ms < took_s * 1000 + 5000
     assert await rows(broken) == []
+
+
+async def test_a_fault_on_one_slice_of_a_card_is_news_for_its_holder_and_for_nobody_else_there(
+    world: World, host: CardHost
+) -> None:
+    async with host.agent(await rows(token), listens=True):
+        hit, beside = [await granted(world, "h100-1g-10gb") for _ in range(2)]
+        place, other = [await rows(lambda one=lease: place_of(one)) for lease in (hit, beside)]
+        card = host.home.host.card(place.device.uuid)
+        gi = next(one.id for one in card.gpu.instances.values() if one.start == place.start)
+        await until(
+            lambda: any(
+                ear.hears(card, pynvml.nvmlEventTypeXidCriticalError)
+                for ear in list(host.home.host.listeners)
+            ),
+            True,
+        )
+        host.home.host.xid(card.uuid, 94, gi=gi)
+        await until(
+            lambda: list(HealthEvent.objects.filter(code="94").values_list("device_id", "starts")),
+            [(place.device_id, [place.start])],
+        )
+        told = await rows(
+            lambda: list(Notification.objects.filter(kind="lease.health").values_list("target", flat=True))
+        )
+
+    assert place.device_id == other.device_id
+    assert [target.partition("#")[0] for target in told] == [hit.uid]
 
 
 async def test_a_card_that_is_lost_takes_its_own_lease_along_and_no_other(
