@@ -17,6 +17,7 @@ from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
 from portal.leases import lifecycle, moves
+from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
 from portal.leases.models import Lease
 from portal.leases.sickness import tell_of_health
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
@@ -25,7 +26,6 @@ from portal.quotas import services as quotas
 NEAR_END = timedelta(seconds=10)
 LEAVING = (LeaseState.ENDING, LeaseState.CLEANING)
 RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-FORGOTTEN = "the node's agent came back without its records of this lease"
 _NODES = Rows(Node)
 _LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
 
@@ -147,7 +147,7 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
 def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
     for lease in leases:
         entry = said[lease.uid]
-        lifecycle.fail_leases([lease], at=now, fault=f"{entry.code}: {entry.detail}")
+        lifecycle.fail_leases([lease], at=now, fault=_fault(entry))
 
 
 def _gone(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
@@ -188,5 +188,10 @@ def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
     ):
         lifecycle.end_leases([lease], reason=lifecycle.why_over(lease), at=min(now, lease.not_after))
     else:
-        why = entry.detail or entry.reason or "the node ended it"
+        why = _fault(entry) if entry.code else entry.detail or entry.reason or ENDED_BY_NODE
         lifecycle.fail_leases([lease], at=now, fault=why)
+
+
+def _fault(entry: LeaseReport) -> str:
+    """Return why a lease failed as it is kept: see portal.leases.failures."""
+    return f"{entry.code}: {entry.detail}"

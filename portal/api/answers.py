@@ -233,7 +233,9 @@ class LeaseDetail(LeaseAnswer):
     """A lease with its slices, and all leases that live together with it (itself too)."""
 
     price_per_hour = Money(allow_null=True)
-    fault = s.CharField(allow_blank=True)
+    fault = s.CharField(allow_blank=True, help_text="Why it failed, in the reader's language.")
+    fault_code = s.CharField(allow_blank=True, help_text="The node's word for it.")
+    fault_detail = s.CharField(allow_blank=True, help_text="What the node said, for operators alone.")
     agent_active_ms = s.IntegerField(allow_null=True)
     policy_version = s.IntegerField()
     demand_version = s.IntegerField()

@@ -47,6 +47,7 @@ from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
 from portal.leases.entrance import way_in
 from portal.leases.extending import extend_lease
+from portal.leases.failures import failure_code, failure_detail, failure_text
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.selectors import (
     gang_environment,
@@ -250,7 +251,9 @@ def detail(rights: Rights, lease: Lease) -> Row:
     return {
         **lease_row(lease, cost_micro=cost, currency=unit, now=now),
         "price_per_hour": money(hourly, unit),
-        "fault": lease.fault,
+        "fault": failure_text(lease.fault) if lease.fault else "",
+        "fault_code": failure_code(lease.fault),
+        "fault_detail": failure_detail(lease.fault) if rights.is_operator else "",
         "agent_active_ms": lease.agent_active_ms,
         "policy_version": lease.policy_version,
         "demand_version": lease.demand_version,

@@ -10,12 +10,13 @@ from django.db import connection
 
 from portal.api.wire import instant, money
 from portal.leases.entrance import Way, commands_of
+from portal.leases.failures import public_fault
 from portal.leases.insight import as_seen, names_in_sight
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.reasons import sentence
 from portal.leases.selectors import seconds_left
 from portal.leases.services import PRIORITIES
-from portal.leases.states import RequestState
+from portal.leases.states import LeaseState, RequestState
 from portal.teams.selectors import Rights
 
 PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
@@ -76,8 +77,10 @@ def positions(requests: Sequence[LeaseRequest]) -> dict[int, int]:
 
 
 def event_row(event: RequestEvent | LeaseEvent) -> Row:
-    """Return one step."""
-    return {"was": event.was, "now": event.now, "at": instant(event.at), "reason": event.reason}
+    """Return one step; of a failure its code alone, as what the node said may name what belongs to others."""
+    is_failure = isinstance(event, LeaseEvent) and event.now == LeaseState.FAILED
+    reason = public_fault(event.reason) if is_failure else event.reason
+    return {"was": event.was, "now": event.now, "at": instant(event.at), "reason": reason}
 
 
 def lease_row(lease: Lease, *, cost_micro: int | None, currency: str, now: datetime) -> Row:

@@ -111,7 +111,7 @@ def lease_facts(row: Any) -> None:
             ("price per hour", words.money(row["price_per_hour"])),
             *((("cut short by", row["cut_by"]),) if row["cut_by"] else ()),
             *(("beside it", f"{p['id']} on {p['node']}, {p['state']}") for p in _others(row)),
-            *((("fault", row["fault"]),) if row["fault"] else ()),
+            *((("fault", _fault(row)),) if row["fault"] else ()),
         )
     )
     _entrance(row.get("access", {}).get("entrance"))
@@ -120,6 +120,11 @@ def lease_facts(row: Any) -> None:
     for slot in row.get("access", {}).get("slots", []):
         for key, value in slot["environment"].items():
             print(words.clean(f"export {key}={value}"))
+
+
+def _fault(row: Any) -> str:
+    detail = f" ({row['fault_code']}: {row['fault_detail']})" if row.get("fault_detail") else ""
+    return f"{row['fault']}{detail}"
 
 
 def _entrance(way: Any) -> None:

@@ -19,6 +19,7 @@ from portal.common.outbox import RUN_CYCLE, add, nudge
 from portal.common.rows import fetch
 from portal.fleet.services import raise_revision
 from portal.leases import hosts, parts
+from portal.leases.failures import public_fault
 from portal.leases.holds import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.moves import announce, lock_leases, move_all, move_requests
@@ -317,7 +318,7 @@ def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
         raise_revision([lease.node_id for lease in live])
         _stop_others(live)
     for lease in live:
-        notify([lease.user], "lease.failed", target=lease.uid, at=at, fault=fault[:200])
+        notify([lease.user], "lease.failed", target=lease.uid, at=at, fault=public_fault(fault))
 
 
 @transaction.atomic

@@ -16,6 +16,7 @@ from portal.billing.models import BillingPeriod, UsageRecord
 from portal.billing.selectors import InvoiceView, LineView, accruing_by_lease
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.catalog.selectors import shown_names
+from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import EndReason, LeaseState
 from portal.teams.models import Team
@@ -206,9 +207,7 @@ TONES = {
 
 def _step(event: LeaseEvent) -> Step:
     tone, icon = TONES.get(LeaseState(event.now), ("quiet", "check"))
-    reason = (
-        str(EndReason(event.reason).label)
-        if event.reason in EndReason.values and event.reason
-        else event.reason
-    )
+    reason = failure_text(event.reason) if event.now == LeaseState.FAILED else event.reason
+    if event.reason in EndReason.values and event.reason:
+        reason = str(EndReason(event.reason).label)
     return Step(str(LeaseState(event.now).label), event.at, reason, tone, icon)

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
 from portal.leases.ahead import Block, block_sentence, latest_end
+from portal.leases.failures import aftermath_text, failure_code, failure_detail, failure_text
 from portal.leases.models import Lease, Placement
 from portal.leases.selectors import (
     gang_environment,
@@ -23,7 +24,8 @@ from portal.leases.selectors import (
     together,
     visible_lease,
 )
-from portal.leases.states import LeaseState
+from portal.leases.states import EndReason, LeaseState
+from portal.teams.selectors import Rights
 from portal.web.access import rights_of
 from portal.web.figures import duration_text, money, span
 from portal.web.leases_access import device_views, entrance
@@ -80,6 +82,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "shows_processes": may_see_access(rights, lease) and lease.state in WITH_PROCESSES,
         "processes": own_processes(lease, now=now) if may_see_access(rights, lease) else None,
         "is_over": is_over,
+        "failure": _failure(rights, lease) if lease.end_reason == EndReason.FAULT else None,
         "receipt": receipt_of(lease) if is_over else None,
         "steps": request_steps(lease.request, [lease], starts_at=None),
         "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
@@ -112,6 +115,16 @@ def processes(request: HttpRequest, uid: str) -> HttpResponse:
         return HttpResponse()
     context = {"lease": lease, "processes": own_processes(lease, now=now)}
     return render(request, "web/parts/lease_processes.html", context)
+
+
+def _failure(rights: Rights, lease: Lease) -> dict[str, str]:
+    """Return why a lease failed and what comes next; the node's own words for operators alone."""
+    return {
+        "text": failure_text(lease.fault),
+        "next": aftermath_text(lease),
+        "code": failure_code(lease.fault) if rights.is_operator else "",
+        "detail": failure_detail(lease.fault) if rights.is_operator else "",
+    }
 
 
 def extensions(lease: Lease, *, now: datetime, latest: Block | None) -> list[Extension]:

@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
+from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, RequestEvent
 from portal.leases.states import EndReason, LeaseState, RequestState
 
@@ -62,8 +63,6 @@ KNOWN_REASONS = (
     gettext_noop("the lease made way for maintenance"),
     gettext_noop("the booking could not be kept"),
     gettext_noop("it failed five times; an operator was told"),
-    gettext_noop("the node ended it"),
-    gettext_noop("the node's agent came back without its records of this lease"),
 )
 # A lease's own "granted" says the same as the request's; one of them is enough.
 SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}
@@ -147,7 +146,8 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:
 
 def _lease_step(event: LeaseEvent, which: str = "") -> Step:
     title, icon, tone = LEASE_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
-    return Step(str(title), event.at, _reason(event.reason), which, icon=icon, tone=tone)
+    why = failure_text(event.reason) if event.now == L.FAILED else _reason(event.reason)
+    return Step(str(title), event.at, why, which, icon=icon, tone=tone)
 
 
 def _which(lease: Lease) -> str:

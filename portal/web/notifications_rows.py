@@ -14,6 +14,7 @@ from django.utils.translation import pgettext
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
 from portal.leases.ahead import clock
+from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
 
@@ -95,9 +96,8 @@ def _ends_soon(_f: Facts) -> str:
 
 
 def _failed(f: Facts) -> str:
-    return _("A lease of yours failed: %(fault)s. The time after that is not billed.") % {
-        "fault": f.get("fault", "?")
-    }
+    why = failure_text(str(f.get("fault", "")))
+    return _("A lease of yours failed. %(why)s The time after that is not billed.") % {"why": why}
 
 
 def _interrupted(f: Facts) -> str:
