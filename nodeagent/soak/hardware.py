@@ -33,14 +33,14 @@ class HardwareStage:
         self._home = SimulatedHome(NODE, [model] * count, folder, clock)
         self._board: Board = board(model)
         self._offer = frozenset(MODES)
-        self.facts = self._facts(count)
 
-    def _facts(self, count: int) -> tuple[DeviceFact, ...]:
-        """Return what the driver itself finds, so that stories ask for what can be had."""
+    @property
+    def facts(self) -> tuple[DeviceFact, ...]:
+        """Return what the driver itself finds, so that stories ask for what can be had; ends the agent's session."""
         driver = self._home.driver(self._offer)
         found = tuple(driver.inventory())
         driver.close()
-        assert len(found) == count
+        assert len(found) == len(self._home.host.cards)
         return found
 
     @property

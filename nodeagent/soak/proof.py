@@ -6,9 +6,11 @@ import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.protocol.messages import DeviceFact
 from nodeagent.soak.hardware import HardwareStage
 from nodeagent.soak.player import Player, SoakClock, Tally
 from nodeagent.soak.script import Act, story
@@ -81,7 +83,7 @@ def play_round(proof: Proof, seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
     board, count = dice.choice(BOARDS)
     make = STAGES[proof.driver]
-    facts = _facts(make, board, count)
+    facts = _facts(proof.driver, board, count)
     acts = story(dice, facts, ACTS)
     peaceful, changes = _play(proof, seed, make, board, count, acts, ())
     number = dice.choice((1, 1, 2, 3))
@@ -107,8 +109,11 @@ def _play(
         return traces, changes
 
 
-def _facts(make: MakeStage, board: str, count: int) -> Any:
+@cache
+def _facts(driver: str, board: str, count: int) -> tuple[DeviceFact, ...]:
+    """Return what stands on every fresh host of a kind: asked once, since each round begins with one."""
     with tempfile.TemporaryDirectory(prefix="berth-soak-") as folder:
-        stage = make(Path(folder), board, count, SoakClock())
+        stage = STAGES[driver](Path(folder), board, count, SoakClock())
+        facts = stage.facts
         stage.close()
-        return stage.facts
+        return facts

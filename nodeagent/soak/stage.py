@@ -27,8 +27,12 @@ Trace = tuple[str, ...]
 class Stage(Protocol):
     """A host that outlives the agent. ``hook`` is called before and after every change with its name."""
 
-    facts: tuple[DeviceFact, ...]
     hook: Hook
+
+    @property
+    def facts(self) -> tuple[DeviceFact, ...]:
+        """Return the devices of a fresh host as a driver tells them."""
+        ...
 
     def life(self) -> tuple[Driver, Runtime | None]:
         """Return driver and runtime of a new agent on this host."""
