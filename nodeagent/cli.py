@@ -46,6 +46,7 @@ USAGE: Final = 2
 NO_DRIVER: Final = 3
 REFUSED: Final = 4
 STATE: Final = 5
+INTERRUPTED: Final = 130  # as shells have it for SIGINT
 COMMANDS: Final[dict[str, ModuleType]] = {
     "check": check,
     "apply": apply,
@@ -88,6 +89,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
         return _say(REFUSED, f"the portal refused this node ({no.code}): {no.detail}")
     except (StateError, JournalError) as no:
         return _say(STATE, no)
+    except KeyboardInterrupt:
+        return _say(INTERRUPTED, "interrupted")
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import shutil
@@ -19,6 +18,7 @@ from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.library.script import ScriptError
+from nodeagent.drivers.simulated.store import HARDWARE
 from nodeagent.fleet import boards_of, build
 from nodeagent.options import UsageError, offered, spec_of
 from nodeagent.patience import Patience, wait_for_cards
@@ -33,6 +33,7 @@ ROOTS_RUN: Final = Path("/run/berth-agent")
 # Holders reach what is theirs below the run folder by name, and list nothing.
 PASSABLE: Final = 0o711
 NOTICES: Final = "notices"
+REBOOTS: Final = "reboots"
 
 
 def state_of(options: argparse.Namespace) -> Path:
@@ -109,10 +110,8 @@ def open_host(
     ``patience``: wait for cards that do not answer yet; None looks once. Raises UsageError, SpecError,
     DriverUnavailableError or RuntimeMissingError.
     """
-    if looks_only and is_simulated(options):
-        state = _copy_of(state)
     if options.driver == "simulated":
-        return Opened(_open_simulated(options, state))
+        return Opened(_open_simulated(options, _copy_of(state) if looks_only else state))
     if options.driver == "simulated-nvml":
         home = SimulatedHome(options.node, boards_of(spec_of(options)), state, boot_clock, seed=options.seed)
         home.host.boots += boot_clock()  # it lives in this process: the next one finds it rebooted
@@ -150,12 +149,18 @@ def open_runtime(options: argparse.Namespace, state: Path, *, looks_only: bool =
 
 
 def _copy_of(state: Path) -> Path:
-    """Return a copy of a simulated host's files: opening one writes them anew, and they may be an agent's at work."""
+    """Return a copy of a simulated host's files: opening one writes them anew, and they may be an agent's at work.
+
+    Raises UsageError where they cannot be read.
+    """
     copy = spare_folder()
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copytree(
-            state, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.tmp", "lock", "*.key")
-        )
+    for name in (HARDWARE, REBOOTS):
+        try:
+            shutil.copyfile(state / name, copy / name)
+        except FileNotFoundError:
+            continue
+        except OSError as no:
+            raise UsageError(f"cannot read {state / name}: {no.strerror}; run this as its owner") from no
     return copy
 
 
@@ -174,7 +179,7 @@ def _open_simulated(options: argparse.Namespace, state: Path) -> Driver:
 
 def _reboots(options: argparse.Namespace, state: Path) -> int:
     """Return how often this simulated host was rebooted, this time included."""
-    path = state / "reboots"
+    path = state / REBOOTS
     try:
         count = int(path.read_text(encoding="ascii")) if path.exists() else 0
     except ValueError:

@@ -27,7 +27,10 @@ def add_options(known: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look and print; 0 also when something is missing, because that is an answer."""
+    """Look and print; 0 also when something is missing, because that is an answer.
+
+    Where no card answers the host alone is printed; raises DriverUnavailableError then.
+    """
     require_node(options)
     state = Path(options.state) if options.state else spare_folder()
     where, patience = str(run_dir_of(options, state)), patience_of(options)

@@ -215,3 +215,14 @@ def test_looking_at_a_simulated_host_leaves_its_agent_alone(driver: str, tmp_pat
         os.close(lock)
 
     assert contents(tmp_path) == before
+
+
+def test_simulated_host_of_somebody_else_is_refused_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hardware.jsonl").mkdir()  # cannot be read as a file, whoever asks
+    words = ["--driver", "simulated", "--board", "a100-80gb", "--node", "gpu-01", "--state", str(tmp_path)]
+
+    assert cli.main(["check", *words], {}) == cli.USAGE
+
+    assert f"cannot read {tmp_path / 'hardware.jsonl'}" in capsys.readouterr().err

@@ -223,6 +223,16 @@ def test_start_in_vain_ends_with_the_status_for_no_driver(tmp_path, monkeypatch,
     assert "--driver simulated" not in said
 
 
+def test_wait_can_be_interrupted(tmp_path, monkeypatch, capsys):
+    def find(*words: object, **facts: object) -> Driver:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opening.registry, "open_real", find)
+
+    assert cli.main([*HERE, "--portal", "ws://127.0.0.1:9", "--state", str(tmp_path)], {}) == 130
+    assert capsys.readouterr().err.endswith("berth-agent: interrupted\n")
+
+
 def test_unit_starts_the_agent_again_after_that_status_and_never_gives_up():
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]

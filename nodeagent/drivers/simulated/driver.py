@@ -16,7 +16,7 @@ from nodeagent.drivers.simulated.entrance import access_to
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.drivers.simulated.hardware import GpuInstance, SimulatedGpu
 from nodeagent.drivers.simulated.measure import measure
-from nodeagent.drivers.simulated.store import HardwareFile
+from nodeagent.drivers.simulated.store import HARDWARE, HardwareFile
 from nodeagent.protocol.boards import board
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 
@@ -50,7 +50,7 @@ class SimulatedDriver:
         self._is_asleep = False
         self._energy_mj = dict.fromkeys(self._cards, 0.0)
         self._energy_at: int | None = None
-        self._file = HardwareFile(state / "hardware.jsonl")
+        self._file = HardwareFile(state / HARDWARE)
         self._recall()
 
     @property

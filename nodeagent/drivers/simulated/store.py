@@ -10,6 +10,7 @@ from typing import Any
 
 from nodeagent.journal import ENCODE
 
+HARDWARE = "hardware.jsonl"
 COMPACT_AFTER = 20_000
 
 
