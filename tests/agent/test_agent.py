@@ -19,7 +19,7 @@ from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal
 from nodeagent.link import Enrolment, RefusedError, address_of, token_source
 from nodeagent.protocol.boards import device_facts
-from nodeagent.protocol.messages import DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
+from nodeagent.protocol.messages import Desired, DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
 from nodeagent.reconcile import Reconciler
 from nodeagent.worker import Worker
 from tests.agent.builder import lease
@@ -51,7 +51,8 @@ async def running(agent: Agent) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @pytest.fixture
-def portal() -> FakePortal:
+def portal(monkeypatch: pytest.MonkeyPatch) -> FakePortal:
+    monkeypatch.setattr("nodeagent.agent.FIRST_DELAY_S", 0.01)
     return FakePortal()
 
 
@@ -255,14 +256,17 @@ async def test_node_of_another_portal_is_enrolled_anew_and_obeys_it(portal, tmp_
 
 
 async def test_frame_that_breaks_the_agent_inside_is_survived(portal, tmp_path, monkeypatch):
-    agent = build(tmp_path, 1)
-    monkeypatch.setattr(Worker, "accept", lambda self, desired: 1 / 0)
-    async with listening(portal) as port:
-        agent._address = address_of(f"ws://127.0.0.1:{port}")
-        async with running(agent):
-            await portal.kind(Report)
-            await portal.desire()
-            portal.forget()
-            await portal.kind(Samples)
+    real = Worker.accept
+
+    def break_once(worker: Worker, desired: Desired) -> None:
+        monkeypatch.setattr(Worker, "accept", real)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Worker, "accept", break_once)
+    async with listening(portal) as port, running(build(tmp_path, port)):
+        await portal.kind(Report)
+        await portal.desire()
+        await portal.desire(lease("a", slice_at(0)))
+        await portal.phase("a", "ready")
 
     assert len(portal.hellos) == 1

@@ -272,7 +272,9 @@ def test_a_monitor_keeps_an_ampere_card_in_its_mode_and_nothing_stays_pending(tm
     assert bench.driver.set_mig_mode(bench.card, True) == 0
 
 
-def test_our_own_event_thread_does_not_keep_an_ampere_card_busy(tmp_path):
+def test_our_own_event_thread_does_not_keep_an_ampere_card_busy(tmp_path, monkeypatch):
+    wait = SimulatedNvml.nvmlEventSetWait_v2
+    monkeypatch.setattr(SimulatedNvml, "nvmlEventSetWait_v2", lambda lib, chosen, ms: wait(lib, chosen, 10))
     bench = Bench(tmp_path, "a100-40gb")
     driver = bench.agent(listens=True)
     try:
