@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps import Mps
@@ -19,7 +19,8 @@ from nodeagent.drivers.simulated.smi import SimulatedSmi
 from nodeagent.drivers.simulated.world import SimulatedProcess, SimulatedShell
 from nodeagent.protocol.messages import PartitionFact
 
-EVERY_MODE = frozenset({"exclusive", "mig", "mps", "memlimit", "timeslice"})
+SHARED_MODES = ("mps", "memlimit", "timeslice")
+EVERY_MODE = frozenset({"exclusive", "mig", *SHARED_MODES})
 ANY_LENGTH = 10_000  # the simulated program opens no sockets, and folders of tests have long names
 UIDS = {"alice": 1001, "bob": 1002}
 ROOT = "/sys/fs/cgroup"
@@ -122,3 +123,28 @@ class Bench:
 
 def refused(code: int, said: str = "") -> Any:
     return pytest.raises(NvmlLikeError, check=lambda no: no.code == code and said in no.detail)
+
+
+def take(bench: Bench, mode: str, owner: str = "a.1.0", milli: int = 250, mib: int = 20_000) -> PartitionFact:
+    """Make a share on the first card."""
+    return bench.driver.create(bench.card, Shape(mode, "", 0, milli, mib), 0, owner)
+
+
+def move_in(
+    bench: Bench, mode: str, owner: str = "a.1.0", user: str = "alice", **facts: int
+) -> PartitionFact:
+    """Bring a share as far as its tenant's unit being open and confined."""
+    made = take(bench, mode, owner, **facts)
+    bench.driver.attach(made.uuid, Tenant(owner, user=user))
+    bench.driver.access(made.uuid)
+    bench.host.cgroups.add(cgroup(owner))
+    bench.driver.confine(made.uuid, cgroup(owner))
+    return made
+
+
+def pids(bench: Bench, partition: str) -> list[int]:
+    return [fact.pid for fact in bench.driver.processes(partition)]
+
+
+def cgroup(owner: str) -> str:
+    return f"{ROOT}/berth.slice/{owner}.service"
