@@ -53,7 +53,7 @@ class NotOfferedError(Exception):
 
 
 # Trying again does not help: somebody has to install, allow or reboot first.
-LASTING: Final = frozenset({NO_PERMISSION, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
+LASTING: Final = frozenset({NO_PERMISSION, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
 
 
 class DriverUnavailableError(Exception):

@@ -13,8 +13,10 @@ import pytest
 
 from nodeagent import cli, opening
 from nodeagent.drivers import errors, registry
+from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
+from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.simulated.home import SimulatedHome
@@ -22,7 +24,9 @@ from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.install import AGENT_TEXT
 from nodeagent.patience import Patience, late, wait_for_cards
 from nodeagent.shell import Done, ProgramError
+from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
+from tests.agent.test_cambricon import Cnmon, Library
 from tests.agent.test_hygon import HySmi
 
 LATE = "npu-smi did not answer within 20 s"
@@ -164,6 +168,47 @@ def test_cards_are_offered_in_shares_once_the_tool_that_cuts_them_answers(clock,
     driver = wait_for_cards(find, clock.patience())
 
     assert driver.inventory()[0].modes == ("exclusive", "memlimit")
+
+
+def cambricon(folder: Path, clock: Clock) -> Callable[[], Driver]:
+    """Two cards; the memory of one is known after six seconds, and CNDEV starts after twelve."""
+    tool, library = Cnmon(), Library()
+    whole = tool.text
+    shell = SimulatedShell({"cnmon": tool, "env": tool})
+
+    def find() -> Driver:
+        tool.text = whole if clock.now >= 6 else whole.replace('"Total": 24576', '"Total": "N/A"', 1)
+        library.cndevInit = lambda reserved: 0 if clock.now >= 12 else 4  # type: ignore[method-assign]
+        return CambriconDriver("boot", shell, folder, tool.read, library=library)
+
+    return find
+
+
+def amd(folder: Path, clock: Clock) -> Callable[[], Driver]:
+    """Two boards; the kernel and the tool tell the memory of one after twelve seconds."""
+    tool = AmdSmi()
+
+    def read(path: str) -> str:
+        if clock.now < 12 and "0000:0c" in path:
+            raise OSError(path)
+        return tool.read(path)
+
+    def program(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
+        done = tool(argv, stdin, env)
+        return Done(0, done.out.replace('"vram"', '"not yet"')) if clock.now < 12 else done
+
+    return lambda: AmdDriver("boot", SimulatedShell({"amd-smi": program}), folder, read)
+
+
+@pytest.mark.parametrize("vendor", [cambricon, amd], ids=lambda vendor: vendor.__name__)
+def test_card_that_does_not_tell_its_memory_yet_is_waited_for(vendor, clock, tmp_path):
+    find = vendor(tmp_path, clock)
+    assert len(find().inventory()) == 1
+
+    driver = wait_for_cards(find, clock.patience())
+
+    assert [(fact.index, bool(fact.modes)) for fact in driver.inventory()] == [(0, True), (1, True)]
+    assert 12 <= clock.now <= 15
 
 
 @pytest.mark.parametrize(

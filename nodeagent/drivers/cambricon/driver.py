@@ -59,15 +59,25 @@ class Smlu:
     kind = "smlu"
     removes_one = True
 
-    def __init__(self, cndev: Cndev | None) -> None:
-        self._cndev = cndev
+    def __init__(self, library: Any) -> None:
+        """Start the library (None: libcndev.so); where that is refused, so is every call."""
+        self._cndev: Cndev | NvmlLikeError
+        try:
+            self._cndev = Cndev(library)
+        except NvmlLikeError as no:
+            self._cndev = no
 
     @property
     def cndev(self) -> Cndev:
-        """Return the library; refused where there is none."""
-        if self._cndev is None:
-            raise NvmlLikeError(errors.LIBRARY_NOT_FOUND, "the CNDEV library is not on this host")
-        return self._cndev
+        """Return the library; refused where it was not started."""
+        if isinstance(self._cndev, Cndev):
+            return self._cndev
+        raise NvmlLikeError(self._cndev.code, self._cndev.detail)
+
+    @property
+    def refusal(self) -> NvmlLikeError | None:
+        """Return why the library was not started, None where it was."""
+        return None if isinstance(self._cndev, Cndev) else self._cndev
 
     def size(self, fact: DeviceFact, shape: Shape) -> str:
         """Return whole percent, and MiB rounded up to units of 256."""
@@ -125,12 +135,11 @@ class CambriconDriver(SharedCards):
         """
         plain = Tool(shell, "cnmon")
         opened(plain, lambda: plain.run("version").replace("\n", " "))
-        self._why_not = ""
-        try:
-            self._smlu = Smlu(Cndev(library))
-        except NvmlLikeError as no:
-            self._smlu, self._why_not = Smlu(None), no.detail
+        self._smlu = Smlu(library)
         super().__init__(boot_id, run_dir, read, self._smlu, looks_only=looks_only)
+        refusal = self._smlu.refusal
+        if refusal is not None and refusal.code not in errors.LASTING:
+            self.unanswered["CNDEV"] = refusal.detail
         # cnmon writes its JSON into a file of the working directory: give it one of ours.
         self._folder = spare_folder() if looks_only else run_dir / "cambricon" / "cnmon"
         try:
@@ -203,7 +212,7 @@ class CambriconDriver(SharedCards):
             return
         modes: tuple[str, ...] = ("exclusive", "memlimit")
         refusals = {"memlimit": reason} if (reason := self._why_not_shared(card.index)) else {}
-        if no_lease := self._why_not or self._why_not_at_all(card.index):
+        if no_lease := self._why_not_at_all(card.index):
             refusals = dict.fromkeys(modes, no_lease)
         modes = tuple(mode for mode in modes if mode not in refusals)
         self._facts[card.uuid] = DeviceFact(
@@ -222,11 +231,11 @@ class CambriconDriver(SharedCards):
 
     def _why_not_at_all(self, index: int) -> str:
         """Return why a card cannot be leased: without CNDEV nobody can tell whether work is still on it."""
+        if self._smlu.refusal is not None:
+            return self._smlu.refusal.detail
         try:
             is_cut = self._smlu.cndev.is_on(index, "Mim")
         except NvmlLikeError as no:
-            if no.code == errors.LIBRARY_NOT_FOUND:
-                return no.detail
             log.debug("MIM mode of card %d is unknown: %s", index, no)
             return ""
         said = (
