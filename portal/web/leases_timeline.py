@@ -47,9 +47,9 @@ LEASE_STEPS: dict[str, tuple[Any, str, str]] = {
     L.ACTIVE: (gettext_lazy("Active: the clock runs"), "activity", "good"),
     L.INTERRUPTED: (gettext_lazy("Interrupted: the clock stands still"), "plug-connected", "warn"),
     L.ENDING: (gettext_lazy("Ended: the clock stopped"), "player-stop", "warn"),
+    L.FAILED: (gettext_lazy("Failed: the clock stopped"), "circle-x", "bad"),
     L.CLEANING: (gettext_lazy("The slice is cleaned"), "wash", "quiet"),
     L.ENDED: (gettext_lazy("Clean and free for the next"), "check", "quiet"),
-    L.FAILED: (gettext_lazy("Failed: the clock stopped"), "circle-x", "bad"),
 }
 # Events of one instant in the order they follow from each other.
 ORDER = (R.SUBMITTED, R.AWAITING_APPROVAL, R.QUEUED, *LEASE_STEPS)

@@ -56,6 +56,7 @@ def test_the_page_says_why_and_what_becomes_of_the_request(
 
     for shown in (before, queued, again):
         assert "Something else stands in its place on the GPU." in shown
+    assert before.index("Failed: the clock stopped") < before.index("The slice is cleaned")
     assert "its request goes back into the queue" in before
     assert "Its request is back in the queue with the time that is left." in queued
     assert "has a new lease" in again
