@@ -11,7 +11,6 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.protocol.boards import Board, board
 from nodeagent.protocol.limits import MODES
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 from nodeagent.runtimes.base import Key, Runtime
@@ -31,7 +30,6 @@ class HardwareStage:
 
     def __init__(self, folder: Path, model: str, count: int, clock: Clock) -> None:
         self._home = SimulatedHome(NODE, [model] * count, folder, clock)
-        self._board: Board = board(model)
         self._offer = frozenset(MODES)
 
     @property
