@@ -141,7 +141,9 @@ class Session:
 
     async def _expect(self, kind: type[M]) -> M:
         """Return the next frame if it is of this kind; raises RefusedError for anything else."""
-        frame = await asyncio.wait_for(self._socket.recv(), ANSWER_WITHIN_S)
+        # Not wait_for: before Python 3.12 that loses a cancellation that comes together with the frame.
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            frame = await self._socket.recv()
         try:
             message = decode(frame)
         except ProtocolError as no:

@@ -169,6 +169,32 @@ async def test_a_row_that_never_starts_is_withdrawn_under_its_reason(portal: Por
     assert (play.runs[0].state, play.runs[0].reason) == ("withdrawn", "waits: quota")
 
 
+async def test_a_gap_in_the_news_at_the_very_end_leaves_nobody_looking(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps: list[Callable[[], None]] = []
+
+    class BrokenNews(QuietNews):
+        def __init__(self, *given: Any) -> None:
+            gaps.append(given[3])
+
+    monkeypatch.setattr(module, "LiveNews", BrokenNews)
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 60)
+    play = a_play(portal, wish())
+    others = asyncio.all_tasks()
+    began = asyncio.create_task(finish(play))
+    while not play.runs[0].request:
+        await asyncio.sleep(0)
+
+    gaps[0]()
+    play.take(event("request.fulfilled", "req-pod-1"))
+    await began
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == others
+
+
 async def test_a_lost_lease_is_waited_for_again(portal: Portal) -> None:
     play = a_play(portal, wish(lifetime_s=60.0))
     began = asyncio.create_task(finish(play))

@@ -166,7 +166,9 @@ class Play:
         """Read the lists now and then, at once after a gap in the news; give up on rows that cannot start."""
         while True:
             try:
-                await asyncio.wait_for(self._gap.wait(), LOOK_EVERY_S)
+                # Not wait_for: before Python 3.12 that loses a cancellation that comes together with a gap.
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._gap.wait()
             except TimeoutError:
                 self._tell(f"{len(self.runs) - self._open} of {len(self.runs)} over")
             self._gap.clear()
