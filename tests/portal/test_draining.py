@@ -13,30 +13,15 @@ from portal.fleet.draining import drain_state
 from portal.fleet.models import Node
 from portal.fleet.services import cordon
 from portal.leases import lifecycle
-from portal.leases.draining import bring_back, drain_node, reached_by_drain, settle_drains
+from portal.leases.draining import reached_by_drain, settle_drains
 from portal.leases.extending import extend_lease
 from portal.leases.maintenance import heed_windows
 from portal.leases.models import Lease, LeaseRequest, RequestEvent
 from tests.portal.builders import H100, World, make_node
-from tests.portal.test_maintenance import plan
+from tests.portal.upkeep import HOUR, assert_cut_in_an_hour, assert_long_again, back, drain, plan
 
 pytestmark = pytest.mark.django_db
-HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
-
-
-def drain(world: World, by: timedelta = HOUR, node: str = "gpu-01", reason: str = "new memory") -> Node:
-    return drain_node(
-        node=world.nodes[node],
-        by=world.now + by,
-        reason=reason,
-        actor=world.user("operator"),
-        now=world.now,
-    )
-
-
-def back(world: World, node: str = "gpu-01") -> Node:
-    return bring_back(node=world.nodes[node], actor=world.user("operator"), now=world.now)
 
 
 def test_a_drained_node_takes_nothing_new_from_the_first_word_on(world: World) -> None:
@@ -52,12 +37,7 @@ def test_a_lease_that_would_run_past_the_deadline_ends_there_and_its_holder_is_t
 
     drain(world)
 
-    lease.refresh_from_db()
-    assert (lease.not_after, lease.cut_by) == (world.now + HOUR, "maintenance")
-    assert lease.wanted_until == world.now + 2 * HOUR
-    news = world.user("bob").notifications.get(kind="lease.cut_by_maintenance")
-    assert news.facts["reason"] == "new memory"
-    assert heed_windows(now=world.now) == 0
+    assert_cut_in_an_hour(world, lease)
 
 
 def test_at_the_deadline_money_stops_and_the_rest_goes_back_to_the_queue_with_its_own_word(
@@ -102,10 +82,8 @@ def test_brought_back_the_node_takes_work_and_leases_get_their_end_again(world: 
 
     node = back(world)
 
-    lease.refresh_from_db()
     assert (node.is_cordoned, node.drain_by, node.cordon_reason) == (False, None, "")
-    assert (lease.not_after, lease.wanted_until, lease.cut_by) == (world.now + 2 * HOUR, None, "")
-    assert world.user("bob").notifications.filter(kind="lease.longer_again").exists()
+    assert_long_again(world, lease)
     assert back(world).drain_by is None, "safe to repeat"
 
 

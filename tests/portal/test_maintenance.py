@@ -12,25 +12,12 @@ from portal.fleet.maintenance import nodes_in_maintenance, nodes_named, window_n
 from portal.fleet.models import MaintenanceWindow
 from portal.leases import lifecycle
 from portal.leases.extending import extend_lease
-from portal.leases.maintenance import affected, cancel_window, change_window, heed_windows, plan_window
+from portal.leases.maintenance import affected, cancel_window, change_window
 from portal.leases.models import Lease, LeaseRequest
 from tests.portal.builders import World
+from tests.portal.upkeep import HOUR, assert_cut_in_an_hour, assert_long_again, plan
 
 pytestmark = pytest.mark.django_db
-HOUR = timedelta(hours=1)
-
-
-def plan(
-    world: World, *, start: timedelta = HOUR, length: timedelta = HOUR, node: str = "gpu-01"
-) -> MaintenanceWindow:
-    return plan_window(
-        nodes=[world.nodes[node]],
-        starts_at=world.now + start,
-        ends_at=world.now + start + length,
-        reason="new memory",
-        actor=world.user("operator"),
-        now=world.now,
-    )
 
 
 def test_a_lease_that_runs_into_a_window_ends_before_it_and_its_holder_is_told_now(world: World) -> None:
@@ -38,12 +25,7 @@ def test_a_lease_that_runs_into_a_window_ends_before_it_and_its_holder_is_told_n
 
     plan(world)
 
-    lease.refresh_from_db()
-    assert (lease.not_after, lease.cut_by) == (world.now + HOUR, "maintenance")
-    assert lease.wanted_until == world.now + 2 * HOUR
-    news = world.user("bob").notifications.get(kind="lease.cut_by_maintenance")
-    assert news.facts["reason"] == "new memory"
-    assert heed_windows(now=world.now) == 0
+    assert_cut_in_an_hour(world, lease)
 
 
 def test_at_its_start_the_lease_ends_for_maintenance_and_the_rest_goes_back_to_the_queue(
@@ -78,9 +60,7 @@ def test_a_window_that_is_taken_back_gives_leases_their_end_again(world: World) 
 
     cancel_window(window=window, actor=world.user("operator"), now=world.now)
 
-    lease.refresh_from_db()
-    assert (lease.not_after, lease.wanted_until, lease.cut_by) == (world.now + 2 * HOUR, None, "")
-    assert world.user("bob").notifications.filter(kind="lease.longer_again").exists()
+    assert_long_again(world, lease)
 
 
 def test_a_window_that_moves_moves_the_ends_of_leases_with_it(world: World) -> None:
