@@ -26,6 +26,9 @@ from portal.embedded.process import Child, Program, last_lines, spawn
 VALKEY_NUMBERS = 64
 NEED_SERVERS = {"db", "transactional_db", "django_db_setup", "live_server", "valkey_url"}
 
+# Workers fill the cores already; threads of the training library that wait for each other only burn them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _worker = os.environ.get("PYTEST_XDIST_WORKER", "")
 _data = Path(
     os.environ.get("BERTH_TEST_DATA") or Path(tempfile.gettempdir()) / f"berth-tests-{secrets.token_hex(4)}"

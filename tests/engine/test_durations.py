@@ -4,12 +4,14 @@ import json
 import math
 import subprocess
 import sys
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from scheduler.engine.learning.durations import durations_from
+from scheduler.engine.learning.durations import Durations, durations_from
 from scheduler.engine.learning.habits import FEATURES, Habits, Kind, Past, habits_from, walked
 from scheduler.engine.learning.trees import forest_from
 from scheduler.training import exported, learn
@@ -29,6 +31,12 @@ def history(count: int = 600) -> list[Past]:
     return found
 
 
+@cache
+def learned() -> tuple[Durations, dict[str, Any]]:
+    """What that history teaches; learned once, because nothing that asks it changes it."""
+    return learn(history())
+
+
 def test_what_is_exported_predicts_what_the_library_predicts() -> None:
     draw = np.random.default_rng(1)
     rows, wanted = draw.normal(size=(800, 6)), draw.normal(size=800)
@@ -40,7 +48,7 @@ def test_what_is_exported_predicts_what_the_library_predicts() -> None:
 
 
 def test_people_are_known_by_their_habits() -> None:
-    model, figures = learn(history())
+    model, figures = learned()
 
     short, long = model.guess(
         [Kind(7, 1, 3, "run 900", asked_s=86_400), Kind(7, 2, 3, "run 901", asked_s=86_400)]
@@ -64,7 +72,7 @@ def test_nine_of_ten_stay_below_the_ninth_decile() -> None:
 
 
 def test_nothing_is_guessed_to_run_longer_than_it_asks() -> None:
-    model, _ = learn(history())
+    model, _ = learned()
 
     (one,) = model.guess([Kind(7, 2, 3, "run", asked_s=900)])
 
@@ -72,7 +80,7 @@ def test_nothing_is_guessed_to_run_longer_than_it_asks() -> None:
 
 
 def test_memory_is_known_where_it_was_measured_and_unknown_elsewhere() -> None:
-    model, _ = learn(history())
+    model, _ = learned()
 
     measured, never = model.guess([Kind(7, 1, 3, "run 9"), Kind(7, 2, 3, "run 9")])
 
@@ -80,7 +88,7 @@ def test_memory_is_known_where_it_was_measured_and_unknown_elsewhere() -> None:
 
 
 def test_a_model_survives_being_written_down() -> None:
-    model, _ = learn(history())
+    model, _ = learned()
     kinds = [Kind(7, 1, 3, "x", asked_s=5000), Kind(8, 9, 1, "y")]
 
     again = durations_from(json.loads(json.dumps(model.body())))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
 
+from portal.common.live import redis_client
+from portal.leases.forecasting import SNAPSHOT_KEY
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LeaseState, RequestState
 from portal.policies.durations import duration_figures
@@ -15,9 +20,36 @@ from portal.policies.models import DurationModel
 from portal.telemetry.models import MinuteRollup
 from scheduler import predict, snapshot
 from scheduler.engine.learning.bins import BINS
-from tests.portal.builders import World
+from scheduler.engine.learning.habits import Past
+from tests.portal.builders import World, build_world
 
 pytestmark = pytest.mark.django_db
+NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
+_answers: dict[tuple[Past, ...], Any] = {}
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    """The world at one fixed time, so that the same past is the same in every test."""
+    redis_client().delete(SNAPSHOT_KEY)
+    with connection.cursor() as cursor:
+        # A test is one transaction, and a training on a busy machine takes longer than one may idle.
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+    return build_world(NOON)
+
+
+@pytest.fixture
+def trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training takes seconds and answers the same to the same past: the first answer serves the others."""
+    train = predict._trained
+
+    def trained(past: Sequence[Past]) -> Any:
+        key = tuple(past)
+        if key not in _answers:
+            _answers[key] = train(past)
+        return _answers[key]
+
+    monkeypatch.setattr(predict, "_trained", trained)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +92,9 @@ def test_with_too_little_history_nothing_is_learned_and_nothing_predicted(world:
     assert duration_figures() is None
 
 
-def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(world: World) -> None:
+def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(
+    trained_once: None, world: World
+) -> None:
     ended(world, 260)
     before = world.submit("bob", duration_s=21_600)
 
@@ -82,7 +116,7 @@ def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(world: 
     assert (team, group, len(curve)) == (world.team("perception").pk, 0, BINS)
 
 
-def test_figures_say_how_much_better_it_is_than_the_time_asked(world: World) -> None:
+def test_figures_say_how_much_better_it_is_than_the_time_asked(trained_once: None, world: World) -> None:
     ended(world, 260)
 
     predict.learn(now=world.now)
@@ -95,7 +129,7 @@ def test_figures_say_how_much_better_it_is_than_the_time_asked(world: World) -> 
     assert found.predicted[0] < 1.2 < 30 < found.asked[0]
 
 
-def test_nothing_is_learned_again_before_enough_has_ended(world: World) -> None:
+def test_nothing_is_learned_again_before_enough_has_ended(trained_once: None, world: World) -> None:
     ended(world, 260)
     predict.learn(now=world.now)
 
