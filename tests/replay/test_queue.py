@@ -23,7 +23,22 @@ needs_traces = pytest.mark.skipif(
 NODES = 6
 
 
+_answers: dict[tuple[str, ...], Any] = {}
+
+
 def replay(
+    capsys: pytest.CaptureFixture[str], jobs: Path = SAMPLE, nodes: int = NODES, **options: Any
+) -> Any:
+    """Answer what a replay of the sample says; the same one is played once (``played`` always plays)."""
+    if jobs != SAMPLE:
+        return played(capsys, jobs, nodes, **options)
+    key = tuple(f"{name}={value}" for name, value in sorted({"nodes": nodes, **options}.items()))
+    if key not in _answers:
+        _answers[key] = played(capsys, jobs, nodes, **options)
+    return _answers[key]
+
+
+def played(
     capsys: pytest.CaptureFixture[str], jobs: Path = SAMPLE, nodes: int = NODES, **options: Any
 ) -> Any:
     words = ["queue", "--json", "--jobs", str(jobs), "--nodes", str(nodes), "--gpus-per-node", "8"]
@@ -76,16 +91,16 @@ def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
     jobs = read(SAMPLE, 8 * NODES)
     key = jobs.submit if name == "fifo" else jobs.duration
 
-    played = play(jobs, policy_named(name), [8] * NODES, [float(d) for d in jobs.duration])
+    done = play(jobs, policy_named(name), [8] * NODES, [float(d) for d in jobs.duration])
 
-    assert played.queue.line.waited.tolist() == head_of_line(jobs, NODES, key)
+    assert done.queue.line.waited.tolist() == head_of_line(jobs, NODES, key)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_serves_every_job_and_reports_the_same_twice(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    found, again = (replay(capsys, policy=name) for _ in range(2))
+    found, again = replay(capsys, policy=name), played(capsys, policy=name)
 
     assert found["jobs"] == 197
     assert found["mean_jct_s"] >= found["mean_wait_s"] + 8592.7
