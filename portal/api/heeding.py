@@ -8,7 +8,6 @@ way; and nothing in it could be tried again. A retry with the same key would wai
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,10 +15,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common.clock import db_now
-from portal.common.outbox import RUN_CYCLE, nudge_on_commit
-from portal.leases.maintenance import heed_windows
+from portal.leases.maintenance import follow
 
-log = logging.getLogger(__name__)
 Post = TypeVar("Post", bound=Callable[..., Response])
 
 
@@ -33,13 +30,7 @@ def then_heed(post: Post) -> Post:
     @functools.wraps(post)
     def wrapped(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = post(view, request, *args, **kwargs)
-        try:
-            changed = heed_windows(now=db_now())
-        except Exception:
-            log.exception("leases do not follow %s yet; the next tick tries again", request.path)
-            return response
-        if changed:
-            nudge_on_commit(RUN_CYCLE)
+        follow(now=db_now())
         return response
 
     return wrapped  # type: ignore[return-value]

@@ -18,7 +18,7 @@ from portal.common.rows import fetch
 from portal.fleet.draining import ask_drain, check_deadline
 from portal.fleet.models import Node
 from portal.fleet.services import uncordon
-from portal.leases.maintenance import DRAIN_AHEAD, Affected, affected, heed_windows
+from portal.leases.maintenance import DRAIN_AHEAD, Affected, affected, follow
 from portal.notifications.services import notify
 from portal.teams.selectors import operators
 
@@ -38,7 +38,7 @@ def drain_node(*, node: Node, by: datetime, reason: str, actor: User, now: datet
     once, bookings are planned anew that begin before it or soon after. Call outside a transaction of its own.
     """
     begin_drain(node=node, by=by, reason=reason, actor=actor, now=now)
-    heed_windows(now=now)
+    follow(now=now)
     return Node.objects.get(pk=node.pk)
 
 
@@ -60,7 +60,7 @@ def bring_back(*, node: Node, actor: User, now: datetime) -> Node:
     Safe to repeat, drained or not. Call outside a transaction of its own.
     """
     begin_work(node=node, actor=actor, now=now)
-    heed_windows(now=now)
+    follow(now=now)
     nudge_on_commit(RUN_CYCLE)
     return Node.objects.get(pk=node.pk)
 

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from portal.api import heeding
 from portal.api.models import IdempotencyKey
 from portal.common.errors import Unavailable
 from portal.fleet.models import MaintenanceWindow
+from portal.leases import maintenance
 from portal.leases.maintenance import heed_windows
 from portal.leases.models import Lease
 from tests.api.conftest import Caller
@@ -62,7 +62,7 @@ def test_the_key_and_its_answer_are_committed_before_leases_follow(
         seen.append((connection.in_atomic_block, rows))
         return 0
 
-    monkeypatch.setattr(heeding, "heed_windows", look)
+    monkeypatch.setattr(maintenance, "heed_windows", look)
 
     answer = operator.post(path, body, **{"Idempotency-Key": "w-1"})
 
@@ -81,7 +81,7 @@ def test_leases_that_cannot_follow_yet_cost_the_caller_nothing(
     def fails(*, now: datetime) -> int:
         raise trouble
 
-    monkeypatch.setattr(heeding, "heed_windows", fails)
+    monkeypatch.setattr(maintenance, "heed_windows", fails)
     answer = calls("operator").post(path, body, **{"Idempotency-Key": "w-2"})
 
     assert answer.status_code == status
@@ -100,7 +100,7 @@ def test_what_a_call_could_not_do_to_leases_the_next_turn_does(
         raise Unavailable
 
     with monkeypatch.context() as broken:
-        broken.setattr(heeding, "heed_windows", fails)
+        broken.setattr(maintenance, "heed_windows", fails)
         calls("operator").post(path, body)
     before = Lease.objects.get(pk=lease.pk).not_after
     heed_windows(now=world.now)
@@ -134,7 +134,7 @@ def test_a_refused_window_makes_no_lease_follow(
         followed.append(now)
         return 0
 
-    monkeypatch.setattr(heeding, "heed_windows", follow)
+    monkeypatch.setattr(maintenance, "heed_windows", follow)
     path, body, _status = call_of("plan", world)
 
     refused = calls("operator").post(path, {**body, "nodes": ["no-such-node"]})
