@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, pgettext
 
@@ -87,7 +88,7 @@ def event_row(event: HealthEvent, *, is_operator: bool) -> EventRow:
         index=event.device.index if event.device else None,
         uuid=event.device.uuid if event.device else "",
         title=code_name(event.code),
-        means=code_text(event.code),
+        means=_means(event.code),
         detail=event.detail if is_operator else "",
         action=action_text(event.action) if is_open and event.code != BY_HAND else "",
         slices=_slices_text(event.starts),
@@ -100,6 +101,12 @@ def event_row(event: HealthEvent, *, is_operator: bool) -> EventRow:
         cleared_at=event.cleared_at,
         cleared_by=event.cleared_by if event.is_cleared_by_hand and is_operator else "",
     )
+
+
+def _means(code: str) -> str:
+    """Return what a code means as a sentence, "" for one that is not known."""
+    said = capfirst(code_text(code))
+    return str(_("%(said)s.") % {"said": said}) if said else ""
 
 
 def _slices_text(starts: Sequence[int] | None) -> str:
