@@ -35,8 +35,8 @@ _data = Path(
 )
 
 
-def _fix_addresses() -> tuple[bool, bool]:
-    """Set what settings.py will read; returns which servers are ours to start."""
+def _fix_addresses() -> tuple[bool, bool, Places]:
+    """Set what settings.py will read; returns which servers are ours to start, and where they lie."""
     data = Path(os.path.realpath(_data))
     planned = Places(data, data / "postgres", socket_folder(data, Path(tempfile.gettempdir())))
     ours = "DATABASE_URL" not in os.environ, "REDIS_URL" not in os.environ
@@ -48,10 +48,10 @@ def _fix_addresses() -> tuple[bool, bool]:
         os.environ["REDIS_URL"] = planned.redis_url(
             1 + int(_worker.removeprefix("gw")) % (VALKEY_NUMBERS - 1)
         )
-    return ours
+    return *ours, planned
 
 
-_own_database, _own_broker = _fix_addresses()
+_own_database, _own_broker, _planned = _fix_addresses()
 
 
 class Engines:
@@ -169,6 +169,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     engines = config.stash.get(_engines, None)
     if engines:
         engines.stop()
+
+
+def shared_folder() -> Path | None:
+    """Return the folder of a session of several workers on a server of its own; None elsewhere."""
+    is_own = os.environ["DATABASE_URL"] == _planned.database_url()
+    return _planned.data if _worker and is_own else None
 
 
 @pytest.fixture
