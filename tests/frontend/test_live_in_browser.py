@@ -116,6 +116,18 @@ class Stage:
         """Send one message down the newest socket."""
         self.sockets[-1].send(json.dumps(message))
 
+    def activate(self) -> None:
+        """Say that the lease on the page has become active."""
+        self.say(
+            type="event",
+            topic="me",
+            event="lease.active",
+            lease="L1",
+            request="R1",
+            team="vision",
+            state="active",
+        )
+
     def frame(self, seq: int, util: float | None, kind: str = "frame") -> None:
         """Send figures of the lease."""
         slots = [{"device": "GPU-1", "start": 2, "util": util, "memory_used_mib": None}]
@@ -168,15 +180,7 @@ def test_unknown_is_said_and_an_overtaken_frame_is_dropped(stage):
 def test_event_of_the_object_fetches_the_page_again_and_leaves_the_chart_alone(stage):
     stage.until(lambda: stage.page.locator(".u-wrap").count() == 1)
 
-    stage.say(
-        type="event",
-        topic="me",
-        event="lease.active",
-        lease="L1",
-        request="R1",
-        team="vision",
-        state="active",
-    )
+    stage.activate()
 
     stage.until(lambda: stage.text("#drawn") == "drawn 2")
     assert stage.page.locator(".u-wrap").count() == 1
@@ -246,15 +250,7 @@ def test_dialog_opens_and_closes_by_keyboard_and_a_refresh_leaves_it_open(stage)
     stage.page.get_by_role("button", name="Release").first.press("Enter")
     assert stage.page.locator("#sure").is_visible()
 
-    stage.say(
-        type="event",
-        topic="me",
-        event="lease.active",
-        lease="L1",
-        request="R1",
-        team="vision",
-        state="active",
-    )
+    stage.activate()
     stage.until(lambda: stage.text("#drawn") == "drawn 2")
 
     assert stage.page.locator("#sure").is_visible()

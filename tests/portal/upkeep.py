@@ -15,14 +15,19 @@ REASON = "new memory"
 
 
 def plan(
-    world: World, *, start: timedelta = HOUR, length: timedelta = HOUR, node: str = "gpu-01"
+    world: World,
+    *,
+    start: timedelta = HOUR,
+    length: timedelta = HOUR,
+    node: str = "gpu-01",
+    reason: str = REASON,
 ) -> MaintenanceWindow:
     """Plan a window on one node, from ``start`` after the world's now."""
     return plan_window(
         nodes=[world.nodes[node]],
         starts_at=world.now + start,
         ends_at=world.now + start + length,
-        reason=REASON,
+        reason=reason,
         actor=world.user("operator"),
         now=world.now,
     )

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from portal.leases.maintenance import plan_window
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.notifications.services import notify
 from portal.web.leases import extensions
 from portal.web.notifications_rows import notification_rows
 from tests.portal.builders import World
 from tests.portal.test_bookings import book
+from tests.portal.upkeep import plan
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -76,14 +76,7 @@ def test_a_lease_that_maintenance_shortens_says_so_and_what_becomes_of_the_rest(
     world: World, signed_in: Any
 ) -> None:
     lease = world.active("bob", "h100", duration_s=7200)
-    plan_window(
-        nodes=[world.nodes["gpu-01"]],
-        starts_at=world.now + HOUR,
-        ends_at=world.now + 2 * HOUR,
-        reason="new fans",
-        actor=world.user("operator"),
-        now=world.now,
-    )
+    plan(world, reason="new fans")
 
     page = signed_in("bob").get(f"/leases/{lease.uid}/").content.decode()
 

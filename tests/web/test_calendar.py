@@ -16,20 +16,14 @@ from portal.leases.models import Lease, LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.web.calendar_rows import COLUMNS, rows, span_of, ticks
 from tests.portal.builders import World
+from tests.portal.upkeep import plan
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 
 def window(world: World) -> MaintenanceWindow:
-    return plan_window(
-        nodes=[world.nodes["gpu-03"]],
-        starts_at=world.now + HOUR,
-        ends_at=world.now + 2 * HOUR,
-        reason="new fans",
-        actor=world.user("operator"),
-        now=world.now,
-    )
+    return plan(world, node="gpu-03", reason="new fans")
 
 
 def series(world: World) -> Reservation:
