@@ -271,22 +271,27 @@ async def test_a_card_that_is_lost_takes_its_own_lease_along_and_no_other(
     assert [card for card, _, _ in host.slices()] == [1 - place.device.index]
 
 
-async def test_what_was_lost_with_a_card_waits_in_the_queue_again_once_the_node_is_back(
-    world: World, host: CardHost
+@pytest.mark.parametrize("restarts", [False, True], ids=["agent goes on", "node restarts"])
+async def test_what_was_lost_with_a_card_waits_in_the_queue_again(
+    world: World, host: CardHost, restarts: bool
 ) -> None:
     async with host.agent(await rows(token)):
         sick = await granted(world, "h100")
         place = await rows(lambda: place_of(sick))
+        process = await rows(lambda: host.work_in(sick))
         host.home.host.lose(place.device.uuid)
         await until(lambda: Lease.objects.get(pk=sick.pk).end_reason, "fault")
-    host.home.reboot()
+        if not restarts:
+            await until(lambda: state_of(sick), "ended")
+    if restarts:
+        host.home.reboot()
+        async with host.agent():
+            await until(lambda: state_of(sick), "ended")
 
-    async with host.agent():
-        await until(lambda: state_of(sick), "ended")
-        asked = await rows(lambda: LeaseRequest.objects.get(pk=sick.request_id))
-
+    asked = await rows(lambda: LeaseRequest.objects.get(pk=sick.request_id))
     assert asked.state == "queued"
     assert 3500 < asked.remaining_s <= 3600
+    assert process.pid not in host.home.world.processes
     assert (await rows(lambda: Device.objects.get(pk=place.device_id))).health == "quarantined"
     assert await rows(broken) == []
 
