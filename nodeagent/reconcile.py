@@ -328,7 +328,8 @@ class Reconciler:
             place.postpone(now)  # what is made and not written down would be a stranger's after a crash
             return None
         kind: Literal["look", "make"] = "make" if place.is_ours else "look"
-        return Step(kind, device, work, place, notice=self._notice_of(work))
+        is_fresh, place.is_fresh = place.is_fresh, False  # begun: from here on what stands there may be ours
+        return Step(kind, device, work, place, is_fresh=is_fresh, notice=self._notice_of(work))
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""

@@ -50,7 +50,6 @@ def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
     if step.kind == "look":
         _claim_free(mind, step.device)
         return
-    place.is_fresh = False
     if step.kind == "clear":
         place.is_cleared, place.is_made, place.access = True, False, None
         mind.finish(work)
@@ -116,14 +115,12 @@ def _settle_uncleared(mind: Reconciler, step: Step, refusal: Refusal, now: int) 
 def _settle_unmade(mind: Reconciler, step: Step, outcome: Outcome, refusal: Refusal, now: int) -> None:
     """Fail the lease, unless waiting or another look may help: somebody else may have changed the device."""
     work, place = step.work, step.place
+    if outcome.facts is not None and _is_without_ours(work, place, outcome.facts, refusal):
+        place.is_ours = False  # look again before the next try
     if outcome.mig is not None and outcome.mig != mind.mig[step.device] and place.tries < TRIES:
         mind.mig[step.device] = outcome.mig
         place.postpone(now)
         return
-    if outcome.facts is not None and _is_without_ours(work, place, outcome.facts, refusal):
-        place.is_ours = False  # look again before the next try
-    if step.kind == "make":
-        place.is_fresh = False
     found = obstacle(work, place, mind.sight.on(step.device), mind.sight.foreign(step.device))
     if found is True or _may_free_up(mind, refusal, step.device):
         place.postpone(now)

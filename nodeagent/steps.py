@@ -38,6 +38,7 @@ class Step:
     Of the whole lease, on the lane of one of its devices: open its unit (``grant``), close it; per place: confine
     the unit to the place's limits, loosen them.
     ``spared`` are partitions of other leases: a place lost to one of them must not take it along.
+    ``is_fresh``: the place was seen free and never begun, so what stands there is somebody else's.
     ``is_lost``: the device says that it is, so there is nothing left to clear on it.
     ``notice`` is the file that its holder reads notices from, ``in_s`` when what it is told will be.
     """
@@ -49,6 +50,7 @@ class Step:
     enabled: bool = False
     kill: bool = False
     spared: frozenset[str] = frozenset()
+    is_fresh: bool = False
     is_lost: bool = False
     notice: Path | None = None
     in_s: float = 0.0
@@ -176,7 +178,7 @@ def _look(driver: Driver, step: Step) -> Outcome:
 def _make(driver: Driver, step: Step) -> Outcome:
     work, place = step.work, step.place
     found = find(work, place, driver.observe(step.device))
-    if found is not None and not found.lease and place.is_fresh:
+    if found is not None and not found.lease and step.is_fresh:
         raise TakenError(found.uuid)
     if found is not None and is_half_made(found):
         driver.destroy(found.uuid)

@@ -47,7 +47,7 @@ class Place(Patience):
     """One slot of a lease on its way.
 
     ``is_ours``: the place was seen free, and that we make it is in the journal; what stands there since is ours,
-    unless it ``is_fresh``: seen free in this life of the agent, and not begun.
+    unless it ``is_fresh``: seen free in this life of the agent, and no step to make it was handed out.
     ``is_confined``: its limits bind the holder's unit; ``loosened``: 1 when they were loosened for the end, 2
     when what the driver runs for the holder was ended too.
     """
@@ -65,6 +65,11 @@ class Place(Patience):
     loosened: int = 0
     folders: tuple[str, ...] = ()
     binds: dict[str, str] = field(default_factory=dict)
+
+    def give_up(self) -> None:
+        """It will not be made: what was never begun is not ours, whoever takes the place now."""
+        if self.is_fresh:
+            self.is_ours = self.is_fresh = False
 
     @property
     def shape(self) -> Shape:
@@ -150,6 +155,8 @@ class Work(Patience):
     def fail(self, code: str, detail: str, now: int) -> None:
         """Give up making or keeping it; its places are cleared when the portal drops it."""
         self.phase, self.code, self.detail = FAILED, code, detail
+        for place in self.places:
+            place.give_up()
         self.stop_clock(now)
 
     def outlive_reboot(self) -> None:
@@ -171,6 +178,7 @@ class Work(Patience):
         self.stop_clock(now)
         self.hurry()
         for place in self.places:
+            place.give_up()
             place.hurry()
 
     def hear(self, notice: Notice | None, now: int) -> bool:

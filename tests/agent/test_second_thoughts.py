@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.drivers.errors import IN_USE, UNKNOWN, NvmlLikeError
+from nodeagent.drivers.errors import IN_USE, INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlLikeError
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.steps import carry_out
@@ -180,6 +180,57 @@ def test_slice_that_appears_between_look_and_making_is_not_ours(node):
 
     node.driver.add_foreign(node.device(), "1g.10gb", 0)
     node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+    told = node.reports()["a"]
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_slice_at_a_place_that_was_never_begun_stays_when_its_lease_is_withdrawn(node):
+    node.accept(lease("a", node.mig("1g.10gb", 0)))
+    place = node.mind.works["a", 1].places[0]
+    while not place.is_ours:
+        step = node.mind.next_step(node.device(), node.time.now)
+        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+
+    node.desire()
+
+    assert step.kind == "look"
+    assert node.phases() == {"a": "gone"}
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_slice_that_appears_after_another_place_failed_the_lease_stays(node, monkeypatch):
+    def refuse(*words: object) -> None:
+        raise NvmlLikeError(INVALID_ARGUMENT, "no such size")
+
+    monkeypatch.setattr(node.driver, "create", refuse)
+    node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 1)))
+    told = node.reports()["a"]
+    node.driver.add_foreign(node.device(), "1g.10gb", 1)
+    node.start()  # what the journal says of the place is the same
+    node.look()
+    seen = node.partitions()
+    node.desire()
+
+    assert told.phase == "failed"
+    assert seen == {("1g.10gb", 1, "")}
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 1)]
+
+
+def test_slice_that_appears_while_somebody_else_switches_mig_is_not_ours(node, monkeypatch):
+    def be_late(device: str, *rest: object) -> None:
+        monkeypatch.undo()
+        node.driver.set_mig_mode(device, False)
+        raise NvmlLikeError(NOT_SUPPORTED, "MIG is off")
+
+    monkeypatch.setattr(node.driver, "create", be_late)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.driver.set_mig_mode(node.device(), True)
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+    node.pass_time(10)
     told = node.reports()["a"]
     node.desire()
 
