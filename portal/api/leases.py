@@ -47,7 +47,7 @@ from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
 from portal.leases.entrance import way_in
 from portal.leases.extending import extend_lease
-from portal.leases.failures import failure_code, failure_detail, failure_text
+from portal.leases.failures import failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.selectors import (
     gang_environment,
@@ -57,7 +57,7 @@ from portal.leases.selectors import (
     visible_lease,
     visible_leases,
 )
-from portal.leases.states import LeaseState
+from portal.leases.states import EndReason, LeaseState
 from portal.teams.selectors import Rights
 from portal.telemetry.selectors import Reading, latest_for_leases
 
@@ -251,7 +251,7 @@ def detail(rights: Rights, lease: Lease) -> Row:
     return {
         **lease_row(lease, cost_micro=cost, currency=unit, now=now),
         "price_per_hour": money(hourly, unit),
-        "fault": failure_text(lease.fault) if lease.fault else "",
+        "fault": why_failed(lease) if lease.end_reason == EndReason.FAULT else "",
         "fault_code": failure_code(lease.fault),
         "fault_detail": failure_detail(lease.fault) if rights.is_operator else "",
         "agent_active_ms": lease.agent_active_ms,

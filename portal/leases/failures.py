@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from portal.leases.models import Lease
+from portal.leases.selectors import MAX_FAULTS, fault_count
 from portal.leases.states import LeaseState, RequestState
 
 FORGOTTEN: Final = "the node's agent came back without its records of this lease"
@@ -67,19 +68,34 @@ def failure_text(fault: str) -> str:
     return str(said) if said else _("The node could not keep it.")
 
 
+def why_failed(lease: Lease) -> str:
+    """Return why a lease failed, in the reader's language; one without a fault of its own ended with another.
+
+    Its request must be at hand.
+    """
+    if lease.is_extra and not lease.fault:
+        return _("The lease it was grown from failed.")
+    if lease.request.nodes != 1 and not lease.fault:
+        return _("Another part of its gang failed, and all parts run together.")
+    return failure_text(lease.fault)
+
+
 def aftermath_text(lease: Lease) -> str:
     """Return what becomes of a failed lease's request; its relations must be at hand."""
     request = lease.request
-    if lease.is_extra:
-        return _("The lease it was grown from stays.")
+    if lease.is_extra and lease.fault:
+        base = request.leases.filter(generation=lease.generation, is_extra=False, state__in=BEGUN)
+        return _("The lease it was grown from stays.") if base.exists() else ""
     if request.state == RequestState.QUEUED:
         return _("Its request is back in the queue with the time that is left.")
     if request.state == RequestState.IMPOSSIBLE:
         return _("It failed too often, so its request was given up; an operator was told.")
     if request.state != RequestState.GRANTED:
         return ""
-    if request.leases.filter(state__in=BEGUN).exists():
+    if request.leases.filter(generation__gt=lease.generation).exists():
         return _("Its request went back into the queue and has a new lease.")
+    if fault_count(request) >= MAX_FAULTS:
+        return _("It failed too often: once everything it held is clean, its request is given up.")
     return _(
         "Once everything it held is clean, its request goes back into the queue with the time that is left."
     )

@@ -23,13 +23,12 @@ from portal.leases.failures import public_fault
 from portal.leases.holds import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.moves import announce, lock_leases, move_all, move_requests
-from portal.leases.selectors import fault_count, is_anybody_waiting
+from portal.leases.selectors import MAX_FAULTS, fault_count, is_anybody_waiting
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 
 HOLD_MARGIN = timedelta(hours=1)
-MAX_FAULTS = 5
 # What a request's return to the queue is recorded with, by what ended its lease.
 BACK_BECAUSE: dict[str, str] = {
     EndReason.FAULT: "the lease was lost",

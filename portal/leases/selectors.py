@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Final
 
 from django.db.models import Q, QuerySet
 
@@ -32,6 +33,9 @@ def is_booked(request: LeaseRequest) -> bool:
     return bool(
         fetch("SELECT 1 FROM leases_lease WHERE request_id = %s AND state = 'booked' LIMIT 1", [request.pk])
     )
+
+
+MAX_FAULTS: Final = 5  # as often as this a request may fail before it is given up
 
 
 def fault_count(request: LeaseRequest) -> int:

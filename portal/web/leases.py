@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
 from portal.leases.ahead import Block, block_sentence, latest_end
-from portal.leases.failures import aftermath_text, failure_code, failure_detail, failure_text
+from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, Placement
 from portal.leases.selectors import (
     gang_environment,
@@ -120,7 +120,7 @@ def processes(request: HttpRequest, uid: str) -> HttpResponse:
 def _failure(rights: Rights, lease: Lease) -> dict[str, str]:
     """Return why a lease failed and what comes next; the node's own words for operators alone."""
     return {
-        "text": failure_text(lease.fault),
+        "text": why_failed(lease),
         "next": aftermath_text(lease),
         "code": failure_code(lease.fault) if rights.is_operator else "",
         "detail": failure_detail(lease.fault) if rights.is_operator else "",

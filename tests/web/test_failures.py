@@ -14,9 +14,17 @@ from django.utils import translation
 import nodeagent
 from portal.fleet.models import Node
 from portal.leases import lifecycle, moves
-from portal.leases.failures import FORGOTTEN, failure_code, failure_detail, failure_text, public_fault
+from portal.leases.failures import (
+    FORGOTTEN,
+    aftermath_text,
+    failure_code,
+    failure_detail,
+    failure_text,
+    public_fault,
+    why_failed,
+)
 from portal.leases.models import Lease
-from tests.portal.builders import World
+from tests.portal.builders import H100, World, make_node
 
 SAID = "conflict: lease lse-of-another holds that place"
 UNKNOWN = "The node could not keep it."
@@ -60,6 +68,86 @@ def test_the_page_says_why_and_what_becomes_of_the_request(
     assert "its request goes back into the queue" in before
     assert "Its request is back in the queue with the time that is left." in queued
     assert "has a new lease" in again
+
+
+def lost(world: World, lease: Lease) -> None:
+    lifecycle.fail_leases(moves.lock_leases([lease.pk]), at=world.now, fault="gpu_lost: XID 79")
+
+
+def said(lease: Lease) -> tuple[str, str]:
+    """What its page says of a failed lease now: why, and what becomes of its request."""
+    now = Lease.objects.select_related("request").get(pk=lease.pk)
+    return why_failed(now), aftermath_text(now)
+
+
+AWAY = "Its GPU does not answer any more."
+BACK = "Once everything it held is clean, its request goes back into the queue with the time that is left."
+AGAIN = "Its request went back into the queue and has a new lease."
+
+
+@pytest.mark.django_db
+def test_a_part_that_ended_with_its_gang_does_not_blame_its_own_node(world: World) -> None:
+    make_node("gpu-02", H100, 8, ("exclusive", "mig"), now=world.now)
+    world.submit("alice", "h100", nodes=2, count=3)
+    hit, beside = world.turn()
+    world.ready(hit, beside)
+
+    lost(world, hit)
+
+    assert said(hit) == (AWAY, BACK)
+    assert said(beside) == ("Another part of its gang failed, and all parts run together.", BACK)
+
+
+@pytest.mark.django_db
+def test_what_was_grown_goes_with_a_base_that_failed_and_leaves_it_behind_otherwise(world: World) -> None:
+    world.submit("alice", "h100", most_count=3)
+    (base,) = world.turn()
+    world.ready(base)
+    first, second = world.turn()
+    world.ready(first, second)
+
+    lost(world, first)
+    while_it_stands = said(first)
+    lost(world, base)
+
+    assert while_it_stands == (AWAY, "The lease it was grown from stays.")
+    assert said(first) == (AWAY, "")
+    assert said(second) == ("The lease it was grown from failed.", BACK)
+
+
+@pytest.mark.django_db
+def test_an_old_failure_promises_nothing_that_its_next_lease_has_had(world: World) -> None:
+    first = world.active("bob")
+    lost(world, first)
+    world.gone(first)
+    (second,) = world.turn()
+    world.ready(second)
+    end = world.now + timedelta(seconds=60)
+
+    running = said(first)
+    lifecycle.release_lease(lease=second, actor=world.user("bob"), now=end)
+    ending = said(first)
+    world.gone(second, at=end)
+
+    assert (running, ending, said(first)) == ((AWAY, AGAIN), (AWAY, AGAIN), (AWAY, ""))
+
+
+@pytest.mark.django_db
+def test_the_last_failure_that_is_borne_says_so_before_its_slice_is_clean(world: World) -> None:
+    lease = world.active("bob")
+    for _nth in range(4):
+        lost(world, lease)
+        assert said(lease) == (AWAY, BACK)
+        world.gone(lease)
+        (lease,) = world.turn()
+        world.ready(lease)
+
+    lost(world, lease)
+    before = said(lease)
+    world.gone(lease)
+
+    assert before == (AWAY, "It failed too often: once everything it held is clean, its request is given up.")
+    assert said(lease)[1].startswith("It failed too often, so its request was given up")
 
 
 @pytest.mark.django_db
