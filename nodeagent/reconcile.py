@@ -395,16 +395,17 @@ class Reconciler:
             return
         if BLIND in health and BLIND not in self.health:
             log.warning("the devices do not tell their health; what was known stays")
+        known = self._lost()
         self.health, self.changed = health, True
+        for device in self._lost() - known:
+            for work, place in self.sight.on(device):
+                if work.phase == DRAINING:
+                    place.hurry()  # what was to be cleared there is soon done
         self._fail_lost(now)
 
     def _fail_lost(self, now: int) -> None:
-        """Fail leases, new ones too, that lie on a device which is gone; what was to be cleared there is soon done."""
+        """Fail leases, new ones too, that lie on a device which is gone."""
         lost = self._lost()
-        for device in lost:
-            for work, place in self.sight.on(device):
-                if work.phase == DRAINING:
-                    place.hurry()
         for work in list(self.works.values()) if lost else ():
             if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
                 self.fail(

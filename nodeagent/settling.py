@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nodeagent.drivers import errors
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.room import obstacle
 from nodeagent.steps import TAKEN, UNIT_STEPS, Outcome, Refusal, Step, find, is_half_made
-from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, Place, Work
+from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, TRIES, Place, Work
 
 if TYPE_CHECKING:
     from nodeagent.reconcile import Reconciler
 
 log = logging.getLogger(__name__)
-
-TRIES: Final = 16  # about a minute: who else holds a card open may let go of it
 
 
 def settle(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:

@@ -15,7 +15,7 @@ from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.protocol.messages import HealthFact, PartitionFact, SlotAccess
 from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedError
-from nodeagent.works import Place, Work
+from nodeagent.works import TRIES, Place, Work
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +215,10 @@ def _clear(driver: Driver, step: Step) -> Outcome:
         _vacate(driver, step)
     except NvmlLikeError as no:
         if not step.is_lost or no.code == errors.IN_USE:
+            raise
+        # A card may answer although it was called lost (XID 79 heard, one list of a tool without it): a call that
+        # fails for another reason is tried again like any other before it counts as the card's silence.
+        if no.code != errors.GPU_IS_LOST and step.place.tries < TRIES:
             raise
         # Nobody can reach it any more, and whatever brings the card back leaves nothing standing on it.
         driver.abandon(step.device, step.work.owner(step.place))

@@ -138,6 +138,45 @@ def test_card_that_answers_again_is_cleared_like_any_other(make_node):
     assert node.standing() == []
 
 
+@pytest.mark.parametrize("call", ["processes", "detach", "destroy"])
+def test_call_that_fails_once_lets_go_of_nothing_on_a_card_that_answers(make_node, monkeypatch, call):
+    node = make_node()
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.mind.note_health((HealthFact(node.device(), "79", "critical", "heard once"),), node.time.now)
+    asked, left = getattr(node.driver, call), iter([True])
+
+    def stumble(*words: object, **more: object) -> object:
+        if next(left, False):
+            raise NvmlLikeError(errors.UNKNOWN, "not now")
+        return asked(*words, **more)
+
+    monkeypatch.setattr(node.driver, call, stumble)
+    node.desire()
+    node.pass_time(20)
+
+    assert node.phases() == {"a": "gone"}
+    assert node.standing() == []
+
+
+def test_lost_card_whose_calls_fail_anyhow_is_let_go_after_a_minute(make_node, monkeypatch):
+    node = make_node(count=2)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    lost = HealthFact(node.device(), "79", "critical", "heard once")
+    monkeypatch.setattr(node.driver, "processes", _unknown)
+    node.mind.note_health((lost,), node.time.now)
+    node.desire()
+    early = node.phases()
+
+    for number in range(14):
+        hot = HealthFact(node.device(1), "thermal", "info", f"{number}")
+        node.mind.note_health((lost, hot), node.time.now)
+        node.desire()
+        node.pass_time(5)
+
+    assert early == {"a": "draining"}
+    assert node.phases() == {"a": "gone"}
+
+
 @pytest.mark.parametrize("vendor", [hygon, cambricon, ascend])
 def test_what_stood_on_a_lost_card_of_another_vendor_is_forgotten(tmp_path, monkeypatch, vendor):
     node = VendorNode(tmp_path, vendor())
@@ -156,3 +195,7 @@ def test_what_stood_on_a_lost_card_of_another_vendor_is_forgotten(tmp_path, monk
 
 def _lost(*words: object, **more: object) -> None:
     raise NvmlLikeError(errors.GPU_IS_LOST, "it is lost")
+
+
+def _unknown(*words: object, **more: object) -> None:
+    raise NvmlLikeError(errors.UNKNOWN, "no answer that means anything")
