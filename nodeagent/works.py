@@ -303,7 +303,8 @@ def _places(rows: list[dict[str, Any]]) -> list[Place]:
             access=_access(row["access"]),
             is_made=row["made"],
             is_cleared=row["cleared"],
-            is_ours=row["ours"],
+            # An earlier version called places ours that it had not begun, and wrote that down beside it.
+            is_ours=row["ours"] and row.get("begun", True),
             folders=tuple(row.get("folders", ())),
             binds=row.get("binds", {}),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import replace
 
@@ -149,6 +150,25 @@ def test_slice_that_somebody_else_made_while_the_agent_was_down_is_never_taken_f
     node.work()
     told = node.reports()["a"]
     node.desire(kept)
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
+def test_place_that_an_earlier_version_had_not_begun_is_not_ours(node):
+    node.desire()
+    node.accept(lease("a", node.mig("1g.10gb", 0)))
+    journal = node.state / "journal.jsonl"
+    row = json.loads(journal.read_text().splitlines()[-1])
+    row["places"][0] |= {"ours": True, "begun": False}  # as it was written when the lease was taken
+    with journal.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+
+    node.start()
+    node.work()
+    told = node.reports()["a"]
     node.desire()
 
     assert (told.phase, told.code) == ("failed", "conflict")
