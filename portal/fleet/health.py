@@ -197,7 +197,8 @@ def _keep(row: _Open, fact: HealthFact) -> None:
 def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEvent | None:
     """Return the event to tell about; None for one that was closed a moment ago and is open again.
 
-    One of slices is told about all the same: the slice may be another one, or another's by now.
+    One that is or was of slices is told about all the same: it may be another slice by now, another's, or the
+    whole device.
     """
     device_id, code = key
     which: dict[str, Any] = {"node": node, "device_id": device_id, "code": code}
@@ -215,13 +216,13 @@ def _opened(node: Node, key: _Key, fact: HealthFact, now: datetime) -> HealthEve
         .first()
     )
     if before is not None and not same.filter(cleared_at=None).exists():
-        was = before.severity
+        was, was_of_slices = before.severity, before.starts is not None
         same.filter(pk=before.pk).update(
             cleared_at=None, cleared_by="", unreported_at=None, **{**fields, "at": before.at}
         )
         before.refresh_from_db()
         is_worse = fact.severity == CRITICAL != was
-        return before if is_worse or before.starts is not None else None
+        return before if is_worse or was_of_slices or before.starts is not None else None
     event, _created = HealthEvent.objects.get_or_create(**which, cleared_at=None, defaults=fields)
     return event
 

@@ -138,6 +138,17 @@ def test_a_fault_that_flutters_between_slices_is_one_event_and_told_once_to_each
     assert HealthEvent.objects.count() == 1
 
 
+def test_a_fault_that_comes_back_without_its_place_reaches_those_who_were_not_told(board: Board) -> None:
+    board.later(MINUTE, board.fact("bob"))
+    first = board.told()
+    board.later(MINUTE)
+
+    board.later(MINUTE, board.fact())
+
+    assert (first, board.told()) == (["bob"], ["alice", "charlie"])
+    assert HealthEvent.objects.count() == 1
+
+
 def test_who_gets_the_slice_after_the_fault_is_not_told_of_it_but_of_the_next_one(board: Board) -> None:
     board.later(MINUTE, board.fact("bob"))
     board.later(MINUTE)
