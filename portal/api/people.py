@@ -19,6 +19,7 @@ from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
 from portal.api.shapes import Row
 from portal.api.wire import instant
 from portal.audit.models import AuditEntry
+from portal.leases.failures import public_fault
 from portal.notifications.models import Notification
 from portal.notifications.services import mark_read
 
@@ -131,10 +132,18 @@ def notification_row(row: Notification) -> Row:
         "id": row.pk,
         "kind": row.kind,
         "target": row.target.partition("#")[0],
-        "facts": row.facts,
+        "facts": _public(row),
         "created_at": instant(row.created_at),
         "read_at": instant(row.read_at),
     }
+
+
+def _public(row: Notification) -> Row:
+    """Return its figures; older news of a failed lease kept what its node said, which may name what is others'."""
+    facts: Row = row.facts
+    if row.kind != "lease.failed":
+        return facts
+    return {**facts, "fault": public_fault(str(facts.get("fault", "")))}
 
 
 def audit_row(row: AuditEntry) -> Row:

@@ -178,6 +178,18 @@ def test_the_api_gives_the_code_to_all_and_the_detail_to_operators(
 
 
 @pytest.mark.django_db
+def test_news_from_before_codes_were_kept_apart_give_the_code_alone(
+    client: Client, world: World, lease: Lease
+) -> None:
+    world.user("bob").notifications.update(facts={"fault": SAID})
+
+    headers = {"Authorization": f"Bearer {world.token('bob')}"}
+    (row,) = client.get("/api/v1/notifications/", headers=headers).json()["results"]
+
+    assert row["facts"] == {"fault": "conflict"}
+
+
+@pytest.mark.django_db
 def test_it_is_said_in_the_readers_language(client: Client, world: World, lease: Lease) -> None:
     shown = page(client, world, "bob", reverse("web:lease", args=[lease.uid]), "zh-hans")
 
