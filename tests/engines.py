@@ -74,7 +74,8 @@ class Engines:
     def _start_postgres(self) -> None:
         places = self._places
         engine = postgres.choose(os.environ, places.cluster, self._account)
-        settings = {**postgres.SETTINGS, **postgres.CARELESS}
+        # Sessions that race for the same slices do deadlock: the loser need not wait a second to learn it.
+        settings = {**postgres.SETTINGS, **postgres.CARELESS, "deadlock_timeout": "100ms"}
         self._spawn(
             Program(
                 "postgres",
