@@ -395,9 +395,9 @@ class Reconciler:
             return
         if BLIND in health and BLIND not in self.health:
             log.warning("the devices do not tell their health; what was known stays")
-        known = self._lost()
+        before = self._lost()
         self.health, self.changed = health, True
-        for device in self._lost() - known:
+        for device in self._lost() - before:
             for work, place in self.sight.on(device):
                 if work.phase == DRAINING:
                     place.hurry()  # what was to be cleared there is soon done
