@@ -88,6 +88,8 @@ def aftermath_text(lease: Lease) -> str:
         return _("The lease it was grown from stays.") if base.exists() else ""
     if request.state == RequestState.QUEUED:
         return _("Its request is back in the queue with the time that is left.")
+    if request.state == RequestState.IMPOSSIBLE and request.reasons:
+        return _("Its request went back into the queue, but cannot be served any more; its page says why.")
     if request.state == RequestState.IMPOSSIBLE:
         return _("It failed too often, so its request was given up; an operator was told.")
     if request.state != RequestState.GRANTED:

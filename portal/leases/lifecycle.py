@@ -27,6 +27,7 @@ from portal.leases.selectors import MAX_FAULTS, fault_count, is_anybody_waiting
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
+from portal.teams.selectors import operators
 
 HOLD_MARGIN = timedelta(hours=1)
 # What a request's return to the queue is recorded with, by what ended its lease.
@@ -262,7 +263,11 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             evictions=request.evictions + (why[request.pk] == EndReason.PREEMPTED),
             attempts=request.attempts + 1,  # changes only under the lock of the request's last live lease
         )
-    move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason="it failed five times; an operator was told")
+    # What it waited for last is not why: without wait reasons it says that it failed.
+    given_up = "it failed five times; an operator was told"
+    move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason=given_up, reasons=[])
+    for request in broken:
+        notify(operators(), "request.given_up", target=request.uid, at=at)
 
 
 def drop_booked(leases: Sequence[Lease], *, at: datetime, reason: str) -> None:

@@ -263,6 +263,10 @@ def _node_drained(f: Facts) -> str:
     }
 
 
+def _given_up(_f: Facts) -> str:
+    return _("A request failed too often and was given up. Look at the nodes that its leases were on.")
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -287,6 +291,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "reservation.ended": ("calendar", "warn", _reservation_ended),
     "request.awaits_approval": ("checkbox", "info", _awaits),
     "request.approved": ("circle-check", "good", _approved),
+    "request.given_up": ("ban", "bad", _given_up),
     "request.rejected": ("circle-x", "bad", _rejected),
 }
 KINDS = frozenset(_KINDS)

@@ -65,8 +65,9 @@ def main_reason(request: LeaseRequest) -> str:
         )
     if request.state == RequestState.AWAITING_APPROVAL:
         return _("Large requests of this team need somebody's approval first.")
-    if request.state == RequestState.IMPOSSIBLE and request.reasons:
-        return forecasting.sentence(request.reasons[0])
+    if request.state == RequestState.IMPOSSIBLE:
+        given_up = _("It failed too often, so it was given up; an operator was told.")
+        return forecasting.sentence(request.reasons[0]) if request.reasons else given_up
     if request.state == RequestState.REJECTED:
         return request.decision_note
     return ""

@@ -23,7 +23,7 @@ from portal.leases.failures import (
     public_fault,
     why_failed,
 )
-from portal.leases.models import Lease
+from portal.leases.models import Lease, LeaseRequest
 from tests.portal.builders import H100, World, make_node
 
 SAID = "conflict: lease lse-of-another holds that place"
@@ -148,6 +148,42 @@ def test_the_last_failure_that_is_borne_says_so_before_its_slice_is_clean(world:
 
     assert before == (AWAY, "It failed too often: once everything it held is clean, its request is given up.")
     assert said(lease)[1].startswith("It failed too often, so its request was given up")
+    (news,) = world.user("operator").notifications.all()
+    assert (news.kind, news.target) == ("request.given_up", lease.request.uid)
+    assert not world.user("bob").notifications.filter(kind="request.given_up").exists()
+
+
+@pytest.mark.django_db
+def test_the_page_of_a_request_that_was_given_up_says_why_and_not_what_it_waited_for(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "MAX_FAULTS", 1)
+    lease = world.active("bob")
+    LeaseRequest.objects.update(reasons=[{"code": "next_turn"}])
+    lost(world, lease)
+    world.gone(lease)
+
+    url = reverse("web:request", args=[lease.request.uid])
+    shown = page(client, world, "bob", url)
+    bell = page(client, world, "operator", reverse("web:notifications"))
+
+    assert "It failed too often, so it was given up; an operator was told." in shown
+    assert url in bell
+    assert "A request failed too often and was given up." in bell
+
+
+@pytest.mark.django_db
+def test_a_request_that_nothing_can_serve_after_a_fault_is_not_said_to_have_failed_too_often(
+    world: World,
+) -> None:
+    lease = world.active("bob")
+    lost(world, lease)
+    world.gone(lease)
+    (request,) = LeaseRequest.objects.filter(state="queued")
+
+    moves.move_requests([request], "impossible", at=world.now, reasons=[{"code": "no_such_device"}])
+
+    assert said(lease)[1].startswith("Its request went back into the queue, but cannot be served any more")
 
 
 @pytest.mark.django_db
