@@ -36,7 +36,11 @@ _WORDS: Final = (
     (errors.INSUFFICIENT_RESOURCES, re.compile(r"insufficient|not enough|no (more )?resource|exceed", re.I)),
     (errors.NOT_SUPPORTED, re.compile(r"not.support|unsupported", re.I)),
 )
-_UNRUN: Final = {"did not answer": errors.TIMEOUT, "is not installed": errors.LIBRARY_NOT_FOUND}
+_UNRUN: Final = {
+    "did not answer": errors.TIMEOUT,
+    "is not installed": errors.LIBRARY_NOT_FOUND,
+}
+_LOST: Final = "device_lost"
 _JSON = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 _NUMBER = re.compile(r"^\s*([-+]?\d{1,15}(?:\.\d{1,9})?)\s*(?:%|[A-Za-z]{1,4})?\s*$")
 
@@ -171,7 +175,7 @@ def sample_of(uuid: str, told: Told | None, tool: str) -> DeviceSample:
 
 def lost(uuid: str, said: str) -> HealthFact:
     """Return the fact that a card which was here is not listed any more."""
-    return HealthFact(uuid, "device_lost", "critical", said, "reboot_node")
+    return HealthFact(uuid, _LOST, "critical", said, "reboot_node")
 
 
 class VendorDriver(ABC):
@@ -189,6 +193,7 @@ class VendorDriver(ABC):
         self._facts: dict[str, DeviceFact] = {}
         # What did not answer at the start and may yet: cards by index, else by name, each with a sentence.
         self.unanswered: dict[int | str, str] = {}
+        self._missed: set[str] = set()
 
     def boot_id(self) -> str:
         """Return the boot of the host."""
@@ -211,12 +216,19 @@ class VendorDriver(ABC):
         """Return what the cards say about their health; raises NvmlLikeError when the tool does not tell."""
 
     def health(self) -> list[HealthFact]:
-        """Return what the cards complain about, and notes of who holds what that cannot be read."""
+        """Return what the cards complain about, and notes of who holds what that cannot be read.
+
+        A card counts as lost, with the leases on it, when the tool left it out twice in a row: outputs have gaps.
+        """
         try:
             said = self.complaints()
         except NvmlLikeError as no:
-            said = [HealthFact("", "tool_unreadable", "warning", no.detail)]
-        return [*said, *self._book.health()]
+            return [_unsure(no.detail), *self._book.health()]
+        missed, self._missed = self._missed, {fact.device for fact in said if fact.code == _LOST}
+        gaps = self._missed - missed
+        sure = [fact for fact in said if fact.code != _LOST or fact.device not in gaps]
+        words = "; ".join(fact.detail for fact in said if fact not in sure)
+        return [*sure, *([_unsure(f"{words}; it is asked again")] if words else []), *self._book.health()]
 
     def abandon(self, device: str, owner: str) -> None:
         """Forget what an owner had on a card that is lost; the driver runs nothing beside the cards."""
@@ -329,6 +341,10 @@ class VendorDriver(ABC):
                 fact.refusals.get(shape.mode)
                 or f"{fact.model} cards offer {usable} here, not {shape.mode or 'a shape without mode'}"
             )
+
+
+def _unsure(said: str) -> HealthFact:
+    return HealthFact("", "tool_unreadable", "warning", said)
 
 
 def share_name(device: str, kind: str, owner: str) -> str:

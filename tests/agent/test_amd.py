@@ -325,6 +325,7 @@ def test_lost_board_and_uncorrected_errors_are_reported(tool, tmp_path):
     assert {f.code for f in driver.health()} == {"ecc_uncorrectable"}
 
     tool.uncorrectable, tool.lost = 0, {1}
+    assert {f.code for f in driver.health()} == {"tool_unreadable"}
     assert [(f.device, f.code, f.severity) for f in driver.health()] == [(TWO, "device_lost", "critical")]
     with pytest.raises(NvmlLikeError) as no:
         driver.create(TWO, WHOLE, 0, "a")

@@ -286,6 +286,7 @@ def test_card_that_vanishes_is_critical(tool, library, tmp_path):
 
     tool.text = tool.text.replace("000000000002", "000000000009")
 
+    assert {f.code for f in driver.health()} == {"tool_unreadable"}
     assert [(f.device, f.code, f.severity) for f in driver.health()] == [(TWO, "device_lost", "critical")]
 
 

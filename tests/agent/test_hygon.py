@@ -290,6 +290,7 @@ def test_card_that_vanishes_is_critical_and_silence_is_a_warning(tool, tmp_path)
     assert driver.health() == []
 
     tool.cards = tool.cards.replace("71000000000000b2", "71000000000000c3").replace("EXAMPLE0002", "X")
+    assert {f.code for f in driver.health()} == {"tool_unreadable"}
     assert [(f.device, f.code, f.severity) for f in driver.health()] == [(TWO, "device_lost", "critical")]
 
     tool.cards = "segmentation fault"

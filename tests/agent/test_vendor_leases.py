@@ -18,6 +18,7 @@ from nodeagent.journal import Journal
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.reconcile import Reconciler
 from nodeagent.shell import Done, ProgramError
+from nodeagent.steps import read_health
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
@@ -136,11 +137,30 @@ def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unkno
     tool.cards = json.dumps(listed)
 
     node.start()
+    node.mind.note_health(read_health(node.driver), node.time.now)
     node.pass_time(20)
 
     assert [fact.uuid for fact in node.driver.inventory() if fact.uuid == gone] == [gone]
     assert [work.report().code for work in node.mind.works.values()] == ["gpu_lost"]
     assert ("device_lost", gone) in {(fact.code, fact.device) for fact in node.driver.health()}
+
+
+def test_lease_outlives_one_list_of_the_tool_without_its_card(tmp_path):
+    tool = HySmi()
+    shell = SimulatedShell({"hy-smi": tool})
+    node = VendorNode(tmp_path, lambda folder: HygonDriver("boot", shell, folder, tool.read, can_bind=True))
+    node.desire(lease("alice", node.part()))
+    whole, torn = tool.cards, json.loads(tool.cards)
+    torn["card0"] |= {"Unique ID": "N/A", "Serial Number": "N/A"}
+
+    told = []
+    for tool.cards in (json.dumps(torn), whole, json.dumps(torn), whole):
+        node.mind.note_health(read_health(node.driver), node.time.now)
+        node.pass_time(5)
+        told.append([(fact.device, fact.code) for fact in node.mind.health])
+
+    assert told == [[("", "tool_unreadable")], [], [("", "tool_unreadable")], []]
+    assert node.phases() == {"alice": "ready"}
 
 
 def test_share_outlives_a_restart_while_the_tool_that_cuts_cards_is_silent(tmp_path):
