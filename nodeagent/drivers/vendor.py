@@ -39,6 +39,7 @@ _WORDS: Final = (
 _UNRUN: Final = {
     "did not answer": errors.TIMEOUT,
     "is not installed": errors.LIBRARY_NOT_FOUND,
+    "Permission denied": errors.NO_PERMISSION,
 }
 _LOST: Final = "device_lost"
 _JSON = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)

@@ -111,7 +111,11 @@ def test_what_has_to_be_installed_or_allowed_is_not_waited_for(clock, tmp_path):
     none = SimulatedShell({})
     barred = npu(tmp_path, lambda argv: Done(1, "", "permission denied"))
 
-    for find in (lambda: AscendDriver("boot", none, tmp_path, lambda path: ""), barred):
+    def may_not(argv: Sequence[str]) -> Done:
+        raise ProgramError("npu-smi cannot be run: [Errno 13] Permission denied: 'npu-smi'")
+
+    finds = (lambda: AscendDriver("boot", none, tmp_path, lambda path: ""), barred, npu(tmp_path, may_not))
+    for find in finds:
         with pytest.raises(DriverUnavailableError) as no:
             wait_for_cards(find, clock.patience())
         assert no.value.waits_for == ""
