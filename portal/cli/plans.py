@@ -211,7 +211,7 @@ def add_window(
         screen.out_json(found)
         return
     print(found["id"])
-    screen.say("Planned. Everybody whom it reaches was told.")
+    screen.say("Planned. Everybody whom it reaches is being told.")
 
 
 def show_affected(rows: list[Any], as_json: bool) -> None:

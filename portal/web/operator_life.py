@@ -94,7 +94,7 @@ def drain(request: HttpRequest, name: str) -> HttpResponse:
         for field, text in error.fields.items():
             form.add_error(field, text)
         return _shown(request, node, form, status=422)
-    said = _("%(node)s takes no new work and will be empty. Everybody whom it reaches was told.")
+    said = _("%(node)s takes no new work and will be empty. Everybody whom it reaches is being told.")
     return done(request, said % {"node": name}, "web:node", name)
 
 

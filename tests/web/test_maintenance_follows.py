@@ -40,6 +40,7 @@ def test_a_window_is_planned_changed_and_taken_back(operator: Client, world: Wor
     asked = {**times(world, 2), "nodes": ["gpu-01"], "reason": "fans", "confirmed": "yes"}
 
     planned = operator.post(reverse("web:maintenance"), asked)
+    said = operator.get(planned["Location"]).content.decode()
     window = MaintenanceWindow.objects.get()
     changed = operator.post(reverse("web:window_change", args=[window.uid]), times(world, 4))
     window.refresh_from_db()
@@ -48,6 +49,7 @@ def test_a_window_is_planned_changed_and_taken_back(operator: Client, world: Wor
     window.refresh_from_db()
 
     assert [page.status_code for page in (planned, changed, taken_back)] == [302] * 3
+    assert "Everybody whom it reaches is being told." in said, "nobody was told yet"
     assert later > world.now + timedelta(hours=3)
     assert window.cancelled_at is not None
 
