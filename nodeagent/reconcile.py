@@ -23,10 +23,11 @@ from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.settling import settle
 from nodeagent.sight import Sight
-from nodeagent.steps import Outcome, Refusal, Step, read_health, read_partitions
+from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.works import (
     DRAINING,
+    FAILED,
     GONE,
     HELD,
     NS,
@@ -368,8 +369,13 @@ class Reconciler:
         present = {fact.uuid for fact in facts}
         for work, place in self.sight.on(device):
             lost = place.slot.mode != "exclusive" and place.partition not in present
-            if work.phase == READY and lost:
+            if not lost or not place.is_made:
+                continue
+            if work.phase == READY:
                 self.fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
+            if work.phase == FAILED and place.slot.mode == "mig" and find(work, place, facts) is None:
+                place.vanish()
+                self.note(work)
 
     def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
         """Take a look at what is open on this host, in any way and in every way, into account."""

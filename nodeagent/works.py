@@ -72,6 +72,11 @@ class Place(Patience):
         if self.is_fresh:
             self.is_ours = self.is_fresh = False
 
+    def vanish(self) -> None:
+        """What stood here was removed by somebody else: what is made here next is not ours, not even by its name."""
+        self.is_made = self.is_ours = False
+        self.partition, self.access = "", None
+
     @property
     def shape(self) -> Shape:
         """The partition that must stand here."""

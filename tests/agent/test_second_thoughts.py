@@ -258,6 +258,34 @@ def test_slice_that_appears_while_somebody_else_switches_mig_is_not_ours(node, m
     assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_slice_that_takes_the_place_of_one_that_was_removed_under_its_lease_stays(tmp_path, is_restarted):
+    node = SimulatedNode(tmp_path)
+    node.runtime = RecordingRuntime()
+    node.start()
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    removed = node.standing()[0].uuid
+    node.driver.detach(removed, kill=True)
+    node.driver.processes(removed)
+    node.driver.destroy(removed)
+    node.look()
+    told = node.reports()["a"]
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+    if is_restarted:
+        node.start()
+    node.look()
+    seen = node.partitions()
+
+    node.desire()
+    node.pass_time(20)
+
+    assert (told.phase, told.code) == ("failed", "partition_lost")
+    assert seen == {("1g.10gb", 0, "")}
+    assert node.phases() == {"a": "gone"}
+    assert node.runtime.open_leases == {}
+    assert [part.uuid for part in node.standing()] == [removed], "cards give the next one the same name"
+
+
 def test_what_we_made_before_we_died_is_still_ours(node, monkeypatch):
     def die(partition: str):
         raise NvmlLikeError(UNKNOWN, "the power went")
