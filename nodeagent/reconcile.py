@@ -369,11 +369,10 @@ class Reconciler:
         present = {fact.uuid for fact in facts}
         for work, place in self.sight.on(device):
             lost = place.slot.mode != "exclusive" and place.partition not in present
-            if not lost or not place.is_made:
-                continue
-            if work.phase == READY:
+            if work.phase == READY and lost:
                 self.fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
-            if work.phase == FAILED and place.slot.mode == "mig" and find(work, place, facts) is None:
+            is_empty = lost and place.slot.mode == "mig" and find(work, place, facts) is None
+            if work.phase == FAILED and place.is_ours and is_empty:
                 place.vanish()
                 self.note(work)
 

@@ -286,6 +286,26 @@ def test_slice_that_takes_the_place_of_one_that_was_removed_under_its_lease_stay
     assert [part.uuid for part in node.standing()] == [removed], "cards give the next one the same name"
 
 
+def test_place_of_a_failed_lease_that_was_seen_empty_is_not_ours(node, monkeypatch):
+    def refuse(*words: object) -> None:
+        monkeypatch.setattr(node.driver, "observe", refuse)
+        raise NvmlLikeError(UNKNOWN, "nothing is known of the card")
+
+    monkeypatch.setattr(node.driver, "create", refuse)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    monkeypatch.undo()
+    told = node.reports()["a"]
+    node.look()
+    node.driver.add_foreign(node.device(), "1g.10gb", 0)
+
+    node.desire()
+    node.pass_time(10)
+
+    assert told.phase == "failed"
+    assert node.phases() == {"a": "gone"}
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
+
+
 def test_what_we_made_before_we_died_is_still_ours(node, monkeypatch):
     def die(partition: str):
         raise NvmlLikeError(UNKNOWN, "the power went")
