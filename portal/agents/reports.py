@@ -188,7 +188,8 @@ def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
     ):
         lifecycle.end_leases([lease], reason=lifecycle.why_over(lease), at=min(now, lease.not_after))
     else:
-        why = _fault(entry) if entry.code else entry.detail or entry.reason or ENDED_BY_NODE
+        is_said = entry.code or entry.detail
+        why = _fault(entry) if is_said else entry.reason or ENDED_BY_NODE
         lifecycle.fail_leases([lease], at=now, fault=why)
 
 

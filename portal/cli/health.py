@@ -49,7 +49,7 @@ def health(name: Name, as_json: Json = False) -> None:
 def _event_cells(event: Any) -> tuple[Any, ...]:
     quiet = " (reported no more)" if event["unreported_at"] else ""
     where = "node" if event["device"] is None else event["device"]
-    if event["starts"]:
+    if event.get("starts"):  # portals of an earlier version do not tell
         where = f"{where} @{','.join(map(str, event['starts']))}"
     return (
         where, event["code"], event["severity"] + quiet, words.when(event["at"]), event["detail"], event["todo"],

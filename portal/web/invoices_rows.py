@@ -16,11 +16,11 @@ from portal.billing.models import BillingPeriod, UsageRecord
 from portal.billing.selectors import InvoiceView, LineView, accruing_by_lease
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.catalog.selectors import shown_names
-from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseEvent
-from portal.leases.states import EndReason, LeaseState
+from portal.leases.states import LeaseState
 from portal.teams.models import Team
 from portal.web.figures import gpus, money, span
+from portal.web.leases_timeline import why_text
 
 SIX = Decimal("0.000001")
 HOURS_UNIT = 10_000  # GPU-hours are printed to four places
@@ -192,7 +192,7 @@ def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> Usage:
         gpu_seconds=gpu_seconds(record.share_milli_seconds),
         exact=micro_text(exact_micro(record.share_milli_seconds, record.micro_per_hour)),
         agent_seconds=None if agent is None else Decimal(agent) / 1000,
-        steps=[_step(event) for event in events],
+        steps=[step_of(event) for event in events],
     )
 
 
@@ -205,9 +205,7 @@ TONES = {
 }
 
 
-def _step(event: LeaseEvent) -> Step:
+def step_of(event: LeaseEvent) -> Step:
+    """Return a step of a lease in the reader's language."""
     tone, icon = TONES.get(LeaseState(event.now), ("quiet", "check"))
-    reason = failure_text(event.reason) if event.now == LeaseState.FAILED else event.reason
-    if event.reason in EndReason.values and event.reason:
-        reason = str(EndReason(event.reason).label)
-    return Step(str(LeaseState(event.now).label), event.at, reason, tone, icon)
+    return Step(str(LeaseState(event.now).label), event.at, why_text(event), tone, icon)

@@ -146,8 +146,12 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:
 
 def _lease_step(event: LeaseEvent, which: str = "") -> Step:
     title, icon, tone = LEASE_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
-    why = failure_text(event.reason) if event.now == L.FAILED else _reason(event.reason)
-    return Step(str(title), event.at, why, which, icon=icon, tone=tone)
+    return Step(str(title), event.at, why_text(event), which, icon=icon, tone=tone)
+
+
+def why_text(event: LeaseEvent) -> str:
+    """Return why a lease took a step, in the reader's language; "" where that needs no word."""
+    return failure_text(event.reason) if event.now == L.FAILED else _reason(event.reason)
 
 
 def _which(lease: Lease) -> str:

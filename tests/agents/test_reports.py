@@ -13,6 +13,7 @@ from portal.agents.reports import accept_report
 from portal.fleet.models import Device, Node, Partition
 from portal.leases import lifecycle
 from portal.leases.draining import drain_node
+from portal.leases.failures import failure_detail, public_fault
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.quotas.models import Quota
 from tests.portal.builders import World
@@ -206,3 +207,17 @@ def test_a_lease_that_the_agent_ends_at_a_drains_deadline_made_way_and_its_rest_
     request = LeaseRequest.objects.get(pk=lease.request_id)
     assert (lease.state, lease.end_reason) == ("ended", "maintenance")
     assert (request.state, request.remaining_s) == ("queued", 3600 + early_s)
+
+
+def test_what_a_node_says_without_a_code_is_taken_for_none(world: World, desk: Desk) -> None:
+    lease = granted(world)
+    desk.say(ready(lease))
+
+    desk.say(LeaseReport(lease.uid, lease.generation, "gone", detail="alice: was here"))
+
+    lease.refresh_from_db()
+    assert (lease.end_reason, public_fault(lease.fault), failure_detail(lease.fault)) == (
+        "fault",
+        "",
+        "alice: was here",
+    )

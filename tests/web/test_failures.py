@@ -23,7 +23,8 @@ from portal.leases.failures import (
     public_fault,
     why_failed,
 )
-from portal.leases.models import Lease, LeaseRequest
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest
+from portal.web.invoices_rows import step_of
 from tests.portal.builders import H100, World, make_node
 
 SAID = "conflict: lease lse-of-another holds that place"
@@ -257,3 +258,15 @@ def test_every_code_of_the_agent_has_a_sentence() -> None:
 
     assert {"gpu_lost", "conflict", "refused_by_driver", "no_account"} <= words
     assert {word for word in words - PASSING if failure_text(word) == UNKNOWN} == set()
+
+
+def test_steps_on_an_invoice_are_told_in_the_readers_language() -> None:
+    back = LeaseEvent(now="active", reason="the node is back")
+    failed = LeaseEvent(now="failed", reason=SAID)
+
+    with translation.override("zh-hans"):
+        told = [step_of(event).text for event in (back, failed)]
+
+    assert "the node is back" not in told
+    assert "lse-of-another" not in told[1]
+    assert all(told)
