@@ -58,10 +58,6 @@ class Ledger:
         """Remember to save a work as it will be when it is written: it may change oftener than that."""
         self._unsaved[work.key] = work
 
-    def is_written(self, work: Work) -> bool:
-        """Say whether the disk has a work as it is now."""
-        return work.key not in self._unsaved
-
     def forget(self, key: Key) -> None:
         """Drop a work that is over."""
         self.works.pop(key, None)

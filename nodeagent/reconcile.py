@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 from nodeagent.agenda import Item, agenda
 from nodeagent.drivers.base import Driver
@@ -325,12 +324,24 @@ class Reconciler:
         mig = place.slot.mode == "mig"
         if self.mig[device] is not None and self.mig[device] != mig:
             return Step("mode", device, work, place, enabled=mig)
-        if place.is_ours and not self.ledger.is_written(work):
-            place.postpone(now)  # what is made and not written down would be a stranger's after a crash
+        if not (place.is_ours or place.is_fresh):
+            return Step("look", device, work, place)
+        is_fresh = place.is_fresh
+        if is_fresh and not self._begin(work, place):
+            place.postpone(now)
             return None
-        kind: Literal["look", "make"] = "make" if place.is_ours else "look"
-        is_fresh, place.is_fresh = place.is_fresh, False  # begun: from here on what stands there may be ours
-        return Step(kind, device, work, place, is_fresh=is_fresh, notice=self._notice_of(work))
+        return Step("make", device, work, place, is_fresh=is_fresh, notice=self._notice_of(work))
+
+    def _begin(self, work: Work, place: Place) -> bool:
+        """Write down that what stands at a free place from now on is ours; False where the disk refuses.
+
+        What is made and not written down would be a stranger's after a crash.
+        """
+        place.is_ours = True
+        self.ledger.note(work)
+        place.is_ours = is_written = self.ledger.save()
+        place.is_fresh = not is_written
+        return is_written
 
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""

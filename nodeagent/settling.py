@@ -46,7 +46,7 @@ def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
         mind.mig[step.device] = step.enabled
         return
     if step.kind == "look":
-        _claim_free(mind, step.device)
+        _find_free(mind, step.device)
         return
     if step.kind == "clear":
         place.is_cleared, place.is_made, place.access = True, False, None
@@ -59,15 +59,12 @@ def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
     mind.note(work)
 
 
-def _claim_free(mind: Reconciler, device: str) -> None:
-    """Call ours what is to be made on a device and free by the newest look: written down before the next step."""
+def _find_free(mind: Reconciler, device: str) -> None:
+    """Remember which places are free by the newest look, of those that are to be made on a device."""
     on = mind.sight.on(device)
     for work, place in on:
-        if work.phase != PREPARING or place.is_made or place.is_ours:
-            continue
-        if not obstacle(work, place, on, mind.sight.foreign(device)):
-            place.is_ours = place.is_fresh = True
-            mind.note(work)
+        if work.phase == PREPARING and not (place.is_made or place.is_ours):
+            place.is_fresh = not obstacle(work, place, on, mind.sight.foreign(device))
 
 
 def _settle_unit(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:

@@ -228,7 +228,6 @@ def rehearse(mind: Reconciler, driver: Driver, now: int) -> list[Planned]:
                 if step.kind != "look" or outcome.refusal is not None:
                     plan.append(_planned(len(plan) + 1, order.get(device), step, outcome))
                 mind.settle(step, outcome, now)
-                mind.ledger.save()
                 is_moving = True
     return plan + _unseen(mind, driver, order, len(plan))
 

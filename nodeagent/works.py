@@ -47,8 +47,8 @@ class Patience:
 class Place(Patience):
     """One slot of a lease on its way.
 
-    ``is_ours``: the place was seen free, and that we make it is in the journal; what stands there since is ours,
-    unless it ``is_fresh``: seen free in this life of the agent, and no step to make it was handed out.
+    ``is_fresh``: the place was seen free in this life of the agent, and nothing was done there since.
+    ``is_ours``: it was seen free, and that we make it is in the journal; what stands there since is ours.
     ``is_confined``: its limits bind the holder's unit; ``loosened``: 1 when they were loosened for the end, 2
     when what the driver runs for the holder was ended too.
     """
@@ -66,11 +66,6 @@ class Place(Patience):
     loosened: int = 0
     folders: tuple[str, ...] = ()
     binds: dict[str, str] = field(default_factory=dict)
-
-    def give_up(self) -> None:
-        """It will not be made: what was never begun is not ours, whoever takes the place now."""
-        if self.is_fresh:
-            self.is_ours = self.is_fresh = False
 
     def vanish(self) -> None:
         """What stood here was removed by somebody else: what is made here next is not ours, not even by its name."""
@@ -161,8 +156,6 @@ class Work(Patience):
     def fail(self, code: str, detail: str, now: int) -> None:
         """Give up making or keeping it; its places are cleared when the portal drops it."""
         self.phase, self.code, self.detail = FAILED, code, detail
-        for place in self.places:
-            place.give_up()
         self.stop_clock(now)
 
     def outlive_reboot(self) -> None:
@@ -184,7 +177,6 @@ class Work(Patience):
         self.stop_clock(now)
         self.hurry()
         for place in self.places:
-            place.give_up()
             place.hurry()
 
     def hear(self, notice: Notice | None, now: int) -> bool:

@@ -207,10 +207,28 @@ def test_slice_that_appears_between_look_and_making_is_not_ours(node):
     assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 0)]
 
 
+def test_slice_that_somebody_else_made_between_two_lives_of_the_agent_stays(node):
+    two = lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 1))
+    node.accept(two)
+    while (step := node.mind.next_step(node.device(), node.time.now)).kind != "make":
+        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+    node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+    node.mind.ledger.save()  # one place is made, the other was seen free; here the agent dies
+    node.driver.add_foreign(node.device(), "1g.10gb", 1)
+
+    node.start()
+    node.work()
+    told = node.reports()["a"]
+    node.desire()
+
+    assert (told.phase, told.code) == ("failed", "conflict")
+    assert [(part.profile, part.start) for part in node.standing()] == [("1g.10gb", 1)]
+
+
 def test_slice_at_a_place_that_was_never_begun_stays_when_its_lease_is_withdrawn(node):
     node.accept(lease("a", node.mig("1g.10gb", 0)))
     place = node.mind.works["a", 1].places[0]
-    while not place.is_ours:
+    while not place.is_fresh:
         step = node.mind.next_step(node.device(), node.time.now)
         node.mind.settle(step, carry_out(node.driver, step), node.time.now)
     node.driver.add_foreign(node.device(), "1g.10gb", 0)
