@@ -41,7 +41,7 @@ _UNRUN: Final = {
     "is not installed": errors.LIBRARY_NOT_FOUND,
     "Permission denied": errors.NO_PERMISSION,
 }
-_LOST: Final = "device_lost"
+LOST: Final = "device_lost"
 _JSON = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 _NUMBER = re.compile(r"^\s*([-+]?\d{1,15}(?:\.\d{1,9})?)\s*(?:%|[A-Za-z]{1,4})?\s*$")
 
@@ -176,7 +176,7 @@ def sample_of(uuid: str, told: Told | None, tool: str) -> DeviceSample:
 
 def lost(uuid: str, said: str) -> HealthFact:
     """Return the fact that a card which was here is not listed any more."""
-    return HealthFact(uuid, _LOST, "critical", said, "reboot_node")
+    return HealthFact(uuid, LOST, "critical", said, "reboot_node")
 
 
 class VendorDriver(ABC):
@@ -225,9 +225,9 @@ class VendorDriver(ABC):
             said = self.complaints()
         except NvmlLikeError as no:
             return [_unsure(no.detail), *self._book.health()]
-        missed, self._missed = self._missed, {fact.device for fact in said if fact.code == _LOST}
+        missed, self._missed = self._missed, {fact.device for fact in said if fact.code == LOST}
         gaps = self._missed - missed
-        sure = [fact for fact in said if fact.code != _LOST or fact.device not in gaps]
+        sure = [fact for fact in said if fact.code != LOST or fact.device not in gaps]
         words = "; ".join(fact.detail for fact in said if fact not in sure)
         return [*sure, *([_unsure(f"{words}; it is asked again")] if words else []), *self._book.health()]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import nodeagent
+from nodeagent.drivers.vendor import LOST
 from nodeagent.health.rules import UNKNOWN_XID, standard
 from nodeagent.protocol.limits import ACTIONS
 from portal.fleet.health_words import action_text, code_text
@@ -27,9 +28,9 @@ def test_every_fault_of_the_table_has_words(code):
 
 
 def test_every_fault_that_the_agent_names_beside_its_table_has_words():
-    codes = codes_in_sources()
+    codes = {*codes_in_sources(), LOST}
 
-    assert {"journal_unwritable", "desired_refused", "device_lost", "share_unread"} <= codes
+    assert {"journal_unwritable", "desired_refused", "tool_unreadable", "share_unread"} <= codes
     assert {code for code in codes if not code_text(code)} == set()
 
 
