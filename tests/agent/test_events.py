@@ -267,6 +267,18 @@ def test_thread_hears_and_lets_go_of_all_cards_while_paused(card, library, watch
     assert [event.xid for event in watch.drain()] == [94, 95]
 
 
+def test_pause_lasts_until_everybody_who_asked_for_it_is_through(card, library, watch):
+    watch.start()
+    with watch.paused():
+        with watch.paused():
+            inside = list(library.sets)
+        between = list(library.sets)
+        assert not watch._wanted.is_set()
+
+    assert (inside, between) == ([], [])
+    assert watch._wanted.is_set()
+
+
 def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):
     def broken(chosen: object, ms: int) -> None:
         raise RuntimeError("no memory")

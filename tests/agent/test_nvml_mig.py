@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -344,3 +346,32 @@ def test_boards_whose_numbers_mean_other_sizes_are_cut_beside_each_other(tmp_pat
             assert driver.observe(uuid) == [made]
             driver.destroy(made.uuid)
             assert driver.observe(uuid) == []
+
+
+def test_two_cards_change_their_mode_side_by_side_and_a_third_is_measured_meanwhile(tmp_path, monkeypatch):
+    bench = Bench(tmp_path, "h100-80gb", "h100-80gb", "h100-80gb")
+    driver = bench.agent(listens=True)
+    first, second, third = [card.uuid for card in bench.host.cards]
+    both, measured, switch = threading.Barrier(3), threading.Event(), driver._mig.switch
+
+    def slowly(handle: object, enabled: bool) -> None:
+        both.wait(10)
+        assert measured.wait(10)
+        switch(handle, enabled)
+
+    monkeypatch.setattr(driver._mig, "switch", slowly)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            changes = [threads.submit(driver.set_mig_mode, uuid, True) for uuid in (first, second)]
+            both.wait(10)
+            seen = {sample.device: sample.memory_used_mib for sample in driver.metrics().devices}
+            measured.set()
+            done = [change.result(10) for change in changes]
+        after = {sample.device: sample.memory_used_mib for sample in driver.metrics().devices}
+    finally:
+        driver.close()
+
+    assert done == [0, 0]
+    assert (seen[first], seen[second]) == (None, None)
+    assert seen[third] is not None
+    assert None not in after.values()

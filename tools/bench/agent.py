@@ -12,7 +12,7 @@ import logging
 import pstats
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from tools.bench import agent_process
 
 NODE, BOARD, CARDS, SLICES = "gpu-01", "h100-80gb", 8, 7
 ROUNDS = 15
-SLOW = "nvmlDeviceCreateGpuInstanceWithPlacement"
+MAKE, SWITCH = "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlDeviceSetMigMode"
 GRACES_S = (0, 2, 5)
 SECONDS = 200
 FAST_FOLDER = Path("/dev/shm")
@@ -68,7 +68,8 @@ def measure() -> dict[str, Any]:
         "56 new slices, plain driver": _rounds("simulated"),
         "56 new slices, cards and units": _rounds("nvml"),
         "the same, a thread per card": _threads(),
-        "1 s per slice, 8 cards": asyncio.run(_slow()),
+        "1 s per slice, 8 cards": asyncio.run(_slow(MAKE)),
+        "1 s per MIG mode and per slice, 8 cards": asyncio.run(_slow(SWITCH, MAKE)),
         "end to free": asyncio.run(_ends()),
         "a second of 56 busy slices": _seconds(),
     }
@@ -97,18 +98,19 @@ def _leases(slices: int = SLICES, grace_s: int = 5) -> tuple[DesiredLease, ...]:
 
 
 @contextmanager
-def _host(kind: str) -> Iterator[Host]:
+def _host(kind: str, *, listens: bool = False) -> Iterator[Host]:
     fast = str(FAST_FOLDER) if FAST_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryDirectory(dir=fast) as run:
         driver: Driver
         home, runtime = None, None
         if kind == "nvml":
             home = SimulatedHome(NODE, [BOARD] * CARDS, Path(run), boot_clock)
-            driver, runtime = home.driver(), home.runtime()
+            driver, runtime = home.driver(listens=listens), home.runtime()
         else:
             driver = SimulatedDriver(device_facts(NODE, BOARD, CARDS), Path(run), "boot-1", clock=boot_clock)
         mind = Reconciler(NODE, driver, Journal(Path(state) / "journal.jsonl"), boot_clock(), runtime)
         yield Host(driver, mind, tuple(driver.inventory()), home)
+        driver.close()
         if home is not None:
             home.host.end_agent()
 
@@ -144,19 +146,20 @@ async def _one_by_threads() -> float:
             return time.perf_counter() - begin
 
 
-async def _slow() -> dict[str, float]:
-    """One slice on each card where making one takes a second: on threads as the agent does it, and one by one."""
-    with _host("nvml") as host:
-        _home(host).host.sleep = time.sleep
-        _home(host).host.faults.latency_s[SLOW] = 1.0
+async def _slow(*calls: str) -> dict[str, float]:
+    """One slice on each card where these calls take a second: on threads as the agent does it, and one by one.
+
+    The driver listens to the events of its cards, as that of an agent does.
+    """
+    with _host("nvml", listens=True) as host:
+        _slow_down(host, calls)
         async with _working(host) as worker:
             begin = time.perf_counter()
             worker.accept(host.want(*_leases(1)))
             await _until(lambda: all(work.phase == READY for work in host.mind.works.values()))
             side_by_side = time.perf_counter() - begin
-    with _host("nvml") as host:
-        _home(host).host.sleep = time.sleep
-        _home(host).host.faults.latency_s[SLOW] = 1.0
+    with _host("nvml", listens=True) as host:
+        _slow_down(host, calls)
         begin = time.perf_counter()
         host.mind.accept(host.want(*_leases(1)), boot_clock())
         work_through(host.mind, host.driver, boot_clock)
@@ -164,6 +167,11 @@ async def _slow() -> dict[str, float]:
             "side_by_side_s": round(side_by_side, 2),
             "one_by_one_s": round(time.perf_counter() - begin, 2),
         }
+
+
+def _slow_down(host: Host, calls: Iterable[str]) -> None:
+    _home(host).host.sleep = time.sleep
+    _home(host).host.faults.latency_s.update(dict.fromkeys(calls, 1.0))
 
 
 async def _ends() -> dict[str, str]:

@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -116,6 +116,7 @@ class NvmlDriver:
         names = ShareBook(run_dir / "slices", boot_id, on_change=on_change, looks_only=looks_only)
         self._standing = Standing(self._calls, self._cards, self._mig, self._parts, names, read)
         self._facts: dict[str, DeviceFact] = {}
+        self._switching: set[str] = set()
         for uuid in list(self._cards):
             self._learn(uuid, roll.known.get(self._cards.indexes[uuid]))
         for uuid, seat in seats(library, self._cards).items():
@@ -268,15 +269,9 @@ class NvmlDriver:
         if self._mig.modes(handle) == (int(enabled), int(enabled)):
             return 0
         self._require_empty(device)
-        with self._gate:
-            # An open event set keeps an Ampere card busy: this agent must not be the one in the way.
-            self._watch.pause()
-            try:
-                self._mig.switch(handle, enabled)
-            finally:
-                self._telemetry.forget(device)
-                if self._listens:
-                    self._watch.resume()
+        # An open event set and sample buffers keep an Ampere card busy: this agent must not be the one in the way.
+        with self._watch.paused(), self._unmeasured(device):
+            self._mig.switch(handle, enabled)
         self._refresh(device)
         self._standing.look(device)
         return 0
@@ -334,7 +329,8 @@ class NvmlDriver:
     def metrics(self) -> Reading:
         """Measure every card and what stands on it."""
         with self._gate:
-            return self._telemetry.read(self._cards, self._facts, self._standing.live(self._facts))
+            facts = {uuid: fact for uuid, fact in self._facts.items() if uuid not in self._switching}
+            return self._telemetry.read(self._cards, facts, self._standing.live(facts))
 
     def health(self) -> list[HealthFact]:
         """Return what cards complain about, faults of MPS daemons, share files that cannot be read."""
@@ -362,6 +358,18 @@ class NvmlDriver:
         self._calls.ask("nvmlShutdown")
 
     # Inside
+
+    @contextmanager
+    def _unmeasured(self, device: str) -> Iterator[None]:
+        """Leave one card out of what is measured; the others are measured on."""
+        with self._gate:
+            self._switching.add(device)
+            self._telemetry.forget(device)
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._switching.discard(device)
 
     def _learn(self, uuid: str, known: DeviceFact | None) -> None:
         handle = self._cards[uuid]

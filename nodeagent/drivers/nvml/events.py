@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ ECC_CORRECTED: Final = "ecc_corrected"
 ECC_UNCORRECTED: Final = "ecc_uncorrected"
 LOST: Final = "lost"
 
-WAIT_MS: Final = 1_000
+WAIT_MS: Final = 200  # as long a pause takes; five calls a second cost nothing that can be measured
 FIRST_REST_S: Final = 1.0
 MOST_REST_S: Final = 60.0
 MOST_KINDS: Final = 512
@@ -72,6 +73,7 @@ class Watch:
         self._lock = threading.Lock()
         self._queue: dict[tuple[str, str, int | None, int | None, int | None], Event] = {}
         self._dropped = 0
+        self._pauses = 0
         self._set: Any = None
         self._names: dict[Any, str] = {}
         self._lost: set[str] = set()
@@ -95,21 +97,39 @@ class Watch:
             self._thread.start()
 
     def pause(self) -> None:
-        """Let go of all cards; returns when that is done, or a few seconds later when the driver hangs."""
-        # Cleared first: what the thread said before this call does not count.
-        self._parked.clear()
-        self._wanted.clear()
-        self._wake.set()
+        """Let go of all cards; returns when that is done, or a few seconds later when the driver hangs.
+
+        Several may pause at once; it is over when each of them has called ``resume``.
+        """
+        with self._lock:
+            self._pauses += 1
+            if self._pauses == 1:
+                # Cleared first: what the thread said before this call does not count.
+                self._parked.clear()
+                self._wanted.clear()
+                self._wake.set()
         if self._thread is None or not self._thread.is_alive():
             return
         if not self._parked.wait(PAUSE_S):
             log.warning("waiting for events hangs inside the driver: this agent still keeps the cards open")
 
     def resume(self) -> None:
-        """Listen again, to the cards as they are listed now."""
-        self._is_stale = True
-        self._wanted.set()
-        self._wake.set()
+        """Listen again, to the cards as they are listed now, unless somebody else still needs the pause."""
+        with self._lock:
+            self._pauses = max(0, self._pauses - 1)
+            if self._pauses == 0:
+                self._is_stale = True
+                self._wanted.set()
+                self._wake.set()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Pause for as long as this lasts."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def close(self) -> None:
         """End the thread; events not fetched stay fetchable."""
