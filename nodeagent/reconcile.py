@@ -94,6 +94,7 @@ class Reconciler:
         for device in self.devices:
             self.observed(device, read_partitions(driver, device), now)
         self.note_health(read_health(driver), now)
+        self._close_again()
 
     # What the portal wants
 
@@ -390,14 +391,18 @@ class Reconciler:
     def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
         """Take a look at what is open on this host, in any way and in every way, into account."""
         self.units.observed(frozenset(known), frozenset(whole), self.works)
-        for work in self.units.reopened(self.works):
-            log.warning("something of lease %s is still open; it is closed", work.lease)
-            work.phase, work.is_closed, work.is_acked = DRAINING, False, False
-            work.hurry()
+        self._close_again()
         strays = self._strays(now)
         self.works.update((work.key, work) for work in strays)
         if strays:
             self.sight.index(self.works.values())
+
+    def _close_again(self) -> None:
+        """Close what is still open of leases that are over by their record."""
+        for work in self.units.reopened(self.works):
+            log.warning("something of lease %s is still open; it is closed", work.lease)
+            work.phase, work.is_closed, work.is_acked = DRAINING, False, False
+            work.hurry()
 
     def note_health(self, health: tuple[HealthFact, ...] | None, now: int) -> None:
         """Take health facts into account; leases on a lost GPU have failed.

@@ -117,6 +117,18 @@ def test_unit_that_outlived_a_reboot_is_closed_under_the_record_of_its_lease(nod
     assert runtime.open_leases == {}
 
 
+def test_unit_that_is_still_open_is_closed_before_the_first_look_of_a_new_life(node, runtime):
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.desire()
+    runtime.open_leases["a", 1] = object()  # a look found it, and the agent died before it was closed
+
+    node.start()
+    node.work()
+
+    assert runtime.open_leases == {}
+    assert node.phases() == {"a": "gone"}
+
+
 def test_how_long_a_stray_was_used_is_unknown(node, runtime):
     node.desire()
     runtime.open_leases["ghost", 3] = object()
