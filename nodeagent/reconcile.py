@@ -24,6 +24,7 @@ from nodeagent.settling import settle
 from nodeagent.sight import Sight
 from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
 from nodeagent.units import Units, stray_work
+from nodeagent.wellbeing import Wellbeing
 from nodeagent.works import (
     DRAINING,
     FAILED,
@@ -39,14 +40,10 @@ from nodeagent.works import (
 
 log = logging.getLogger(__name__)
 
-LOST = ("79", "device_lost")  # NVIDIA's XID, and the word of other vendors' drivers
 NO_DEVICE = ""
 LIVE = (PREPARING, READY)
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
-BLIND = HealthFact(
-    "", "health_unreadable", "warning", "the devices do not tell their health; what was read last is believed"
-)
 JOURNAL_FULL = HealthFact(
     "", "journal_unwritable", "critical", "the state folder refuses writes: free some space"
 )
@@ -72,7 +69,7 @@ class Reconciler:
         self.driver = driver
         self.devices = {fact.uuid: fact for fact in driver.inventory()}
         self.mig = {uuid: fact.mig_enabled for uuid, fact in self.devices.items()}
-        self.health: tuple[HealthFact, ...] = ()
+        self.health = Wellbeing()
         self.busy: set[str] = set()
         self.changed = True
         self.ledger = Ledger(journal, driver.boot_id(), driver.version)
@@ -269,7 +266,7 @@ class Reconciler:
         if place.is_cleared or place.retry_at > now:
             return None
         kill = now >= work.kill_at
-        spared, is_lost = self.sight.held(device, place), device in self._lost()
+        spared, is_lost = self.sight.held(device, place), device in self.health.lost
         return Step("clear", device, work, place, kill=kill, spared=spared, is_lost=is_lost)
 
     def _beginning(self, device: str, work: Work, place: Place, now: int) -> Step | None:
@@ -405,20 +402,12 @@ class Reconciler:
             work.hurry()
 
     def note_health(self, health: tuple[HealthFact, ...] | None, now: int) -> None:
-        """Take health facts into account; leases on a lost GPU have failed.
-
-        None: it could not be read; what was known stays, and the node says so.
-        """
-        if health is None:
-            known = tuple(fact for fact in self.health if fact != BLIND)
-            health = (*known, BLIND)
-        if health == self.health:
+        """Take health facts into account (None: they could not be read); leases on a lost GPU have failed."""
+        before = self.health.lost
+        if not self.health.take(health):
             return
-        if BLIND in health and BLIND not in self.health:
-            log.warning("the devices do not tell their health; what was known stays")
-        before = self._lost()
-        self.health, self.changed = health, True
-        for device in self._lost() - before:
+        self.changed = True
+        for device in self.health.lost - before:
             for work, place in self.sight.on(device):
                 if work.phase == DRAINING:
                     place.hurry()  # what was to be cleared there is soon done
@@ -426,7 +415,7 @@ class Reconciler:
 
     def _fail_lost(self, now: int) -> None:
         """Fail leases, new ones too, that lie on a device which is gone."""
-        lost = self._lost()
+        lost = self.health.lost
         for work in list(self.works.values()) if lost else ():
             if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
                 self.fail(
@@ -434,10 +423,6 @@ class Reconciler:
                     Refusal("gpu_lost", "the device has fallen off the bus; the node must be restarted"),
                     now,
                 )
-
-    def _lost(self) -> set[str]:
-        """Return the devices that say of themselves that they are gone."""
-        return {fact.device for fact in self.health if fact.code in LOST}
 
     # What the portal hears
 
@@ -453,7 +438,7 @@ class Reconciler:
     def health_facts(self) -> tuple[HealthFact, ...]:
         """Return what devices said, and that the disk is full when it is."""
         own = () if self.ledger.is_writable else (JOURNAL_FULL,)
-        return (*self.health, *own, *((self._refused,) if self._refused else ()))
+        return (*self.health.facts, *own, *((self._refused,) if self._refused else ()))
 
     def acknowledged(self, seq: int) -> None:
         """Forget gone leases that the portal has stored and no longer wants."""

@@ -1,7 +1,8 @@
 """What cards say by themselves (XID and ECC events), heard in a thread of its own.
 
 One event set for all cards, registered on the cards, never on MIG devices: NVML takes no events there and names
-the instance in the event. The thread sleeps inside NVML and wakes once a second to see whether it must stop.
+the instance in the event. The thread sleeps inside NVML and wakes five times a second to see whether
+it must stop or let go.
 
 Where an instance lies is asked at once: a second later it may be gone, and its number that of another one elsewhere.
 """
