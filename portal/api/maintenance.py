@@ -18,7 +18,6 @@ from portal.api.idempotency import once
 from portal.api.shapes import Row
 from portal.api.wire import instant
 from portal.common.clock import db_now
-from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.fleet import maintenance as windows
 from portal.fleet.models import MaintenanceWindow
 from portal.leases.maintenance import Affected, affected
@@ -120,7 +119,6 @@ class ChangeWindow(Endpoint):
         self.require_operator()
         window, values = windows.window_named(uid), self.take(TimesBody)
         windows.change_window(window=window, actor=self.person, now=db_now(), **values)
-        nudge_on_commit(RUN_CYCLE)
         return Response(window_row(windows.window_named(uid)))
 
 
@@ -136,7 +134,6 @@ class CancelWindow(Endpoint):
         window = windows.window_named(uid)
         self.take(Empty)
         windows.cancel_window(window=window, actor=self.person, now=db_now())
-        nudge_on_commit(RUN_CYCLE)
         return Response(window_row(windows.window_named(uid)))
 
 

@@ -13,7 +13,6 @@ from django.db import transaction
 
 from portal.accounts.models import User
 from portal.audit.services import record
-from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.common.rows import fetch
 from portal.fleet.draining import ask_drain, check_deadline
 from portal.fleet.models import Node
@@ -45,12 +44,11 @@ def drain_node(*, node: Node, by: datetime, reason: str, actor: User, now: datet
 def begin_drain(*, node: Node, by: datetime, reason: str, actor: User, now: datetime) -> Node:
     """Cordon a node and want it empty by a time, or raise Invalid; returns it as it is then. Safe to repeat.
 
-    Locks nodes alone. What it means for leases is left to ``heed_windows``, which the caller runs after the
+    Locks nodes alone. What it means for leases is left to ``follow``, which the caller runs after the
     commit and every tick does too.
     """
     ask_drain(node=node, by=by, reason=reason, actor=actor, now=now)
     settle_drains(now=now)
-    nudge_on_commit(RUN_CYCLE)
     return Node.objects.get(pk=node.pk)
 
 
@@ -61,14 +59,12 @@ def bring_back(*, node: Node, actor: User, now: datetime) -> Node:
     """
     begin_work(node=node, actor=actor, now=now)
     follow(now=now)
-    nudge_on_commit(RUN_CYCLE)
     return Node.objects.get(pk=node.pk)
 
 
 def begin_work(*, node: Node, actor: User, now: datetime) -> Node:
-    """Let a node take work again; returns it as it is then. Leases follow by ``heed_windows``: see ``begin_drain``."""
+    """Let a node take work again; returns it as it is then. Leases ``follow``: see ``begin_drain``."""
     uncordon(node=node, actor=actor, now=now)
-    nudge_on_commit(RUN_CYCLE)
     return Node.objects.get(pk=node.pk)
 
 

@@ -103,7 +103,6 @@ def change_window(
     """Give a window another time and every lease the end that follows; raises Invalid or Conflict."""
     changed = windows.change_window(window=window, starts_at=starts_at, ends_at=ends_at, actor=actor, now=now)
     follow(now=now)
-    nudge_on_commit(RUN_CYCLE)
     return changed
 
 
@@ -111,22 +110,19 @@ def cancel_window(*, window: MaintenanceWindow, actor: User, now: datetime) -> M
     """Take a window back and give leases the end that they had; raises Conflict once it is over. Safe to repeat."""
     cancelled = windows.cancel_window(window=window, actor=actor, now=now)
     follow(now=now)
-    nudge_on_commit(RUN_CYCLE)
     return cancelled
 
 
 def follow(*, now: datetime) -> None:
-    """Let leases and bookings follow what was just committed; where that fails, the next tick does it.
+    """Let leases, bookings and those who wait follow what was just committed; where that fails, the next tick does it.
 
     The row is the work: whoever asked was answered truly all the same. Call outside a transaction of its own.
     """
     try:
-        changed = heed_windows(now=now)
+        heed_windows(now=now)
     except Exception:  # also a bug here must not call off what is stored
         log.exception("leases do not follow yet; the next tick tries again")
-        return
-    if changed:
-        nudge_on_commit(RUN_CYCLE)
+    nudge_on_commit(RUN_CYCLE)
 
 
 def heed_windows(*, now: datetime) -> int:
