@@ -157,7 +157,7 @@ def test_lease_outlives_one_list_of_the_tool_without_its_card(tmp_path):
     for tool.cards in (json.dumps(torn), whole, json.dumps(torn), whole):
         node.mind.note_health(read_health(node.driver), node.time.now)
         node.pass_time(5)
-        told.append([(fact.device, fact.code) for fact in node.mind.health])
+        told.append([(fact.device, fact.code) for fact in node.mind.health.facts])
 
     assert told == [[("", "tool_unreadable")], [], [("", "tool_unreadable")], []]
     assert node.phases() == {"alice": "ready"}
