@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -20,9 +20,10 @@ from nodeagent.commands import apply, check, explain, soak
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import SpecError
 from nodeagent.guard import Guard
+from nodeagent.host import HostFacts
 from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal, JournalError
-from nodeagent.link import AddressError, Enrolment, RefusedError, address_of, token_source
+from nodeagent.link import Address, AddressError, Enrolment, RefusedError, address_of, token_source
 from nodeagent.opening import Opened, notices_of, open_host, state_of
 from nodeagent.options import (
     UsageError,
@@ -34,6 +35,7 @@ from nodeagent.options import (
     patience_of,
     require_node,
 )
+from nodeagent.patience import Patience, missing, wait_for_latecomers
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.doors import RuntimeMissingError
@@ -144,17 +146,9 @@ def _run(options: argparse.Namespace) -> int:
     address, patience = address_of(options.portal), patience_of(options)
     lock = lock_state(state)
     try:
-        host = open_host(options, state, patience=patience)
-        driver = host.driver
-        enrolment = _enrolment(options, state)
-        journal = Journal(state / "journal.jsonl")
-        reconciler = Reconciler(
-            options.node, driver, journal, boot_clock(), host.runtime, notices_of(options, state)
-        )
-        worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
-        log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
-        asyncio.run(_until_stopped(Agent(address, enrolment, driver, worker, host=facts)))
-        worker.close()
+        while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):
+            log.info("cards that were late answer now: the agent starts anew with them, leases go on")
+            patience = replace(patience, rest_s=0)
     except OSError as no:
         raise StateError(f"cannot use the state folder {state}: {no}") from no
     finally:
@@ -163,14 +157,50 @@ def _run(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _until_stopped(agent: Agent) -> None:
-    """Run the agent until it ends by itself or a signal asks it to."""
+@dataclass(frozen=True, slots=True)
+class Dialling:
+    """Whom an agent talks to, as whom, and on what host."""
+
+    address: Address
+    enrolment: Enrolment
+    facts: HostFacts
+
+
+def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience: Patience) -> bool:
+    """Work until a signal (False), or until cards answer that were missing when this life began (True)."""
+    host = open_host(options, state, patience=patience)
+    driver = host.driver
+    journal = Journal(state / "journal.jsonl")
+    reconciler = Reconciler(
+        options.node, driver, journal, boot_clock(), host.runtime, notices_of(options, state)
+    )
+    worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
+    log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
+    agent = Agent(dialling.address, dialling.enrolment, driver, worker, host=dialling.facts)
+    try:
+        return asyncio.run(_until_stopped(agent, host))
+    finally:
+        worker.close()
+        journal.close()
+        driver.close()
+
+
+async def _until_stopped(agent: Agent, host: Opened) -> bool:
+    """Run the agent until it ends by itself, a signal asks it to (False), or late cards answer (True)."""
     loop = asyncio.get_running_loop()
-    task = loop.create_task(agent.run())
+    work = loop.create_task(agent.run())
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        loop.add_signal_handler(number, work.cancel)
+    tasks = {work}
+    if host.look is not None and missing(host.driver):
+        tasks.add(loop.create_task(wait_for_latecomers(host.look, host.driver)))
+    done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in running:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+    return work not in done
 
 
 def _guard(options: argparse.Namespace, host: Opened) -> Guard | None:

@@ -94,11 +94,15 @@ def is_simulated(options: argparse.Namespace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A host at work: driver, runtime of the holders and how to read its files (None: the driver plays them)."""
+    """A host at work: driver, runtime of the holders and how to read its files (None: the driver plays them).
+
+    ``look`` opens the driver of its cards once more, and only looks; None where no card can come late.
+    """
 
     driver: Driver
     runtime: Runtime | None = None
     read: Callable[[str], str] | None = None
+    look: Callable[[], Driver] | None = None
 
 
 def open_host(
@@ -132,9 +136,10 @@ def open_host(
         dcgm_url=options.dcgm,
         layout=options.layout,
         can_bind=options.runtime == "cdi",
-        looks_only=looks_only,
     )
-    return Opened(find() if patience is None else wait_for_cards(find, patience), runtime, registry.read_text)
+    own = partial(find, looks_only=looks_only)
+    found = own() if patience is None else wait_for_cards(own, patience)
+    return Opened(found, runtime, registry.read_text, partial(find, looks_only=True))
 
 
 def open_runtime(options: argparse.Namespace, state: Path, *, looks_only: bool = False) -> Runtime:

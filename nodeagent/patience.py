@@ -1,10 +1,11 @@
-"""Waiting at the start for cards that are not there yet: a kernel module loads, a vendor's tool answers late."""
+"""Waiting for cards that are not there yet at the start: a kernel module loads, a vendor's tool answers late."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ USUAL_S: Final = 120.0
 REST_S: Final = 30.0
 FIRST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 10.0
+AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,13 @@ class Patience:
     pause: Callable[[float], None] = time.sleep
 
 
+def missing(driver: Driver) -> frozenset[int | str]:
+    """Return what did not answer when a driver was opened and may yet: cards by index, else by name."""
+    return frozenset(driver.unanswered) if isinstance(driver, VendorDriver) else frozenset()
+
+
 def late(driver: Driver) -> str:
-    """Return what did not answer when a driver was opened and may yet, "" for nothing."""
+    """Return that as sentences, "" for nothing."""
     return "; ".join(driver.unanswered.values()) if isinstance(driver, VendorDriver) else ""
 
 
@@ -58,9 +65,7 @@ def wait_for_cards(find: Callable[[], Driver], patience: Patience) -> Driver:
         if left <= 0:
             if driver is None:
                 raise DriverUnavailableError(_in_vain(waits_for, now - begin), waits_for=waits_for)
-            log.warning(
-                "going on without what does not answer: %s; restart the agent once it does", waits_for
-            )
+            log.warning("going on without what does not answer: %s; it is asked again", waits_for)
             return driver
         if waits_for != said:
             log.warning("waiting up to %.0f s for the cards of this node: %s", left, waits_for)
@@ -69,6 +74,30 @@ def wait_for_cards(find: Callable[[], Driver], patience: Patience) -> Driver:
             driver.close()
         patience.pause(min(pause, left))
         pause = min(2 * pause, MOST_PAUSE_S)
+
+
+async def wait_for_latecomers(
+    find: Callable[[], Driver], have: Driver, rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """Ask once a minute after what was missing when ``have`` was opened; ends once some of it answers.
+
+    ``find`` opens another driver that only looks, in a thread of its own. Where nothing is missing it waits for ever.
+    """
+    gone = missing(have)
+    while True:
+        await rest(AGAIN_S)
+        if gone and (now := await asyncio.to_thread(_missing_now, find)) is not None and now < gone:
+            return
+
+
+def _missing_now(find: Callable[[], Driver]) -> frozenset[int | str] | None:
+    """Return what is missing now; None where no card answers at all."""
+    try:
+        driver = find()
+    except DriverUnavailableError:
+        return None
+    driver.close()
+    return missing(driver)
 
 
 def _look(find: Callable[[], Driver]) -> tuple[Driver | None, str]:

@@ -42,6 +42,7 @@ _UNRUN: Final = {
     "Permission denied": errors.NO_PERMISSION,
 }
 LOST: Final = "device_lost"
+LATE: Final = "card_late"
 _JSON = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 _NUMBER = re.compile(r"^\s*([-+]?\d{1,15}(?:\.\d{1,9})?)\s*(?:%|[A-Za-z]{1,4})?\s*$")
 
@@ -224,12 +225,19 @@ class VendorDriver(ABC):
         try:
             said = self.complaints()
         except NvmlLikeError as no:
-            return [_unsure(no.detail), *self._book.health()]
+            return [_unsure(no.detail), *self._noted()]
         missed, self._missed = self._missed, {fact.device for fact in said if fact.code == LOST}
         gaps = self._missed - missed
         sure = [fact for fact in said if fact.code != LOST or fact.device not in gaps]
         words = "; ".join(fact.detail for fact in said if fact not in sure)
-        return [*sure, *([_unsure(f"{words}; it is asked again")] if words else []), *self._book.health()]
+        return [*sure, *([_unsure(f"{words}; it is asked again")] if words else []), *self._noted()]
+
+    def _noted(self) -> list[HealthFact]:
+        """Return what this driver knows without asking: what was late at the start, and notes that cannot be read."""
+        late = [
+            HealthFact("", LATE, "warning", said) for said in ["; ".join(self.unanswered.values())] if said
+        ]
+        return [*late, *self._book.health()]
 
     def abandon(self, device: str, owner: str) -> None:
         """Forget what an owner had on a card that is lost; the driver runs nothing beside the cards."""

@@ -99,6 +99,7 @@ _WORDS = {
     "xid_unknown": _("its driver reported a code that this version does not know"),
     "device_lost": _("it does not answer any more"),
     "card_silent": _("one of its cards does not answer"),
+    "card_late": _("not all of its cards have answered yet"),
     "row-remap-failure": _XIDS[64],
     "row_remap_failed": _XIDS[64],
     "row_remap_pending": _XIDS[63],

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening
+from nodeagent import cli, opening, patience
+from nodeagent.agent import Agent
 from nodeagent.drivers import errors, registry
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
@@ -22,7 +24,7 @@ from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.install import AGENT_TEXT
-from nodeagent.patience import Patience, late, wait_for_cards
+from nodeagent.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
 from nodeagent.shell import Done, ProgramError
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
@@ -327,3 +329,91 @@ def test_patience_without_sense_is_refused(seconds, tmp_path, capsys):
 
     assert cli.main(words, {}) == cli.USAGE
     assert "--patience is a number of seconds from 0 to 3600" in capsys.readouterr().err
+
+
+def minutes_of(clock: Clock) -> Callable[[float], Awaitable[None]]:
+    async def rest(seconds: float) -> None:
+        clock.pause(seconds)
+        if clock.now > 3600:
+            raise TimeoutError
+
+    return rest
+
+
+async def test_what_was_left_out_is_asked_again_each_minute_until_it_answers(clock, tmp_path):
+    find = npu(tmp_path, chip_is_silent(clock, 200))
+    driver = wait_for_cards(find, clock.patience())
+    assert (missing(driver), clock.now) == ({0}, 30)
+    clock.pauses.clear()
+
+    await wait_for_latecomers(find, driver, minutes_of(clock))
+
+    assert clock.pauses == [60, 60, 60]
+    assert missing(find()) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda clock: silent_until(clock, 1e9),
+        lambda clock: lambda argv: Done(1, "", "permission denied"),
+        lambda clock: chip_is_silent(clock, 1e9),
+    ],
+    ids=["silent", "barred", "unchanged"],
+)
+async def test_a_node_goes_on_while_no_tool_answers_or_nothing_has_changed(answer, clock, tmp_path):
+    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+
+    with pytest.raises(TimeoutError):
+        await wait_for_latecomers(npu(tmp_path, answer(clock)), driver, minutes_of(clock))
+
+
+async def test_a_node_with_all_its_cards_asks_nothing(clock, tmp_path):
+    asked: list[Sequence[str]] = []
+    find = npu(tmp_path, lambda argv: asked.append(argv))
+    driver = wait_for_cards(find, clock.patience())
+    asked.clear()
+
+    with pytest.raises(TimeoutError):
+        await wait_for_latecomers(find, driver, minutes_of(clock))
+
+    assert asked == []
+
+
+def test_operators_are_told_what_a_node_goes_on_without(clock, tmp_path):
+    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 100)), clock.patience())
+
+    (fact,) = driver.health()
+
+    assert (fact.device, fact.code, fact.severity) == ("", "card_late", "warning")
+    assert "chip 0 of card 0" in fact.detail
+    clock.now = 100
+    assert npu(tmp_path, lambda argv: None)().health() == []
+
+
+def test_agent_starts_anew_with_the_cards_that_came_and_once_more_only_when_told(
+    tmp_path, monkeypatch, caplog
+):
+    silent = [True]
+    refuse: Answer = lambda argv: chip_is_silent(Clock(), 1e9 if silent[0] else 0)(argv)  # noqa: E731
+    lives: list[tuple[int, bool]] = []
+
+    def find(*words: object, looks_only: bool = False, **facts: object) -> Driver:
+        return npu(tmp_path / "tool", refuse)()
+
+    async def run(self: Agent) -> None:
+        lives.append((len(self._driver.inventory()), silent[0]))
+        if silent[0]:
+            silent[0] = False
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(opening.registry, "open_real", find)
+    monkeypatch.setattr(Agent, "run", run)
+    monkeypatch.setattr(patience, "AGAIN_S", 0.0)
+    words = [*HERE, "--portal", "ws://127.0.0.1:9", "--state", str(tmp_path), "--patience", "0"]
+
+    with caplog.at_level("INFO"):
+        assert cli.main(words, {}) == cli.OK
+
+    assert lives == [(1, True), (2, False)]
+    assert "the agent starts anew with them, leases go on" in caplog.text
