@@ -1,11 +1,9 @@
 #!/usr/bin/env python
 """Django's command line for Berth."""
 
-import os
 import sys
 
-if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-    from django.core.management import execute_from_command_line
+from portal.command_line import main
 
-    execute_from_command_line(sys.argv)
+if __name__ == "__main__":
+    main(sys.argv)

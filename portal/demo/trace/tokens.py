@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
-import environ
-from django.conf import settings
 from django.db import DatabaseError, connection
 
 from portal.accounts.models import ApiToken, Scope, User
 from portal.accounts.services import create_token
 from portal.common.clock import db_now
-from portal.embedded.places import Places, socket_folder
 
 OPERATOR = "operator"
 TOKEN_NAME = "trace play"  # noqa: S105 (a name people read in the list)
@@ -60,19 +55,3 @@ def make_tokens(people: Iterable[str]) -> dict[str, str]:
         ) from error
     finally:
         connection.close()
-
-
-def find_database(env: Mapping[str, str]) -> str:
-    """Point this process at the embedded stack's database unless DATABASE_URL names one; returns the folder.
-
-    The address follows from the data folder alone (BERTH_DATA, else ``.berth`` in the checkout).
-    """
-    if env.get("DATABASE_URL") or env.get("DATABASE_URL_FILE"):
-        return ""
-    data = Path(os.path.realpath(settings.DATA_DIR.expanduser()))
-    places = Places(data=data, postgres=data, sockets=socket_folder(data, Path(tempfile.gettempdir())))
-    found = environ.Env.db_url_config(places.database_url())
-    wanted = {**settings.DATABASES["default"], **found}
-    wanted["OPTIONS"] = {**settings.DATABASES["default"]["OPTIONS"], **found.get("OPTIONS", {})}
-    connection.settings_dict.update(wanted)
-    return str(data)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from argparse import ArgumentTypeError, BooleanOptionalAction
@@ -65,9 +64,8 @@ class Command(BaseCommand):
         people = [*sorted(askers), tokens.OPERATOR]
         if options["tokens"]:
             return tokens.tokens_from(options["tokens"], people)
-        folder = tokens.find_database(os.environ)
         made = tokens.make_tokens(people)
-        self._tell(f"made one-day tokens for {', '.join(made)}" + (f" in {folder}" if folder else ""))
+        self._tell(f"made one-day tokens for {', '.join(made)}")
         return made
 
     async def _play(
