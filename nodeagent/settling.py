@@ -41,12 +41,12 @@ def settle(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
 
 def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
     work, place = step.work, step.place
+    if step.kind == "look":  # no progress: what is refused again and again counts its tries on
+        _find_free(mind, step.device)
+        return
     place.hurry()
     if step.kind == "mode":
         mind.mig[step.device] = step.enabled
-        return
-    if step.kind == "look":
-        _find_free(mind, step.device)
         return
     if step.kind == "clear":
         place.is_cleared, place.is_made, place.access = True, False, None

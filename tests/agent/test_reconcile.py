@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.goals import FenceError
-from nodeagent.protocol.messages import HealthFact
+from nodeagent.protocol.messages import HealthFact, PartitionFact
 from tests.agent.builder import SimulatedNode, lease
 
 
@@ -206,6 +207,24 @@ def test_in_use_is_tried_again_and_succeeds(node):
     node.pass_time(5)
 
     assert node.phases() == {"a": "ready"}
+
+
+def test_what_stays_in_use_fails_its_lease_after_about_a_minute_and_few_tries(node, monkeypatch):
+    tried: list[int] = []
+
+    def create(*words: object) -> PartitionFact:
+        tried.append(node.time.now)
+        raise NvmlLikeError(errors.IN_USE, "somebody has it open")
+
+    monkeypatch.setattr(node.driver, "create", create)
+    node.desire(lease("a", node.mig("1g.10gb", 0)))
+    node.pass_time(45)
+    assert node.phases() == {"a": "preparing"}
+
+    node.pass_time(30)
+
+    assert (node.reports()["a"].phase, node.reports()["a"].code) == ("failed", "in_use")
+    assert 10 < len(tried) < 20
 
 
 def test_foreign_partition_is_reported_respected_and_never_removed(node):
