@@ -8,7 +8,7 @@ from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import with_retries
 from portal.fleet import forgetting
-from portal.leases import bookings, draining, lifecycle, maintenance, preempting, reservations
+from portal.leases import bookings, draining, lifecycle, maintenance, preempting, reservations, resting
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage
@@ -36,6 +36,7 @@ def tick() -> None:
         lifecycle.prolong_holds,
         lifecycle.interrupt_lost,
         draining.settle_drains,
+        resting.end_rests,
     ):
         with_retries(lambda due=due: due(now=now))  # type: ignore[misc]
     if cycle.is_due(now=now):

@@ -16,7 +16,7 @@ from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, moves, resting
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
 from portal.leases.models import Lease
 from portal.leases.sickness import tell_of_health
@@ -93,15 +93,22 @@ def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Leas
     is_current = report.revision >= node.desired_revision
     # With all live states named the partial index serves, however many leases have ended on the node.
     rows = fetch(
-        "SELECT id, uid, team_id FROM leases_lease WHERE node_id = %s"  # noqa: S608 (our own states)
+        "SELECT id, uid, team_id, state FROM leases_lease WHERE node_id = %s"  # noqa: S608 (our own states)
         f" AND state IN ({_LIVE}) AND (uid = ANY(%s) OR (%s AND state = ANY(%s)))",
         [node.pk, list(said), is_current, [str(state) for state in LEAVING]],
     )
-    leaving = {team for _pk, uid, team in rows if uid not in said or said[uid].phase in ("gone", "failed")}
+    leaving = {
+        team for _pk, uid, team, _st in rows if uid not in said or said[uid].phase in ("gone", "failed")
+    }
     if leaving:
         quotas.lock_lineages(leaving)
-    hold_devices(node, report.health)
-    return moves.lock_leases([pk for pk, _uid, _team in rows])
+    unmade = [pk for pk, uid, _team, state in rows if state == "preparing" and _is_failed(said.get(uid))]
+    hold_devices(node, report.health, also=resting.devices_of(unmade))
+    return moves.lock_leases([pk for pk, _uid, _team, _state in rows])
+
+
+def _is_failed(entry: LeaseReport | None) -> bool:
+    return entry is not None and entry.phase == "failed"
 
 
 def _ready(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
@@ -147,7 +154,10 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
 def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
     for lease in leases:
         entry = said[lease.uid]
+        is_setup = resting.is_setup(lease, entry.code)
         lifecycle.fail_leases([lease], at=now, fault=_fault(entry))
+        if is_setup:
+            resting.rest_device(lease, _fault(entry), now=now)
 
 
 def _gone(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:

@@ -26,6 +26,9 @@ class HealthEntry(Shape):
     unreported_at = s.DateTimeField(
         allow_null=True, help_text="Since when the agent reports it no more; null: it still does."
     )
+    until = s.DateTimeField(
+        allow_null=True, help_text="When Berth itself closes it; null: the agent or an operator does."
+    )
 
 
 class NodeAnswer(Shape):

@@ -254,4 +254,5 @@ def health_row(event: HealthEvent) -> Row:
         "starts": event.starts,
         "at": instant(event.at),
         "unreported_at": instant(event.unreported_at),
+        "until": instant(event.until),
     }

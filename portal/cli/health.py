@@ -48,6 +48,8 @@ def health(name: Name, as_json: Json = False) -> None:
 
 def _event_cells(event: Any) -> tuple[Any, ...]:
     quiet = " (reported no more)" if event["unreported_at"] else ""
+    if event.get("until"):
+        quiet = f" until {words.when(event['until'])}"
     where = "node" if event["device"] is None else event["device"]
     if event.get("starts"):  # portals of an earlier version do not tell
         where = f"{where} @{','.join(map(str, event['starts']))}"

@@ -36,6 +36,8 @@ from portal.fleet.models import Device, Health, HealthEvent, Node
 CRITICAL: Final = "critical"
 BY_AGENT: Final = "agent"
 BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleared like any other
+RESTING: Final = "setup_failed"  # code of a device that rests (portal/leases/resting.py)
+OWN: Final = frozenset({BY_HAND, RESTING})  # what no agent says, so an agent's silence ends none of it
 # A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
 SAME_WITHIN: Final = timedelta(minutes=10)
 DEGRADING: Final = "drain"
@@ -91,7 +93,7 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
     concerned = {pk for pk, _code in (*known, *said) if pk is not None}
     events: list[HealthEvent | None] = []
     if _is_change(known, said):
-        fetch(_LOCK_DEVICES, [sorted(concerned)])
+        lock_devices(concerned)
         known = _known(_OPEN_LOCKED, node)  # an operator may have cleared one meanwhile
         for key, fact in said.items():
             if key in known:
@@ -107,12 +109,21 @@ def see_health(node: Node, facts: Sequence[HealthFact], *, now: datetime) -> lis
     return [event for event in events if event is not None]
 
 
-def hold_devices(node: Node, facts: Sequence[HealthFact]) -> None:
-    """Lock the devices whose events ``see_health`` is going to change: for who locks leases or nodes in between."""
+def hold_devices(node: Node, facts: Sequence[HealthFact], also: Collection[int] = ()) -> None:
+    """Lock the devices whose events ``see_health`` is going to change, and ``also`` these, by their ids.
+
+    For who locks leases or nodes in between.
+    """
     known = _known(_OPEN, node)
     said = _by_key(node, facts) if facts or known else {}
-    if _is_change(known, said):
-        fetch(_LOCK_DEVICES, [sorted({pk for pk, _code in (*known, *said) if pk is not None})])
+    changing = {pk for pk, _code in (*known, *said) if pk is not None} if _is_change(known, said) else set()
+    lock_devices({*changing, *also})
+
+
+def lock_devices(ids: Collection[int]) -> None:
+    """Lock devices in the order in which all do; rows that refer to them are not held up."""
+    if ids:
+        fetch(_LOCK_DEVICES, [sorted(ids)])
 
 
 def _known(sql: str, node: Node) -> dict[_Key, _Open]:
@@ -129,7 +140,7 @@ def _is_change(known: Mapping[_Key, _Open], said: Mapping[_Key, HealthFact]) -> 
 
 
 def _silent(known: Mapping[_Key, _Open], said: Mapping[_Key, HealthFact]) -> list[_Open]:
-    return [row for key, row in known.items() if key not in said and row.code != BY_HAND]
+    return [row for key, row in known.items() if key not in said and row.code not in OWN]
 
 
 def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
@@ -139,7 +150,7 @@ def _by_key(node: Node, facts: Sequence[HealthFact]) -> dict[_Key, HealthFact]:
     )
     found: dict[_Key, HealthFact] = {}
     for fact in sorted(facts, key=lambda fact: fact.severity == CRITICAL):
-        if not fact.device or fact.device in devices:
+        if (not fact.device or fact.device in devices) and fact.code not in OWN:
             found[devices.get(fact.device), fact.code[:40]] = fact
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.fleet.health import BY_HAND
+from portal.fleet.health import BY_HAND, RESTING
 
 _XIDS = {
     8: _("a program on it stopped answering"),
@@ -96,6 +96,7 @@ _XIDS |= {xid: said for xids, said in _UNITS for xid in xids}
 _RECOVERY = "recovery_"  # what the driver's recovery action asks for; the action says it in words
 _WORDS = {
     BY_HAND: _("an operator took it out of work"),
+    RESTING: _("a lease could not be set up on it, so nothing is placed on it for a while"),
     "xid_unknown": _("its driver reported a code that this version does not know"),
     "device_lost": _("it does not answer any more"),
     "card_silent": _("one of its cards does not answer"),

@@ -290,7 +290,8 @@ class HealthEvent(models.Model):
     or an operator's name, which may be the same word: ``is_cleared_by_hand`` tells them apart. ``cleared_boot`` is
     the boot of the node under which an operator did ("": unknown). ``unreported_at`` is since when its agent
     reports it no more (None: it still does, or an operator said it). ``starts`` is where the MIG slices begin that
-    it hits, as the agent said last (None: it concerns the whole device, or that is not known).
+    it hits, as the agent said last (None: it concerns the whole device, or that is not known). ``until`` is when
+    Berth itself closes it, for a device that rests (None: the agent or an operator does).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="health_events")
@@ -307,6 +308,7 @@ class HealthEvent(models.Model):
     cleared_boot = models.CharField(max_length=64, blank=True, default="")
     at = models.DateTimeField()
     unreported_at = models.DateTimeField(null=True, blank=True)
+    until = models.DateTimeField(null=True, blank=True)
     cleared_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

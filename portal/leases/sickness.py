@@ -10,7 +10,7 @@ from django.db import transaction
 
 from portal.accounts.models import User
 from portal.common.retry import with_retries
-from portal.fleet.health import CRITICAL, quarantine
+from portal.fleet.health import CRITICAL, RESTING, quarantine
 from portal.fleet.models import Device, HealthEvent
 from portal.leases.models import Lease, Placement
 from portal.leases.states import LeaseState
@@ -34,7 +34,7 @@ def tell_of_health(events: Iterable[HealthEvent], *, now: datetime) -> None:
         if event.severity != CRITICAL and is_quiet:
             continue
         facts, is_critical = _facts(event), event.severity == CRITICAL
-        for lease in _concerned(event):
+        for lease in [] if event.code == RESTING else _concerned(event):  # what stands on it is well
             about = target_of(lease, event)
             notify([lease.user], "lease.health", target=about, at=now, is_news=is_critical, **facts)
         if is_critical:

@@ -40,6 +40,8 @@ class EventRow:
     is_critical: bool
     is_quiet: bool
     quiet_since: datetime | None
+    until: datetime | None
+    is_over_by_itself: bool
     cleared_at: datetime | None
     cleared_by: str
 
@@ -98,6 +100,8 @@ def event_row(event: HealthEvent, *, is_operator: bool) -> EventRow:
         is_critical=is_critical,
         is_quiet=is_open and event.unreported_at is not None,
         quiet_since=event.unreported_at,
+        until=event.until if is_open else None,
+        is_over_by_itself=event.until is not None,
         cleared_at=event.cleared_at,
         cleared_by=event.cleared_by if event.is_cleared_by_hand and is_operator else "",
     )
