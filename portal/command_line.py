@@ -17,20 +17,14 @@ def main(argv: Sequence[str]) -> None:
     from django.core.management import execute_from_command_line
     from django.db import OperationalError
 
+    from portal.common.retry import is_unreachable
+
     try:
         execute_from_command_line(list(argv))
     except OperationalError as no:
-        if not _is_unreachable(no):
+        if not is_unreachable(no):
             raise
         sys.exit(_sentence())
-
-
-def _is_unreachable(no: BaseException) -> bool:
-    """Say whether there was no connection at all: PostgreSQL gives every other failure a code."""
-    from psycopg import OperationalError
-
-    cause = no.__cause__
-    return isinstance(cause, OperationalError) and cause.sqlstate is None
 
 
 def _sentence() -> str:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from typing import Final
+
 from portal.billing import metering
 from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
-from portal.common.retry import with_retries
+from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import forgetting
 from portal.leases import bookings, draining, lifecycle, maintenance, preempting, reservations, resting
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage
+
+log = logging.getLogger(__name__)
+# What is due by the clock, in this order: who ends comes before who starts. Each takes ``now`` and is safe to repeat.
+DUE: Final[tuple[Callable[..., object], ...]] = (
+    lifecycle.expire_due,
+    preempting.spare_idle,
+    preempting.preempt_due,
+    lifecycle.end_left_behind,
+    lifecycle.warn_due,
+    bookings.start_booked,
+    bookings.remind_due,
+    lifecycle.prolong_holds,
+    lifecycle.interrupt_lost,
+    draining.settle_drains,
+    resting.end_rests,
+)
 
 
 @app.task
@@ -22,27 +42,30 @@ def run_cycle() -> None:
 
 @app.task
 def tick() -> None:
-    """Do what has become due: ends, warnings, bookings, holds, silent nodes, waiting requests, a fresh snapshot."""
+    """Do what has become due: ends, warnings, bookings, holds, silent nodes, waiting requests, a fresh snapshot.
+
+    A step that fails keeps none of the others from being done; the first failure is raised at the end. Without a
+    database it ends at once.
+    """
     now = db_now()
-    maintenance.heed_windows(now=now)
-    for due in (
-        lifecycle.expire_due,
-        preempting.spare_idle,
-        preempting.preempt_due,
-        lifecycle.end_left_behind,
-        lifecycle.warn_due,
-        bookings.start_booked,
-        bookings.remind_due,
-        lifecycle.prolong_holds,
-        lifecycle.interrupt_lost,
-        draining.settle_drains,
-        resting.end_rests,
-    ):
-        with_retries(lambda due=due: due(now=now))  # type: ignore[misc]
-    if cycle.is_due(now=now):
-        cycle.run()
-    with_retries(lambda: power.settle(now=now))
-    cycle.publish_snapshot(now=now)
+    steps: list[Callable[[], object]] = [lambda: maintenance.heed_windows(now=now)]
+    steps += [lambda due=due: with_retries(lambda: due(now=now)) for due in DUE]  # type: ignore[misc]
+    steps += [
+        lambda: cycle.run() if cycle.is_due(now=now) else None,
+        lambda: with_retries(lambda: power.settle(now=now)),
+        lambda: cycle.publish_snapshot(now=now),
+    ]
+    failed: list[Exception] = []
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            if is_unreachable(error):
+                raise
+            log.exception("a step of the tick failed; the others go on")
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 @app.task

@@ -26,6 +26,15 @@ def is_passing(error: Exception) -> bool:
     return state is None or state in RETRYABLE or str(state).startswith("08")
 
 
+def is_unreachable(error: BaseException) -> bool:
+    """Say whether there is no database to talk to: PostgreSQL gives every other failure a code."""
+    if isinstance(error, Unavailable) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, InterfaceError):
+        return True
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) is None
+
+
 def with_retries(work: Callable[[], T]) -> T:
     """Run ``work``, which opens its own transaction, up to five times with jitter.
 

@@ -81,7 +81,11 @@ def test_leases_that_cannot_follow_yet_cost_the_caller_nothing(
     def fails(*, now: datetime) -> int:
         raise trouble
 
+    def is_gone(topic: str) -> None:
+        raise OperationalError("gone")
+
     monkeypatch.setattr(maintenance, "heed_windows", fails)
+    monkeypatch.setattr(maintenance, "nudge_on_commit", is_gone)
     answer = calls("operator").post(path, body, **{"Idempotency-Key": "w-2"})
 
     assert answer.status_code == status
