@@ -44,16 +44,8 @@ class Classic:
         The defaults alone prove nothing: a limit for a device that the daemon does not know is stored,
         repeated when asked for, and ignored when a server starts.
         """
-        percent = max(share.percent for share in shares)
-        memory = max(share.memory_mib for share in shares)
-        self._bring(seat, "default_active_thread_percentage", str(percent), keeps_percent, percent)
-        self._bring(
-            seat, f"default_device_pinned_mem_limit {seat.device}", f"{memory}M", keeps_memory, memory
-        )
-        for server in self._servers_started(seat):
-            limit = f"device_pinned_mem_limit {server} {seat.device}"
-            self._bring(seat, f"active_thread_percentage {server}", str(percent), keeps_percent, percent)
-            self._bring(seat, limit, f"{memory}M", keeps_memory, memory)
+        self._limit_newcomers(seat, shares)
+        self._limit_servers(seat, shares, self._servers_started(seat))
 
     def statuses(self, seat: Seat) -> list[str]:
         """Ask each server."""
@@ -76,8 +68,10 @@ class Classic:
         self._say(seat, f"terminate_client {where} {pid}")
 
     def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
-        """Lower the limits to the largest share that is left."""
-        self.settle(seat, rest)
+        """Lower the limits to the largest share that is left; a server that is not there is not started for it."""
+        self._limit_newcomers(seat, rest)
+        if self._servers(seat):
+            self._limit_servers(seat, rest, self._servers_started(seat))
 
     def quit(self, seat: Seat) -> None:
         """Ask the daemon to end; it waits for clients, and the caller has made sure that there are none."""
@@ -94,6 +88,22 @@ class Classic:
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{seat.device}={share.limit}",
         }
         return Access(env=env, folders=(str(seat.pipe), str(seat.log)))
+
+    def _limit_newcomers(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+        """Set what servers to come begin with."""
+        percent, memory = _largest(shares)
+        self._bring(seat, "default_active_thread_percentage", str(percent), keeps_percent, percent)
+        self._bring(
+            seat, f"default_device_pinned_mem_limit {seat.device}", f"{memory}M", keeps_memory, memory
+        )
+
+    def _limit_servers(self, seat: Seat, shares: Sequence[MpsShare], servers: Sequence[int]) -> None:
+        """Set what holds for clients to come of servers that are there."""
+        percent, memory = _largest(shares)
+        for server in servers:
+            limit = f"device_pinned_mem_limit {server} {seat.device}"
+            self._bring(seat, f"active_thread_percentage {server}", str(percent), keeps_percent, percent)
+            self._bring(seat, limit, f"{memory}M", keeps_memory, memory)
 
     def _servers(self, seat: Seat) -> list[int]:
         return numbers(self._say(seat, "get_server_list"))
@@ -128,6 +138,11 @@ class Classic:
 
     def _say(self, seat: Seat, command: str) -> str:
         return self._tool.do(seat, stdin=f"{command}\n")
+
+
+def _largest(shares: Sequence[MpsShare]) -> tuple[int, int]:
+    """Return the largest percentage and the most MiB of a user's shares."""
+    return max(share.percent for share in shares), max(share.memory_mib for share in shares)
 
 
 def _is_number(word: str) -> bool:

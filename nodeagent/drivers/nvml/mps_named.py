@@ -91,7 +91,9 @@ class Named:
         self._do(seat, "client", "terminate", str(pid))
 
     def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
-        """Delete the lease's namespace. Raises IN_USE while clients are in it."""
+        """Delete the lease's namespace, unless it went with its server. Raises IN_USE while clients are in it."""
+        if self.statuses(seat) == [GONE]:
+            return
         name = space_of(share.partition)
         inside = sorted(pid for pid, where in self.clients(seat).items() if where == name)
         if inside:

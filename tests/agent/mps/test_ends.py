@@ -227,3 +227,30 @@ def test_by_protocol_3_namespaces_of_leases_long_gone_are_swept(named):
 
     (daemon,) = named.program.daemons.values()
     assert len(daemon.spaces) == 2
+
+
+def test_a_share_ends_also_when_its_server_is_gone_and_none_can_be_started(bench):
+    small, large = share("a", 200, 4096), share("b", 500, 20480)
+    bench.open(small, large)
+    bench.program.where = {OTHER: (OTHER, None)}.get  # the card has fallen off the bus
+    for server in bench.program.servers():
+        bench.world.signal(server.pid, kill=True)
+
+    bench.mps.release(large, [small])
+    one_left = bench.mps.daemons()
+    bench.mps.release(small, [])
+
+    assert one_left == [(CARD, "alice")]
+    assert (bench.mps.daemons(), bench.world.processes) == ([], {})
+
+
+def test_a_share_that_ended_without_its_server_leaves_no_door_when_there_is_one_again(named):
+    named.open(share("a"), share("b"))
+    (server,) = named.program.servers()
+    named.world.signal(server.pid, kill=True)
+
+    named.mps.release(share("a"), [share("b")])
+    named.open(share("b"))
+
+    (daemon,) = named.program.daemons.values()
+    assert len(daemon.spaces) == 2
