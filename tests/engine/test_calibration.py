@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.engine.calibration import FLOOR_S, LEAST, Calibration, Sample, calibrated
@@ -84,6 +84,8 @@ def test_the_level_rises_when_fewer_than_nine_of_ten_came_in_time() -> None:
     assert calibrated(missed).level > calibrated(kept).level
 
 
+# Whoever was told nothing and waited for hours makes a long factor.
+@example([*[Sample(0, 0, False)] * 12, *[Sample(0, 0)] * 24, Sample(0, 19_937)], 5_400_751.0)
 @given(
     st.lists(
         st.builds(
@@ -102,4 +104,6 @@ def test_any_record_gives_a_window_in_order(samples: list[Sample], raw: float) -
     window = calibrated(samples).window(raw)
 
     assert 0 <= window.p50_s <= window.p90_s
-    assert window.p90_s <= 3e7 * 60 + FLOOR_S
+    # No factor is longer than the longest in the record, or than the eleven without one.
+    factors = [(one.wait_s + FLOOR_S) / (one.raw_s + FLOOR_S) for one in samples]
+    assert window.p90_s <= (raw + FLOOR_S) * max([*factors, 11.0]) * (1 + 1e-9) + 1
