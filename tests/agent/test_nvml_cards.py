@@ -180,6 +180,26 @@ def test_a_card_that_was_lost_before_the_agent_started_is_told_as_it_was(tmp_pat
         bench.agent().observe(bench.card)
 
 
+def test_a_card_that_was_lost_when_the_agent_started_is_as_good_as_any_once_it_is_back(tmp_path):
+    bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
+    before = bench.driver.inventory()
+    bench.host.lose(0)
+    driver = bench.agent()
+    meanwhile = driver.inventory()
+
+    bench.host.card(0).gpu.is_lost = False
+    bench.host.reset(0)
+    driver.set_mig_mode(bench.card, True)
+    bench.host.add_foreign(0, "1g.10gb", 3)
+    made = bench.slice("3g.40gb", 4)
+
+    assert {fact.link_domain for fact in before} == {"nvlink-0"}
+    assert [fact.link_domain for fact in meanwhile] == [fact.link_domain for fact in before]
+    assert bench.places() == [("1g.10gb", 3, 1), ("3g.40gb", 4, 4)]
+    driver.destroy(made.uuid)
+    assert [fact.profiles for fact in driver.inventory()] == [fact.profiles for fact in before]
+
+
 def test_a_lost_card_does_not_keep_slices_of_another_from_being_removed(tmp_path):
     bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
     bench.switch_on()

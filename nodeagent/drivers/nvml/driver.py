@@ -39,7 +39,7 @@ from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.nvml.standing import Slice, Standing
 from nodeagent.drivers.nvml.telemetry import Telemetry
 from nodeagent.drivers.nvml.timeslice import TimeSlice
-from nodeagent.drivers.nvml.topology import seats
+from nodeagent.drivers.nvml.topology import Seat, seats
 from nodeagent.drivers.nvml.words import text
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.health.rules import standard
@@ -101,7 +101,7 @@ class NvmlDriver:
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
         self._calls = Calls(library)
-        roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
+        self._roll = roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
         self._cards = Cards(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
@@ -117,12 +117,10 @@ class NvmlDriver:
         self._standing = Standing(self._calls, self._cards, self._mig, self._parts, names, read)
         self._facts: dict[str, DeviceFact] = {}
         self._switching: set[str] = set()
+        self._unread: set[str] = set()
         for uuid in list(self._cards):
             self._learn(uuid, roll.known.get(self._cards.indexes[uuid]))
-        for uuid, seat in seats(library, self._cards).items():
-            if uuid in self._facts:
-                self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
-        roll.keep(self._facts.values())
+        self._note_seats()
         self._power = PowerLimits(library, self._cards, is_allowed=may_limit_power)
         self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
         self._watch = Watch(library, self._cards, clock_ns=wall_ns)
@@ -139,6 +137,7 @@ class NvmlDriver:
     def inventory(self) -> list[DeviceFact]:
         """Return the cards with what each can do now; a lost card is told as it was."""
         for uuid in self._facts:
+            self._read_again(uuid)
             self._refresh(uuid)
         return list(self._facts.values())
 
@@ -375,13 +374,37 @@ class NvmlDriver:
         handle = self._cards[uuid]
         sizes = read_sizes(self._calls, handle, board_of(self._calls.library, handle))
         fact = device_fact(self._calls.library, handle, self._cards.indexes[uuid], sizes)
+        is_told = fact is not None
         if fact is None and known is not None and known.uuid == uuid:
-            fact = (
-                known  # it is lost, or as good as: what it was is told, so that its leases are not forgotten
-            )
+            # It is lost, or as good as: what it was is told, so that its leases are not forgotten.
+            fact = known
+            self._unread.add(uuid)
         if fact is not None:
             self._standing.sizes[uuid], self._facts[uuid] = sizes, fact
             self._refresh(uuid)
+        if is_told:
+            self._unread.discard(uuid)
+
+    def _read_again(self, uuid: str) -> None:
+        """Read a card that was lost when the agent started, once it answers: its sizes are not known before."""
+        if uuid not in self._unread:
+            return
+        with suppress(NvmlLikeError):  # it is lost still: it stays as it was
+            self._cards.fresh(uuid)
+            self._learn(uuid, None)
+        if uuid not in self._unread:
+            log.info("%s answers again and was read anew", uuid)
+            self._note_seats()
+
+    def _note_seats(self) -> None:
+        """Say where the cards sit, and write down what is known of them for when one cannot tell."""
+        found = seats(self._calls.library, self._cards)
+        if self._unread:  # nobody can ask how far away a lost card is: believed is what was known
+            found |= {f.uuid: Seat(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
+        for uuid, seat in found.items():
+            if uuid in self._facts:
+                self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
+        self._roll.keep(self._facts.values())
 
     def _refresh(self, uuid: str) -> None:
         """Bring what can change about a card up to date: its MIG mode and what it can be used for."""
@@ -399,6 +422,7 @@ class NvmlDriver:
     def _fact(self, device: str) -> DeviceFact:
         if device not in self._facts:
             raise NvmlLikeError(errors.NOT_FOUND, f"{device} is not on this node")
+        self._read_again(device)
         return self._facts[device]
 
     def _refusal(self, fact: DeviceFact, mode: str) -> str:
