@@ -15,6 +15,7 @@ from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.drivers.simulated.library.proc import DEVICES, MIG_CONFIG, MIG_MINORS
 from nodeagent.drivers.simulated.library.script import ScriptError
 from tests.agent.nvml_bench import (
+    FUNCTION_NOT_FOUND,
     G1,
     IN_USE,
     INVALID_ARGUMENT,
@@ -217,6 +218,12 @@ def test_script_comes_from_a_file_too(bench, tmp_path):
         ([{"at_s": 1, "do": "lose", "gpu": 0, "why": "x"}], "has no field 'why'; it takes gpu"),
         ([{"at_s": 1, "do": "xid", "gpu": 0, "xid": "79"}], "xid must be of type int"),
         ([{"at_s": 1, "do": "lose", "gpu": 4}], "no card 4"),
+        ([{"at_s": 1, "do": "foreign", "gpu": 0, "profile": "9g", "start": 0}], "no profile '9g'; it has 1g"),
+        ([{"at_s": 1, "do": "latency", "call": "banana", "seconds": 3}], "'banana' is no call"),
+        ([{"at_s": 1, "do": "latency", "call": "create", "seconds": -1}], "seconds from 0 to 600"),
+        ([{"at_s": 1, "do": "latency", "call": "create", "seconds": True}], "seconds from 0 to 600"),
+        ([{"at_s": 1, "do": "missing", "call": "nvmlDeviceFly"}], "'nvmlDeviceFly' is no call"),
+        ([{"at_s": 1, "do": "refuse", "call": "create", "code": 0}], "code must be a whole number from 1"),
         (["reboot"], "step 1 must be an object"),
         ("{", "the script is no JSON"),
         ({"do": "reboot"}, "the script must be a list of steps"),
@@ -230,6 +237,59 @@ def test_script_with_a_mistake_is_refused_whole(bench, script, sentence):
     bench.host.tick()
 
     assert not bench.host.cards[0].gpu.is_lost
+
+
+def test_script_slows_calls_down_lets_them_refuse_and_takes_them_away():
+    slept: list[float] = []
+    bench = Bench(sleep=slept.append)
+    bench.host.play(
+        [
+            {"at_s": 0, "do": "latency", "call": "create", "seconds": 2},
+            {"at_s": 0, "do": "refuse", "call": "create", "code": IN_USE, "times": 2},
+            {"at_s": 0, "do": "missing", "call": "nvmlDeviceGetMigMode"},
+            {"at_s": 1, "do": "missing", "call": "nvmlDeviceGetMigMode", "is_missing": False},
+        ]
+    )
+
+    assert [code_of(bench.create, G1, 0) for _ in range(2)] == [IN_USE, IN_USE]
+    assert bench.create(G1, 0)
+    assert slept == [2, 2, 2]
+    assert code_of(bench.nvml.nvmlDeviceGetMigMode, bench.gpu) == FUNCTION_NOT_FOUND
+    bench.now_ns += 1_000_000_000
+    assert bench.nvml.nvmlDeviceGetMigMode(bench.gpu)[0] == 1
+
+
+def test_script_makes_a_card_a_guests():
+    bench = Bench("a100-80gb", mig=False)
+    bench.host.play(
+        [
+            {"at_s": 0, "do": "vgpu", "gpu": 0},
+            {"at_s": 1, "do": "vgpu", "gpu": 0, "is_on": False},
+            {"at_s": 1, "do": "passthrough", "gpu": 0},
+        ]
+    )
+
+    mode = bench.nvml.nvmlDeviceGetVirtualizationMode
+    assert mode(bench.gpu) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    bench.now_ns += 1_000_000_000
+    assert mode(bench.gpu) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
+
+
+def test_script_tells_what_the_card_did_not_take(bench, caplog):
+    bench.host.play(
+        [
+            {"at_s": 0, "do": "foreign", "gpu": 0, "profile": "3g.40gb", "start": 1},
+            {"at_s": 0, "do": "end_foreign", "gpu": 0, "start": 3},
+            {"at_s": 0, "do": "process", "gpu": 0},
+            {"at_s": 0, "do": "mig", "gpu": 0, "enabled": False},
+        ]
+    )
+    bench.host.tick()
+
+    assert [line.partition(":")[0] for line in bench.host.refused] == ["foreign", "end_foreign", "mig"]
+    assert "cannot start at 1" in caplog.text
+    assert "nothing starts at 3" in caplog.text
+    assert "IN_USE" in caplog.text
 
 
 def test_real_wrappers_and_simulated_ones_take_the_same_arguments():

@@ -6,6 +6,7 @@ It outlives the agent: library sessions (``SimulatedNvml``) come and go on it. T
 from __future__ import annotations
 
 import errno
+import logging
 import random
 import threading
 import time
@@ -26,8 +27,10 @@ from nodeagent.drivers.simulated.library import proc
 from nodeagent.drivers.simulated.library.card import SimulatedCard
 from nodeagent.drivers.simulated.library.script import ScriptError, Step, perform, read_script
 from nodeagent.drivers.simulated.world import SimulatedProcess, World
-from nodeagent.protocol.boards import Board, board
+from nodeagent.protocol.boards import Board, BoardProfile, board
 from nodeagent.protocol.uuids import simulated_uuid
+
+log = logging.getLogger(__name__)
 
 WHOLE_GPU = 0xFFFFFFFF
 LOST_XID = 79
@@ -184,16 +187,19 @@ class SimulatedHost:
         return text
 
     def write(self, path: str, text: str) -> None:
-        """Let a cgroup pass the dmem controller on; raises OSError where the kernel would."""
+        """Let a cgroup pass the dmem controller on, or do so no longer; raises OSError where the kernel would."""
         group = path.removesuffix(proc.PASSED_ON)
         if not path.endswith(proc.PASSED_ON) or self.in_cgroup(group) is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         if not self.is_root:
             raise PermissionError(errno.EACCES, "Permission denied", path)
-        if text != f"+{proc.DMEM}" or not self.has_dmem or not self.reaches_dmem(group):
+        if text[1:] != proc.DMEM or text[0] not in "+-" or not self.has_dmem or not self.reaches_dmem(group):
             raise OSError(errno.EINVAL, "Invalid argument", path)
+        own = proc.below_root(group)
+        if text[0] == "-" and any(one.startswith(f"{own}/") for one in self.passing_dmem):
+            raise OSError(errno.EBUSY, "Device or resource busy", path)
         self.on_change("cgroup.pass_on.before")
-        self.passing_dmem.add(proc.below_root(group))
+        (self.passing_dmem.add if text[0] == "+" else self.passing_dmem.discard)(own)
         self.on_change("cgroup.pass_on.after")
 
     def reaches_dmem(self, group: str) -> bool:
@@ -258,6 +264,7 @@ class SimulatedHost:
         """Switch a card as somebody with nvidia-smi would; returns the activation status."""
         with self.lock:
             gpu_state = self.card(gpu).gpu
+            gpu_state.has_work = self.work_on(self.card(gpu))
             was, gpu_state.is_root = gpu_state.is_root, True
             try:
                 return gpu_state.set_mig_mode(enabled)
@@ -271,9 +278,8 @@ class SimulatedHost:
         """
         with self.lock:
             card = self.card(gpu)
-            kind = card.board.profile(profile)
-            if kind is None:
-                raise ValueError(f"{card.board.id} has no profile {profile!r}")
+            kind = self._profile_of(card, profile)
+            assert kind is not None
             was = card.gpu.is_root
             card.gpu.is_root = True
             try:
@@ -312,13 +318,13 @@ class SimulatedHost:
     def play(self, script: Path | str | Iterable[Mapping[str, Any]]) -> None:
         """Let the steps of a script happen at their call or second from now; raises ScriptError and plays none.
 
-        A step that a card refuses, such as an instance where another one is, is noted in ``refused``.
+        A step that a card refuses, such as an instance where another one is, is noted in ``refused`` and logged.
         """
         steps = read_script(script)
         for place, step in enumerate(steps, 1):
             try:
-                self.card(step.fields.get("gpu", 0))
-            except KeyError as no:
+                self._profile_of(self.card(step.fields.get("gpu", 0)), step.fields.get("profile"))
+            except (KeyError, ValueError) as no:
                 raise ScriptError(f"step {place} ({step.do}): {no.args[0]}") from no
         with self.lock:
             now = self.now_s()
@@ -341,6 +347,7 @@ class SimulatedHost:
                     perform(self, step)
                 except NvmlLikeError as no:
                     self.refused.append(f"{step.do}: {no}")
+                    log.warning("script: %s %s was refused: %s", step.do, dict(step.fields), no)
 
     def work_on(self, card: SimulatedCard) -> bool:
         """Say whether a process is on a card."""
@@ -357,6 +364,16 @@ class SimulatedHost:
         groups = (proc.below_root(group) for group in self.cgroups)
         is_there = bool(inside) or any(g == wanted or g.startswith(f"{wanted}/") for g in groups)
         return inside if is_there else None
+
+    @staticmethod
+    def _profile_of(card: SimulatedCard, name: str | None) -> BoardProfile | None:
+        """Return a profile of a card by name, None for None; raises ValueError with those that it has."""
+        if name is None:
+            return None
+        if (kind := card.board.profile(name)) is None:
+            known = ", ".join(one.name for one in card.board.profiles) or "none"
+            raise ValueError(f"{card.board.id} has no profile {name!r}; it has {known}")
+        return kind
 
     def _tell(self, card: SimulatedCard, kind: int, data: int, gi: int | None, ci: int | None) -> None:
         with self.lock:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from nodeagent.drivers import errors
+from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.simulated.library.calls import call_named
 
 if TYPE_CHECKING:
     from nodeagent.drivers.simulated.host import SimulatedHost
@@ -48,6 +53,43 @@ def _end(host: SimulatedHost, given: Fields) -> None:
         host.world.signal(process.pid, kill=True)
 
 
+def _mig(host: SimulatedHost, given: Fields) -> None:
+    status = host.switch_mig(**given)
+    if status:
+        raise NvmlLikeError(status, f"card {given['gpu']} did not switch")
+
+
+def _end_foreign(host: SimulatedHost, given: Fields) -> None:
+    if all(instance.start != given["start"] for instance in host.card(given["gpu"]).gpu.instances.values()):
+        raise NvmlLikeError(errors.NOT_FOUND, f"nothing starts at {given['start']} on card {given['gpu']}")
+    host.remove_foreign(**given)
+
+
+def _latency(host: SimulatedHost, given: Fields) -> None:
+    host.faults.latency_s[call_named(given["call"])] = given["seconds"]
+
+
+def _refuse(host: SimulatedHost, given: Fields) -> None:
+    planned = host.faults.refusals.setdefault(call_named(given["call"]), deque())
+    planned.extend([given["code"]] * given.get("times", 1))
+
+
+def _missing(host: SimulatedHost, given: Fields) -> None:
+    name = call_named(given["call"])
+    if given.get("is_missing", True):
+        host.missing.add(name)
+    else:
+        host.missing.discard(name)
+
+
+def _vgpu(host: SimulatedHost, given: Fields) -> None:
+    host.card(given["gpu"]).is_vgpu = given.get("is_on", True)
+
+
+def _passthrough(host: SimulatedHost, given: Fields) -> None:
+    host.card(given["gpu"]).gpu.is_passthrough = given.get("is_on", True)
+
+
 _GPU: dict[str, type] = {"gpu": int}
 _DEEDS: dict[str, _Deed] = {
     "xid": _Deed({**_GPU, "xid": int}, {"gi": int, "ci": int, "count": int}, lambda h, f: h.xid(**f)),
@@ -56,11 +98,11 @@ _DEEDS: dict[str, _Deed] = {
     "lose": _Deed(_GPU, {}, lambda h, f: h.lose(**f)),
     "reset": _Deed(_GPU, {}, lambda h, f: h.reset(**f)),
     "reboot": _Deed({}, {}, lambda h, f: h.reboot()),
-    "mig": _Deed({**_GPU, "enabled": bool}, {}, lambda h, f: h.switch_mig(**f)),
+    "mig": _Deed({**_GPU, "enabled": bool}, {}, _mig),
     "foreign": _Deed(
         {**_GPU, "profile": str, "start": int}, {"is_half": bool}, lambda h, f: h.add_foreign(**f)
     ),
-    "end_foreign": _Deed({**_GPU, "start": int}, {}, lambda h, f: h.remove_foreign(**f)),
+    "end_foreign": _Deed({**_GPU, "start": int}, {}, _end_foreign),
     "hold": _Deed(_GPU, {"is_profiler": bool}, lambda h, f: h.hold_open(**f)),
     "release": _Deed(_GPU, {"is_profiler": bool}, lambda h, f: h.release(**f)),
     "process": _Deed(
@@ -70,7 +112,16 @@ _DEEDS: dict[str, _Deed] = {
         _process,
     ),
     "end_process": _Deed(_GPU, {"gi": int}, _end),
+    "latency": _Deed({"call": str, "seconds": float}, {}, _latency),
+    "refuse": _Deed({"call": str, "code": int}, {"times": int}, _refuse),
+    "missing": _Deed({"call": str}, {"is_missing": bool}, _missing),
+    "vgpu": _Deed(_GPU, {"is_on": bool}, _vgpu),
+    "passthrough": _Deed(_GPU, {"is_on": bool}, _passthrough),
 }
+# Numbers that make sense; whole ones count something, so nothing below zero does.
+_LEAST = {"code": 1, "times": 1, "count": 1}
+MOST_SECONDS = 600
+MOST_TIMES = 1_000_000
 
 
 def read_script(source: Path | str | Iterable[Mapping[str, Any]]) -> list[Step]:
@@ -118,8 +169,27 @@ def _check_fields(place: int, do: str, deed: _Deed, given: Fields) -> None:
     if absent := sorted(set(deed.needs) - set(given)):
         raise ScriptError(f"step {place} ({do}) needs the field {absent[0]!r}")
     for name, value in given.items():
-        if type(value) is not allowed[name] and not (name == "gpu" and isinstance(value, str)):
-            raise ScriptError(f"step {place} ({do}): {name} must be of type {allowed[name].__name__}")
+        if why := _why_not(name, value, allowed[name]):
+            raise ScriptError(f"step {place} ({do}): {why}")
+
+
+def _why_not(name: str, value: object, wanted: type) -> str:
+    """Return what is wrong with the value of a field, "" for nothing."""
+    if name == "gpu" and isinstance(value, str):
+        return ""
+    if wanted is float:
+        is_number = type(value) in (int, float) and 0 <= value <= MOST_SECONDS  # type: ignore[operator]
+        return "" if is_number else f"{name} must be a number of seconds from 0 to {MOST_SECONDS}"
+    if type(value) is not wanted:
+        return f"{name} must be of type {wanted.__name__}"
+    if name in _LEAST and not _LEAST[name] <= value <= MOST_TIMES:  # type: ignore[operator]
+        return f"{name} must be a whole number from {_LEAST[name]} to {MOST_TIMES}"
+    if name == "call":
+        try:
+            call_named(str(value))
+        except ValueError as no:
+            return str(no)
+    return ""
 
 
 def _names(fields: Mapping[str, type]) -> str:
