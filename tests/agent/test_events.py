@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pynvml
 import pytest
@@ -16,7 +17,7 @@ from tests.agent.cards import WHOLE, Card, Cards, code
 class Ear:
     """A watch whose turns a test takes itself; resting is counted, never slept."""
 
-    def __init__(self, *cards: Card, **options: int) -> None:
+    def __init__(self, *cards: Card, **options: Any) -> None:
         self.library, self.time = Cards(*cards), FakeTime()
         self.watch = Watch(self.library, self.library.handles(), clock_ns=self.time, wait_ms=0, **options)
         self.watch._wanted.set()
@@ -277,6 +278,24 @@ def test_pause_lasts_until_everybody_who_asked_for_it_is_through(card, library, 
 
     assert (inside, between) == ([], [])
     assert watch._wanted.is_set()
+
+
+def test_pause_that_lasts_longer_than_a_change_of_mode_is_a_trouble_until_it_is_over():
+    now = [100.0]
+    ear = Ear(Card("GPU-1"), clock_s=lambda: now[0])
+    ear.watch.pause()
+    now[0] += 9
+    soon = ear.watch.trouble
+    now[0] += 1
+    late = ear.watch.trouble
+
+    ear.watch.resume()
+    over = ear.watch.trouble
+    with ear.watch.paused():
+        again = ear.watch.trouble
+
+    assert (soon, over, again) == ("", "", "")
+    assert "no card may be listened to" in late
 
 
 def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +34,14 @@ MOST_KINDS: Final = 512
 LOOK_AGAIN_NS: Final = 60_000_000_000
 WHOLE: Final = 0xFFFFFFFF
 PAUSE_S: Final = 2 * WAIT_MS / 1000 + 3
+# A card changes its MIG mode within seconds; a longer pause is told, since faults of all cards go unheard.
+MOST_PAUSE_S: Final = 10.0
+
+
+LONG_PAUSE: Final = (
+    f"a card has been changing its MIG mode for {MOST_PAUSE_S:.0f} s and more, and meanwhile no card may be listened"
+    " to; what they report is lost, so look into the kernel log for XIDs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +73,23 @@ class Watch:
         *,
         wait_ms: int = WAIT_MS,
         most_kinds: int = MOST_KINDS,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the cards by uuid (handles exchanged in it are taken up) and a wall clock in ns. ``start`` begins."""
+        """Take the cards by uuid (handles exchanged in it are taken up) and a wall clock in ns. ``start`` begins.
+
+        ``clock_s`` never goes back; it tells how long a pause lasts.
+        """
         self._nvml = library
         self._handles = handles
         self._clock_ns = clock_ns
+        self._clock_s = clock_s
         self._wait_ms = wait_ms
         self._most_kinds = most_kinds
         self._lock = threading.Lock()
         self._queue: dict[tuple[str, str, int | None, int | None, int | None], Event] = {}
         self._dropped = 0
         self._pauses = 0
+        self._paused_at = 0.0
         self._set: Any = None
         self._names: dict[Any, str] = {}
         self._lost: set[str] = set()
@@ -105,6 +120,7 @@ class Watch:
         with self._lock:
             self._pauses += 1
             if self._pauses == 1:
+                self._paused_at = self._clock_s()
                 # Cleared first: what the thread said before this call does not count.
                 self._parked.clear()
                 self._wanted.clear()
@@ -152,11 +168,14 @@ class Watch:
 
     @property
     def trouble(self) -> str:
-        """Return why nobody listens although somebody should, "" when all is well or paused on purpose."""
+        """Return why nobody listens although somebody should, "" when all is well or paused for a moment."""
         thread = self._thread
         if thread is not None and not thread.is_alive() and not self._stop.is_set():
             return self._trouble or "the thread that listens to events has ended"
-        return self._trouble if self._wanted.is_set() else ""
+        if self._wanted.is_set():
+            return self._trouble
+        is_long = self._pauses > 0 and self._clock_s() - self._paused_at >= MOST_PAUSE_S
+        return LONG_PAUSE if is_long else ""
 
     @property
     def silent(self) -> dict[str, str]:
