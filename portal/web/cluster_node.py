@@ -92,7 +92,7 @@ def devices_of(node: Node, *, is_operator: bool) -> list[DeviceRow]:
 
 
 def _known_reason(events: Sequence[HealthEvent]) -> str:
-    """Return what the newest fault means that takes a device out of work, or makes it the last choice."""
+    """Return what the newest fault means that takes a device out of work, or degrades it."""
     critical = [event for event in events if event.severity == CRITICAL]
     telling = critical or [event for event in events if event.action == DEGRADING]
     return capfirst(str(code_text(telling[-1].code))) if telling else ""
