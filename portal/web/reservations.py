@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
@@ -103,7 +103,7 @@ class ReservationForm(forms.Form):
         What was typed as the first time is meant in the zone that was typed.
         """
         data = self.cleaned_data
-        if data["zone"] not in available_timezones():
+        if data["zone"] not in reservations.zones():
             raise Invalid(
                 fields={"zone": _("There is no such time zone. Write a name such as Europe/Berlin.")}
             )
