@@ -356,6 +356,8 @@ class Days:
         self.obey(orders(self.snapshot(), self.policy, tuple(self.nodes.values())), busy)
 
     def grant(self) -> None:
+        if not self.queue:
+            return
         for grant in plan(self.snapshot(), self.policy).grants:
             self.queue = [claim for claim in self.queue if claim.id != grant.claim_id]
             until = self.now + timedelta(seconds=grant.duration_s)
