@@ -20,14 +20,13 @@ from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
-from nodeagent.settling import settle
+from nodeagent.settling import miss, settle
 from nodeagent.sight import Sight
-from nodeagent.steps import Outcome, Refusal, Step, find, read_health, read_partitions
+from nodeagent.steps import Outcome, Refusal, Step, read_health, read_partitions
 from nodeagent.units import Units, stray_work
 from nodeagent.wellbeing import Wellbeing
 from nodeagent.works import (
     DRAINING,
-    FAILED,
     GONE,
     HELD,
     NS,
@@ -375,15 +374,7 @@ class Reconciler:
         if facts is None:
             return
         self.changed = self.changed or is_news
-        present = {fact.uuid for fact in facts}
-        for work, place in self.sight.on(device):
-            lost = place.slot.mode != "exclusive" and place.partition not in present
-            if work.phase == READY and lost:
-                self.fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
-            is_empty = lost and place.slot.mode == "mig" and find(work, place, facts) is None
-            if work.phase == FAILED and place.is_ours and is_empty:
-                place.vanish()
-                self.note(work)
+        miss(self, device, facts, now)
 
     def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
         """Take a look at what is open on this host, in any way and in every way, into account."""

@@ -6,7 +6,7 @@ Functions of the reconciler, which owns all they change; one thread only, time i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nodeagent.drivers import errors
@@ -37,6 +37,25 @@ def settle(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
         _settle_uncleared(mind, step, outcome.refusal, now)
     else:
         _settle_unmade(mind, step, outcome, outcome.refusal, now)
+    # Of a lost card nothing was read: that nothing stands there is only what becomes of it.
+    if step.kind not in UNIT_STEPS and outcome.facts is not None and not step.is_lost:
+        miss(mind, step.device, outcome.facts, now)
+
+
+def miss(mind: Reconciler, device: str, facts: Sequence[PartitionFact], now: int) -> None:
+    """Take into account what a look at a device did not find: its lease has failed, and the place is anybody's.
+
+    Whatever is made there next, before we make it again, is not ours.
+    """
+    present = {fact.uuid for fact in facts}
+    for work, place in mind.sight.on(device):
+        if place.is_cleared or place.slot.mode == "exclusive" or place.partition in present:
+            continue
+        if work.phase in (PREPARING, READY) and place.is_made:
+            mind.fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
+        if place.slot.mode == "mig" and place.is_ours and find(work, place, facts) is None:
+            place.vanish()
+            mind.note(work)
 
 
 def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
@@ -111,7 +130,8 @@ def _settle_unmade(mind: Reconciler, step: Step, outcome: Outcome, refusal: Refu
     """Fail the lease, unless waiting or another look may help: somebody else may have changed the device."""
     work, place = step.work, step.place
     if outcome.facts is not None and _is_without_ours(work, place, outcome.facts, refusal):
-        place.is_ours = False  # look again before the next try
+        place.is_ours = False  # look again before the next try, also in the next life
+        mind.ledger.note(work)
     if outcome.mig is not None and outcome.mig != mind.mig[step.device] and place.tries < TRIES:
         mind.mig[step.device] = outcome.mig
         place.postpone(now)

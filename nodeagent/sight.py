@@ -57,7 +57,7 @@ class Sight:
         claims = [
             (not (place.is_made and place.partition == fact.uuid), work)
             for work, place in self.on(fact.device)
-            if work.phase != GONE and place.is_ours and find(work, place, (fact,)) is not None
+            if work.phase != GONE and _is_held(place) and find(work, place, (fact,)) is not None
         ]
         return min(claims, key=lambda claim: claim[0])[1] if claims else None
 
@@ -72,3 +72,8 @@ class Sight:
                     PartitionFact(fact.uuid, fact.device, fact.profile, fact.start, fact.size, lease)
                 )
         return tuple(found)
+
+
+def _is_held(place: Place) -> bool:
+    """Say whether what stands at a place can be ours: once it was cleared, whatever comes there is somebody else's."""
+    return place.is_ours and not place.is_cleared
