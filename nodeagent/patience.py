@@ -82,11 +82,21 @@ async def wait_for_latecomers(
     """Ask once a minute after what was missing when ``have`` was opened; ends once some of it answers.
 
     ``find`` opens another driver that only looks, in a thread of its own. Where nothing is missing it waits for ever.
+    A look that fails in a way that nobody thought of is logged, once for each way, and takes nothing from the agent.
     """
-    gone = missing(have)
+    gone, said = missing(have), set[str]()
     while True:
         await rest(AGAIN_S)
-        if gone and (now := await asyncio.to_thread(_missing_now, find)) is not None and now < gone:
+        if not gone:
+            continue
+        try:
+            now = await asyncio.to_thread(_missing_now, find)
+        except Exception as no:
+            if repr(no) not in said:
+                said.add(repr(no))
+                log.exception("cannot look for the cards that are missing; the agent goes on and looks again")
+            continue
+        if now is not None and now < gone:
             return
 
 

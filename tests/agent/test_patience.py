@@ -368,6 +368,20 @@ async def test_a_node_goes_on_while_no_tool_answers_or_nothing_has_changed(answe
         await wait_for_latecomers(npu(tmp_path, answer(clock)), driver, minutes_of(clock))
 
 
+async def test_a_look_that_fails_as_nobody_thought_is_told_once_and_the_node_goes_on(clock, tmp_path, caplog):
+    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+    caplog.clear()
+
+    def broken() -> Driver:
+        raise RuntimeError("a form that nobody knows" if clock.now < 1000 else "another one")
+
+    with pytest.raises(TimeoutError):
+        await wait_for_latecomers(broken, driver, minutes_of(clock))
+
+    told = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert told == ["a form that nobody knows", "another one"]
+
+
 async def test_a_node_with_all_its_cards_asks_nothing(clock, tmp_path):
     asked: list[Sequence[str]] = []
     find = npu(tmp_path, lambda argv: asked.append(argv))
