@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 from typing import Final
 
@@ -26,19 +27,22 @@ from nodeagent.journal import Journal, JournalError
 from nodeagent.link import Address, AddressError, Enrolment, RefusedError, address_of, token_source
 from nodeagent.opening import Opened, notices_of, open_host, state_of
 from nodeagent.options import (
+    VARIABLES,
     UsageError,
     add_driver,
     add_host,
     add_node,
-    add_simulation,
     host_facts,
     patience_of,
     require_node,
+    settle,
+    usual,
 )
 from nodeagent.patience import Patience, missing, wait_for_latecomers
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.doors import RuntimeMissingError
+from nodeagent.simulating import add_simulation
 from nodeagent.worker import Worker
 
 log = logging.getLogger("nodeagent")
@@ -49,6 +53,7 @@ NO_DRIVER: Final = 3
 REFUSED: Final = 4
 STATE: Final = 5
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
+UNREAD: Final = 141  # and for SIGPIPE
 COMMANDS: Final[dict[str, ModuleType]] = {
     "check": check,
     "apply": apply,
@@ -57,11 +62,13 @@ COMMANDS: Final[dict[str, ModuleType]] = {
     "install": install,
     "enter": enter,
 }
-EPILOG = """\
-Commands beside running (run): check, apply, explain, soak, install, enter; each has --help.
-Environment: BERTH_PORTAL_URL, BERTH_NODE, BERTH_STATE_DIR, BERTH_RUN_DIR, BERTH_DRIVER, BERTH_OFFER,
-BERTH_RUNTIME, BERTH_DCGM_URL, BERTH_PATIENCE_S, BERTH_ENROL_TOKEN, BERTH_ENROL_TOKEN_FILE, BERTH_POWER_SAVING (1).
-Exit codes: 0 stopped, 2 wrong options, 3 no driver, 4 refused by the portal, 5 state folder unusable."""
+PARAGRAPHS: Final = (
+    f"Commands beside running (run): {', '.join(COMMANDS)}; each has --help.",
+    f"Environment, each checked like its option, which wins: {', '.join(VARIABLES.values())}.",
+    "Exit codes: 0 stopped or done, 1 the command ran and its answer is no (a lease refused, a soak with harm, an "
+    "installation not done), 2 wrong options, 3 no driver or runtime, 4 refused by the portal, 5 state folder "
+    "unusable, 130 interrupted, 141 nobody reads on.",
+)
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -78,7 +85,13 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     )
     logging.getLogger("websockets").setLevel(logging.WARNING)
     try:
-        return _run(options) if command is None else int(command.run(options))
+        settle(options)
+        code = _run(options) if command is None else int(command.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to say, nobody hears
+        return UNREAD
     except (UsageError, AddressError, SpecError) as no:
         return _say(USAGE, no)
     except DriverUnavailableError as no:
@@ -100,14 +113,14 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(
         prog="berth-agent",
         description="Berth's agent for one GPU host: makes leases real and reports what it observes.",
-        epilog=EPILOG,
+        epilog="\n".join(fill(one, 100) for one in PARAGRAPHS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known.add_argument("--portal", default=environ.get("BERTH_PORTAL_URL", ""), help="ws://host:port")
+    known.add_argument("--portal", default=usual(environ, "portal"), help="ws://host:port")
     add_node(known, environ)
-    known.add_argument("--enrol-token", default=environ.get("BERTH_ENROL_TOKEN", ""), help="one-time token")
+    known.add_argument("--enrol-token", default=usual(environ, "enrol_token"), help="one-time token")
     known.add_argument(
-        "--enrol-token-file", default=environ.get("BERTH_ENROL_TOKEN_FILE", ""), help="file with the token"
+        "--enrol-token-file", default=usual(environ, "enrol_token_file"), help="file with the token"
     )
     add_driver(known, environ)
     add_host(known, environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,15 @@ class NodeSpec:
     reboots: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedSpec:
+    """A simulated host behind a played NVML; ``modes`` are those that its description offers, None the usual ones."""
+
+    boards: list[str]
+    modes: frozenset[str] | None = None
+    faults: Faults = field(default_factory=Faults)
+
+
 def demo_spec(node: str) -> dict[str, Any]:
     """Return the demo fleet's description of a node; raises SpecError naming the choices."""
     if node not in DEMO:
@@ -59,21 +69,41 @@ def build(node: str, spec: dict[str, Any], *, seed: int = 0, reboots: int = 0) -
     Fields: ``boards`` (board, count, modes), ``latency_s`` per verb, ``fault_rate`` and ``health``
     (index, code, severity, detail).
     """
-    if unknown := spec.keys() - {"boards", "latency_s", "fault_rate", "health"}:
-        raise SpecError(f"unknown field {min(unknown)!r}; known: boards, latency_s, fault_rate, health")
+    _require_fields(spec)
     devices = _devices(node, spec.get("boards"))
     faults = Faults(
         latency_s=_latency(spec.get("latency_s", {})),
-        rate=_number("fault_rate", spec.get("fault_rate", 0.0), most=1.0),
+        rate=_rate(spec),
         seed=seed,
         health=[_health(entry, devices) for entry in spec.get("health", [])],
     )
     return NodeSpec(devices, faults, reboots)
 
 
-def boards_of(spec: dict[str, Any]) -> list[str]:
-    """Return the board of each device of a description; raises SpecError."""
-    return [fact.model for fact in _devices("any", spec.get("boards"))]
+def played(spec: dict[str, Any], call_named: Callable[[str], str]) -> PlayedSpec:
+    """Return the host of a description as its played NVML needs it; raises SpecError.
+
+    ``call_named`` returns the call of NVML for a verb or name, and raises ValueError for one that it has not.
+    """
+    _require_fields(spec)
+    devices = _devices("any", spec.get("boards"))
+    if others := sorted({fact.model for fact in devices if fact.vendor != "nvidia"}):
+        raise SpecError(f"{others[0]} is no NVIDIA board, and NVML knows only those; use --driver simulated")
+    if spec.get("health"):
+        raise SpecError(
+            "'health' is for --driver simulated; let it happen by a script (xid, ecc, recovery, lose)"
+        )
+    modes = {frozenset(entry.get("modes", ())) for entry in spec["boards"]}
+    if len(modes) > 1:
+        raise SpecError(
+            "a node offers the same modes on all its NVIDIA cards; give all boards the same 'modes'"
+        )
+    try:
+        pauses = {call_named(name): pause for name, pause in _seconds(spec.get("latency_s", {})).items()}
+    except ValueError as no:
+        raise SpecError(f"'latency_s': {no}") from no
+    faults = Faults(latency_s=pauses, rate=_rate(spec))
+    return PlayedSpec([fact.model for fact in devices], modes.pop() or None, faults)
 
 
 def _devices(node: str, boards: Any) -> tuple[DeviceFact, ...]:
@@ -99,10 +129,27 @@ def _board(node: str, entry: Any, first: int) -> tuple[DeviceFact, ...]:
         raise SpecError(str(no)) from no
 
 
+def _require_fields(spec: dict[str, Any]) -> None:
+    if unknown := spec.keys() - {"boards", "latency_s", "fault_rate", "health"}:
+        raise SpecError(f"unknown field {min(unknown)!r}; known: boards, latency_s, fault_rate, health")
+    if not isinstance(spec.get("health", []), list):
+        raise SpecError("'health' must be a list of entries with index, code and severity")
+
+
 def _latency(entry: Any) -> dict[str, float]:
     if not isinstance(entry, dict) or not entry.keys() <= set(VERBS):
         raise SpecError(f"'latency_s' gives seconds for {', '.join(VERBS)}")
+    return _seconds(entry)
+
+
+def _seconds(entry: Any) -> dict[str, float]:
+    if not isinstance(entry, dict):
+        raise SpecError(f"'latency_s' gives seconds for {', '.join(VERBS)}")
     return {verb: _number(f"latency_s.{verb}", value, most=600.0) for verb, value in entry.items()}
+
+
+def _rate(spec: dict[str, Any]) -> float:
+    return _number("fault_rate", spec.get("fault_rate", 0.0), most=1.0)
 
 
 def _number(name: str, value: Any, *, most: float) -> float:

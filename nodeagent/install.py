@@ -158,6 +158,8 @@ def run(options: argparse.Namespace) -> int:
             write(host, files(program, login_rules(host.read), close_logins=options.close_logins), say)
         else:
             show(host, files(program, login_rules(host.read), close_logins=True), say)
+    except BrokenPipeError:  # nobody reads on: that is no fault of the host
+        raise
     except (InstallError, ProgramError, OSError) as no:
         print(f"berth-agent: {no}", file=sys.stderr)  # noqa: T201 - the answer to whoever asked
         return FAILED

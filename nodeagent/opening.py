@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,19 +12,14 @@ from pathlib import Path
 from stat import S_IMODE
 from typing import Final
 
-from nodeagent.agent import boot_clock
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
-from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.drivers.simulated.library.script import ScriptError
-from nodeagent.drivers.simulated.store import HARDWARE
-from nodeagent.fleet import boards_of, build
-from nodeagent.options import UsageError, offered, spec_of
+from nodeagent.options import UsageError, layouts, offered
 from nodeagent.patience import Patience, wait_for_cards
 from nodeagent.runtimes.base import Runtime
-from nodeagent.runtimes.doors import choose
-from nodeagent.runtimes.files import spare_folder
+from nodeagent.runtimes.doors import choose, shows_files
 from nodeagent.shell import HostShell
+from nodeagent.simulating import open_played, open_simulated
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +27,6 @@ ROOTS_RUN: Final = Path("/run/berth-agent")
 # Holders reach what is theirs below the run folder by name, and list nothing.
 PASSABLE: Final = 0o711
 NOTICES: Final = "notices"
-REBOOTS: Final = "reboots"
 
 
 def state_of(options: argparse.Namespace) -> Path:
@@ -115,14 +108,10 @@ def open_host(
     DriverUnavailableError or RuntimeMissingError.
     """
     if options.driver == "simulated":
-        return Opened(_open_simulated(options, _copy_of(state) if looks_only else state))
+        return Opened(open_simulated(options, state, looks_only=looks_only))
     if options.driver == "simulated-nvml":
-        home = SimulatedHome(options.node, boards_of(spec_of(options)), state, boot_clock, seed=options.seed)
-        home.host.boots += boot_clock()  # it lives in this process: the next one finds it rebooted
-        if options.script is not None:
-            _play(home, options.script)
-        driver = home.driver(offered(options), listens=not looks_only, looks_only=looks_only)
-        return Opened(driver, home.runtime(looks_only=looks_only), home.read)
+        home, driver, doors = open_played(options, state, looks_only=looks_only)
+        return Opened(driver, doors, home.read)
     folder = run_dir_of(options, state)
     if not looks_only:
         make_run_dir(folder)
@@ -134,8 +123,8 @@ def open_host(
         offer=offered(options),
         may_limit_power=options.power_saving,
         dcgm_url=options.dcgm,
-        layout=options.layout,
-        can_bind=options.runtime == "cdi",
+        layouts=layouts(options),
+        can_bind=shows_files(runtime),
     )
     own = partial(find, looks_only=looks_only)
     found = own() if patience is None else wait_for_cards(own, patience)
@@ -151,45 +140,3 @@ def open_runtime(options: argparse.Namespace, state: Path, *, looks_only: bool =
         boot_id=registry.host_boot_id(),
         looks_only=looks_only,
     )
-
-
-def _copy_of(state: Path) -> Path:
-    """Return a copy of a simulated host's files: opening one writes them anew, and they may be an agent's at work.
-
-    Raises UsageError where they cannot be read.
-    """
-    copy = spare_folder()
-    for name in (HARDWARE, REBOOTS):
-        try:
-            shutil.copyfile(state / name, copy / name)
-        except FileNotFoundError:
-            continue
-        except OSError as no:
-            raise UsageError(f"cannot read {state / name}: {no.strerror}; run this as its owner") from no
-    return copy
-
-
-def _play(home: SimulatedHome, script: Path) -> None:
-    """Let a script happen on a simulated host; raises UsageError for one that cannot be played."""
-    try:
-        home.host.play(script)
-    except (OSError, ScriptError) as no:
-        raise UsageError(f"--script {script}: {no}") from no
-
-
-def _open_simulated(options: argparse.Namespace, state: Path) -> Driver:
-    spec = build(options.node, spec_of(options), seed=options.seed, reboots=_reboots(options, state))
-    return registry.open_simulated(options.node, state, spec, boot_clock, options.seed)
-
-
-def _reboots(options: argparse.Namespace, state: Path) -> int:
-    """Return how often this simulated host was rebooted, this time included."""
-    path = state / REBOOTS
-    try:
-        count = int(path.read_text(encoding="ascii")) if path.exists() else 0
-    except ValueError:
-        count = 0
-    if options.reboot:
-        count += 1
-        path.write_text(str(count), encoding="ascii")
-    return count

@@ -1,4 +1,4 @@
-"""Options that several commands share; defaults come from the environment."""
+"""Options that several commands share; defaults come from the environment, and are checked like options."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import argparse
 import re
 import socket
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
 
 from nodeagent import host
 from nodeagent.drivers import registry
-from nodeagent.fleet import demo_spec, read_spec
+from nodeagent.drivers.amd.smi import LAYOUTS
 from nodeagent.host import HostFacts
 from nodeagent.patience import USUAL_S, Patience
 from nodeagent.processes import POLICIES
@@ -22,63 +23,176 @@ MOST_HOST: Final = 1_000_000
 MOST_PLACE: Final = 60
 MOST_PATIENCE_S: Final = 3600
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+# The variable that an option may come by.
+VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
+    "portal": "BERTH_PORTAL_URL",
+    "node": "BERTH_NODE",
+    "state": "BERTH_STATE_DIR",
+    "run_dir": "BERTH_RUN_DIR",
+    "enrol_token": "BERTH_ENROL_TOKEN",
+    "enrol_token_file": "BERTH_ENROL_TOKEN_FILE",
+    "driver": "BERTH_DRIVER",
+    "offer": "BERTH_OFFER",
+    "runtime": "BERTH_RUNTIME",
+    "patience": "BERTH_PATIENCE_S",
+    "layout": "BERTH_LAYOUT",
+    "dcgm": "BERTH_DCGM_URL",
+    "orphans": "BERTH_ORPHANS",
+    "power_saving": "BERTH_POWER_SAVING",
+    "site": "BERTH_SITE",
+    "rack": "BERTH_RACK",
+})  # fmt: skip
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    "driver": registry.NAMES, "runtime": RUNTIMES, "orphans": tuple(POLICIES),
+})  # fmt: skip
+ON: Final = ("1", "true", "yes", "on")
+OFF: Final = ("", "0", "false", "no", "off")
+
+REAL: Final = frozenset({"auto", "nvml", *registry.VENDORS})
+PLAYED: Final = frozenset({"simulated", "simulated-nvml"})
+WITH_HOLDERS: Final = REAL | {"simulated-nvml"}
+# Which drivers know an option, and what people of the others may want; what is not named here all of them know.
+KNOWN_TO: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType({
+    "offer": (WITH_HOLDERS, "--driver simulated takes --modes"),
+    "runtime": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
+    "orphans": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
+    "system_process": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
+    "layout": (frozenset({"auto", "amd"}), "it cuts AMD boards"),
+    "dcgm": (frozenset({"auto", "nvml"}), "it asks about NVIDIA cards"),
+    "power_saving": (
+        frozenset({"auto", "nvml", "simulated-nvml"}),
+        "cards of other vendors do not sleep, and simulated ones always may",
+    ),
+    **dict.fromkeys(
+        ("board", "count", "modes", "spec", "fleet", "seed", "latency", "fault_rate", "reboot"),
+        (PLAYED, "it describes simulated devices: add --driver simulated or simulated-nvml"),
+    ),
+    "health": (
+        frozenset({"simulated"}),
+        "with simulated-nvml let things happen by --script (xid, ecc, recovery, lose)",
+    ),
+    "script": (frozenset({"simulated-nvml"}), "it happens to the host of --driver simulated-nvml"),
+})  # fmt: skip
 
 
 class UsageError(Exception):
     """An option is missing or wrong; the sentence says what to give."""
 
 
+def usual(environ: Mapping[str, str], name: str, otherwise: str = "") -> str:
+    """Return what an option is when nobody gives it; an empty variable counts as none."""
+    return environ.get(VARIABLES[name]) or otherwise
+
+
+def settle(options: argparse.Namespace) -> None:
+    """Hold what came by variables against what options may be, and all of it against the driver.
+
+    Every command that has a driver does this before anything else; raises UsageError.
+    """
+    if not hasattr(options, "driver"):
+        return
+    for name, known in CHOICES.items():
+        if getattr(options, name) not in known:
+            raise UsageError(f"{VARIABLES[name]}={getattr(options, name)}: use one of {', '.join(known)}")
+    options.power_saving = _switch(options, "power_saving")
+    options.patience = patience_of(options).first_s
+    offered(options)
+    layouts(options)
+    _require_address(options.dcgm)
+    for name, (drivers, hint) in KNOWN_TO.items():
+        if options.driver not in drivers and _is_given(options, name):
+            variable = f" ({VARIABLES[name]})" if name in VARIABLES else ""
+            raise UsageError(
+                f"--{name.replace('_', '-')}{variable} is not known to --driver {options.driver}: {hint}"
+            )
+
+
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    return bool(getattr(options, name)) and getattr(options, name) != CHOICES.get(name, ("",))[0]
+
+
+def _switch(options: argparse.Namespace, name: str) -> bool:
+    word = str(getattr(options, name)).lower()
+    if word not in ON + OFF:
+        raise UsageError(f"{VARIABLES[name]}={getattr(options, name)}: say 1 or 0")
+    return word in ON
+
+
+def _require_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = not url or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+    except ValueError:  # no number after the colon
+        is_good = False
+    if not is_good:
+        raise UsageError(
+            f"--dcgm: {url!r} is no address of a DCGM exporter; write http://localhost:9400/metrics"
+        )
+
+
+def layouts(options: argparse.Namespace) -> dict[str, str]:
+    """Return how AMD boards are cut, by uuid or model in small letters, "*" for all others; raises UsageError."""
+    found: dict[str, str] = {}
+    for part in (one.strip() for one in options.layout.lower().split(",")):
+        board, _, layout = part.rpartition("=")
+        if part and (layout.partition(".")[0] not in LAYOUTS or (board or "*") in found):
+            raise UsageError(
+                f"--layout: {part!r} is no layout or its board is named twice; give one of {', '.join(LAYOUTS)}"
+                " for all boards, such as cpx or cpx.nps4, or BOARD=LAYOUT by model or uuid, separated by commas"
+            )
+        if part:
+            found[board or "*"] = layout
+    return found
+
+
 def add_node(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     """Add the name of the node and the folder of its state."""
     name = socket.gethostname().partition(".")[0]
-    known.add_argument("--node", default=environ.get("BERTH_NODE", name), help="name of this node")
-    known.add_argument(
-        "--state", default=environ.get("BERTH_STATE_DIR", ""), help="folder for key and journal"
-    )
+    known.add_argument("--node", default=usual(environ, "node", name), help="name of this node")
+    known.add_argument("--state", default=usual(environ, "state"), help="folder for key and journal")
 
 
 def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     """Add which driver serves the devices, what it may offer, and how holders get in."""
-    known.add_argument("--driver", choices=registry.NAMES, default=environ.get("BERTH_DRIVER", "auto"))
+    known.add_argument("--driver", choices=registry.NAMES, default=usual(environ, "driver", "auto"))
     known.add_argument(
         "--offer",
-        default=environ.get("BERTH_OFFER", ""),
+        default=usual(environ, "offer"),
         metavar="MODES",
         help=f"sharing modes that real cards may be used in, of {', '.join(MODES)} (exclusive,mig)",
     )
     known.add_argument(
         "--runtime",
         choices=RUNTIMES,
-        default=environ.get("BERTH_RUNTIME", "auto"),
+        default=usual(environ, "runtime", RUNTIMES[0]),
         help="how holders get in: by a unit, a container device, or the environment alone",
     )
     known.add_argument(
         "--run-dir",
-        default=environ.get("BERTH_RUN_DIR", ""),
+        default=usual(environ, "run_dir"),
         help="folder for what a reboot may lose (/run/berth-agent for root)",
     )
     known.add_argument(
         "--patience",
-        type=float,
-        default=environ.get("BERTH_PATIENCE_S", USUAL_S),
+        default=usual(environ, "patience", str(USUAL_S)),
         metavar="S",
         help=f"seconds that a start waits for cards whose driver does not answer yet ({USUAL_S:g})",
     )
     known.add_argument(
         "--power-saving",
         action="store_true",
-        default=environ.get("BERTH_POWER_SAVING", "") == "1",
+        default=usual(environ, "power_saving"),
         help="let the portal lower the power limits of real cards while the node sleeps (needs root)",
     )
     known.add_argument(
         "--layout",
-        default=environ.get("BERTH_LAYOUT", ""),
-        help="how AMD boards are cut, such as cpx or cpx.nps4 (as they stand)",
+        default=usual(environ, "layout"),
+        help="how AMD boards are cut, such as cpx, cpx.nps4 or MODEL=cpx,*=spx (as they stand)",
     )
     known.add_argument(
         "--orphans",
         choices=POLICIES,
-        default=environ.get("BERTH_ORPHANS", POLICIES[0]),
+        default=usual(environ, "orphans", POLICIES[0]),
         help="what to do with processes on a card that belong to no lease (report)",
     )
     known.add_argument(
@@ -90,7 +204,7 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
     )
     known.add_argument(
         "--dcgm",
-        default=environ.get("BERTH_DCGM_URL", ""),
+        default=usual(environ, "dcgm"),
         metavar="URL",
         help="a DCGM exporter to ask as well",
     )
@@ -112,9 +226,15 @@ def offered(options: argparse.Namespace) -> frozenset[str] | None:
 
 def patience_of(options: argparse.Namespace) -> Patience:
     """Return how long a start waits for its cards; raises UsageError."""
-    if not 0 <= options.patience <= MOST_PATIENCE_S:  # not a number is refused as well
-        raise UsageError(f"--patience is a number of seconds from 0 to {MOST_PATIENCE_S}")
-    return Patience(first_s=options.patience)
+    try:
+        seconds = float(options.patience)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_PATIENCE_S:  # not a number is refused as well
+        raise UsageError(
+            f"--patience is a number of seconds from 0 to {MOST_PATIENCE_S}, not {options.patience}"
+        )
+    return Patience(first_s=seconds)
 
 
 def add_host(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
@@ -122,8 +242,8 @@ def add_host(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None
     group = known.add_argument_group("the host beside its devices")
     group.add_argument("--cpu-cores", type=float, help="CPU that leases may take (all of a real host)")
     group.add_argument("--memory-gib", type=float, help="memory that leases may take (all of a real host)")
-    group.add_argument("--site", default=environ.get("BERTH_SITE", ""), help="room or zone it stands in")
-    group.add_argument("--rack", default=environ.get("BERTH_RACK", ""), help="rack it stands in")
+    group.add_argument("--site", default=usual(environ, "site"), help="room or zone it stands in")
+    group.add_argument("--rack", default=usual(environ, "rack"), help="rack it stands in")
 
 
 def host_facts(options: argparse.Namespace) -> HostFacts:
@@ -143,58 +263,3 @@ def host_facts(options: argparse.Namespace) -> HostFacts:
         site=options.site,
         rack=options.rack,
     )
-
-
-def add_simulation(known: argparse.ArgumentParser) -> None:
-    """Add what simulated devices are made of."""
-    group = known.add_argument_group("simulated devices (--driver simulated or simulated-nvml)")
-    group.add_argument("--board", help="kind of board, such as h100-80gb")
-    group.add_argument("--count", type=int, default=8, help="how many (8)")
-    group.add_argument("--modes", default="", help="sharing modes, separated by commas (all of the board)")
-    group.add_argument("--spec", type=Path, help="JSON file that describes the node")
-    group.add_argument("--fleet", choices=("demo",), help="be the node of this name in a known fleet")
-    group.add_argument("--seed", type=int, default=0, help="seed of load and faults (0)")
-    group.add_argument("--latency", action="append", default=[], metavar="VERB=S", help="slow a verb down")
-    group.add_argument("--fault-rate", type=float, default=0.0, help="chance that a change answers IN_USE")
-    group.add_argument(
-        "--health", action="append", default=[], metavar="INDEX:CODE:SEVERITY:TEXT", help="a health event"
-    )
-    group.add_argument(
-        "--script", type=Path, help="JSON list of what happens to the host (simulated-nvml; docs/agent.md)"
-    )
-    group.add_argument("--reboot", action="store_true", help="start as if the host had rebooted")
-
-
-def spec_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the description of the simulated node; options add to a file's or the fleet's."""
-    if options.spec is not None:
-        spec = dict(read_spec(options.spec))
-    elif options.fleet is not None:
-        spec = dict(demo_spec(options.node))
-    elif options.board:
-        modes = [mode.strip() for mode in options.modes.split(",") if mode.strip()]
-        spec = {"boards": [{"board": options.board, "count": options.count, "modes": modes}]}
-    else:
-        raise UsageError("say what to simulate with --board, --spec or --fleet demo")
-    if options.latency:
-        spec["latency_s"] = dict(map(_latency, options.latency))
-    if options.fault_rate:
-        spec["fault_rate"] = options.fault_rate
-    if options.health:
-        spec["health"] = [_health(text) for text in options.health]
-    return spec
-
-
-def _latency(text: str) -> tuple[str, float]:
-    verb, _, seconds = text.partition("=")
-    try:
-        return verb, float(seconds)
-    except ValueError:
-        raise UsageError(f"--latency {text!r}: give a verb and seconds, such as create=0.5") from None
-
-
-def _health(text: str) -> dict[str, str]:
-    parts = text.split(":", 3)
-    if len(parts) != 4:
-        raise UsageError(f"--health {text!r}: give INDEX:CODE:SEVERITY:TEXT, such as 6:63:warning:row remap")
-    return dict(zip(("index", "code", "severity", "detail"), parts, strict=True))

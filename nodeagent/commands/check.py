@@ -29,7 +29,7 @@ def add_options(known: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look and print; 0 also when something is missing, because that is an answer.
 
-    Where no card answers the host alone is printed; raises DriverUnavailableError then.
+    Where no card is found the host alone is printed; raises DriverUnavailableError then.
     """
     require_node(options)
     state = Path(options.state) if options.state else spare_folder()
@@ -37,9 +37,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         host = open_host(options, state, looks_only=True)
     except DriverUnavailableError as no:
-        if no.waits_for:  # what is known of the host without them is an answer all the same
-            runtime = open_runtime(options, state, looks_only=True)
-            _say(options, report(None, runtime, options.node, where, waits(no.waits_for, patience.first_s)))
+        # What is known of the host without them is an answer all the same.
+        runtime = open_runtime(options, state, looks_only=True)
+        waited = waits(no.waits_for, patience.first_s)
+        _say(options, report(None, runtime, options.node, where, waited, no_driver=str(no)))
         raise
     silent, waits_s = late(host.driver), min(patience.first_s, patience.rest_s)
     _say(options, report(host.driver, host.runtime, options.node, where, waits(silent, waits_s)))
@@ -53,14 +54,20 @@ def waits(what: str, most_s: float) -> dict[str, Any] | None:
 
 
 def report(
-    driver: Driver | None, runtime: Runtime | None, node: str, run_dir: str, waits: dict[str, Any] | None
+    driver: Driver | None,
+    runtime: Runtime | None,
+    node: str,
+    run_dir: str,
+    waits: dict[str, Any] | None,
+    no_driver: str = "",
 ) -> dict[str, Any]:
-    """Return everything that is found, unknown as null; without a driver that is the host alone."""
+    """Return everything that is found, unknown as null; without a driver that is the host alone, and why."""
     health = None if driver is None else read_health(driver)
     return {
         "node": node,
         "driver": driver and driver.name,
         "driver_version": driver and driver.version,
+        "no_driver": no_driver or None,
         "boot_id": driver.boot_id() if driver else registry.host_boot_id(),
         "is_root": os.geteuid() == 0,
         "run_dir": run_dir,
@@ -117,7 +124,7 @@ def in_words(found: dict[str, Any]) -> str:
     """Return the findings for people."""
     lines = [
         f"node      {found['node']}",
-        f"driver    {found['driver']} {found['driver_version']}" if found["driver"] else "driver    none yet",
+        f"driver    {_driver_words(found)}",
         f"rights    {'root' if found['is_root'] else 'not root: partitions and limits cannot be changed'}",
         f"runtime   {_runtime_words(found['runtime'])}",
     ]
@@ -130,6 +137,12 @@ def in_words(found: dict[str, Any]) -> str:
     lines += ["", "health    nothing to report"] if not found["health"] else [""]
     lines += [f"health    {fact['severity']} {fact['code']} {fact['detail']}" for fact in found["health"]]
     return "\n".join(lines)
+
+
+def _driver_words(found: dict[str, Any]) -> str:
+    if found["driver"]:
+        return f"{found['driver']} {found['driver_version']}"
+    return "none yet" if found["waits"] is not None else "none"
 
 
 def _runtime_words(runtime: dict[str, Any] | None) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 import time
+from typing import TextIO
 
 from nodeagent.soak.proof import STAGES, Proof, soak
 
@@ -17,7 +19,7 @@ def add_options(known: argparse.ArgumentParser) -> None:
     known.add_argument(
         "--seed", type=int, default=1, help="which rounds (1); the same seed is the same rounds"
     )
-    known.add_argument("--rounds", type=int, default=500, help="how many (500)")
+    known.add_argument("--rounds", type=_count, default=500, help="how many (500)")
     known.add_argument("--on", choices=tuple(STAGES), default=next(iter(STAGES)), help="kind of host")
     known.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -33,8 +35,19 @@ def run(options: argparse.Namespace) -> int:
     return 0 if proof.is_clean else 1
 
 
+def _count(text: str) -> int:
+    """Return a number of rounds: none at all would prove nothing."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of rounds: give 1 or more")
+    return number
+
+
 class _Teller:
-    """Says now and then how far it is, on standard error."""
+    """Says now and then how far it is: a line on standard error."""
 
     def __init__(self, began: float) -> None:
         self._next = began + TELL_EVERY_S
@@ -43,7 +56,7 @@ class _Teller:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + TELL_EVERY_S
-            logging.getLogger(__name__).critical("%d rounds, %d crashes", proof.rounds, proof.crashes)
+            _print(f"{proof.rounds} rounds, {proof.crashes} crashes so far", sys.stderr)
 
 
 def _in_words(proof: Proof, took_s: float) -> str:
@@ -63,5 +76,5 @@ def _in_words(proof: Proof, took_s: float) -> str:
     return "\n".join([*lines, *proof.notes])
 
 
-def _print(text: str) -> None:
-    print(text)  # noqa: T201 - the answer of the command
+def _print(text: str, where: TextIO | None = None) -> None:
+    print(text, file=where, flush=True)

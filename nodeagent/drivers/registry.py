@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, Final, cast
 
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
@@ -17,6 +18,7 @@ from nodeagent.shell import HostShell
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RUN_DIR = Path("/run/berth-agent")
 VENDORS = ("amd", "hygon", "cambricon", "ascend")
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
 NAMES = ("auto", "nvml", *VENDORS, "simulated", "simulated-nvml")
 
 
@@ -69,13 +71,13 @@ def open_real(
     offer: frozenset[str] | None = None,
     may_limit_power: bool = False,
     dcgm_url: str = "",
-    layout: str = "",
+    layouts: Mapping[str, str] = NONE,
     can_bind: bool = False,
     looks_only: bool = False,
 ) -> Driver:
     """Return the driver of this name, for "auto" the first whose cards are found.
 
-    ``layout`` is how AMD boards are cut, ``can_bind`` whether holders come as containers that can be shown a file
+    ``layouts`` is how AMD boards are cut, ``can_bind`` whether holders come as containers that can be shown a file
     under another path; ``looks_only``: nothing is written into the folder. Raises DriverUnavailableError, for "auto"
     with what each driver looked for.
     """
@@ -91,7 +93,9 @@ def open_real(
                     dcgm_url=dcgm_url,
                     looks_only=looks_only,
                 )
-            return _open_vendor(each, run_dir, offer, layout=layout, can_bind=can_bind, looks_only=looks_only)
+            return _open_vendor(
+                each, run_dir, offer, layouts=layouts, can_bind=can_bind, looks_only=looks_only
+            )
         except DriverUnavailableError as no:
             missing.append(f"{each}: {no}")
             if no.waits_for:
@@ -107,7 +111,7 @@ def _open_vendor(
     run_dir: Path,
     offer: frozenset[str] | None,
     *,
-    layout: str,
+    layouts: Mapping[str, str],
     can_bind: bool,
     looks_only: bool,
 ) -> Driver:
@@ -115,7 +119,7 @@ def _open_vendor(
     driver = getattr(import_module(f"nodeagent.drivers.{name}.driver"), f"{name.capitalize()}Driver")
     own: dict[str, Any] = {}
     if name == "amd":
-        own["layouts"] = {"*": layout} if layout else {}
+        own["layouts"] = layouts
     elif name == "hygon":
         own["can_bind"] = can_bind
     found = driver(host_boot_id(), HostShell(), run_dir, read_text, offer=offer, looks_only=looks_only, **own)

@@ -155,3 +155,8 @@ def pick(name: str, systemd: Runtime, cdi: Runtime, plain: Runtime) -> Runtime:
         return systemd if no_containers else Doors([systemd, cdi])
     log.warning("leases are not isolated on this host: %s", no_units)
     return plain if no_containers else Doors([cdi, plain])
+
+
+def shows_files(runtime: Runtime) -> bool:
+    """Say whether holders see files under another path (``Grant.binds``): only where containers are the way in."""
+    return runtime.name.partition("+")[0] == CdiSpecs.name

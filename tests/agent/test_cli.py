@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from nodeagent import cli
+from nodeagent import cli, opening, simulating
+from nodeagent.commands import soak
+from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import DEMO, SpecError, build, demo_spec, read_spec
 from nodeagent.link import AddressError, address_of
+from nodeagent.options import layouts, settle
 
 HERE = ["--portal", "ws://127.0.0.1:9", "--node", "gpu-01"]
 SIMULATED = [*HERE, "--state", "{}", "--driver", "simulated"]
@@ -72,6 +79,197 @@ def test_options_come_from_the_environment_too(tmp_path, capsys):
 
     assert cli.main(["--driver", "simulated"], environ) == cli.USAGE
     assert "--board" in capsys.readouterr().err
+
+
+PLAYED = ["--node", "gpu-01", "--driver", "simulated-nvml", "--board", "h100-80gb", "--count", "1"]
+
+
+def test_every_variable_is_in_the_help_and_in_the_docs(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"], {})
+    said = " ".join(capsys.readouterr().out.split())
+    documented = Path("docs/agent.md").read_text()
+
+    named = set(re.findall(r"BERTH_[A-Z_]+", said))
+    assert named == set(re.findall(r"`(BERTH_[A-Z_]+)`", documented)) - {"BERTH_NOTICE", "BERTH_GPU_FACTS"}
+    assert {"BERTH_LAYOUT", "BERTH_ORPHANS", "BERTH_SITE", "BERTH_RACK"} <= named
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("BERTH_DRIVER", "nvlm", "BERTH_DRIVER=nvlm: use one of auto, nvml"),
+        ("BERTH_RUNTIME", "docker", "BERTH_RUNTIME=docker: use one of auto, systemd, cdi, plain"),
+        ("BERTH_ORPHANS", "murder", "BERTH_ORPHANS=murder: use one of report, warn, kill"),
+        ("BERTH_POWER_SAVING", "maybe", "BERTH_POWER_SAVING=maybe: say 1 or 0"),
+        ("BERTH_PATIENCE_S", "long", "from 0 to 3600, not long"),
+        ("BERTH_OFFER", "mig,rent", "'rent' is not a mode"),
+        ("BERTH_LAYOUT", "half", "'half' is no layout"),
+        ("BERTH_LAYOUT", "mi300x=cpx,MI300X=spx", "named twice"),
+        ("BERTH_DCGM_URL", "nonsense", "no address of a DCGM exporter"),
+        ("BERTH_DCGM_URL", "http://x:y/", "no address of a DCGM exporter"),
+    ],
+)
+@pytest.mark.parametrize("command", [["check"], ["run", *HERE]])
+def test_a_setting_by_variable_is_checked_like_its_option(name, value, sentence, command, tmp_path, capsys):
+    assert cli.main([*command, "--state", str(tmp_path)], {name: value}) == cli.USAGE
+
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_wins_over_its_variable_and_an_empty_one_is_none():
+    words = ["--runtime", "plain", "--power-saving"]
+
+    options = cli.parser({"BERTH_RUNTIME": "docker", "BERTH_DRIVER": ""}).parse_args(words)
+    settle(options)
+
+    assert (options.runtime, options.driver, options.power_saving) == ("plain", "auto", True)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_on"), [("1", True), ("yes", True), ("On", True), ("0", False), ("", False)]
+)
+def test_power_saving_is_switched_by_the_usual_words(word, is_on):
+    options = cli.parser({"BERTH_POWER_SAVING": word}).parse_args([])
+    settle(options)
+
+    assert options.power_saving is is_on
+
+
+def test_layouts_are_named_for_all_boards_or_for_some():
+    def of(text: str) -> dict[str, str]:
+        return layouts(cli.parser({}).parse_args(["--layout", text]))
+
+    assert of("") == {}
+    assert of("CPX.NPS4") == {"*": "cpx.nps4"}
+    assert of("MI300X=cpx, AMD-0a1b=dpx, *=spx") == {"mi300x": "cpx", "amd-0a1b": "dpx", "*": "spx"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--driver", "nvml", "--board", "l40s"], "add --driver simulated or simulated-nvml"),
+        (["--fault-rate", "0.5"], "add --driver simulated or simulated-nvml"),
+        (["--driver", "nvml", "--layout", "cpx"], "it cuts AMD boards"),
+        (["--driver", "ascend", "--dcgm", "http://localhost:9400/metrics"], "it asks about NVIDIA cards"),
+        ([*L40S[6:], "--offer", "mps"], "takes --modes"),
+        ([*L40S[6:], "--runtime", "cdi"], "plays its holders itself"),
+        ([*L40S[6:], "--script", "x.json"], "host of --driver simulated-nvml"),
+        ([*L40S[6:], "--fleet", "demo"], "--board and --fleet both say what to simulate"),
+        (["--driver", "simulated", "--fleet", "demo", "--count", "2"], "go with --board"),
+        ([*PLAYED[2:], "--health", "0:63:warning:row"], "by --script"),
+        ([*PLAYED[2:], "--latency", "banana=3"], "'banana' is no call of the simulated library"),
+        ([*PLAYED[2:], "--fault-rate", "2"], "'fault_rate' must be a number from 0 to 1"),
+        (["--driver", "simulated-nvml", "--board", "hygon-dcu-64gb"], "no NVIDIA board"),
+    ],
+)
+def test_options_that_a_driver_does_not_know_are_refused(words, sentence, tmp_path, capsys):
+    assert cli.main(["check", "--node", "gpu-01", "--state", str(tmp_path), *words], {}) == cli.USAGE
+
+    assert sentence in capsys.readouterr().err
+
+
+def test_boards_of_a_played_host_offer_the_same_modes_or_are_refused(tmp_path, capsys):
+    spec = {"boards": [{"board": "h100-80gb", "modes": ["mig"]}, {"board": "l40s", "modes": ["mps"]}]}
+    (tmp_path / "node.json").write_text(json.dumps(spec))
+    words = ["--driver", "simulated-nvml", "--spec", str(tmp_path / "node.json"), "--state", str(tmp_path)]
+
+    assert cli.main(["check", *words], {}) == cli.USAGE
+    assert "the same modes on all its NVIDIA cards" in capsys.readouterr().err
+
+
+def test_a_played_host_obeys_modes_and_runtime(tmp_path, capsys):
+    words = [*PLAYED, "--state", str(tmp_path), "--modes", "exclusive", "--runtime", "plain"]
+
+    assert cli.main(["check", "--json", *words], {}) == cli.OK
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["runtime"]["name"] == "plain"
+    assert found["devices"][0]["offers"] == ["exclusive"]
+
+
+def apply_slice(tmp_path, capsys, *words: str) -> tuple[int, dict]:
+    device = json.loads(checked(tmp_path, capsys))["devices"][0]["uuid"]
+    slot = {"device": device, "mode": "mig", "start": 0, "size": 1, "share_milli": 143, "memory_mib": 9984}
+    lease = {"lease": "l-1", "generation": 1, "team": "t", "user": "alice", "remaining_s": 60, "grace_s": 5}
+    goal = {"leases": [{**lease, "slots": [{**slot, "profile": "1g.10gb"}]}]}
+    (tmp_path / "goal.json").write_text(json.dumps(goal))
+    where = ["--state", str(tmp_path), "--within", "0.3", "--json", *words]
+    code = cli.main(["apply", str(tmp_path / "goal.json"), *PLAYED, *where], {})
+    return code, json.loads(capsys.readouterr().out)
+
+
+def checked(tmp_path, capsys) -> str:
+    assert cli.main(["check", "--json", *PLAYED, "--state", str(tmp_path)], {}) == cli.OK
+    return capsys.readouterr().out
+
+
+def test_a_played_host_obeys_the_chance_of_faults(tmp_path, capsys):
+    code, found = apply_slice(tmp_path, capsys, "--fault-rate", "1")
+
+    assert (code, found["settled"]) == (1, False)
+    assert found["leases"][0]["phase"] == "preparing"
+
+
+def test_a_played_host_obeys_latency(tmp_path, capsys, monkeypatch):
+    slept: list[float] = []
+    monkeypatch.setattr(simulating.time, "sleep", slept.append)
+
+    code, _ = apply_slice(tmp_path, capsys, "--latency", "create=2.5", "--within", "5")
+
+    assert code == 0
+    assert 2.5 in slept
+
+
+def test_check_tells_what_it_knows_of_a_host_without_cards(tmp_path, monkeypatch, capsys):
+    def none(*words: object, **facts: object) -> None:
+        raise DriverUnavailableError("no card here")
+
+    monkeypatch.setattr(opening.registry, "open_real", none)
+    words = ["check", "--driver", "nvml", "--runtime", "plain", "--run-dir", str(tmp_path / "run")]
+
+    assert cli.main([*words, "--json"], {}) == cli.NO_DRIVER
+    found = json.loads(capsys.readouterr().out)
+    assert cli.main(words, {}) == cli.NO_DRIVER
+    said = capsys.readouterr()
+
+    assert (found["driver"], found["devices"], found["no_driver"]) == (None, [], "no card here")
+    assert found["runtime"]["name"] == "plain"
+    assert isinstance(found["is_root"], bool)
+    assert "runtime   plain" in said.out
+    assert "no card here" in said.err
+
+
+def test_a_reader_who_leaves_early_ends_the_command_quietly():
+    program = [sys.executable, "-m", "nodeagent", "check", "--driver", "simulated", "--board", "h100-80gb"]
+
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        running.stdout.close()
+        said = running.stderr.read()
+
+    assert (running.returncode, said) == (cli.UNREAD, "")
+
+
+@pytest.mark.parametrize("rounds", ["0", "-3", "many"])
+def test_a_soak_of_no_rounds_proves_nothing(rounds, capsys):
+    with pytest.raises(SystemExit) as no:
+        cli.main(["soak", "--rounds", rounds], {})
+
+    assert no.value.code == cli.USAGE
+    assert "give 1 or more" in capsys.readouterr().err
+
+
+def test_soak_tells_how_far_it_is_in_lines_of_its_own(monkeypatch, capsys, caplog):
+    monkeypatch.setattr(soak, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(soak.logging, "disable", lambda level: None)
+
+    assert cli.main(["soak", "--rounds", "2", "--on", "simulated", "--json"], {}) == cli.OK
+
+    said = capsys.readouterr()
+    assert json.loads(said.out)["rounds"] == 2
+    assert re.search(r"^2 rounds, \d+ crashes so far$", said.err, re.MULTILINE)
+    assert [record for record in caplog.records if record.levelname == "CRITICAL"] == []
 
 
 def test_missing_nvidia_driver_is_said_plainly(tmp_path, capsys, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Final
 from nodeagent.accounts import Account
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.drivers.simulated.mps import PROGRAM as MPS_PROGRAM
@@ -22,7 +23,8 @@ from nodeagent.drivers.simulated.systemd import SimulatedSystemd
 from nodeagent.drivers.simulated.world import SimulatedShell, World
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.cdi import CdiSpecs
-from nodeagent.runtimes.doors import Doors
+from nodeagent.runtimes.doors import pick
+from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.shell import Done
 
@@ -38,14 +40,22 @@ class SimulatedHome:
     """One host that outlives its agents. ``hook`` is called before and after every change with its name."""
 
     def __init__(
-        self, name: str, boards: Sequence[str], folder: Path, clock: Callable[[], int], *, seed: int = 0
+        self,
+        name: str,
+        boards: Sequence[str],
+        folder: Path,
+        clock: Callable[[], int],
+        *,
+        seed: int = 0,
+        sleep: Callable[[float], None] = lambda seconds: None,
+        faults: Faults | None = None,
     ) -> None:
-        """Put the boards into a host; files of agents go below ``folder``."""
+        """Put the boards into a host; files of agents go below ``folder``, ``sleep`` is how slow calls take time."""
         self.hook: Hook = lambda name: None
         self.folder, self._clock = folder, clock
         self.world = World(uids=dict(UIDS))
         self.host = SimulatedHost(
-            boards, name=name, clock=clock, sleep=lambda seconds: None, world=self.world, seed=seed
+            boards, name=name, clock=clock, sleep=sleep, faults=faults, world=self.world, seed=seed
         )
         self.host.on_change = self._changed
         self.host.has_dmem = True
@@ -67,7 +77,12 @@ class SimulatedHome:
         return self.folder / "cdi"
 
     def driver(
-        self, offer: frozenset[str] | None = None, *, listens: bool = False, looks_only: bool = False
+        self,
+        offer: frozenset[str] | None = None,
+        *,
+        listens: bool = False,
+        looks_only: bool = False,
+        may_limit_power: bool = False,
     ) -> NvmlDriver:
         """Return the driver of real cards in a fresh session on this host, as a new agent opens it.
 
@@ -92,6 +107,7 @@ class SimulatedHome:
             run_dir=self.run_dir,
             read=self.read,
             offer=offer,
+            may_limit_power=may_limit_power,
             account=account,
             mps=mps,
             listens=listens,
@@ -102,8 +118,8 @@ class SimulatedHome:
             looks_only=looks_only,
         )
 
-    def runtime(self, *, looks_only: bool = False) -> Runtime:
-        """Return the runtimes of a host with systemd and a container engine, as a new agent opens them."""
+    def runtime(self, name: str = "auto", *, looks_only: bool = False) -> Runtime:
+        """Return the runtime of this name on a host with systemd and a container engine, as a new agent opens it."""
         self.pass_time()
         units = SystemdRuntime(
             self.shell,
@@ -125,7 +141,7 @@ class SimulatedHome:
             is_root=True,
             looks_only=looks_only,
         )
-        return Doors([units, containers])
+        return pick(name, units, containers, PlainRuntime(self.run_dir, account=account, is_root=False))
 
     def read(self, path: str) -> str:
         """Return a file of this host; raises OSError for what it has not."""
