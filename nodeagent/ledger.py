@@ -18,14 +18,21 @@ class Ledger:
     """All works by key. What is announced is synced at once; what happened is saved before it is reported."""
 
     def __init__(self, journal: Journal, boot_id: str, driver_version: str) -> None:
-        """Read the journal; work of an earlier boot is marked as gone or failed."""
+        """Read the journal; work of an earlier boot is marked as gone or failed.
+
+        ``reloaded`` says, for people, that another driver was loaded within this boot ("": none was): with the old
+        one went every slice that the devices do not keep themselves. Until ``trust_driver`` the next life finds
+        that too.
+        """
         self.works: dict[Key, Work] = {}
         self.epoch = 0
         self.revision = 0
         self.carried_out = 0
         self.is_writable = True
         self._journal = journal
-        self._head: Record = {"op": "head", "format": FORMAT, "boot_id": boot_id, "driver": driver_version}
+        self._boot_id, self._driver, self._loaded = boot_id, driver_version, driver_version
+        self._is_head_old = False
+        self.reloaded = ""
         self._unsaved: dict[Key, Work | None] = {}
         self._ended: dict[str, int] = {}
         records = journal.read()
@@ -33,9 +40,24 @@ class Ledger:
             self._replay(record)
         if records and records[0].get("boot_id") != boot_id:
             self._outlive_reboot()
-        elif records and records[0].get("driver") != driver_version:
-            log.warning("the driver changed from %s to %s", records[0].get("driver"), driver_version)
+        elif records:
+            self._compare_driver(records[0].get("driver", ""), driver_version)
         journal.compact(self._all())
+
+    def _compare_driver(self, before: str, now: str) -> None:
+        """Notice that another driver was loaded; a version that was not told proves nothing, so the old one stays."""
+        if not _is_told(now):
+            self._driver = before
+        elif _is_told(before) and before != now:
+            self.reloaded = f"driver {now} was loaded in place of {before}, and the slices went with that"
+            log.warning("%s", self.reloaded)
+            self._driver = before
+
+    def trust_driver(self) -> None:
+        """Remember the driver that is loaded now: what it did away with is no longer called ours."""
+        if self.reloaded:
+            self._driver, self._is_head_old = self._loaded, True
+            self.save()
 
     def take(self, fresh: list[Work], changed: Iterable[Work], epoch: int, revision: int) -> bool:
         """Make new work durable and remember the frame's numbers; False, and nothing new, on a full disk."""
@@ -76,11 +98,13 @@ class Ledger:
 
     def save(self) -> bool:
         """Write what was noted; False when the disk refuses, and it stays noted."""
-        if self._journal.is_long:
+        if self._journal.is_long or self._is_head_old:
             return self._compact()
         return self._write([], sync=False)
 
     def _write(self, lines: list[Record], *, sync: bool) -> bool:
+        if self._is_head_old and not self._compact():
+            return False
         try:
             noted = [_line(key, work) for key, work in self._unsaved.items()]
             self._journal.append([*noted, *lines], sync=sync)
@@ -96,7 +120,7 @@ class Ledger:
         except OSError as no:
             return self._refused(no)
         self._unsaved.clear()
-        self.is_writable = True
+        self.is_writable, self._is_head_old = True, False
         return True
 
     def _refused(self, no: OSError) -> bool:
@@ -108,7 +132,8 @@ class Ledger:
     def _all(self) -> list[Record]:
         seen = {"op": "seen", "epoch": self.epoch, "revision": self.revision}
         ended = [{"op": "ended", "leases": self._ended}] if self._ended else []
-        return [self._head, seen, *ended, *(work.record() for work in self.works.values())]
+        head = {"op": "head", "format": FORMAT, "boot_id": self._boot_id, "driver": self._driver}
+        return [head, seen, *ended, *(work.record() for work in self.works.values())]
 
     def _replay(self, record: dict[str, Any]) -> None:
         if record["op"] == "work":
@@ -133,3 +158,8 @@ class Ledger:
 def _line(key: Key, work: Work | None) -> Record:
     """Return the line of a work, or that it is over and forgotten."""
     return {"op": "forget", "lease": key[0], "generation": key[1]} if work is None else work.record()
+
+
+def _is_told(version: str) -> bool:
+    """Say whether a driver told its version; drivers say "unknown" where theirs cannot be read."""
+    return bool(version) and not version.startswith("unknown")

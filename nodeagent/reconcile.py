@@ -20,7 +20,7 @@ from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.room import obstacle
 from nodeagent.runtimes.base import Key, Runtime
-from nodeagent.settling import miss, settle
+from nodeagent.settling import disown, miss, settle
 from nodeagent.sight import Sight
 from nodeagent.steps import Outcome, Refusal, Step, read_health, read_partitions
 from nodeagent.units import Units, stray_work
@@ -88,7 +88,11 @@ class Reconciler:
             if work.phase == DRAINING:
                 self._drop_missing(work)
         for device in self.devices:
-            self.observed(device, read_partitions(driver, device), now)
+            facts = read_partitions(driver, device)
+            if self.ledger.reloaded:
+                disown(self, device, facts or (), self.ledger.reloaded, now)
+            self.observed(device, facts, now)
+        self.ledger.trust_driver()
         self.note_health(read_health(driver), now)
         self._close_again()
 
@@ -402,6 +406,9 @@ class Reconciler:
             for work, place in self.sight.on(device):
                 if work.phase == DRAINING:
                     place.hurry()  # what was to be cleared there is soon done
+        for device in before - self.health.lost:
+            facts = self.sight.facts.get(device, ())
+            disown(self, device, facts, "the card was lost, and its slices with it", now)
         self._fail_lost(now)
 
     def _fail_lost(self, now: int) -> None:

@@ -58,6 +58,23 @@ def miss(mind: Reconciler, device: str, facts: Sequence[PartitionFact], now: int
             mind.note(work)
 
 
+def disown(mind: Reconciler, device: str, facts: Sequence[PartitionFact], why: str, now: int) -> None:
+    """Call nothing on a device ours any more whose slices are known to have gone; ``why`` is for people.
+
+    A place and a UUID prove nothing: the next slice there has the same. Only what the device names as ours is ours.
+    """
+    for work, place in mind.sight.on(device):
+        if place.slot.mode != "mig" or place.is_cleared or not place.is_ours:
+            continue
+        found = find(work, place, facts)
+        if found is not None and found.lease:
+            continue
+        if work.phase in (PREPARING, READY) and place.is_made:
+            mind.fail(work, Refusal("partition_lost", why), now)
+        place.vanish()
+        mind.note(work)
+
+
 def _settle_done(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
     work, place = step.work, step.place
     if step.kind == "look":  # no progress: what is refused again and again counts its tries on

@@ -162,7 +162,8 @@ class Work(Patience):
         """Its boot is over: partitions are gone, and how long it was active cannot be known."""
         self.is_clock_lost = self.active_ms is None and self.ready_at is not None
         for place in self.places:
-            place.is_made, place.is_cleared, place.partition, place.access = False, True, "", None
+            place.vanish()
+            place.is_cleared = True
         self.is_open, self.is_closed, self.entrance, self.cgroup = False, True, {}, ""
         self.ready_at = None
         if self.phase == DRAINING:
