@@ -227,6 +227,8 @@ def _clear(driver: Driver, step: Step) -> Outcome:
 
 
 def _vacate(driver: Driver, step: Step) -> None:
+    if not (step.place.is_ours or step.place.partition):
+        return  # nothing of ours ever stood there, so that need not be asked of a card that may not answer
     for partition in _standing(driver, step):
         driver.detach(partition, kill=step.kill)
         if running := driver.processes(partition):
