@@ -33,10 +33,11 @@ class Page:
         """Return the address, found by following links where it depends on the data."""
         return self.address if isinstance(self.address, str) else self.address(visitor)
 
-    def visit(self, visitor: Visitor) -> Any:
-        """Open the page and bring it into its state."""
+    def visit(self, visitor: Visitor, tab: Any = None) -> Any:
+        """Open the page, in a tab that is there or in a new one, and bring it into its state."""
         visitor.expect(self.expect)
-        page = visitor.open(self.path(visitor), status=self.status)
+        page = tab or visitor.context.new_page()
+        visitor.go(page, self.path(visitor), status=self.status)
         if self.act:
             self.act(page)
         return page

@@ -49,12 +49,11 @@ def test_every_page_is_looked_at():
 def test_pages_are_sound_on_a_phone(who, visit):
     visitor = visit(who, phone=True)
     visitor.look("dark", "zh")
-    found = []
+    tab, found = visitor.context.new_page(), []
 
     for page in (page for page in PAGES if page.who == who):
-        shown = page.visit(visitor)
-        found += [f"{page.name}: {text}" for text in overflow(shown)]
-        shown.close()
+        page.visit(visitor, tab)
+        found += [f"{page.name}: {text}" for text in overflow(tab)]
 
     assert not found, "\n".join(found)
 
