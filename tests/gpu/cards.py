@@ -6,8 +6,9 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ import pynvml
 
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.nvml.driver import NvmlDriver, read_text
+from nodeagent.drivers.nvml.limits import DMEM, PASSED_ON, ROOT
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.drivers.simulated.mps import SimulatedMps
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.protocol.messages import DeviceFact
+from nodeagent.runtimes.cgroups import write_text
 from nodeagent.shell import HostShell, Shell
+from tests.gpu.holders import Holder, NoHolderError, real_holder, simulated_holder
 
 USER = "contract"
 OFFER = frozenset({"exclusive", "mig", "mps", "memlimit"})
+GROUP = f"{ROOT}/berth-contract"
+# A cgroup can be removed a moment after its last process has ended.
+LOOKS, PAUSE_S = 50, 0.1
 
 
 class NoCardError(Exception):
@@ -41,16 +48,24 @@ class Me:
 
 @dataclass
 class Card:
-    """One card, its driver, and the host around it. ``agent`` is a fresh agent on the same host."""
+    """One card, its driver, and the host around it. ``agent`` is a fresh agent on the same host.
+
+    ``hold`` starts a program on the card, in a cgroup where one is named. ``notes`` is what tests found out, for
+    the record. ``host`` is that of a simulated card.
+    """
 
     library: Any
     uuid: str
     agent: Callable[[], NvmlDriver]
     read: Callable[[str], str]
+    write: Callable[[str, str], None]
     wait: Callable[[float], None]
     cgroup: Callable[[], str]
     drop_cgroup: Callable[[str], None]
+    hold: Callable[[str], AbstractContextManager[Holder]]
+    is_root: bool
     host: SimulatedHost | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.driver = self.agent()
@@ -61,14 +76,21 @@ class Card:
 
     @property
     def fact(self) -> DeviceFact:
+        """Return what the agent reports of the card, read anew."""
         return next(fact for fact in self.driver.inventory() if fact.uuid == self.uuid)
 
     @property
     def mig_modes(self) -> tuple[int, ...]:
+        """Return (current, pending), nothing on a board without MIG."""
         try:
             return tuple(self.library.nvmlDeviceGetMigMode(self.handle))
         except self.library.NVMLError:
             return ()
+
+    @property
+    def is_sliced(self) -> bool:
+        """Say whether MIG is on now."""
+        return self.mig_modes[:1] == (1,)
 
     def code(self, call: str, *args: Any) -> int:
         """Return how a call ends, in NVML's numbers."""
@@ -77,6 +99,13 @@ class Card:
         except self.library.NVMLError as no:
             return int(no.value)
         return 0
+
+    def answer(self, call: str, *args: Any) -> Any:
+        """Return the answer of a call, or ``{"refused": code}``."""
+        try:
+            return getattr(self.library, call)(*args)
+        except self.library.NVMLError as no:
+            return {"refused": int(no.value)}
 
     def placements(self, profile_id: int) -> list[tuple[int, int]] | int:
         """Return the legal places of a profile, or the code of the refusal."""
@@ -88,7 +117,7 @@ class Card:
             call(self.handle, profile_id, rows, ctypes.byref(number))
         except self.library.NVMLError as no:
             return int(no.value)
-        return [(int(row.start), int(row.size)) for row in rows]
+        return [(int(row.start), int(row.size)) for row in rows[: number.value]]
 
     def profiles(self) -> list[tuple[int, Any]]:
         """Return (constant, answer) of every MIG size that the card has."""
@@ -98,20 +127,55 @@ class Card:
                 found.append((enum, self.library.nvmlDeviceGetGpuInstanceProfileInfo(self.handle, enum)))
         return found
 
+    def instances(self) -> list[int]:
+        """Return the GPU instances that can be seen by their MIG devices; that needs no rights."""
+        found = set()
+        count = self.answer("nvmlDeviceGetMaxMigDeviceCount", self.handle)
+        for index in range(count if isinstance(count, int) else 0):
+            with suppress(self.library.NVMLError):
+                slot = self.library.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index)
+                found.add(int(self.library.nvmlDeviceGetGpuInstanceId(slot)))
+        return sorted(found)
+
+    def memory_limit(self, cgroup: str) -> tuple[int, int] | int:
+        """Return a cgroup's (soft, hard) limit in bytes, or the code of the refusal."""
+        asked = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=cgroup.encode())
+        code = self.code("nvmlDeviceGetMemoryLimits_v1", self.handle, asked)
+        return code or (int(asked.softLimit), int(asked.hardLimit))
+
+    def passed_on(self) -> tuple[str, ...] | None:
+        """Return the controllers that the root of all cgroups passes on, None where that cannot be read."""
+        try:
+            return tuple(sorted(self.read(f"{ROOT}/{PASSED_ON}").split()))
+        except OSError:
+            return None
+
+    def pass_on_as(self, before: tuple[str, ...] | None) -> None:
+        """Take back that the root passes the memory controller of cards on, where it did not ``before``.
+
+        Nothing else is touched: whatever differs beside it was changed by somebody else.
+        """
+        now = self.passed_on()
+        if before is not None and now is not None and DMEM in now and DMEM not in before:
+            self.write(f"{ROOT}/{PASSED_ON}", f"-{DMEM}")
+
     def state(self) -> dict[str, Any]:
         """Return everything that writing must put back."""
         return {
             "mig": self.mig_modes,
             "partitions": self.driver.observe(self.uuid),
-            "compute mode": self.library.nvmlDeviceGetComputeMode(self.handle),
+            # With MIG on only MIG devices have a compute mode (nvml.h): then the refusal is what must stay.
+            "compute mode": self.answer("nvmlDeviceGetComputeMode", self.handle),
             "daemons": self.driver.mps.daemons(),
+            "controllers of the root cgroup": self.passed_on(),
         }
 
 
-def simulated(folder: Path, board: str = "h100-80gb", **host_options: Any) -> Card:
-    """Return a card of a simulated host."""
+def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, **host_options: Any) -> Card:
+    """Return a card of a simulated host, without the CUDA driver library where ``has_cuda`` says so."""
     now = [1_000_000_000]
     host = SimulatedHost([board], clock=lambda: now[0], **host_options)
+    host.cgroups.add(f"{ROOT}/user.slice")
     uuid = host.cards[0].uuid
     host.world.uids[USER] = os.getuid()
     program = SimulatedMps(
@@ -124,38 +188,90 @@ def simulated(folder: Path, board: str = "h100-80gb", **host_options: Any) -> Ca
         now[0] += int(seconds * 1e9)
 
     def cgroup() -> str:
-        host.cgroups.add("/sys/fs/cgroup/berth-contract")
-        return "/sys/fs/cgroup/berth-contract"
+        host.cgroups.add(GROUP)
+        return GROUP
+
+    def hold(cgroup: str = "") -> AbstractContextManager[Holder]:
+        if not has_cuda:
+            raise NoHolderError("no program can be started on the card: libcuda.so.1 was not found")
+        return simulated_holder(host, uuid, cgroup)
 
     shell = SimulatedShell({"nvidia-cuda-mps-control": program})
 
     def agent() -> NvmlDriver:
-        return _agent(host.boot_id, SimulatedNvml(host), shell, folder, host.read, clock_ns=lambda: now[0])
+        return _agent(
+            host.boot_id,
+            SimulatedNvml(host),
+            shell,
+            folder,
+            read=host.read,
+            write=host.write,
+            clock_ns=lambda: now[0],
+        )
 
-    return Card(library, uuid, agent, host.read, wait, cgroup, host.cgroups.discard, host)
+    return Card(
+        library,
+        uuid,
+        agent,
+        host.read,
+        host.write,
+        wait,
+        cgroup,
+        host.cgroups.discard,
+        hold,
+        host.is_root,
+        host,
+    )
 
 
-def real(folder: Path) -> Card:
-    """Return the first card of this host; raises NoCardError where there is none."""
+def real(folder: Path, which: str = "") -> Card:
+    """Return a card of this host, by UUID or index (default: the first); raises NoCardError where there is none."""
+
+    def agent() -> NvmlDriver:
+        return _agent("contract", pynvml, HostShell(), folder, read=read_text, write=write_text)
+
     try:
-        driver = _agent("contract", pynvml, HostShell(), folder, read_text)
+        driver = agent()
     except DriverUnavailableError as no:
         raise NoCardError(str(no)) from no
-    uuid = driver.inventory()[0].uuid
+    try:
+        uuid = _chosen(driver.inventory(), which)
+    finally:
+        driver.close()
 
     def cgroup() -> str:
-        path = Path("/sys/fs/cgroup") / f"berth-contract-{os.getpid()}"
+        path = Path(f"{GROUP}-{os.getpid()}")
         path.mkdir()
         return str(path)
 
-    def agent() -> NvmlDriver:
-        return _agent("contract", pynvml, HostShell(), folder, read_text)
+    hold = partial(real_holder, uuid)
+    is_root = os.geteuid() == 0
+    return Card(pynvml, uuid, agent, read_text, write_text, time.sleep, cgroup, _remove_cgroup, hold, is_root)
 
-    return Card(pynvml, uuid, agent, read_text, time.sleep, cgroup, lambda path: Path(path).rmdir())
+
+def _chosen(facts: list[DeviceFact], which: str) -> str:
+    """Return the UUID of the card that was asked for."""
+    if not facts:
+        raise NoCardError(
+            "the driver lists cards, but none tells this account its memory; with MIG on that needs root"
+        )
+    for fact in facts:
+        if which in (fact.uuid, str(fact.index)) or not which:
+            return fact.uuid
+    known = ", ".join(f"{fact.index} ({fact.uuid})" for fact in facts)
+    raise NoCardError(f"there is no card {which}; this host has {known}")
 
 
-def _agent(
-    boot: str, library: Any, shell: Shell, folder: Path, read: Callable[[str], str], **options: Any
-) -> NvmlDriver:
+def _remove_cgroup(path: str) -> None:
+    for look in range(LOOKS):
+        try:
+            return Path(path).rmdir()
+        except OSError:
+            if look == LOOKS - 1:
+                raise
+            time.sleep(PAUSE_S)
+
+
+def _agent(boot: str, library: Any, shell: Shell, folder: Path, **options: Any) -> NvmlDriver:
     mps = Mps(library, shell, folder / "mps", account=lambda user: Me(os.getuid(), os.getgid()))
-    return NvmlDriver(boot, library, shell=shell, run_dir=folder, read=read, offer=OFFER, mps=mps, **options)
+    return NvmlDriver(boot, library, shell=shell, run_dir=folder, offer=OFFER, mps=mps, **options)

@@ -1,26 +1,58 @@
 """The contract with real cards.
 
-Reading: ``pytest -m gpu tests/gpu``; with BERTH_GPU_FACTS=<file> what the card says is kept there.
-Writing: ``pytest -m gpu_write tests/gpu --allow-gpu-writes``, as root, on a card that is idle and empty.
-Both run on simulated cards in every test run.
+Reading: ``pytest -m gpu tests/gpu``. Writing: ``pytest -m gpu_write tests/gpu --allow-gpu-writes``, as root, on a card
+that is idle and empty. Both run on simulated cards in every test run. Options: ``--gpu``, ``--gpu-record``.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from nodeagent.drivers.errors import NvmlLikeError
 from tests.gpu.cards import Card, NoCardError, real, simulated
 from tests.gpu.guard import FLAG, NotAllowedError, require_writable
+from tests.gpu.record import Recorder, is_real, reason_of, test_of
+
+WHICH, RECORD = "--gpu", "--gpu-record"
+RECORDER = "gpu-recorder"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         FLAG, action="store_true", default=False, help="let tests change a real GPU that is idle and empty"
     )
+    parser.addoption(WHICH, default="", help="the real GPU to test, by UUID or index (the first)")
+    parser.addoption(RECORD, default="", help="a file for what the real GPU said and how each test ended")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption(RECORD, default="")
+    if not path or hasattr(config, "workerinput"):
+        return
+    if config.getoption("numprocesses", default=None):
+        raise pytest.UsageError(f"{RECORD} needs all tests in one process; leave -n out")
+    try:
+        config.pluginmanager.register(Recorder(Path(path)), RECORDER)
+    except OSError as no:
+        raise pytest.UsageError(f"{RECORD}: {path} cannot be written ({no.strerror})") from no
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say why tests with the real card were skipped, where somebody asked for them."""
+    if "gpu" not in config.getoption("markexpr", default=""):
+        return
+    why: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", ()):
+        if is_real(report.nodeid):
+            why.setdefault(reason_of(report), []).append(test_of(report))
+    for reason, names in why.items():
+        terminalreporter.write_line(f"skipped {', '.join(names) if len(names) < 3 else len(names)}: {reason}")
 
 
 @pytest.fixture
@@ -30,50 +62,84 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _card(kind: str, folder: Path) -> Card:
-    if kind != "real":
-        return simulated(folder, kind)
-    try:
-        return real(folder)
-    except NoCardError as no:
-        pytest.skip(f"no real GPU: {no}")
+@pytest.fixture
+def open_card(request: pytest.FixtureRequest, short_path: Path) -> Callable[[str], Card]:
+    """Return how a card is opened: "real", which is skipped where there is none, or a board to simulate."""
+
+    def opened(kind: str) -> Card:
+        if kind != "real":
+            return simulated(short_path, kind)
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            pytest.skip("a real GPU is tested by one process; leave -n out")
+        try:
+            return real(short_path, request.config.getoption(WHICH, default=""))
+        except NoCardError as no:
+            pytest.skip(f"no real GPU: {no}")
+
+    return opened
+
+
+@pytest.fixture
+def recorder(request: pytest.FixtureRequest) -> Recorder | None:
+    """What takes down the real card, where somebody asked for it."""
+    found = request.config.pluginmanager.get_plugin(RECORDER)
+    return found if isinstance(found, Recorder) else None
 
 
 @pytest.fixture(params=["h100-80gb", "a30-24gb", "l40s-48gb", pytest.param("real", marks=pytest.mark.gpu)])
-def card(request: pytest.FixtureRequest, short_path: Path) -> Iterator[Card]:
+def card(
+    request: pytest.FixtureRequest, open_card: Callable[[str], Card], recorder: Recorder | None
+) -> Iterator[Card]:
     """A card to read from."""
-    found = _card(request.param, short_path)
+    found = open_card(request.param)
+    if recorder is not None and found.host is None:
+        recorder.take(found)
     yield found
+    if recorder is not None and found.host is None:
+        recorder.note(found)
     found.driver.close()
 
 
 @pytest.fixture(params=["h100-80gb", "a30-24gb", pytest.param("real", marks=pytest.mark.gpu_write)])
-def writable(request: pytest.FixtureRequest, short_path: Path) -> Iterator[Card]:
+def writable(
+    request: pytest.FixtureRequest, open_card: Callable[[str], Card], recorder: Recorder | None
+) -> Iterator[Card]:
     """A card that may be changed; afterwards it must be as it was."""
-    is_real = request.param == "real"
-    allowed = not is_real or bool(request.config.getoption(FLAG, default=False))
+    is_of_host = request.param == "real"
+    allowed = not is_of_host or bool(request.config.getoption(FLAG, default=False))
     if not allowed:
         pytest.skip(f"changes a real GPU: give {FLAG}")
-    found = _card(request.param, short_path)
+    found = open_card(request.param)
+    if recorder is not None and is_of_host:
+        recorder.take(found)
     try:
         require_writable(found, allowed=allowed)
     except NotAllowedError as no:
-        pytest.fail(str(no))
+        pytest.skip(str(no))
     before = found.state()
     try:
         yield found
     finally:
-        _put_back(found)
+        put_back(found, before["controllers of the root cgroup"])
+        if recorder is not None and is_of_host:
+            recorder.note(found)
     assert found.state() == before
     found.driver.close()
 
 
-def _put_back(card: Card) -> None:
-    """Remove what a failed test left: only what it made itself, on a card that was empty before it."""
+def put_back(card: Card, passed_on: tuple[str, ...] | None) -> None:
+    """Remove what a test left: only what it made itself, on a card that was empty before it.
+
+    What cannot be removed does not keep the rest from being; whatever is left is found by comparing states.
+    """
     card.driver.close()
     driver = card.driver = card.agent()
     for fact in driver.observe(card.uuid):
-        driver.detach(fact.uuid, kill=True)
-        driver.destroy(fact.uuid)
+        with suppress(NvmlLikeError):
+            driver.detach(fact.uuid, kill=True)
+            driver.destroy(fact.uuid)
     if card.mig_modes and card.mig_modes != (0, 0):
-        driver.set_mig_mode(card.uuid, False)
+        with suppress(NvmlLikeError):
+            driver.set_mig_mode(card.uuid, False)
+    with suppress(OSError):
+        card.pass_on_as(passed_on)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,81 +11,162 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.drivers.nvml.limits import MOST_ROUNDING
 from tests.gpu.cards import USER, Card, simulated
 from tests.gpu.guard import NotAllowedError, require_writable
+from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError
+from tests.gpu.told import skip_if_it_may_not
+
+MIB = 1024 * 1024
+LIMIT_MIB = 2048
+# Beside the program's own context there is room for the first, and never for the second.
+WITHIN_MIB, BEYOND_MIB = 256, 4096
+# A monitor holds the card open; the card is in a virtual machine that must be rebooted for it.
+NOT_NOW = frozenset({errors.IN_USE, errors.RESET_REQUIRED})
 
 
 def needs(card: Card, mode: str) -> None:
     """Skip where this host cannot offer a mode, with its own sentence."""
-    if mode not in card.fact.modes:
-        pytest.skip(card.fact.refusals[mode])
+    fact = card.fact
+    if mode not in fact.modes:
+        pytest.skip(fact.refusals[mode])
+
+
+def slice_up(card: Card) -> None:
+    """Switch MIG on, or skip where that cannot be now."""
+    needs(card, "mig")
+    try:
+        assert card.driver.set_mig_mode(card.uuid, True) == 0
+    except NvmlLikeError as no:
+        skip_if_it_may_not(no, beside=NOT_NOW)
+        raise
 
 
 def test_slices_are_made_at_exact_places_found_by_the_next_agent_and_removed(writable: Card) -> None:
-    needs(writable, "mig")
-    device, driver = writable.uuid, writable.driver
-    assert driver.set_mig_mode(device, True) == 0
+    slice_up(writable)
+    device, driver, made_at = writable.uuid, writable.driver, []
 
     for profile in writable.fact.profiles:
         for start in sorted({profile.starts[0], profile.starts[-1]}):
+            began = time.perf_counter()
             made = driver.create(device, Shape("mig", profile.name), start, "contract.1.0")
+            took_s = time.perf_counter() - began
             assert (made.profile, made.start, made.size) == (profile.name, start, profile.slices)
             assert made.uuid.startswith("MIG-")
-            assert writable.agent().observe(device) == [made]
+            with closing(writable.agent()) as other:
+                assert other.observe(device) == [made]
             assert len(driver.access(made.uuid).nodes) == 5
-            with pytest.raises(NvmlLikeError, check=lambda no: no.code == errors.INSUFFICIENT_RESOURCES):
+            made_at.append([profile.name, start, writable.instances(), round(took_s, 2)])
+            with pytest.raises(NvmlLikeError) as refused:
                 driver.create(device, Shape("mig", profile.name), start, "other.1.0")
+            assert refused.value.code == errors.INSUFFICIENT_RESOURCES
             driver.destroy(made.uuid)
             driver.destroy(made.uuid)
             assert driver.observe(device) == []
 
     assert driver.set_mig_mode(device, False) == 0
+    writable.notes["slices: name, start, instance, seconds"] = made_at
 
 
-def test_the_same_place_has_the_same_name_each_time(writable: Card) -> None:
-    needs(writable, "mig")
+def test_what_is_made_at_the_same_place_again_is_found_by_its_new_name(writable: Card) -> None:
+    slice_up(writable)
     device, driver = writable.uuid, writable.driver
-    driver.set_mig_mode(device, True)
     smallest = min(writable.fact.profiles, key=lambda profile: profile.slices)
 
-    names = set()
+    names = []
     for _ in range(2):
         made = driver.create(device, Shape("mig", smallest.name), smallest.starts[-1], "contract.1.0")
-        names.add(made.uuid)
+        assert [fact.uuid for fact in driver.observe(device)] == [made.uuid]
+        names.append(made.uuid)
         driver.destroy(made.uuid)
     driver.set_mig_mode(device, False)
 
-    # Not relied upon: a lease's slice is known by card, size and place. A change here is news for the reference.
-    assert len(names) == 1
+    # Either way is right: a lease's slice is known by card, size and place. Which it is, is news for the reference.
+    writable.notes["the same place has the same uuid"] = names[0] == names[1]
 
 
 def test_an_mps_daemon_starts_with_its_limits_and_ends(writable: Card) -> None:
     needs(writable, "mps")
     driver = writable.driver
 
-    made = driver.create(writable.uuid, Shape("mps", "", 0, 300, 2048), 0, "contract.1.0")
+    made = driver.create(writable.uuid, Shape("mps", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
     driver.attach(made.uuid, Tenant("contract", user=USER))
     assert driver.mps.daemons() == [(writable.uuid, USER)]
     assert "CUDA_MPS_PIPE_DIRECTORY" in driver.access(made.uuid).env
-    writable.agent().destroy(made.uuid)
+    with closing(writable.agent()) as other:
+        other.destroy(made.uuid)
 
     assert driver.mps.daemons() == []
 
 
-def test_a_memory_limit_is_kept_and_cleared(writable: Card) -> None:
+def test_a_memory_limit_holds_is_given_back_and_gone_at_the_end(writable: Card) -> None:
     needs(writable, "memlimit")
-    driver = writable.driver
+    driver, cgroup = writable.driver, cgroup_of_its_own(writable)
     try:
-        cgroup = writable.cgroup()
-    except OSError as no:
-        pytest.skip(f"no cgroup can be made here: {no}")
-    try:
-        made = driver.create(writable.uuid, Shape("memlimit", "", 0, 300, 2048), 0, "contract.1.0")
+        made = driver.create(writable.uuid, Shape("memlimit", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
         driver.confine(made.uuid, cgroup)
+
+        soft, hard = bounds(writable, cgroup)
+        assert LIMIT_MIB * MIB <= hard <= LIMIT_MIB * MIB * MOST_ROUNDING
+        assert 0 < soft <= hard
+        writable.notes["memory limit asked for, soft, hard"] = [LIMIT_MIB * MIB, soft, hard]
+
         driver.detach(made.uuid, kill=True)
+        assert bounds(writable, cgroup) == (0, hard), "the reservation is given back, the limit is kept"
         driver.destroy(made.uuid)
+        assert is_unlimited(writable, cgroup)
     finally:
         writable.drop_cgroup(cgroup)
+
+
+def test_a_program_gets_no_memory_beyond_its_limit_and_keeps_its_share_from_going(writable: Card) -> None:
+    needs(writable, "memlimit")
+    if writable.fact.memory_mib < LIMIT_MIB + 2 * BEYOND_MIB:
+        pytest.skip("the card is too small to tell its own end from that of the limit")
+    driver, cgroup = writable.driver, cgroup_of_its_own(writable)
+    try:
+        made = driver.create(writable.uuid, Shape("memlimit", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
+        driver.confine(made.uuid, cgroup)
+        with writable.hold(cgroup) as holder:
+            assert holder.take(WITHIN_MIB) == 0
+            assert holder.take(BEYOND_MIB) == OUT_OF_MEMORY
+            assert [process.pid for process in driver.processes(made.uuid)] == [holder.pid]
+            with pytest.raises(NvmlLikeError) as refused:
+                driver.destroy(made.uuid)
+            assert refused.value.code == errors.IN_USE
+        for _ in range(50):
+            if not driver.processes(made.uuid):
+                break
+            writable.wait(0.1)
+        driver.destroy(made.uuid)
+        assert is_unlimited(writable, cgroup)
+    except NoHolderError as no:
+        pytest.skip(str(no))
+    finally:
+        writable.drop_cgroup(cgroup)
+
+
+def cgroup_of_its_own(card: Card) -> str:
+    """Return a new cgroup, or skip where none can be made."""
+    try:
+        return card.cgroup()
+    except OSError as no:
+        pytest.skip(f"no cgroup can be made here: {no}")
+
+
+def bounds(card: Card, cgroup: str) -> tuple[int, int]:
+    """Return the (soft, hard) limit of a cgroup as the driver tells it, past the agent's own code."""
+    found = card.memory_limit(cgroup)
+    assert not isinstance(found, int), f"the limit cannot be read back ({found})"
+    return found
+
+
+def is_unlimited(card: Card, cgroup: str) -> bool:
+    """Say whether a cgroup has no limit any more: it reads so, or there is none to read."""
+    found = card.memory_limit(cgroup)
+    if isinstance(found, int):
+        return found in (errors.NOT_FOUND, errors.NOT_SUPPORTED)
+    return found == (0, card.library.NVML_DEVICE_MEMORY_LIMIT_MAX)
 
 
 # Refusing to write at all: proven everywhere
@@ -92,6 +175,11 @@ def test_a_memory_limit_is_kept_and_cleared(writable: Card) -> None:
 def test_nothing_is_written_without_being_asked_for(tmp_path: Path) -> None:
     with pytest.raises(NotAllowedError, match="--allow-gpu-writes"):
         require_writable(simulated(tmp_path), allowed=False)
+
+
+def test_nothing_is_written_by_anybody_but_root(tmp_path: Path) -> None:
+    with pytest.raises(NotAllowedError, match="as root"):
+        require_writable(simulated(tmp_path, is_root=False), allowed=True)
 
 
 def test_a_card_in_use_is_not_written_to(tmp_path: Path) -> None:

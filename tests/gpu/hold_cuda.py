@@ -1,0 +1,59 @@
+"""A program that opens a card through the CUDA driver and takes memory when told to; run as a script by holders.py.
+
+Usage: ``python hold_cuda.py [CGROUP]``. It says ``ready`` or ``no <why>``, answers each line ``take MIB`` with the
+code of the CUDA driver (0: it has the memory, 2: there is none for it) and ends when its input does. The card is the
+one that CUDA_VISIBLE_DEVICES names. Names and codes: NVIDIA, "CUDA Driver API".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+LIBRARY = "libcuda.so.1"
+MIB = 1024 * 1024
+
+
+def serve(cuda: Any, lines: Iterable[str], say: Callable[[str], None]) -> None:
+    """Open the card, then obey line by line; the primary context ends with the program."""
+    device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+    steps: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("cuInit", (0,)),
+        ("cuDeviceGet", (ctypes.byref(device), 0)),
+        ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
+        ("cuCtxSetCurrent", (context,)),
+    )
+    for name, args in steps:
+        if code := getattr(cuda, name)(*args):
+            say(f"no program can open this card: {name} answers {code}")
+            return
+    say("ready")
+    for line in lines:
+        wanted = int(line.removeprefix("take "))
+        say(str(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(wanted * MIB))))
+
+
+def main(argv: list[str]) -> int:
+    """Enter the cgroup, if one is named, before CUDA is touched; then serve standard input."""
+    if argv:
+        with open(os.path.join(argv[0], "cgroup.procs"), "w", encoding="ascii") as file:
+            file.write(str(os.getpid()))
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:
+        say(f"no program can be started on the card: {LIBRARY} was not found; it comes with the driver")
+        return 0
+    serve(cuda, sys.stdin, say)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

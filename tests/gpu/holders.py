@@ -1,0 +1,126 @@
+"""A small program on a card: what is listed of it, and which memory it gets, is what the contract asks about."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library.proc import below_root
+from nodeagent.drivers.simulated.world import SimulatedProcess
+
+PROGRAM = Path(__file__).with_name("hold_cuda.py")
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+MIB = 1024 * 1024
+# Without persistence mode the driver loads the card anew for the first program.
+START_S = 60.0
+# PROC_PID_INIT_INO (Linux, include/linux/proc_ns.h): the namespace whose pids NVML tells.
+HOST_PIDS = "pid:[4026531836]"
+# What the program's own context takes, beside what it is told to: an assumption of the simulation.
+CONTEXT_MIB = 450
+
+
+class NoHolderError(Exception):
+    """No program can be started on the card here; the sentence says why."""
+
+
+class Holder(Protocol):
+    """A program that holds a card."""
+
+    @property
+    def pid(self) -> int:
+        """Return its pid."""
+        ...
+
+    def take(self, mib: int) -> int:
+        """Let it allocate; returns CUDA's code, 0 for success and 2 for no memory."""
+        ...
+
+
+class _Real:
+    """The program as a child of this one."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+        self.pid = child.pid
+
+    def take(self, mib: int) -> int:
+        """Let it allocate."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"take {mib}\n")
+        self._child.stdin.flush()
+        return int(self.answer())
+
+    def answer(self) -> str:
+        """Return its next line; raises NoHolderError where it says nothing in time."""
+        assert self._child.stdout is not None
+        if not select.select([self._child.stdout], [], [], START_S)[0]:
+            raise NoHolderError(f"the program on the card did not answer for {START_S:.0f} s")
+        return self._child.stdout.readline().strip()
+
+
+@contextmanager
+def real_holder(uuid: str, cgroup: str = "") -> Iterator[Holder]:
+    """Run a program that holds a card, in a cgroup where one is named; raises NoHolderError with the reason.
+
+    Past any MPS daemon of the host, as its pipe folder does not exist. Afterwards the program has ended.
+    """
+    if os.readlink("/proc/self/ns/pid") != HOST_PIDS:
+        raise NoHolderError(
+            "the driver lists pids of the host and this is a container with its own; run it on the host"
+        )
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
+    words = [sys.executable, str(PROGRAM), *([cgroup] if cgroup else [])]
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        text=True,
+        bufsize=1,
+    )
+    try:
+        holder = _Real(child)
+        said = holder.answer()
+        if said != "ready":
+            raise NoHolderError(said or "the program on the card ended before it could hold it")
+        yield holder
+    finally:
+        child.kill()
+        child.communicate()
+
+
+class _Simulated:
+    """A process of the simulated world, which gets memory up to its cgroup's limit and the card's."""
+
+    def __init__(self, host: SimulatedHost, process: SimulatedProcess) -> None:
+        self._host, self._process = host, process
+        self.pid = process.pid
+
+    def take(self, mib: int) -> int:
+        """Let it allocate."""
+        card = self._host.card(self._process.gpu)
+        limit = card.limits.get(below_root(self._process.cgroup), (0, card.memory_mib * MIB))[1] // MIB
+        if self._process.memory_mib + mib > min(limit, card.memory_mib):
+            return OUT_OF_MEMORY
+        self._process.memory_mib += mib
+        return 0
+
+
+@contextmanager
+def simulated_holder(host: SimulatedHost, uuid: str, cgroup: str = "") -> Iterator[Holder]:
+    """Let a process of the simulated world hold a card."""
+    process = host.world.spawn(
+        below_root(cgroup) or "/user.slice", gpu=uuid, name="hold", memory_mib=CONTEXT_MIB
+    )
+    try:
+        yield _Simulated(host, process)
+    finally:
+        host.world.signal(process.pid, kill=True)
