@@ -23,6 +23,7 @@ from nodeagent.enter import SAFE_PATH
 from nodeagent.runtimes.cgroups import Read, read_text
 from nodeagent.runtimes.files import put
 from nodeagent.runtimes.names import SLICE
+from nodeagent.sandbox import unseen
 from nodeagent.shell import HostShell, ProgramError, Shell
 
 OK: Final = 0
@@ -41,10 +42,16 @@ SCRIPT: Final = "berth-agent"
 PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9/._+-]+")
 OTHERS_WRITE: Final = 0o022
 
-# Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend.
-CARDS: Final = ("nvidia", "kfd", "mkfd", "hycu", "cambricon", "davinci", "devmm", "hisi_hdc")
+# Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend (whose cards and
+# vNPUs are of the classes devdrv-cdev and vdevdrv-cdev, as Huawei's device plugin looks them up).
+CARDS: Final = (
+    "nvidia", "kfd", "mkfd", "hycu", "cambricon", "davinci", "devdrv", "vdevdrv", "devmm", "hisi_hdc",
+)  # fmt: skip
 # On hosts with these, DRM render nodes are accelerators too.
 RENDERING: Final = ("kfd", "mkfd", "hycu")
+# Of hosts whose tool writes a file per share into a folder, which must be there before the unit starts.
+HYGON: Final = ("mkfd", "hycu")
+SHARES_FOLDER: Final = "/etc/vdev"
 ALWAYS: Final = ("/dev/tty", "/dev/ptmx", "/dev/console", "char-pts", "char-tty")
 
 AGENT_TEXT: Final = """\
@@ -53,6 +60,8 @@ AGENT_TEXT: Final = """\
 Description=Berth's agent: makes GPU leases real on this host
 Wants=network-online.target
 After=network-online.target nvidia-persistenced.service
+# Monitors hold cards open, which keeps those of Ampere from switching MIG: where installed, they start later.
+Before=nvidia-dcgm.service dcgm.service dcgm-exporter.service nvidia_gpu_exporter.service
 StartLimitIntervalSec=0
 
 [Service]
@@ -76,6 +85,9 @@ RuntimeDirectoryPreserve=yes
 # ProtectKernelModules what nvidia-modprobe does.
 NoNewPrivileges=yes
 ProtectSystem=full
+# Hygon's tool keeps the limits of its shares here; ignored where the folder is missing.
+ReadWritePaths=-{shares}
+# Nothing of the agent lies in a home: berth-agent install looks whether that is true.
 ProtectHome=yes
 ProtectHostname=yes
 LockPersonality=yes
@@ -228,7 +240,10 @@ def unsafe(path: Path, euid: int) -> str:
 def files(program: str, rules: list[str], *, close_logins: bool) -> dict[str, str]:
     """Return the text of each file by its path; raises InstallError for a program that systemd would not take."""
     words = " ".join(unit_word(one) for one in unit_words(program))
-    texts = {AGENT_FILE: AGENT_TEXT.format(program=words, settings=SETTINGS_FILE), SLICE_FILE: SLICE_TEXT}
+    texts = {
+        AGENT_FILE: AGENT_TEXT.format(program=words, settings=SETTINGS_FILE, shares=SHARES_FOLDER),
+        SLICE_FILE: SLICE_TEXT,
+    }
     if close_logins:
         texts[LOGIN_FILE] = LOGIN_TEXT.format(rules="\n".join(f"DeviceAllow={rule} rwm" for rule in rules))
         texts[ROOT_FILE] = ROOT_TEXT
@@ -241,16 +256,22 @@ def login_rules(read: Read) -> list[str]:
     systemd has no rule that forbids, so all others are named; classes as /proc/devices lists them, which is
     how DeviceAllow finds their numbers (systemd.resource-control(5)). Raises OSError.
     """
-    classes, kind = [], ""
+    classes = _classes(read)
+    forbidden = CARDS + (("drm",) if any(name in RENDERING for _, name in classes) else ())
+    kept = [f"{kind}-{name}" for kind, name in classes if not name.startswith(forbidden)]
+    return list(dict.fromkeys((*ALWAYS, *kept)))
+
+
+def _classes(read: Read) -> list[tuple[str, str]]:
+    """Return kind (char or block) and name of each class of devices; raises OSError."""
+    found, kind = [], ""
     for line in read("/proc/devices").splitlines():
         number, _, name = line.strip().partition(" ")
         if line.endswith(" devices:"):
             kind = "char" if number == "Character" else "block"
         elif number.isdigit() and not name.startswith("/"):
-            classes.append((kind, name.strip()))
-    forbidden = CARDS + (("drm",) if any(name in RENDERING for _, name in classes) else ())
-    kept = [f"{kind}-{name}" for kind, name in classes if not name.startswith(forbidden)]
-    return list(dict.fromkeys((*ALWAYS, *kept)))
+            found.append((kind, name.strip()))
+    return found
 
 
 def unit_word(word: str) -> str:
@@ -277,8 +298,7 @@ def sudoers(program: str) -> str:
 
 def sudoers_for(host: Host, texts: Mapping[str, str]) -> str:
     """Return the lines for sudo, or in their place why there are none for this program."""
-    program = next(one for one in texts[AGENT_FILE].splitlines() if one.startswith("ExecStart="))
-    path = program.partition("=")[2].partition(" ")[0]
+    path = _program(texts)
     why = unsafe(host.at(path), host.euid)
     if not why:
         return sudoers(path)
@@ -288,29 +308,46 @@ def sudoers_for(host: Host, texts: Mapping[str, str]) -> str:
     )
 
 
+def _program(texts: Mapping[str, str]) -> str:
+    line = next(one for one in texts[AGENT_FILE].splitlines() if one.startswith("ExecStart="))
+    return line.partition("=")[2].partition(" ")[0]
+
+
 def show(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
     """Print every file, what would change, and what to do; changes nothing."""
     for path, text in texts.items():
         note = " (only with --close-logins)" if path in (LOGIN_FILE, ROOT_FILE) else ""
         out(f"# {path}{note}: {_state(host, path, text)}\n{text}")
     out(f"# {SUDOERS_FILE}, to be put there with visudo -f\n{sudoers_for(host, texts)}\n")
+    if why := unseen(_program(texts), host.root):
+        out(f"These files would not be written: {why}.")
     out("Nothing was changed. Write these files with: berth-agent install --write [--close-logins]")
 
 
 def write(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
-    """Write what differs, each file whole, and let systemd read it; shows each change."""
+    """Write what differs, each file whole, and let systemd read it; shows each change.
+
+    Raises InstallError, before anything is changed, for a program that the unit could not see.
+    """
     _require_root(host)
+    if why := unseen(_program(texts), host.root):
+        raise InstallError(f"{why}. Nothing was changed.")
     changed = [path for path, text in texts.items() if _text(host, path) != text]
     for path in changed:
         out(diff(path, _text(host, path), texts[path]))
         host.at(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         put(host.at(path), texts[path], mode=MODE)
+    folder = host.at(SHARES_FOLDER)
+    if any(name in HYGON for _, name in _classes(host.read)) and not folder.is_dir():
+        folder.mkdir(mode=0o755, parents=True)
+        out(f"made {SHARES_FOLDER}, where hy-smi keeps the limits of vDCUs")
     if changed:
         _reload(host)
     else:
         out("Everything is in place already.")
     out(
-        f"Settings of the agent: {SETTINGS_FILE} (BERTH_PORTAL_URL=wss://...). Start it: systemctl enable --now"
+        f"Settings of the agent: {SETTINGS_FILE}, with BERTH_PORTAL_URL=wss://..., BERTH_NODE=... and"
+        f" BERTH_ENROL_TOKEN_FILE=... (outside of homes too). Start it: systemctl enable --now"
         f" {AGENT_UNIT}\nLet holders in, with visudo -f {SUDOERS_FILE}:\n{sudoers_for(host, texts)}"
     )
     if LOGIN_FILE in changed:

@@ -116,6 +116,7 @@ def test_runtime_that_shows_no_files_elsewhere_gets_whole_cards_only(tool, tmp_p
 
     assert fact.modes == ("exclusive",)
     assert "/etc/vdev/docker" in fact.refusals["memlimit"]
+    assert "--runtime cdi" in fact.refusals["memlimit"]
 
 
 def test_foreign_vdcu_is_seen_even_where_none_is_offered(tool, tmp_path):

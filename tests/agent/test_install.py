@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -55,9 +56,10 @@ class Machine:
     calls: list[list[str]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     code: int = 0
+    devices: str = DEVICES
 
     def host(self, euid: int = 0) -> Host:
-        return Host(SimulatedShell({"systemctl": self.systemctl}), self.root, lambda path: DEVICES, euid)
+        return Host(SimulatedShell({"systemctl": self.systemctl}), self.root, lambda path: self.devices, euid)
 
     def systemctl(self, argv, stdin, env) -> Done:
         self.calls.append(list(argv[1:]))
@@ -92,6 +94,8 @@ def test_writing_puts_the_unit_and_the_slice_there_and_leaves_logins_alone(machi
     assert machine.calls == [["daemon-reload"]]
     assert "+Restart=always" in said
     assert "systemctl enable --now berth-agent.service" in said
+    assert "BERTH_ENROL_TOKEN_FILE" in said
+    assert re.search(r"^Before=nvidia-dcgm.service ", machine.text(AGENT_FILE), re.MULTILINE)
 
 
 def test_writing_twice_changes_nothing_and_disturbs_nobody(machine):
@@ -133,6 +137,76 @@ def test_render_nodes_are_cards_where_a_compute_driver_says_so():
     assert "char-drm" not in rules
     assert "char-kfd" not in rules
     assert "char-misc" in rules
+
+
+@pytest.mark.parametrize("name", ["devdrv-cdev", "vdevdrv-cdev", "davinci_manager", "hisi_hdc", "hycu"])
+def test_cards_of_every_vendor_are_kept_from_logins(name):
+    rules = login_rules(lambda path: DEVICES.replace("195 nvidia\n", f"235 {name}\n"))
+
+    assert f"char-{name}" not in rules
+    assert "char-misc" in rules
+
+
+def test_a_hygon_host_gets_the_folder_that_its_tool_writes_into(machine):
+    machine.write()
+    assert not (machine.root / "etc/vdev").exists()
+
+    machine.devices = DEVICES.replace("195 nvidia\n", "240 mkfd\n")
+    said = machine.write()
+
+    assert "ReadWritePaths=-/etc/vdev\n" in machine.text(AGENT_FILE)
+    assert (machine.root / "etc/vdev").is_dir()
+    assert "made /etc/vdev" in said
+    assert "made /etc/vdev" not in machine.write()
+
+
+def in_home(machine: Machine, kind: str) -> str:
+    """Install a program of which something lies in a home; returns its path."""
+    path = script(machine.root / ("home/bob/berth/bin" if kind == "script" else "opt/berth/bin"))
+    python = machine.root / "root/.pyenv/bin/python3"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    if kind == "interpreter":
+        path.write_text("#!/root/.pyenv/bin/python3\nimport sys\n")
+    if kind == "interpreter of a long path":
+        path.write_text("#!/bin/sh\n'''exec' \"/root/.pyenv/bin/python3\" \"$0\" \"$@\"\n' '''\nimport sys\n")
+    if kind in ("link", "source"):
+        path.write_text("#!/opt/berth/bin/python\nimport sys\n")
+    if kind == "link":
+        path.with_name("python").symlink_to("../../../root/.pyenv/bin/python3")
+    if kind == "source":
+        path.with_name("python").write_text("")
+        site = machine.root / "opt/berth/lib/python3.11/site-packages"
+        site.mkdir(parents=True)
+        (site / "berth.pth").write_text("import x\n/home/bob/berth\n")
+    return f"/{path.relative_to(machine.root)}"
+
+
+@pytest.mark.parametrize("kind", ["script", "interpreter", "interpreter of a long path", "link", "source"])
+def test_a_program_that_the_unit_could_not_see_is_refused_with_what_to_do(machine, kind):
+    program = in_home(machine, kind)
+    before = machine.there()
+
+    with pytest.raises(InstallError, match=r"ProtectHome=yes.*venv /opt/berth.*Nothing was changed"):
+        machine.write(program=program)
+    install.show(machine.host(), files(program, [], close_logins=False), machine.said.append)
+
+    assert machine.there() == before
+    assert any("would not be written" in line for line in machine.said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#!/opt/berth/bin/python\n", "#!/usr/bin/env python3\n", "#!/bin/sh\nexec true\n", "\x7fELF", "#!\n"],
+)
+def test_a_program_outside_of_homes_is_installed(machine, text):
+    path = script(machine.root / "opt/berth/bin")
+    path.write_text(text)
+    path.with_name("python").symlink_to("../../../usr/bin/python3")
+
+    machine.write()
+
+    assert "ProtectHome=yes" in machine.text(AGENT_FILE)
 
 
 def test_only_root_writes_and_a_refusal_changes_nothing(machine):

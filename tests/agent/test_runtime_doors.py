@@ -12,7 +12,7 @@ import pytest
 from nodeagent.accounts import Account
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.runtimes.base import Entrance, Grant, Key, RuntimeRefusedError
-from nodeagent.runtimes.doors import Doors, RuntimeMissingError, choose, pick
+from nodeagent.runtimes.doors import Doors, RuntimeMissingError, choose, pick, shows_files
 from nodeagent.runtimes.plain import PlainRuntime
 
 GRANT = Grant(
@@ -157,6 +157,24 @@ def test_a_host_gets_the_strictest_way_in_that_it_has(name, no_units, no_contain
 def test_a_way_in_that_was_named_is_never_replaced_in_silence(name, sentence):
     with pytest.raises(RuntimeMissingError, match=sentence):
         pick(name, Door("systemd", "not started by it"), Door("cdi", "no engine"), Door("plain"))
+
+
+@pytest.mark.parametrize(
+    ("name", "no_units", "no_containers", "expected"),
+    [
+        ("auto", "no systemd", "", True),
+        ("cdi", "", "", True),
+        ("auto", "", "", False),
+        ("auto", "", "no engine", False),
+        ("plain", "", "", False),
+    ],
+)
+def test_files_under_another_path_are_shown_where_containers_are_the_way_in(
+    name, no_units, no_containers, expected
+):
+    doors = pick(name, Door("systemd", no_units), Door("cdi", no_containers), Door("plain"))
+
+    assert shows_files(doors) is expected
 
 
 def test_the_host_itself_is_asked(tmp_path):

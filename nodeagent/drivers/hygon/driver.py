@@ -19,8 +19,9 @@ from nodeagent.shell import Shell
 CONTROL: Final = ("/dev/kfd", "/dev/mkfd")
 MOST_PARTS: Final = 4
 NO_BIND: Final = (
-    "a vDCU keeps its limits only for processes that see its file as /etc/vdev/docker/vdev<n>.conf, and the "
-    "runtime of this node shows no files under another path; use one that does, or lease whole cards"
+    "a vDCU keeps its limits only for processes that see its file as /etc/vdev/docker/vdev<n>.conf, and leases of "
+    "this node are no containers, which alone can be shown that; start the agent with --runtime cdi "
+    "(BERTH_RUNTIME=cdi) where a container engine is installed, or lease whole cards"
 )
 
 
@@ -134,7 +135,8 @@ class HygonDriver(SharedCards):
             except OSError as no:
                 raise NotOfferedError(
                     f"/etc/vdev/vdev{held.handle}.conf, which limits this vDCU, cannot be read: {no}; "
-                    f"create the folder /etc/vdev and let hy-smi write there"
+                    f"create the folder /etc/vdev, where hy-smi writes it, and start the agent again: its unit may "
+                    f"write only into a folder that stood there before (systemctl restart berth-agent)"
                 ) from no
         super().confine(partition, cgroup)
 
