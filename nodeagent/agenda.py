@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from nodeagent.units import Units
-from nodeagent.works import DRAINING, PREPARING, READY, Place, Work
+from nodeagent.units import Units, is_tight
+from nodeagent.works import DRAINING, PREPARING, READY, Key, Work
 
 AT_ONCE = 0
 
@@ -19,29 +19,31 @@ class Item(NamedTuple):
     is_new: bool
 
 
-def agenda(works: Iterable[Work], units: Units, leader: dict[tuple[str, int], str]) -> list[Item]:
-    """Return what is left; ``leader`` names the lane on which each draining lease's unit is closed."""
+def agenda(
+    works: Iterable[Work], units: Units, leader: Mapping[Key, str], lost: Collection[str]
+) -> list[Item]:
+    """Return what is left; ``leader`` names the lane on which each draining lease's unit is closed.
+
+    Nothing waits for ``lost`` devices but what is to be done on them.
+    """
     items: list[Item] = []
     for work in works:
         if work.phase == DRAINING:
-            items += _ending(work, units, leader[work.key])
+            items += _ending(work, units, leader[work.key], lost)
         elif work.phase in (PREPARING, READY):
             items += _beginning(work, units)
     return items
 
 
-def _ending(work: Work, units: Units, leader: str) -> list[Item]:
+def _ending(work: Work, units: Units, leader: str, lost: Collection[str]) -> list[Item]:
     if units.is_closed(work):
         return [Item(p.slot.device, p.retry_at, False) for p in work.places if not p.is_cleared]
-    tight = [place for place in work.places if _is_tight(place)]
-    return [Item(place.slot.device, AT_ONCE, False) for place in tight] or [
-        Item(leader, work.retry_at, False)
-    ]
-
-
-def _is_tight(place: Place) -> bool:
-    """Say whether a place's limits were never loosened; the second time, with force, comes with the next close."""
-    return place.is_made and not place.is_cleared and place.loosened == 0
+    # The second time, with force, comes with the next close.
+    tight = [place.slot.device for place in work.places if is_tight(place)]
+    items = [Item(device, AT_ONCE, False) for device in tight]
+    if all(device in lost for device in tight):
+        items.append(Item(leader, work.retry_at, False))
+    return items
 
 
 def _beginning(work: Work, units: Units) -> list[Item]:

@@ -23,19 +23,9 @@ from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.settling import disown, miss, settle
 from nodeagent.sight import Sight
 from nodeagent.steps import Outcome, Refusal, Step, read_health, read_partitions
-from nodeagent.units import Units, stray_work
+from nodeagent.units import Units, nowhere, stray_work
 from nodeagent.wellbeing import Wellbeing
-from nodeagent.works import (
-    DRAINING,
-    GONE,
-    HELD,
-    NS,
-    PREPARING,
-    READY,
-    Place,
-    Work,
-    new_work,
-)
+from nodeagent.works import DRAINING, GONE, HELD, NS, PREPARING, READY, Place, Work, new_work
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +224,7 @@ class Reconciler:
         """Return what is still to be done."""
         works = self.works.values()
         leaders = {work.key: self._leader(work) for work in works if work.phase == DRAINING}
-        return agenda(works, self.units, leaders)
+        return agenda(works, self.units, leaders, self.health.lost)
 
     # Steps
 
@@ -265,7 +255,7 @@ class Reconciler:
     def _ending(self, device: str, work: Work, place: Place, now: int) -> Step | None:
         """Close the unit of a draining lease, then clear its places."""
         if not self.units.is_closed(work):
-            return self.units.closing(device, work, place, self._leader(work), now)
+            return self.units.closing(device, work, place, self._leader(work), self.health.lost, now)
         if place.is_cleared or place.retry_at > now:
             return None
         kill = now >= work.kill_at
@@ -282,16 +272,20 @@ class Reconciler:
         return None
 
     def _leader(self, work: Work) -> str:
-        """Return the device on whose lane a lease's unit is closed; a lane of its own where all have gone."""
-        return next((p.slot.device for p in work.places if p.slot.device in self.devices), NO_DEVICE)
+        """Return the device on whose lane a lease's unit is closed; a lane of its own where all are lost or gone.
+
+        Calls to a lost card may hang, and nothing else should wait for them.
+        """
+        here = self.devices.keys() - self.health.lost
+        return next((p.slot.device for p in work.places if p.slot.device in here), NO_DEVICE)
 
     def _homeless(self, now: int) -> Step | None:
-        """Close the unit of a draining lease none of whose devices is on this node any more."""
+        """Close the unit of a draining lease none of whose devices can be counted on."""
         for work in self.works.values():
             is_open = work.phase == DRAINING and not self.units.is_closed(work)
             if is_open and self._leader(work) == NO_DEVICE and work.retry_at <= now:
                 kill = now >= work.kill_at
-                return Step("close", NO_DEVICE, work, work.places[0], kill=kill)
+                return Step("close", NO_DEVICE, work, next(iter(work.places), nowhere()), kill=kill)
         return None
 
     def next_power(self, now: int) -> str:
@@ -483,7 +477,9 @@ class Reconciler:
         for work in list(works):
             if work.phase == GONE and work.key not in self._wanted:
                 self.ledger.forget(work.key)
-                if work.told_why:
+                if work.told_why and not any(
+                    w.lease == work.lease and w.told_why for w in self.works.values()
+                ):
                     take_down(self._notice_of(work))
 
     def fail(self, work: Work, refusal: Refusal, now: int) -> None:

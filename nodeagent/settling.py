@@ -113,12 +113,12 @@ def _settle_unit(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
     elif step.kind == "close":
         work.code, work.detail = refusal.word, refusal.detail
     elif step.kind in ("open", "confine") and not _is_passing(mind, refusal, step):
-        if work.phase == READY and work.key in mind.units.known:
-            if work.tries == 1:
+        if work.phase == READY and mind.units.may_be_open(work.key):
+            if (work if step.kind == "open" else step.place).tries == 1:
                 log.warning("lease %s goes on as it is open: %s", work.lease, refusal.detail)
         else:
             mind.fail(work, refusal, now)
-    if step.kind != "loosen":
+    if step.kind != "loosen" and (step.kind, work.phase) != ("confine", READY):  # no news in these
         mind.note(work)
 
 

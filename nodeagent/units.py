@@ -13,7 +13,7 @@ from typing import Final
 
 from nodeagent.notices import VARIABLE
 from nodeagent.protocol.messages import DesiredSlot
-from nodeagent.runtimes.base import Grant, Runtime
+from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
 from nodeagent.steps import Outcome, Step
 from nodeagent.works import GONE, NS, PREPARING, READY, Key, Place, Work
 
@@ -25,6 +25,7 @@ LATER_S: Final = 10
 SLACK_NS: Final = 5 * NS
 STRAY: Final = "stray"
 JOINED: Final = "VISIBLE_DEVICES"
+SHARED: Final = frozenset({"mps", "memlimit", "timeslice"})
 
 
 class Units:
@@ -37,7 +38,13 @@ class Units:
         life left half-done (two ends armed, say); nothing that runs in them notices.
         """
         self.runtime = runtime
-        self.known: frozenset[Key] = frozenset() if runtime is None else frozenset(runtime.known())
+        self.known: frozenset[Key] = frozenset()
+        self._is_told = True
+        try:
+            self.known = frozenset(() if runtime is None else runtime.known())
+        except RuntimeRefusedError as no:  # slow at start, say: the first look that succeeds tells
+            log.warning("cannot tell yet which leases are open: %s", no)
+            self._is_told = False
         self._opened: set[Key] = set()
         self._shut: set[Key] = set()
 
@@ -45,6 +52,10 @@ class Units:
         """Remember from now on what this agent opens and closes while it looks at what is open."""
         self._opened.clear()
         self._shut.clear()
+
+    def may_be_open(self, key: Key) -> bool:
+        """Say whether a lease is open on this host, as far as the host has told."""
+        return key in self.known or not self._is_told
 
     def is_let_in(self, work: Work) -> bool:
         """Say whether a lease is open to its holder and bound by its limits."""
@@ -73,14 +84,19 @@ class Units:
             return Step("confine", device, work, place)
         return None
 
-    def closing(self, device: str, work: Work, place: Place, leader: str, now: int) -> Step | None:
-        """Return the step that loosens a place of a draining lease or closes its unit, on the leader's lane."""
+    def closing(
+        self, device: str, work: Work, place: Place, leader: str, lost: Collection[str], now: int
+    ) -> Step | None:
+        """Return the step that loosens a place of a draining lease or closes its unit, on the leader's lane.
+
+        The unit waits until all places are loosened but those on lost devices: calls to one may hang.
+        """
         kill = now >= work.kill_at
         wanted = 2 if kill else 1
-        if place.is_made and not place.is_cleared and place.loosened < wanted:
+        if is_tight(place, wanted):
             return Step("loosen", device, work, place, kill=kill)
-        is_tight = any(p.is_made and not p.is_cleared and p.loosened < wanted for p in work.places)
-        if device != leader or is_tight or work.retry_at > now:
+        must_wait = any(is_tight(p, wanted) and p.slot.device not in lost for p in work.places)
+        if device != leader or must_wait or work.retry_at > now:
             return None
         return Step("close", device, work, place, kill=kill)
 
@@ -131,7 +147,10 @@ class Units:
                 log.warning("a way into lease %s is gone; it is opened again", work.lease)
                 work.is_open = False
                 work.hurry()
-        self.known = frozenset(known)
+            for place in work.places if work.phase == READY else ():
+                # What holds a share to its size can be taken away: binding it once more looks, and puts it back.
+                place.is_confined = place.is_confined and place.slot.mode not in SHARED
+        self.known, self._is_told = frozenset(known), True
 
     def strays(self, works: Mapping[Key, Work], wanted: Collection[Key] | None) -> Iterable[Key]:
         """Return the leases that are open here though no desired state and no work knows them any more."""
@@ -144,10 +163,19 @@ class Units:
         ]
 
 
+def is_tight(place: Place, wanted: int = 1) -> bool:
+    """Say whether a place's limits are still to be loosened; ``wanted`` as ``Place.loosened`` counts."""
+    return place.is_made and not place.is_cleared and place.loosened < wanted
+
+
+def nowhere() -> Place:
+    """Return a place on no device, for steps of a lease that has none."""
+    return Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True)
+
+
 def stray_work(key: Key, now: int) -> Work:
     """Return the work that closes a unit nobody remembers; it holds no place on any device."""
-    nowhere = Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True)
-    work = Work(lease=key[0], generation=key[1], places=[nowhere], deadline=now, taken_at=now)
+    work = Work(lease=key[0], generation=key[1], places=[nowhere()], deadline=now, taken_at=now)
     work.is_clock_lost = True  # how long it was used is not known here
     work.drain(STRAY, now)
     return work
