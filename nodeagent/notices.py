@@ -3,6 +3,9 @@
 ``BERTH_NOTICE`` names a file that does not exist until there is something to say. It then holds one JSON object:
 lease, why, ends_at (ISO 8601, by this host's clock), and is for the holder alone to read. Processes that listen for
 SIGUSR1 get that signal; others are left alone, because it would end them.
+
+The file lies in a folder of its lease: a container is shown that one, read-only, and nobody else's. Leases that an
+older agent opened were told ``<lease>.json`` beside the folder; there a link leads to the file.
 """
 
 from __future__ import annotations
@@ -20,17 +23,23 @@ from typing import Final
 
 from nodeagent.accounts import Account, account_of
 from nodeagent.runtimes.cgroups import read_text
-from nodeagent.runtimes.files import put
+from nodeagent.runtimes.files import passable, put
 
 log = logging.getLogger(__name__)
 
 VARIABLE: Final = "BERTH_NOTICE"
+FILE: Final = "notice.json"
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def notice_path(folder: Path, lease: str) -> Path:
     """Return the file for a lease's notice; a name that could lead elsewhere is made harmless."""
-    return folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', lease)}.json"
+    return folder / re.sub(r"[^A-Za-z0-9_-]", "_", lease) / FILE
+
+
+def _old_path(path: Path) -> Path:
+    """Return where agents before this layout put the notice of the same lease."""
+    return path.parent.with_name(f"{path.parent.name}.json")
 
 
 def put_up(
@@ -47,7 +56,7 @@ def put_up(
 
     Only root can give it to its ``user``; one without an account here has no processes to read it.
     """
-    path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    passable(path.parent)
     body = {"lease": lease, "why": why, "ends_at": ends_at.isoformat(timespec="seconds")}
     owner = None
     if user and (os.geteuid() == 0 if is_root is None else is_root):
@@ -55,12 +64,22 @@ def put_up(
             holder = account(user)
             owner = holder.uid, holder.gid
     put(path, json.dumps(body) + "\n", mode=0o640, owner=owner)
+    link = _old_path(path)
+    if not link.is_symlink():
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(path.parent.name) / path.name)
 
 
-def take_down(path: Path) -> None:
-    """Remove a notice; none there, or a disk that refuses, is no harm."""
+def take_down(path: Path, *, is_over: bool = False) -> None:
+    """Remove a notice, and its folder where the lease ``is_over``: before, a container may look into it.
+
+    None there, or a disk that refuses, is no harm.
+    """
     try:
         path.unlink(missing_ok=True)
+        _old_path(path).unlink(missing_ok=True)
+        if is_over and path.parent.is_dir():
+            path.parent.rmdir()
     except OSError as no:
         log.warning("cannot remove %s: %s", path, no)
 

@@ -477,10 +477,9 @@ class Reconciler:
         for work in list(works):
             if work.phase == GONE and work.key not in self._wanted:
                 self.ledger.forget(work.key)
-                if work.told_why and not any(
-                    w.lease == work.lease and w.told_why for w in self.works.values()
-                ):
-                    take_down(self._notice_of(work))
+                others = [other for other in self.works.values() if other.lease == work.lease]
+                if not any(other.told_why for other in others):
+                    take_down(self._notice_of(work), is_over=not others)
 
     def fail(self, work: Work, refusal: Refusal, now: int) -> None:
         """Give a lease up that is not ending yet."""

@@ -32,9 +32,10 @@ class RuntimeRefusedError(Exception):
 class Grant:
     """What one generation of one lease may use on this host. Times in seconds from now.
 
-    ``nodes`` are the exact device nodes, ``folders`` host folders it must see, ``binds`` what must appear inside
-    under another path (host path: path inside), which only containers can give; None is no limit. ``armed_for`` is
-    the agent's own note of the end that ``ends_in_s`` was counted to.
+    ``nodes`` are the exact device nodes, ``folders`` host folders it must see and may write to, ``shown`` those of
+    its own that it only reads, ``binds`` what must appear inside under another path (host path: path inside), which
+    only containers can give; None is no limit. ``armed_for`` is the agent's own note of the end that ``ends_in_s``
+    was counted to.
     """
 
     lease: str
@@ -46,6 +47,7 @@ class Grant:
     ends_in_s: int
     grace_s: int
     folders: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     cpu_milli: int | None = None
     memory_mib: int | None = None
     binds: dict[str, str] = field(default_factory=dict)

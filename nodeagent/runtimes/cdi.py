@@ -24,7 +24,7 @@ from typing import Any, Final
 from nodeagent.runtimes.base import CDI, ISOLATED, RUNTIME, Entrance, Grant, Key, RuntimeRefusedError
 from nodeagent.runtimes.cgroups import Cgroups, Exists, Read, read_text, subfolders
 from nodeagent.runtimes.driver_files import NVIDIA_NODE, driver_mounts
-from nodeagent.runtimes.files import LeaseFolder, put
+from nodeagent.runtimes.files import LeaseFolder, passable, put
 from nodeagent.runtimes.names import harmless, key_of_stem, stem_of
 from nodeagent.shell import ProgramError, Shell
 
@@ -54,7 +54,8 @@ def spec_of(grant: Grant, mounts: Sequence[tuple[str, str]] = ()) -> dict[str, A
     folders = [
         {"hostPath": one, "containerPath": one, "options": NEW_FILES} for one in dict.fromkeys(grant.folders)
     ]
-    files = [{"hostPath": host, "containerPath": inside, "options": READ_ONLY} for host, inside in mounts]
+    read_only = [*((one, one) for one in dict.fromkeys(grant.shown)), *mounts]
+    files = [{"hostPath": host, "containerPath": inside, "options": READ_ONLY} for host, inside in read_only]
     binds = [(host, inside) for host, inside in grant.binds.items() if host not in grant.nodes]
     files += [{"hostPath": host, "containerPath": inside, "options": NEW_FILES} for host, inside in binds]
     edits: dict[str, Any] = {"env": [f"{key}={value}" for key, value in sorted(env.items())]}
@@ -145,6 +146,8 @@ class CdiSpecs:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.parent.chmod(0o755)  # engines of people read it too, whatever the agent's umask is
                 put(path, text, mode=0o644)
+            for folder in grant.shown:
+                passable(Path(folder))  # an engine refuses to mount what is not there
         return Entrance({RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"})
 
     def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:

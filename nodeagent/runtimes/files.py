@@ -29,6 +29,16 @@ def put(path: Path, text: str, *, mode: int, owner: tuple[int, int] | None = Non
     draft.replace(path)
 
 
+def passable(folder: Path) -> None:
+    """Make a folder in which holders open what is theirs by name and list nothing; raises OSError.
+
+    Its mode does not depend on the caller's umask.
+    """
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o711)
+
+
 def spare_folder() -> Path:
     """Make a folder that goes with this process: whoever only looks leaves none behind."""
     folder = mkdtemp(prefix="berth-look-")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.accounts import Account
-from nodeagent.notices import VARIABLE, call, listens, notice_path, put_up
+from nodeagent.notices import VARIABLE, call, listens, notice_path, put_up, take_down
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import Desired, DesiredLease, Notice
 from tests.agent.builder import SimulatedNode
@@ -114,6 +114,7 @@ def test_the_file_goes_with_the_lease(node: SimulatedNode) -> None:
     node.acknowledge()
 
     assert not file.exists()
+    assert not file.parent.exists()
 
 
 def test_a_notice_travels_and_one_without_costs_no_field() -> None:
@@ -162,8 +163,54 @@ def test_a_lease_name_leads_nowhere_else(tmp_path: Path) -> None:
     path = notice_path(tmp_path / "notices", "../../etc/x")
     put_up(path, lease="../../etc/x", why="reclaim", ends_at=datetime.now(UTC))
 
-    assert path.parent == tmp_path / "notices"
-    assert [file.name for file in (tmp_path / "notices").iterdir()] == [path.name]
+    assert path.parent.parent == tmp_path / "notices"
+    assert [file.name for file in path.parent.iterdir()] == ["notice.json"]
+    assert {file.name.partition(".")[0] for file in (tmp_path / "notices").iterdir()} == {path.parent.name}
+
+
+def test_a_lease_that_an_older_agent_opened_finds_its_notice_where_it_was_told(tmp_path: Path) -> None:
+    path, old = notice_path(tmp_path / "notices", "lse-1"), tmp_path / "notices" / "lse-1.json"
+    facts = {"lease": "lse-1", "ends_at": datetime.now(UTC)}
+
+    put_up(path, why="reclaim", **facts)
+    put_up(path, why="maintenance", **facts)
+
+    assert json.loads(old.read_text())["why"] == "maintenance"
+    take_down(path)
+    assert not old.is_symlink()
+
+
+def test_a_notice_of_the_old_kind_makes_room_for_the_new_one(tmp_path: Path) -> None:
+    path, old = notice_path(tmp_path, "lse-1"), tmp_path / "lse-1.json"
+    old.write_text("told before the upgrade")
+
+    put_up(path, lease="lse-1", why="reclaim", ends_at=datetime.now(UTC))
+
+    assert old.read_text() == path.read_text()
+
+
+def test_the_folder_stays_while_a_container_may_look_into_it_and_goes_with_the_lease(tmp_path: Path) -> None:
+    path = notice_path(tmp_path, "lse-1")
+    put_up(path, lease="lse-1", why="reclaim", ends_at=datetime.now(UTC))
+    before = path.parent.stat().st_ino
+
+    take_down(path)
+    assert path.parent.stat().st_ino == before
+    take_down(path, is_over=True)
+    take_down(path, is_over=True)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_holders_pass_the_folder_whatever_the_umask_of_the_agent_is(tmp_path: Path) -> None:
+    was = os.umask(0o077)
+    try:
+        path = notice_path(tmp_path, "lse-1")
+        put_up(path, lease="lse-1", why="reclaim", ends_at=datetime.now(UTC))
+    finally:
+        os.umask(was)
+
+    assert path.parent.stat().st_mode & 0o777 == 0o711
 
 
 def test_root_gives_a_notice_to_its_holder_and_to_nobody_else(tmp_path: Path) -> None:

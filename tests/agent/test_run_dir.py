@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from nodeagent.accounts import Account
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.drivers.simulated.home import SimulatedHome
+from nodeagent.notices import notice_path, put_up
 from nodeagent.opening import impassable, make_run_dir, notices_of, open_host
 from nodeagent.options import UsageError
 from nodeagent.runtimes.plain import PlainRuntime
@@ -53,7 +55,10 @@ def test_holders_pass_to_what_is_theirs_whatever_the_umask(tmp_path: Path) -> No
     bench.open(share())
     pipes = Path(bench.mps.access(share()).env["CUDA_MPS_PIPE_DIRECTORY"])
 
-    for path in (Path(variables), pipes.parent, run_dir / "notices" / "a.json"):
+    notice = notice_path(run_dir / "notices", "a")
+    put_up(notice, lease="a", why="reclaim", ends_at=datetime.now(UTC))
+
+    for path in (Path(variables), pipes.parent, notice):
         assert closed_below(run_dir, path) == []
     assert bench.owned == {str(pipes.parent): (1001, 1001)}, "its own user passes by the folder's access list"
     assert mode(run_dir) == 0o711

@@ -221,6 +221,18 @@ def test_everybody_may_read_a_spec_and_only_root_change_it(engine):
     assert engine.folder.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_container_sees_the_notices_of_its_own_lease_and_changes_none(engine, tmp_path):
+    own = tmp_path / "notices" / "a1"
+    engine.specs().open(replace(GRANT, shown=(str(own),)))
+
+    mounts = engine.spec()["devices"][0]["containerEdits"]["mounts"]
+    shown = [mount for mount in mounts if mount["hostPath"] == str(own)]
+    assert [mount["containerPath"] for mount in shown] == [str(own)]
+    assert "ro" in shown[0]["options"]
+    assert not any(mount["hostPath"] == str(own.parent) for mount in mounts)
+    assert own.stat().st_mode & 0o777 == 0o711, "an engine mounts nothing that is not there"
+
+
 def test_a_newer_generation_takes_the_name_over(engine):
     engine.specs().open(GRANT)
     engine.specs().open(replace(GRANT, generation=3, nodes=("/dev/nvidia1",)))

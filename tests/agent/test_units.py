@@ -95,7 +95,7 @@ def test_unit_gets_all_places_of_its_lease_and_a_limit_behind_its_end(node, runt
     assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} <= set(grant.nodes)
     assert len([name for name in grant.nodes if "nvidia-caps" in name]) == 4
     assert 100 < grant.ends_in_s <= 120
-    assert grant.env["BERTH_NOTICE"].endswith("/a.json")
+    assert grant.env["BERTH_NOTICE"].endswith("/notices/a/notice.json")
 
 
 def test_processes_that_ignore_being_asked_are_ended_when_the_grace_is_over(node, runtime):
