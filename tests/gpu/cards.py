@@ -235,7 +235,7 @@ def real(folder: Path, which: str = "") -> Card:
     except DriverUnavailableError as no:
         raise NoCardError(str(no)) from no
     try:
-        uuid = _chosen(driver.inventory(), which)
+        uuid = chosen(driver.inventory(), which)
     finally:
         driver.close()
 
@@ -249,7 +249,7 @@ def real(folder: Path, which: str = "") -> Card:
     return Card(pynvml, uuid, agent, read_text, write_text, time.sleep, cgroup, _remove_cgroup, hold, is_root)
 
 
-def _chosen(facts: list[DeviceFact], which: str) -> str:
+def chosen(facts: list[DeviceFact], which: str) -> str:
     """Return the UUID of the card that was asked for."""
     if not facts:
         raise NoCardError(

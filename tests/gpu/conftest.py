@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -116,15 +116,24 @@ def writable(
         require_writable(found, allowed=allowed)
     except NotAllowedError as no:
         pytest.skip(str(no))
-    before = found.state()
     try:
-        yield found
+        with leave_as_it_was(found):
+            yield found
     finally:
-        put_back(found, before["controllers of the root cgroup"])
         if recorder is not None and is_of_host:
             recorder.note(found)
-    assert found.state() == before
-    found.driver.close()
+        found.driver.close()
+
+
+@contextmanager
+def leave_as_it_was(card: Card) -> Iterator[None]:
+    """Put back what happens to a card inside, and find out whether that succeeded."""
+    before = card.state()
+    try:
+        yield
+    finally:
+        put_back(card, before["controllers of the root cgroup"])
+    assert card.state() == before
 
 
 def put_back(card: Card, passed_on: tuple[str, ...] | None) -> None:

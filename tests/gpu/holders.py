@@ -97,7 +97,7 @@ def real_holder(uuid: str, cgroup: str = "") -> Iterator[Holder]:
         child.communicate()
 
 
-class _Simulated:
+class SimulatedHolder:
     """A process of the simulated world, which gets memory up to its cgroup's limit and the card's."""
 
     def __init__(self, host: SimulatedHost, process: SimulatedProcess) -> None:
@@ -121,6 +121,6 @@ def simulated_holder(host: SimulatedHost, uuid: str, cgroup: str = "") -> Iterat
         below_root(cgroup) or "/user.slice", gpu=uuid, name="hold", memory_mib=CONTEXT_MIB
     )
     try:
-        yield _Simulated(host, process)
+        yield SimulatedHolder(host, process)
     finally:
         host.world.signal(process.pid, kill=True)

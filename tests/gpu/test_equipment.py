@@ -1,0 +1,141 @@
+"""What the suites for real cards are made with: finding a card, holding it, keeping what it said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.drivers.simulated.library import SimulatedNvml
+from tests.gpu import cards, holders
+from tests.gpu.cards import NoCardError, chosen, simulated
+from tests.gpu.hold_cuda import serve
+from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError, real_holder
+from tests.gpu.record import Recorder
+
+
+def test_a_card_is_chosen_by_index_or_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SimulatedHost(["a30-24gb", "h100-80gb"])
+    monkeypatch.setattr(cards, "pynvml", SimulatedNvml(host))
+
+    assert cards.real(tmp_path, "1").uuid == host.cards[1].uuid
+    assert cards.real(tmp_path, host.cards[1].uuid).uuid == host.cards[1].uuid
+    assert cards.real(tmp_path).uuid == host.cards[0].uuid
+    with pytest.raises(NoCardError, match=r"no card 7; this host has 0 \(GPU-.*\), 1 \(GPU-"):
+        cards.real(tmp_path, "7")
+
+
+def test_cards_that_hide_their_memory_from_this_account_are_no_failure() -> None:
+    with pytest.raises(NoCardError, match="needs root"):
+        chosen([], "")
+
+
+class Cuda:
+    """The calls of the CUDA driver that the holder makes; ``fails`` names one that answers 100."""
+
+    def __init__(self, fails: str = "", room_mib: int = 1024) -> None:
+        self._fails, self._room = fails, room_mib * 1024 * 1024
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name == "cuMemAlloc_v2":
+            return self._give
+        return lambda *args: 100 if name == self._fails else 0
+
+    def _give(self, address: Any, size: Any) -> int:
+        if size.value > self._room:
+            return OUT_OF_MEMORY
+        self._room -= size.value
+        return 0
+
+
+def test_the_program_on_a_card_takes_memory_as_told() -> None:
+    said: list[str] = []
+
+    serve(Cuda(room_mib=300), ["take 256\n", "take 4096\n"], said.append)
+
+    assert said == ["ready", "0", str(OUT_OF_MEMORY)]
+
+
+def test_the_program_on_a_card_says_why_it_cannot_open_it() -> None:
+    said: list[str] = []
+
+    serve(Cuda("cuDevicePrimaryCtxRetain"), ["take 1"], said.append)
+
+    assert said == ["no program can open this card: cuDevicePrimaryCtxRetain answers 100"]
+
+
+HOLDER = """
+import sys
+print("ready" if sys.argv[1:] == ["/sys/fs/cgroup/mine"] else "no program can open this card", flush=True)
+for line in sys.stdin:
+    print(2 if line == "take 4096\\n" else 0, flush=True)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in the place of the one that needs CUDA, on a host whose pids are its own."""
+    path = tmp_path / "hold.py"
+    path.write_text(HOLDER, encoding="utf-8")
+    monkeypatch.setattr(holders, "PROGRAM", path)
+    monkeypatch.setattr(holders, "HOST_PIDS", os.readlink("/proc/self/ns/pid"))
+
+
+@pytest.mark.usefixtures("program")
+def test_a_program_is_started_in_its_cgroup_obeys_and_is_gone_afterwards() -> None:
+    with real_holder("GPU-1", "/sys/fs/cgroup/mine") as holder:
+        assert [holder.take(256), holder.take(4096)] == [0, OUT_OF_MEMORY]
+        assert Path(f"/proc/{holder.pid}").exists()
+
+    assert not Path(f"/proc/{holder.pid}").exists()
+
+
+@pytest.mark.usefixtures("program")
+def test_a_program_that_cannot_open_the_card_says_why() -> None:
+    with pytest.raises(NoHolderError, match="no program can open this card"), real_holder("GPU-1"):
+        pass
+
+
+@pytest.mark.usefixtures("program")
+def test_nothing_is_started_where_pids_are_not_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "HOST_PIDS", "pid:[1]")
+
+    with pytest.raises(NoHolderError, match="run it on the host"), real_holder("GPU-1"):
+        pass
+
+
+def test_a_record_has_what_the_card_said_and_how_each_test_ended(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    recorder = Recorder(path)
+    card = simulated(tmp_path)
+    recorder.take(card)
+    card.notes["context_mib"] = 450
+    recorder.note(card)
+
+    def end(test: str, outcome: Any, why: Any = None, when: Any = "call") -> None:
+        node = f"tests/gpu/test_reading.py::{test}"
+        recorder.pytest_runtest_logreport(pytest.TestReport(node, (node, 1, ""), {}, outcome, why, when))
+
+    end("test_memory[real]", "passed", when="setup")
+    end("test_memory[real]", "passed")
+    end("test_events[real]", "skipped", ("file", 1, "Skipped: not on this card"), "setup")
+    end("test_places[real]", "failed", "they differ")
+    end("test_places[real]", "passed", when="teardown")
+    end("test_places[h100-80gb]", "passed")
+    recorder.pytest_sessionfinish()
+
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["card"]["name"] == "NVIDIA H100 80GB HBM3"
+    assert document["card"]["profiles"][0]["placements"]
+    assert document["found"] == {"context_mib": 450}
+    assert document["tests"] == {
+        "test_memory": {"outcome": "passed", "why": ""},
+        "test_events": {"outcome": "skipped", "why": "not on this card"},
+        "test_places": {"outcome": "failed", "why": "they differ"},
+    }
+    assert card.uuid not in path.read_text(encoding="utf-8")
