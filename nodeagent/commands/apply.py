@@ -72,6 +72,7 @@ def _plan(
         now = boot_clock()
         mind = Reconciler(options.node, shadow, Journal(Path(folder) / "journal.jsonl"), now, doors)
         mind.accept(_desired(body, mind), now)
+        mind.tick(now)  # as the agent does before each of its steps: what is over by now ends
         steps = rehearse(mind, shadow, now)
         return {"dry_run": True, "steps": [asdict(step) for step in steps], "leases": _leases(mind)}
 

@@ -30,7 +30,7 @@ def add_options(known: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain; 1 when the lease is not known here."""
+    """Explain; raises UsageError when the lease is not known here."""
     require_node(options)
     state = state_of(options)
     records = peek(state / "journal.jsonl")
@@ -163,6 +163,8 @@ def _entry_words(entry: dict[str, Any]) -> list[str]:
         seen = {True: "stands", False: "does not stand", None: "cannot be seen"}[place["stands"]]
         where = "a device not on this node" if place["device"] is None else f"device {place['device']}"
         lines.append(f"  {where}: {place['profile'] or place['mode']} at {place['start']} {seen}")
+        if place["nodes"]:
+            lines.append(f"    reached by {', '.join(place['nodes'])}")
         if place["processes"]:
             lines.append(f"    used by {', '.join(str(p['pid']) for p in place['processes'])}")
     lines += [f"  next: {step['action']}" for step in entry["next"]]

@@ -189,20 +189,45 @@ def test_a_played_host_obeys_modes_and_runtime(tmp_path, capsys):
     assert found["devices"][0]["offers"] == ["exclusive"]
 
 
-def apply_slice(tmp_path, capsys, *words: str) -> tuple[int, dict]:
-    device = json.loads(checked(tmp_path, capsys))["devices"][0]["uuid"]
+def apply_slice(tmp_path, capsys, *words: str, remaining_s: int = 60, on=PLAYED) -> tuple[int, dict]:
+    device = json.loads(checked(tmp_path, capsys, on))["devices"][0]["uuid"]
     slot = {"device": device, "mode": "mig", "start": 0, "size": 1, "share_milli": 143, "memory_mib": 9984}
-    lease = {"lease": "l-1", "generation": 1, "team": "t", "user": "alice", "remaining_s": 60, "grace_s": 5}
+    lease = {
+        "lease": "l-1",
+        "generation": 1,
+        "team": "t",
+        "user": "alice",
+        "remaining_s": remaining_s,
+        "grace_s": 5,
+    }
     goal = {"leases": [{**lease, "slots": [{**slot, "profile": "1g.10gb"}]}]}
     (tmp_path / "goal.json").write_text(json.dumps(goal))
     where = ["--state", str(tmp_path), "--within", "0.3", "--json", *words]
-    code = cli.main(["apply", str(tmp_path / "goal.json"), *PLAYED, *where], {})
+    code = cli.main(["apply", str(tmp_path / "goal.json"), *on, *where], {})
     return code, json.loads(capsys.readouterr().out)
 
 
-def checked(tmp_path, capsys) -> str:
-    assert cli.main(["check", "--json", *PLAYED, "--state", str(tmp_path)], {}) == cli.OK
+def checked(tmp_path, capsys, on) -> str:
+    assert cli.main(["check", "--json", *on, "--state", str(tmp_path)], {}) == cli.OK
     return capsys.readouterr().out
+
+
+def test_a_plan_ends_what_is_over_as_the_agent_would(tmp_path, capsys):
+    _, planned = apply_slice(tmp_path, capsys, "--dry-run", remaining_s=0)
+    _, done = apply_slice(tmp_path, capsys, remaining_s=0)
+
+    assert [lease["phase"] for lease in planned["leases"]] == ["gone"]
+    assert planned["leases"] == done["leases"]
+    assert not any(step["action"].startswith("make") for step in planned["steps"])
+
+
+def test_explain_tells_the_nodes_of_a_lease_in_words_too(tmp_path, capsys):
+    lasting = ["--node", "gpu-01", "--driver", "simulated", "--board", "h100-80gb", "--count", "1"]
+    assert apply_slice(tmp_path, capsys, "--within", "5", on=lasting)[0] == 0
+
+    assert cli.main(["explain", "l-1", *lasting, "--state", str(tmp_path)], {}) == cli.OK
+
+    assert "reached by /dev/nvidia" in capsys.readouterr().out
 
 
 def test_a_played_host_obeys_the_chance_of_faults(tmp_path, capsys):
