@@ -258,7 +258,29 @@ def _standing(driver: Driver, step: Step) -> list[str]:
     return known if found is None or found.uuid in (*known, *step.spared) else [*known, found.uuid]
 
 
+def _require_fit(driver: Driver, step: Step) -> None:
+    """Refuse what the device cannot have at all, before its MIG mode changes for it."""
+    device, shape, start = step.device, step.place.shape, step.place.slot.start
+    offers = [offer for offer in driver.catalogue(device) if offer.shape.mode == shape.mode]
+    if not offers:
+        refusals = next((fact.refusals for fact in driver.inventory() if fact.uuid == device), {})
+        raise NotOfferedError(refusals.get(shape.mode, f"{shape.mode} is not offered on {device}"))
+    same = [offer for offer in offers if offer.shape.profile == shape.profile]
+    if not same:
+        sizes = ", ".join(offer.shape.profile for offer in offers)
+        raise NvmlLikeError(
+            errors.INVALID_ARGUMENT, f"{device} has no size {shape.profile!r}; it has {sizes}"
+        )
+    if start not in same[0].starts:
+        starts = ", ".join(map(str, same[0].starts))
+        raise NvmlLikeError(
+            errors.INVALID_ARGUMENT,
+            f"{shape.profile or shape.mode} cannot start at {start}; it can at {starts}",
+        )
+
+
 def _switch(driver: Driver, step: Step) -> Outcome:
+    _require_fit(driver, step)
     status = driver.set_mig_mode(step.device, step.enabled)
     if status != 0:
         raise NvmlLikeError(status, "the MIG mode did not change")
