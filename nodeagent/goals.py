@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
-from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
-from nodeagent.works import Key, Work
+from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, DeviceFact
+from nodeagent.steps import Refusal
+from nodeagent.works import HELD, Key, Work
+
+# Codes of frames that contradict themselves, or what was taken before: none of such a frame can be trusted.
+CONTRADICTIONS: Final = frozenset({"overlapping_slots", "lease_twice", "lease_moved"})
 
 
 class FenceError(Exception):
     """A desired state that must not be obeyed, as a whole.
 
-    ``code`` is wrong_node, old_epoch, old_revision or overlapping_slots.
+    ``code`` is wrong_node, other_epoch, old_epoch, old_revision, or one of ``CONTRADICTIONS``.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -31,25 +37,77 @@ def require_current(desired: Desired, *, node: str, epoch: int, revision: int) -
 
 
 def newest(leases: tuple[DesiredLease, ...]) -> dict[Key, DesiredLease]:
-    """Return the highest generation of each lease."""
+    """Return the highest generation of each lease; raises FenceError where that is there twice and not the same."""
     newest: dict[str, DesiredLease] = {}
     for lease in leases:
-        if lease.lease not in newest or lease.generation > newest[lease.lease].generation:
+        other = newest.get(lease.lease)
+        if other is None or lease.generation > other.generation:
             newest[lease.lease] = lease
+        elif lease.generation == other.generation and lease != other:
+            twice = f"{lease.lease} is there twice, with different contents for generation {lease.generation}"
+            raise FenceError("lease_twice", twice)
     return {(lease.lease, lease.generation): lease for lease in newest.values()}
 
 
-def require_apart(wanted: dict[Key, DesiredLease]) -> None:
-    """Raise FenceError when two slots of a desired state cannot both exist: then none of it can be trusted."""
+def require_apart(wanted: dict[Key, DesiredLease], devices: Mapping[str, DeviceFact]) -> None:
+    """Raise FenceError when two slots of a desired state cannot both exist: then none of it can be trusted.
+
+    What a slot says of its size is not believed where its device knows better.
+    """
     by_device: dict[str, list[tuple[str, DesiredSlot]]] = {}
     for lease in wanted.values():
         for slot in lease.slots:
-            by_device.setdefault(slot.device, []).append((lease.lease, slot))
+            size = max(slot.size, size_of(slot, devices.get(slot.device)) or 1)
+            by_device.setdefault(slot.device, []).append((lease.lease, replace(slot, size=size)))
     for device, slots in by_device.items():
         slots.sort(key=lambda entry: entry[1].start)
         for (one, first), (other, second) in pairwise(slots):
             if _collide(first, second):
                 raise FenceError("overlapping_slots", f"{one} and {other} overlap on {device}")
+
+
+def require_unmoved(wanted: dict[Key, DesiredLease], works: Mapping[Key, Work]) -> None:
+    """Raise FenceError when a lease that is here has other places now: those of a generation never change."""
+    for key, lease in wanted.items():
+        work = works.get(key)
+        if work is None or work.phase not in HELD:
+            continue
+        if sorted(map(_place_of, lease.slots)) != sorted(_place_of(place.slot) for place in work.places):
+            moved = f"generation {lease.generation} of {lease.lease} has other places here than it is sent with now"
+            raise FenceError("lease_moved", moved)
+
+
+def size_of(slot: DesiredSlot, device: DeviceFact | None) -> int | None:
+    """Return how many memory slices a slot's profile takes on its device, None where that is not known."""
+    if device is None or slot.mode != "mig":
+        return None
+    return next((profile.slices for profile in device.profiles if profile.name == slot.profile), None)
+
+
+def unknown(work: Work, devices: Mapping[str, DeviceFact]) -> Refusal | None:
+    """Return why a lease has no place on this node, None where it has one."""
+    if not work.places:
+        return Refusal("empty_lease", "the lease names no place")
+    missing = next((p.slot.device for p in work.places if p.slot.device not in devices), None)
+    if missing is None:
+        return None
+    return Refusal(
+        "unknown_device", f"{missing} is not on this node; enrol the node again if cards were swapped"
+    )
+
+
+def unfit(work: Work, devices: Mapping[str, DeviceFact]) -> Refusal | None:
+    """Return why a new lease cannot be made as it is told: its slots say another size than their profiles have."""
+    for slot in (place.slot for place in work.places):
+        size = size_of(slot, devices.get(slot.device))
+        if size is not None and size != slot.size:
+            said = f"{slot.profile} takes {size} memory slice(s) on {slot.device}, not {slot.size}"
+            return Refusal("not_offered", f"{said}; update whatever asks for it")
+    return None
+
+
+def _place_of(slot: DesiredSlot) -> tuple[str, str, int, str]:
+    return slot.device, slot.mode, slot.start, slot.profile
 
 
 def aged(desired: Desired, by_s: int) -> Desired:

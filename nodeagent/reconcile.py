@@ -12,7 +12,18 @@ from pathlib import Path
 
 from nodeagent.agenda import Item, agenda
 from nodeagent.drivers.base import Driver
-from nodeagent.goals import FenceError, aged, newest, require_apart, require_current, why_ended
+from nodeagent.goals import (
+    CONTRADICTIONS,
+    FenceError,
+    aged,
+    newest,
+    require_apart,
+    require_current,
+    require_unmoved,
+    unfit,
+    unknown,
+    why_ended,
+)
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
 from nodeagent.notices import notice_path, take_down
@@ -74,7 +85,7 @@ class Reconciler:
         self._wanted: set[Key] | None = None
         self.sight.index(self.works.values())
         for work in self.works.values():
-            self._refuse_unknown(work, now)
+            self._refuse(work, unknown(work, self.devices), now)
             if work.phase == DRAINING:
                 self._drop_missing(work)
         for device in self.devices:
@@ -94,10 +105,11 @@ class Reconciler:
         New work is durable in the journal before this returns. When the disk refuses, ends are
         still carried out and new work waits until it can be written.
         """
-        wanted = newest(desired.leases)
         try:
             require_current(desired, node=self.node, epoch=self.ledger.epoch, revision=self.ledger.revision)
-            require_apart(wanted)
+            wanted = newest(desired.leases)
+            require_apart(wanted, self.devices)
+            require_unmoved(wanted, self.works)
         except FenceError as no:
             self._note_refused(no)
             raise
@@ -119,7 +131,7 @@ class Reconciler:
             return
         self._unwritten = None
         for work in fresh:
-            self._refuse_unknown(work, now)
+            self._refuse(work, unknown(work, self.devices) or unfit(work, self.devices), now)
             self._refuse_ended(work, now)
         self._fail_lost(now)
         self._forget([work for work in self.works.values() if work.is_acked])
@@ -147,7 +159,7 @@ class Reconciler:
 
     def _note_refused(self, no: FenceError) -> None:
         """Tell the portal of a frame that contradicts itself; late and stray ones are nobody's fault."""
-        if no.code == "overlapping_slots":
+        if no.code in CONTRADICTIONS:
             fact = HealthFact("", "desired_refused", "critical", f"the last desired state was refused: {no}")
             self.changed = self.changed or fact != self._refused
             self._refused = fact
@@ -162,15 +174,9 @@ class Reconciler:
             for place in work.places:
                 place.is_ours = True
 
-    def _refuse_unknown(self, work: Work, now: int) -> None:
-        if not work.places:
-            self.fail(work, Refusal("empty_lease", "the lease names no place"), now)
-        for place in work.places:
-            if place.slot.device not in self.devices:
-                missing = (
-                    f"{place.slot.device} is not on this node; enrol the node again if cards were swapped"
-                )
-                self.fail(work, Refusal("unknown_device", missing), now)
+    def _refuse(self, work: Work, refusal: Refusal | None, now: int) -> None:
+        if refusal is not None:
+            self.fail(work, refusal, now)
 
     def _refuse_ended(self, work: Work, now: int) -> None:
         if not self.ledger.has_ended(work.key):
@@ -323,7 +329,7 @@ class Reconciler:
             return Step("look", device, work, place)
         is_fresh = place.is_fresh
         if is_fresh and not self._begin(work, place):
-            place.postpone(now)
+            place.rest(now)
             return None
         return Step("make", device, work, place, is_fresh=is_fresh, notice=self._notice_of(work))
 

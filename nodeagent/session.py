@@ -177,6 +177,9 @@ class Session:
         if isinstance(message, KeyStored):
             self._keys.stored(message)
         elif isinstance(message, Desired):
+            if message.epoch != self.welcome.epoch:
+                stray = f"epoch {message.epoch} is not that of this connection, {self.welcome.epoch}"
+                raise FenceError("other_epoch", stray)
             self._worker.accept(message)
         elif isinstance(message, Ack):
             self._reconciler.acknowledged(message.seq)

@@ -38,6 +38,10 @@ class Patience:
             self.retry_at = min(self.retry_at, by)
         self.tries += 1
 
+    def rest(self, now: int) -> None:
+        """Try again in a while; nothing was asked of the device, so no try is counted."""
+        self.retry_at = now + RETRY_MOST_NS
+
     def hurry(self) -> None:
         """Try again at once, as if for the first time."""
         self.tries = self.retry_at = 0
