@@ -106,6 +106,7 @@ def _find_free(mind: Reconciler, device: str) -> None:
 def _settle_unit(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> None:
     """Take the result of a step of a lease's unit into account."""
     work, refusal = step.work, outcome.refusal
+    is_look = step.kind == "confine" and work.phase == READY  # a look whether it is still bound is no news
     mind.units.settle(step, outcome, now)
     if refusal is None:
         _let_in(mind, work, now)
@@ -118,7 +119,7 @@ def _settle_unit(mind: Reconciler, step: Step, outcome: Outcome, now: int) -> No
                 log.warning("lease %s goes on as it is open: %s", work.lease, refusal.detail)
         else:
             mind.fail(work, refusal, now)
-    if step.kind != "loosen" and (step.kind, work.phase) != ("confine", READY):  # no news in these
+    if not (step.kind == "loosen" or is_look):
         mind.note(work)
 
 
