@@ -36,6 +36,7 @@ class Journal:
         self.lines = 0
         self._fd: int | None = None
         self._good = 0
+        self._is_torn = False
 
     def read(self) -> list[Record]:
         """Return all whole records and cut off what a crash tore; raises JournalError."""
@@ -63,12 +64,15 @@ class Journal:
         if not lines:
             return
         fd = self._open()
+        if self._is_torn:
+            self._cut(fd)
         try:
             _write_all(fd, b"".join(lines))
             if sync:
                 os.fdatasync(fd)
         except OSError:
-            os.ftruncate(fd, self._good)
+            self._is_torn = True
+            self._cut(fd)
             raise
         self._good += sum(map(len, lines))
         self.lines += len(lines)
@@ -84,8 +88,8 @@ class Journal:
             os.fsync(out.fileno())
         self.close()
         draft.replace(self.path)
+        self.lines, self._good, self._is_torn = len(lines), sum(map(len, lines)), False
         _sync_folder(self.path.parent)
-        self.lines, self._good = len(lines), sum(map(len, lines))
 
     @property
     def is_long(self) -> bool:
@@ -102,6 +106,14 @@ class Journal:
         if self._fd is None:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return self._fd
+
+    def _cut(self, fd: int) -> None:
+        """Take back what a refused write left; raises OSError, and then nothing is appended before it succeeds.
+
+        Behind a torn line nothing would be read.
+        """
+        os.ftruncate(fd, self._good)
+        self._is_torn = False
 
     def _keep_rest(self, rest: bytes) -> None:
         """Put an unreadable end aside when it is more than one torn line."""

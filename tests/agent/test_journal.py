@@ -58,6 +58,51 @@ def test_failed_write_leaves_the_file_as_it_was(path, monkeypatch):
     assert path.read_bytes() == before
 
 
+def test_nothing_is_written_behind_a_torn_line_that_could_not_be_taken_back(path, monkeypatch):
+    def refuse(*words: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    def half(fd, data):
+        os.write(fd, data[:5])
+        refuse()
+
+    journal, seen = Journal(path), {"op": "seen", "epoch": 1, "revision": 1}
+    journal.append([HEAD], sync=True)
+    with monkeypatch.context() as broken:
+        broken.setattr("nodeagent.journal._write_all", half)
+        broken.setattr("os.ftruncate", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            journal.append([{"op": "lost"}], sync=True)
+    with monkeypatch.context() as broken:
+        broken.setattr("os.ftruncate", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            journal.append([{"op": "lost"}], sync=True)
+
+    journal.append([seen], sync=True)
+
+    assert Journal(path).read() == [HEAD, seen]
+
+
+def test_lines_after_a_compacting_whose_folder_could_not_be_synced_are_read(path, monkeypatch):
+    def refuse(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    journal, seen = Journal(path), {"op": "seen", "epoch": 1, "revision": 1}
+    journal.append([HEAD] * 9, sync=True)
+    with monkeypatch.context() as broken:
+        broken.setattr("nodeagent.journal._sync_folder", refuse)
+        with pytest.raises(OSError, match="No space"):
+            journal.compact([HEAD])
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", refuse)
+        with pytest.raises(OSError, match="No space"):
+            journal.append([{"op": "lost"}], sync=True)
+
+    journal.append([seen], sync=True)
+
+    assert Journal(path).read() == [HEAD, seen]
+
+
 def test_one_batch_costs_one_sync(path, monkeypatch):
     syncs = []
     monkeypatch.setattr("os.fdatasync", syncs.append)
