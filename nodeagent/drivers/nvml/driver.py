@@ -35,6 +35,7 @@ from nodeagent.drivers.nvml.parts import Parts, is_share
 from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.procs import running
 from nodeagent.drivers.nvml.profiles import read_sizes
+from nodeagent.drivers.nvml.repairs import Repairs
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.nvml.standing import Slice, Standing
 from nodeagent.drivers.nvml.telemetry import Telemetry
@@ -109,7 +110,8 @@ class NvmlDriver:
         self.mps = mps or Mps(library, shell, run_dir, account=account)
         book = ShareBook(run_dir / "shares", boot_id, on_change=on_change, looks_only=looks_only)
         limits, slice_policy = MemoryLimits(self._calls, read, write), TimeSlice(shell, timeslice)
-        self._parts = Parts(book, self.mps, limits, slice_policy, read, account)
+        self._repairs = Repairs(standard(), clock_ns, wall_ns)
+        self._parts = Parts(book, self.mps, limits, slice_policy, read, account, self._repairs)
         self._offers = Offers(
             self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer
         )
@@ -302,10 +304,11 @@ class NvmlDriver:
         return Access({"CUDA_VISIBLE_DEVICES": partition}, (*caps.card_nodes(minor), *own))
 
     def confine(self, partition: str, cgroup: str) -> None:
-        """Bind a share to its tenant's cgroup; MIG instances keep their limits by themselves."""
+        """Bind a share to its tenant's cgroup, or look whether it still is; MIG instances keep their limits."""
         share = self._share(partition)
         if share is not None and share.owner:
-            self._parts.confine(share, self._cards.fresh(share.device), cgroup)
+            handle = self._cards.fresh(share.device)
+            self._parts.confine(share, handle, cgroup, lambda: running(self._calls, handle, self._read))
         elif is_share(partition):
             raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
 
@@ -332,12 +335,15 @@ class NvmlDriver:
             return self._telemetry.read(self._cards, facts, self._standing.live(facts))
 
     def health(self) -> list[HealthFact]:
-        """Return what cards complain about, faults of MPS daemons, share files that cannot be read."""
+        """Return what cards complain about, faults of MPS daemons, what shares lacked, notes that cannot be read."""
         for uuid in self._cards:
             with suppress(NvmlLikeError):  # a handle is exchanged after a reset; that it fails is told below
                 self._cards.fresh(uuid)
         noted = [*self._cards.health(), *self._parts.book.health()]
-        return [*self._ailments.facts(), *self.mps.faults(), *noted]
+        lacks = self._repairs.facts()
+        known = {(fact.device, fact.code) for fact in lacks}
+        faults = [fact for fact in self.mps.faults() if (fact.device, fact.code) not in known]
+        return [*self._ailments.facts(), *faults, *lacks, *noted]
 
     def power(self) -> str:
         """Return whether the cards stand at their lowest power limit."""

@@ -66,13 +66,18 @@ class MemoryLimits:
         wanted = memory_mib * MIB
         self._set(handle, cgroup, wanted, wanted)
         found = self.read(handle, cgroup)
-        if found is None or not wanted <= found[1] <= wanted * MOST_ROUNDING:
+        if found is None or not _is_about(found[1], wanted):
             kept = "no limit" if found is None else f"{found[1] // MIB} MiB"
             raise NvmlLikeError(
                 errors.UNKNOWN, f"the limit of {memory_mib} MiB was set on {cgroup}, the driver keeps {kept}"
             )
         if found[1] != wanted:
             log.info("the driver rounds %d MiB on %s to %d", memory_mib, cgroup, found[1] // MIB)
+
+    def is_kept(self, handle: Any, cgroup: str, memory_mib: int) -> bool:
+        """Say whether a cgroup's limit is as it was set: hard within what drivers round, and reserved."""
+        found = self.read(handle, cgroup)
+        return found is not None and found[0] > 0 and _is_about(found[1], memory_mib * MIB)
 
     def loosen(self, handle: Any, cgroup: str) -> None:
         """Give back what a cgroup reserved, keeping its hard limit; nothing there is success."""
@@ -154,3 +159,7 @@ class MemoryLimits:
     def _asked(self, cgroup: str) -> Any:
         known = getattr(self._calls.library, "c_nvmlGetMemoryLimits_v1_t", None)
         return None if known is None else known(nameSpace=cgroup.encode())
+
+
+def _is_about(found: int, wanted: int) -> bool:
+    return wanted <= found <= wanted * MOST_ROUNDING

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from nodeagent.drivers.nvml.mps_seat import (
     is_serving,
     let_pass,
 )
+from nodeagent.drivers.nvml.repairs import Lack
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.shell import ProgramError, Shell
 
@@ -39,7 +41,21 @@ __all__ = ["Account", "Mps", "MpsShare"]
 LOOKS: Final = 50
 PAUSE_S: Final = 0.2
 FAULTS_EVERY_S: Final = 10.0
+# A share is looked at anew no sooner than this; where putting it right was refused, later each time.
+KEEP_EVERY_S: Final = 5.0
+MOST_REST_S: Final = 300.0
 MIG: Final = "MIG-"
+
+Pids = Callable[[], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """When the shares of a user are looked at next, and why they could not be put right the last time."""
+
+    again_at: float
+    rest_s: float = KEEP_EVERY_S
+    refusal: NvmlLikeError | NotOfferedError | None = None
 
 
 class Mps:
@@ -74,6 +90,7 @@ class Mps:
         }
         self._faults: tuple[float, list[HealthFact]] | None = None
         self._stopped: set[tuple[str, str]] = set()
+        self._looked: dict[tuple[str, str], _Looked] = {}
 
     def why_not(self) -> str:
         """Return what to install or allow before this host can share by MPS, "" when it can."""
@@ -94,6 +111,7 @@ class Mps:
         for each in shares:
             _check(each, share)
         account = self._known(share.user)
+        self._looked.pop((share.device, share.user), None)
         self._modes.require_mps(share.device)
         # A card lets one server in when exclusive: make room before a second user's daemon starts.
         self._modes.settle(share.device, daemons=self._others(share.device, share.user) + 1)
@@ -102,10 +120,38 @@ class Mps:
         if is_up is None:
             raise _silent(share.device, share.user)
         if seat is None or not is_up:
-            seat = self._begin(share, account)
+            seat = self._begin(share, account, self._protocol(share.device))
         self._seats.let_in(seat, account)  # only now: see Seats.make
         self._require_no_fault(seat)
         self._speaker(seat).settle(seat, shares)
+        self._looked[share.device, share.user] = _Looked(self._clock() + KEEP_EVERY_S)
+
+    def keep(
+        self, share: MpsShare, of_user: Sequence[MpsShare], *, outside: Pids, servers: Pids
+    ) -> list[Lack] | None:
+        """Look at what a share in use needs and put right what is not so; returns what was lacking.
+
+        ``outside`` lists the programs that use the device past MPS, ``servers`` the MPS servers of the user that
+        run there. Neither are they disturbed, nor a daemon that serves. None: it was looked at a moment ago.
+        Raises NvmlLikeError and NotOfferedError where something cannot be put right; that is repeated at once,
+        and tried anew later and later.
+        """
+        key, now = (share.device, share.user), self._clock()
+        before = self._looked.get(key)
+        if before is not None and now < before.again_at:
+            if before.refusal is not None:
+                raise before.refusal.with_traceback(None)
+            return None
+        shares = [share, *(other for other in of_user if other.partition != share.partition)]
+        try:
+            found = self._keep(share, shares, outside, servers)
+        except (NvmlLikeError, NotOfferedError) as no:
+            is_first = before is None or before.refusal is None
+            rest_s = KEEP_EVERY_S if before is None or is_first else min(MOST_REST_S, 2 * before.rest_s)
+            self._looked[key] = _Looked(now + rest_s, rest_s, no)
+            raise
+        self._looked[key] = _Looked(now + KEEP_EVERY_S)
+        return found
 
     def access(self, share: MpsShare) -> Access:
         """Return how a program becomes a client with this share's limits. Raises NOT_FOUND before ``open``."""
@@ -177,8 +223,53 @@ class Mps:
             self._faults = now, found
         return list(self._faults[1])
 
-    def _begin(self, share: MpsShare, account: Account) -> Seat:
-        seat = self._seats.make(share.device, share.user, account, self._protocol(share.device))
+    def _keep(self, share: MpsShare, shares: Sequence[MpsShare], outside: Pids, servers: Pids) -> list[Lack]:
+        seat = self._seats.of(share.device, share.user)
+        state = "stopped" if seat is None else self._state(seat)
+        if not state:  # whether it serves cannot be told: then it is left alone
+            return []
+        lacks = self._keep_mode(share, outside)
+        if state == "stopped":
+            return [*lacks, self._revive(share, shares, seat, servers)]
+        if seat is not None and state == "active" and not self._speaker(seat).is_bound(seat, shares):
+            had_server = bool(self._speaker(seat).statuses(seat))
+            self._speaker(seat).settle(seat, shares)
+            lacks.append(
+                Lack("limit_gone", f"{share.user} by MPS, set again") if had_server else _again(share.user)
+            )
+        return lacks
+
+    def _keep_mode(self, share: MpsShare, outside: Pids) -> list[Lack]:
+        """Put the compute mode back, unless a program would be in the way of that or that in its."""
+        users = {seat.user for seat in self._seats.all() if seat.device == share.device} | {share.user}
+        if self._modes.is_as_wanted(share.device, daemons=len(users)):
+            return []
+        # Only the exclusive mode keeps anybody out.
+        if pids := outside() if len(users) == 1 else ():
+            detail = f"the compute mode is put back when these have ended: {_list(pids)}"
+            return [Lack("compute_mode", detail, is_mended=False)]
+        self._modes.settle(share.device, daemons=len(users))
+        return [Lack("compute_mode", "it was put back")]
+
+    def _revive(self, share: MpsShare, shares: Sequence[MpsShare], seat: Seat | None, servers: Pids) -> Lack:
+        """Start a daemon again that ended under its shares, or the server that it lost, at the same place."""
+        if seat is None or not self._is_up(seat):
+            if pids := servers():
+                detail = (
+                    f"{share.user}: a new one is started when the server of before has ended: {_list(pids)}"
+                )
+                return Lack("mps_gone", detail, is_mended=False)
+            account = self._known(share.user)
+            # The lease's variables say where it was: a newer driver speaks the older protocol too.
+            protocol = self._protocol(share.device) if seat is None else seat.protocol
+            seat = self._begin(share, account, protocol)
+            self._seats.let_in(seat, account)
+        self._speaker(seat).settle(seat, shares)
+        self._faults = None  # what was seen of it before is over
+        return _again(share.user)
+
+    def _begin(self, share: MpsShare, account: Account, protocol: int) -> Seat:
+        seat = self._seats.make(share.device, share.user, account, protocol)
         self._speaker(seat).start(seat)
         if not self._wait(lambda: self._is_up(seat) is True):
             raise NvmlLikeError(
@@ -303,6 +394,15 @@ def _check(share: MpsShare, first: MpsShare) -> None:
         raise NvmlLikeError(
             errors.INVALID_ARGUMENT, f"{share.partition} is not a share of {first.user} on {first.device}"
         )
+
+
+def _again(user: str) -> Lack:
+    return Lack("mps_restarted", f"{user}, started again")
+
+
+def _list(pids: Sequence[int]) -> str:
+    """Return pids for people, the first few."""
+    return ", ".join(map(str, pids[:5]))
 
 
 def _silent(device: str, user: str) -> NvmlLikeError:

@@ -47,6 +47,21 @@ class Classic:
         self._limit_newcomers(seat, shares)
         self._limit_servers(seat, shares, self._servers_started(seat))
 
+    def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
+        """Compare the defaults and the server, which must be there, with the largest share."""
+        percent, memory = _largest(shares)
+        servers = self._servers(seat)
+        asked = [("default_active_thread_percentage", f"default_device_pinned_mem_limit {seat.device}")]
+        for server in servers:
+            asked.append(
+                (f"active_thread_percentage {server}", f"device_pinned_mem_limit {server} {seat.device}")
+            )
+        return bool(servers) and all(
+            keeps_percent(self._say(seat, f"get_{part}"), percent)
+            and keeps_memory(self._say(seat, f"get_{limit}"), memory)
+            for part, limit in asked
+        )
+
     def statuses(self, seat: Seat) -> list[str]:
         """Ask each server."""
         return [self._say(seat, f"get_server_status {server}").upper() for server in self._servers(seat)]

@@ -30,6 +30,11 @@ class ComputeModes:
                 "MPS keeps limits on Volta cards and newer only; share this card by time slices"
             )
 
+    def is_as_wanted(self, device: str, *, daemons: int) -> bool:
+        """Say whether the mode is the one for as many daemons; also where there is none to set."""
+        found = None if device.startswith(MIG) else self._ask("nvmlDeviceGetComputeMode", device)
+        return found is None or found == _mode_for(daemons)
+
     def settle(self, device: str, *, daemons: int) -> None:
         """Set the mode for as many daemons: exclusive for one, since only its server is let in; else default.
 
@@ -37,7 +42,7 @@ class ComputeModes:
         """
         if device.startswith(MIG):
             return
-        mode = EXCLUSIVE if daemons == 1 else DEFAULT
+        mode = _mode_for(daemons)
         found = self._ask("nvmlDeviceGetComputeMode", device)
         if found is not None and found != mode:
             self._ask("nvmlDeviceSetComputeMode", device, mode)
@@ -74,3 +79,7 @@ class ComputeModes:
         # Looking a card up can take seconds on a busy host: keep what was found.
         self._handles[device] = handle
         return function(handle, *words)
+
+
+def _mode_for(daemons: int) -> int:
+    return EXCLUSIVE if daemons == 1 else DEFAULT

@@ -71,6 +71,20 @@ class Named:
             self._limit(seat, name, share)
         self._prune(seat, [name for name in there if name.startswith(OURS) and name not in wanted])
 
+    def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
+        """Compare the namespace of each share, and the default one, with what was set."""
+        there = self._spaces(seat)
+        default = there.get("default")
+        return (
+            default is not None
+            and _keeps(default, LEAST_MIB, LEAST_PERCENT)
+            and all(
+                (space := there.get(space_of(share.partition))) is not None
+                and _keeps(space, share.memory_mib, share.percent)
+                for share in shares
+            )
+        )
+
     def statuses(self, seat: Seat) -> list[str]:
         """Return the status of our server; GONE when the daemon has lost it, and clients with it."""
         rows = self._rows(seat, "server", "list", least=6)
@@ -149,7 +163,7 @@ class Named:
                 errors.UNKNOWN,
                 f"MPS did not make {expected} for {seat.user} on {seat.device}: it lists {space}",
             )
-        if not (keeps_memory(space.memory, share.memory_mib) and keeps_percent(space.percent, share.percent)):
+        if not _keeps(space, share.memory_mib, share.percent):
             raise NotOfferedError(
                 f"MPS does not keep {share.percent} % and {share.limit} for {seat.user} on {seat.device}: asked "
                 f"back it says {space.percent} and {space.memory}; share this device by memory limits or time "
@@ -183,6 +197,10 @@ class Named:
 def space_of(partition: str) -> str:
     """Return the name of a share's namespace."""
     return OURS + hashlib.sha256(partition.encode()).hexdigest()[:8]
+
+
+def _keeps(space: Space, memory_mib: int, percent: int) -> bool:
+    return keeps_memory(space.memory, memory_mib) and keeps_percent(space.percent, percent)
 
 
 def config(seat: Seat) -> str:

@@ -132,6 +132,10 @@ class Speaker(Protocol):
         """Have a server that keeps the limits of these shares, read back from it."""
         ...
 
+    def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
+        """Say whether the limits of these shares hold for whoever comes now; changes nothing."""
+        ...
+
     def statuses(self, seat: Seat) -> list[str]:
         """Return what servers say of themselves, in capitals."""
         ...

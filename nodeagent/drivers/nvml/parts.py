@@ -13,6 +13,7 @@ from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.limits import MemoryLimits
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.nvml.mps_seat import Account, MpsShare
+from nodeagent.drivers.nvml.repairs import Lack, Repairs
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.owners import cgroup_of, is_below, left_on, own
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
@@ -21,6 +22,9 @@ from nodeagent.protocol.messages import DeviceFact
 from nodeagent.protocol.uuids import share_uuid
 
 PREFIXES: Final = ("MPS-", "MEM-", "TS-")
+LIMIT_GONE: Final = "limit_gone"
+MPS_LACKS: Final = (LIMIT_GONE, "compute_mode", "mps_gone")
+MPS_NAME: Final = "nvidia-cuda-mps"  # as much of its programs' names as the kernel keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Parts:
     timeslice: TimeSlice
     read: Callable[[str], str]
     account: Callable[[str], Account]
+    repairs: Repairs
 
     def take(self, fact: DeviceFact, shape: Shape, owner: str) -> Share:
         """Note a whole card or a share as the owner's; raises INSUFFICIENT_RESOURCES where it does not fit."""
@@ -71,12 +76,79 @@ class Parts:
         way = self.mps.access(_mps(share))
         return replace(way, env={**own, **way.env}, nodes=(*nodes, *way.nodes))
 
-    def confine(self, share: Share, handle: Any, cgroup: str) -> None:
-        """Bind a share's limits to the tenant's cgroup, which also tells its processes from its neighbours'."""
+    def confine(
+        self, share: Share, handle: Any, cgroup: str, listed: Callable[[], list[ProcessFact]]
+    ) -> None:
+        """Bind a share's limits to the tenant's cgroup, which also tells its processes from its neighbours'.
+
+        One that was bound before is looked at: what somebody took away meanwhile is put back, and told.
+        ``listed`` are the processes on the card.
+        """
         # The name goes first: what was limited can be loosened again, even if the agent dies in between.
         self.book.put(replace(share, cgroup=cgroup))
         if share.mode == "memlimit":
+            self._limit(share, handle, cgroup)
+        elif share.mode == "mps" and share.user and share.cgroup == cgroup:
+            self._keep_mps(share, listed)
+
+    def _limit(self, share: Share, handle: Any, cgroup: str) -> None:
+        was_bound = bool(cgroup) and share.cgroup == cgroup
+        if was_bound and self.limits.is_kept(handle, cgroup, share.memory_mib):
+            self.repairs.fine(share.device, share.partition, LIMIT_GONE)
+            return
+        what = f"{share.memory_mib} MiB for {share.owner}"
+        try:
             self.limits.set(handle, cgroup, share.memory_mib)
+        except (NvmlLikeError, NotOfferedError) as no:
+            if was_bound:
+                lack = Lack(LIMIT_GONE, f"{what}, which cannot be set again: {no}", is_mended=False)
+                self.repairs.note(share.device, share.partition, lack)
+            raise
+        if was_bound:
+            self.repairs.note(share.device, share.partition, Lack(LIMIT_GONE, f"{what}, set again"))
+
+    def _keep_mps(self, share: Share, listed: Callable[[], list[ProcessFact]]) -> None:
+        others = [_mps(other) for other in self._of_user(share)]
+        try:
+            lacks = self.mps.keep(
+                _mps(share),
+                others,
+                outside=lambda: self._outside(share.device, listed()),
+                servers=lambda: self._servers(share.user, listed()),
+            )
+        except (NvmlLikeError, NotOfferedError) as no:
+            lack = Lack(LIMIT_GONE, f"{share.user} by MPS, and it cannot be put right: {no}", is_mended=False)
+            self.repairs.note(share.device, share.user, lack)
+            raise
+        if lacks is None:
+            return
+        for code in MPS_LACKS:
+            self.repairs.fine(share.device, share.user, code)
+        for lack in lacks:
+            self.repairs.note(share.device, share.user, lack)
+
+    def _outside(self, device: str, listed: list[ProcessFact]) -> list[int]:
+        """Return the programs that use a card past MPS; services of the host do not compute there."""
+        seats = self.seat_uids(device)
+        users = {share.user for share in self.book.on(device) if share.mode == "mps" and share.user}
+        clients = {pid for user in users for pid in self.mps.clients(device, user)}
+        return [
+            p.pid
+            for p in listed
+            if not (p.is_mps or p.pid in clients or is_service(self.read, p.pid, p.name, seats=seats))
+        ]
+
+    def _servers(self, user: str, listed: list[ProcessFact]) -> list[int]:
+        """Return the MPS servers of a user among the processes of a card."""
+        try:
+            seats = frozenset({self.account(user).uid})
+        except LookupError:
+            return []
+        return [
+            p.pid
+            for p in listed
+            if p.name.startswith(MPS_NAME) and is_service(self.read, p.pid, p.name, seats=seats)
+        ]
 
     def loosen(self, share: Share, handle: Any, pids: list[int], *, kill: bool) -> None:
         """Give back what a share reserves; with ``kill`` end its MPS clients before anything signals them."""
@@ -93,13 +165,13 @@ class Parts:
             self._leave(share)
         elif share.mode == "timeslice" and len(self.book.on(share.device)) == 1:
             self.timeslice.reset(share.device)
-        self.book.drop(share.partition)
+        self._forget(share)
 
     def abandon(self, share: Share) -> None:
         """Forget a share whose card is lost, and its limits with it; only an MPS daemon lives beside the card."""
         if share.mode == "mps":
             self._leave(share)
-        self.book.drop(share.partition)
+        self._forget(share)
 
     def mode_of(self, device: str) -> str:
         """Return the mode that a card is shared in now, "" without shares."""
@@ -148,6 +220,13 @@ class Parts:
         """Take a share out of its user's MPS daemon, which ends with the last one."""
         if share.user:
             self.mps.release(_mps(share), [_mps(other) for other in self._of_user(share) if other != share])
+
+    def _forget(self, share: Share) -> None:
+        """Take a share out of the book; what it lacked concerns nobody any more."""
+        self.book.drop(share.partition)
+        self.repairs.over(share.device, share.partition)
+        if share.mode == "mps" and not self._of_user(share):
+            self.repairs.over(share.device, share.user)
 
     def _others(self, share: Share) -> list[Share]:
         return [other for other in self.book.on(share.device) if other.partition != share.partition]
