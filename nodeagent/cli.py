@@ -22,7 +22,7 @@ from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import SpecError
 from nodeagent.guard import Guard
 from nodeagent.host import HostFacts
-from nodeagent.identity import Identity, StateError, lock_state
+from nodeagent.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.journal import Journal, JournalError
 from nodeagent.link import Address, AddressError, Enrolment, RefusedError, address_of, token_source
 from nodeagent.opening import Opened, notices_of, open_host, state_of
@@ -225,7 +225,17 @@ def _guard(options: argparse.Namespace, host: Opened) -> Guard | None:
 
 def _enrolment(options: argparse.Namespace, state: Path) -> Enrolment:
     file = Path(options.enrol_token_file) if options.enrol_token_file else None
-    return Enrolment(Identity(options.node, state), token_source(options.enrol_token, file))
+    is_new = not (state / KEY_FILE).exists()
+    source = token_source(options.enrol_token, file)
+    if is_new and file is not None and not source():
+        # It is read anew at each try, so it may still come.
+        log.warning(
+            "%s cannot be read or is empty, and the portal lets no new node in without its token (homes are hidden"
+            " from the agent's unit: put it elsewhere, such as beside %s)",
+            file,
+            install.SETTINGS_FILE,
+        )
+    return Enrolment(Identity(options.node, state), source)
 
 
 def _say(code: int, sentence: object) -> int:

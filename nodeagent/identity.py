@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nodeagent.protocol.signing import challenge_text, new_key_text
 
 KEY_BYTES = 32
+KEY_FILE = "agent.key"
 log = logging.getLogger(__name__)
 
 
@@ -30,8 +31,8 @@ class Identity:
     def __init__(self, node: str, state: Path) -> None:
         """Read the keys, or make the first one; raises StateError."""
         self.node = node
-        self._path = state / "agent.key"
-        self._next_path = state / "agent.key.next"
+        self._path = state / KEY_FILE
+        self._next_path = state / f"{KEY_FILE}.next"
         self._seed = _read_or_make(self._path)
         self._next = _read_next(self._next_path)
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli, opening, simulating
+from nodeagent.agent import Agent
 from nodeagent.commands import soak
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import DEMO, SpecError, build, demo_spec, read_spec
+from nodeagent.identity import Identity
 from nodeagent.link import AddressError, address_of
 from nodeagent.options import layouts, settle
 
@@ -295,6 +297,28 @@ def test_soak_tells_how_far_it_is_in_lines_of_its_own(monkeypatch, capsys, caplo
     assert json.loads(said.out)["rounds"] == 2
     assert re.search(r"^2 rounds, \d+ crashes so far$", said.err, re.MULTILINE)
     assert [record for record in caplog.records if record.levelname == "CRITICAL"] == []
+
+
+@pytest.mark.parametrize(
+    ("token", "has_key", "is_told"),
+    [(None, False, True), ("", False, True), ("t-1", False, False), (None, True, False)],
+)
+def test_a_new_node_is_told_that_its_token_cannot_be_read(
+    token, has_key, is_told, tmp_path, monkeypatch, caplog
+):
+    async def run(self: Agent) -> None:
+        pass
+
+    monkeypatch.setattr(Agent, "run", run)
+    if token is not None:
+        (tmp_path / "token").write_text(token)
+    if has_key:
+        Identity("gpu-01", tmp_path)
+    words = [*L40S, "--count", "1", "--enrol-token-file", str(tmp_path / "token")]
+
+    assert cli.main([str(tmp_path) if word == "{}" else word for word in words], {}) == cli.OK
+
+    assert ("lets no new node in without its token" in caplog.text) is is_told
 
 
 def test_missing_nvidia_driver_is_said_plainly(tmp_path, capsys, monkeypatch):
