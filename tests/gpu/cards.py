@@ -253,7 +253,8 @@ def chosen(facts: list[DeviceFact], which: str) -> str:
     """Return the UUID of the card that was asked for."""
     if not facts:
         raise NoCardError(
-            "the driver lists cards, but none tells this account its memory; with MIG on that needs root"
+            "the driver lists cards, and none tells this account its memory; with MIG on that needs root,"
+            " and a GPU that shares the host's memory has none of its own"
         )
     for fact in facts:
         if which in (fact.uuid, str(fact.index)) or not which:

@@ -118,20 +118,23 @@ def _plain(value: Any) -> Any:
 
 
 class Recorder:
-    """Takes down what the real card said and how each test with it ended, and writes it when all is over."""
+    """Takes down what the real card said and how each test with it ended.
+
+    The file is written after each test: what was found before a host hangs is kept. No card is named in it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Make the file; raises OSError where it cannot be written."""
-        self._path = path
+        self._path, self._uuid = path, ""
         self._facts: dict[str, Any] | None = None
         self._notes: dict[str, Any] = {}
         self._tests: dict[str, dict[str, str]] = {}
-        path.write_text("", encoding="utf-8")
+        self._write()
 
     def take(self, card: Card) -> None:
         """Take down the facts of a card, once."""
         if self._facts is None:
-            self._facts = facts_of(card)
+            self._uuid, self._facts = card.uuid, facts_of(card)
 
     def note(self, card: Card) -> None:
         """Take down what tests found out with a card."""
@@ -139,16 +142,20 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take down how a test ended: whatever was not passed says why."""
-        if not is_real(report.nodeid) or (report.passed and report.when != "call"):
+        if not is_real(report.nodeid):
             return
         name = test_of(report)
-        if self._tests.get(name, {}).get("outcome") != "failed":
+        is_news = not report.passed or report.when == "call"
+        if is_news and self._tests.get(name, {}).get("outcome") != "failed":
             self._tests[name] = {"outcome": report.outcome, "why": reason_of(report)}
+        self._write()
 
-    def pytest_sessionfinish(self) -> None:
-        """Write the document."""
+    def _write(self) -> None:
         document = {"format": FORMAT, "card": self._facts, "tests": self._tests, "found": self._notes}
-        self._path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        said = json.dumps(document, indent=1)
+        self._path.write_text(
+            (said.replace(self._uuid, "GPU") if self._uuid else said) + "\n", encoding="utf-8"
+        )
 
 
 def is_real(nodeid: str) -> bool:

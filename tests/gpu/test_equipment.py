@@ -124,10 +124,9 @@ def test_a_record_has_what_the_card_said_and_how_each_test_ended(tmp_path: Path)
     end("test_memory[real]", "passed", when="setup")
     end("test_memory[real]", "passed")
     end("test_events[real]", "skipped", ("file", 1, "Skipped: not on this card"), "setup")
-    end("test_places[real]", "failed", "they differ")
+    end("test_places[real]", "failed", f"they differ on {card.uuid}")
     end("test_places[real]", "passed", when="teardown")
     end("test_places[h100-80gb]", "passed")
-    recorder.pytest_sessionfinish()
 
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["card"]["name"] == "NVIDIA H100 80GB HBM3"
@@ -136,6 +135,6 @@ def test_a_record_has_what_the_card_said_and_how_each_test_ended(tmp_path: Path)
     assert document["tests"] == {
         "test_memory": {"outcome": "passed", "why": ""},
         "test_events": {"outcome": "skipped", "why": "not on this card"},
-        "test_places": {"outcome": "failed", "why": "they differ"},
+        "test_places": {"outcome": "failed", "why": "they differ on GPU"},
     }
     assert card.uuid not in path.read_text(encoding="utf-8")

@@ -24,12 +24,12 @@ from tests.gpu.cards import Card
 MAY_NOT = frozenset({errors.NOT_SUPPORTED, errors.NO_PERMISSION, errors.FUNCTION_NOT_FOUND})
 
 
-def told(card: Card, doing: str, call: str, *args: Any) -> Any:
+def told(card: Card, doing: str, call: str, *args: Any, beside: frozenset[int] = frozenset()) -> Any:
     """Return the answer of a call, or skip where it may not be had; other refusals raise NvmlLikeError."""
     try:
         return Calls(card.library).do(call, *args, doing=doing)
     except NvmlLikeError as no:
-        skip_if_it_may_not(no)
+        skip_if_it_may_not(no, beside=beside)
         raise
 
 
