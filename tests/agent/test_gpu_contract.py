@@ -102,6 +102,12 @@ def guest(host: SimulatedHost) -> None:
     host.cards[0].is_vgpu = True
 
 
+def guest_without_sizes(host: SimulatedHost) -> None:
+    guest(host)
+    tells_no_sizes(host)
+
+
+tells_no_sizes = refuses("nvmlDeviceGetGpuInstanceProfileInfo", errors.NOT_SUPPORTED)
 hides_memory = refuses("nvmlDeviceGetMemoryInfo", errors.NO_PERMISSION)
 
 NOT_SUPPORTED, NO_PERMISSION = errors.NOT_SUPPORTED, errors.NO_PERMISSION
@@ -119,6 +125,7 @@ READING = [
     Variant("Grace Blackwell", "gb200-186gb", IDLE),
     Variant("Blackwell for workstations", "rtx-pro-6000-blackwell-96gb", IDLE),
     Variant("a vGPU guest", skips=IDLE, prepare=guest),
+    Variant("a vGPU guest without sizes", skips=IDLE | NO_MIG, prepare=guest_without_sizes),
     Variant("MIG on, with an instance", skips=SLICED, prepare=sliced),
     Variant("MIG on, with half an instance", skips=SLICED | IDLE, prepare=half_sliced),
     Variant("MIG on, empty", skips=SLICED | IDLE, prepare=lambda h: h.switch_mig(0)),
@@ -151,7 +158,6 @@ REFUSALS: list[tuple[str, int, frozenset[str]]] = [
     ("nvmlDeviceGetMemoryLimits_v1", errors.NOT_FOUND, frozenset()),
     ("nvmlDeviceGetGpuInstancePossiblePlacements", NOT_SUPPORTED, NO_PLACES),
     ("nvmlDeviceGetGpuInstances", NO_PERMISSION, frozenset()),
-    ("nvmlDeviceGetGpuInstanceProfileInfo", NOT_SUPPORTED, NO_MIG),
     ("nvmlDeviceGetGpuInstanceProfileInfo", NO_PERMISSION, NO_MIG),
     ("nvmlDeviceGetMaxMigDeviceCount", NOT_SUPPORTED, frozenset()),
     (
@@ -321,6 +327,13 @@ def test_a_card_that_tells_something_wrong_is_found(
 def test_a_refusal_that_means_something_else_is_found(call: str, code: int, test: str) -> None:
     with card_of(Variant(call, later=refuses(call, code))) as (card, _):
         assert test in read_through(card, test_reading).failed
+
+
+def test_a_driver_that_tells_no_sizes_of_a_board_with_mig_is_found() -> None:
+    with card_of(Variant("no sizes", prepare=tells_no_sizes)) as (card, _):
+        ends = read_through(card, test_reading)
+
+    assert [*ends.failed] == ["test_mig_sizes_are_told_with_mig_off_and_lie_on_the_card"]
 
 
 def test_a_library_that_finds_whatever_is_asked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml import gpm
 from nodeagent.drivers.nvml.limits import ROOT
+from nodeagent.drivers.nvml.offers import VGPU_GUEST
 from nodeagent.drivers.owners import cgroup_of
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import Hello, Report, Samples
@@ -150,6 +151,10 @@ def test_mig_sizes_are_told_with_mig_off_and_lie_on_the_card(card: Card) -> None
     fact, profiles = card.fact, card.profiles()
     if not profiles:
         assert why_not(fact, "mig"), "no sizes are told and the agent offers MIG"
+        first = card.code("nvmlDeviceGetGpuInstanceProfileInfo", card.handle, 0)
+        is_guest = card.answer("nvmlDeviceGetVirtualizationMode", card.handle) == VGPU_GUEST
+        may_not = not card.mig_modes or is_guest or first == errors.NO_PERMISSION
+        assert may_not, f"the board has MIG, its driver tells no sizes ({first}): nothing can be offered"
         pytest.skip(why_not(fact, "mig"))
 
     for _, info in profiles:
