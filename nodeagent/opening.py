@@ -17,7 +17,7 @@ from nodeagent.drivers.base import Driver
 from nodeagent.options import UsageError, layouts, offered
 from nodeagent.patience import Patience, wait_for_cards
 from nodeagent.runtimes.base import Runtime
-from nodeagent.runtimes.doors import choose, shows_files
+from nodeagent.runtimes.doors import choose, has_units, shows_files
 from nodeagent.shell import HostShell
 from nodeagent.simulating import open_played, open_simulated
 
@@ -125,6 +125,7 @@ def open_host(
         dcgm_url=options.dcgm,
         layouts=layouts(options),
         can_bind=shows_files(runtime),
+        has_units=has_units(runtime),
     )
     own = partial(find, looks_only=looks_only)
     found = own() if patience is None else wait_for_cards(own, patience)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -38,6 +39,7 @@ def open_nvml(
     timeslice: int = 2,
     dcgm_url: str = "",
     looks_only: bool = False,
+    has_units: bool = True,
 ) -> Driver:
     """Return the driver for NVIDIA cards; raises DriverUnavailableError when there are none.
 
@@ -45,6 +47,7 @@ def open_nvml(
     folder for what a reboot may lose. ``may_limit_power`` lets it lower the cards' power limits while the node
     sleeps; ``timeslice`` (0 default to 3 long) holds on cards that are shared in time; ``dcgm_url`` is a DCGM
     exporter to ask for what NVML does not tell. ``looks_only``: it writes nothing into the folder and hears no events.
+    ``has_units``: leases are opened in units, to which memory limits bind.
     """
     try:
         module: Any = import_module("nodeagent.drivers.nvml.driver")
@@ -60,6 +63,8 @@ def open_nvml(
         dcgm=dcgm.Dcgm(dcgm_url) if dcgm_url else None,
         listens=not looks_only,
         looks_only=looks_only,
+        is_root=os.geteuid() == 0,
+        has_units=has_units,
     )
     return cast(Driver, driver)
 
@@ -73,6 +78,7 @@ def open_real(
     dcgm_url: str = "",
     layouts: Mapping[str, str] = NONE,
     can_bind: bool = False,
+    has_units: bool = True,
     looks_only: bool = False,
 ) -> Driver:
     """Return the driver of this name, for "auto" the first whose cards are found.
@@ -92,6 +98,7 @@ def open_real(
                     may_limit_power=may_limit_power,
                     dcgm_url=dcgm_url,
                     looks_only=looks_only,
+                    has_units=has_units,
                 )
             return _open_vendor(
                 each, run_dir, offer, layouts=layouts, can_bind=can_bind, looks_only=looks_only

@@ -160,3 +160,8 @@ def pick(name: str, systemd: Runtime, cdi: Runtime, plain: Runtime) -> Runtime:
 def shows_files(runtime: Runtime) -> bool:
     """Say whether holders see files under another path (``Grant.binds``): only where containers are the way in."""
     return runtime.name.partition("+")[0] == CdiSpecs.name
+
+
+def has_units(runtime: Runtime) -> bool:
+    """Say whether leases are opened in units, which have a cgroup that limits bind to: only systemd has those."""
+    return runtime.name.partition("+")[0] == SystemdRuntime.name

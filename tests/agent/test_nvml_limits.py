@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent import cli, opening
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.limits import NO_LIMIT, SET
+from nodeagent.drivers.nvml.limits import GET, NO_LIMIT, OWN, SET
+from nodeagent.drivers.simulated.home import SimulatedHome, account
 from nodeagent.drivers.simulated.library import proc
+from nodeagent.runtimes.plain import PlainRuntime
 from tests.agent.card_bench import ROOT, Bench, Crash, refused
 
 MIB = 1024 * 1024
@@ -157,6 +160,73 @@ def test_a_host_without_cgroup_v2_says_so(bench):
     bench.host.hidden.add(f"{ROOT}/cgroup.controllers")
 
     assert "cgroup v2" in bench.agent().inventory()[0].refusals["memlimit"]
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ({"has_units": False}, "let the agent use the systemd runtime"),
+        ({"is_root": False}, "run the agent as root"),
+    ],
+)
+def test_limits_are_offered_only_to_an_agent_that_may_set_them_on_units(bench, host, said):
+    fact = bench.agent(**host).inventory()[0]
+
+    assert "memlimit" not in fact.modes
+    assert said in fact.refusals["memlimit"]
+    with pytest.raises(NotOfferedError, match=said):
+        limited(bench)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errors.NOT_SUPPORTED, "this card keeps no memory limits"),
+        (errors.NO_PERMISSION, "run the agent as root"),
+        (errors.NOT_FOUND, ""),
+        (errors.INVALID_ARGUMENT, ""),
+        (errors.UNKNOWN, ""),
+    ],
+)
+def test_how_a_card_answers_for_its_limits_decides_whether_they_are_offered(bench, code, said):
+    bench.host.faults.refusals[GET] = deque([code] * 100)
+
+    fact = bench.agent().inventory()[0]
+
+    assert said in fact.refusals.get("memlimit", "")
+    assert ("memlimit" in fact.modes) == (not said)
+
+
+def test_a_cgroup_without_limits_says_nothing_about_a_card_that_answers_for_another(bench):
+    own = bench.read
+    bench.read = lambda path: "0::/berth.slice/agent.service\n" if path == OWN else own(path)
+    bench.host.faults.refusals[GET] = deque([errors.NOT_SUPPORTED])  # the first that is asked for: the root
+
+    fact = bench.agent().inventory()[0]
+
+    assert "memlimit" in fact.modes
+
+
+def test_limits_are_offered_also_while_mig_is_on_because_the_agent_switches_it_off(bench):
+    bench.switch_on()
+
+    assert "memlimit" in bench.agent().inventory()[0].modes
+
+
+@pytest.mark.parametrize(("runtime", "is_offered"), [("systemd", True), ("plain", False)])
+def test_what_the_runtime_has_is_told_to_the_driver(tmp_path, monkeypatch, runtime, is_offered):
+    told: dict[str, object] = {}
+    home = SimulatedHome("n", ["h100-80gb"], tmp_path, lambda: 0)
+    chosen = (
+        home.runtime() if runtime == "systemd" else PlainRuntime(tmp_path, account=account, is_root=False)
+    )
+    monkeypatch.setattr(opening, "open_runtime", lambda *words, **more: chosen)
+    monkeypatch.setattr(opening.registry, "open_real", lambda name, **facts: told.update(facts))
+    words = ["check", "--driver", "nvml", "--state", str(tmp_path), "--run-dir", str(tmp_path)]
+
+    opening.open_host(cli.parser({}).parse_args(words), tmp_path, looks_only=True)
+
+    assert told["has_units"] is is_offered
 
 
 def test_a_limit_without_root_is_refused_with_what_to_allow(bench):

@@ -89,6 +89,8 @@ class NvmlDriver:
         send: Callable[[int, int], None] = os.kill,
         write: Callable[[str, str], None] = write_text,
         looks_only: bool = False,
+        is_root: bool = True,
+        has_units: bool = True,
     ) -> None:
         """Open NVML; raises DriverUnavailableError when there is no driver or no card.
 
@@ -97,7 +99,7 @@ class NvmlDriver:
         ``listens``: hear the events of cards in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
         tells people the time. ``send`` signals processes, ``write`` writes to files of the kernel; ``on_change`` is
         called before and after each change of the share files, for proofs. ``looks_only``: nothing is written below
-        ``run_dir``.
+        ``run_dir``. ``is_root``: the agent is; ``has_units``: leases are opened in units, which limits can bind to.
         """
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
@@ -109,7 +111,8 @@ class NvmlDriver:
         self._mig, self._gate = Mig(self._calls), threading.Lock()
         self.mps = mps or Mps(library, shell, run_dir, account=account)
         book = ShareBook(run_dir / "shares", boot_id, on_change=on_change, looks_only=looks_only)
-        limits, slice_policy = MemoryLimits(self._calls, read, write), TimeSlice(shell, timeslice)
+        limits = MemoryLimits(self._calls, read, write, is_root=is_root, has_units=has_units)
+        slice_policy = TimeSlice(shell, timeslice)
         self._repairs = Repairs(standard(), clock_ns, wall_ns)
         self._parts = Parts(book, self.mps, limits, slice_policy, read, account, self._repairs)
         self._offers = Offers(

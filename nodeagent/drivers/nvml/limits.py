@@ -25,12 +25,22 @@ SET: Final = "nvmlDeviceSetMemoryLimits_v1"
 GET: Final = "nvmlDeviceGetMemoryLimits_v1"
 ROOT: Final = "/sys/fs/cgroup"
 CONTROLLERS: Final = f"{ROOT}/cgroup.controllers"
+OWN: Final = "/proc/self/cgroup"
 DMEM: Final = "dmem"
 PASSED_ON: Final = "cgroup.subtree_control"
 NO_LIMIT: Final = 2**64 - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
 # NVIDIA's own example reads back 8192 MiB after setting 8000: a driver may round up a little, never more.
 MOST_ROUNDING: Final = 1.05
 # Nothing to undo: no such cgroup, no limits on it, or a card whose mode has none.
+NO_UNITS: Final = (
+    "a hard memory limit binds to the holder's unit, and this node opens leases without one; let the agent use the"
+    " systemd runtime, or ask for another sharing mode"
+)
+NO_ROOT: Final = "memory limits are set by root; run the agent as root"
+NOT_HERE: Final = (
+    "this card keeps no memory limits, as in a virtual machine that has a part of it; set them where the whole card"
+    " is, or ask for another sharing mode"
+)
 NOTHING: Final = frozenset({errors.NOT_FOUND, errors.INVALID_ARGUMENT, errors.NOT_SUPPORTED})
 
 
@@ -38,14 +48,25 @@ class MemoryLimits:
     """Sets, reads back and clears limits by card handle and cgroup (absolute, below /sys/fs/cgroup)."""
 
     def __init__(
-        self, calls: Calls, read: Callable[[str], str], write: Callable[[str, str], None] = write_text
+        self,
+        calls: Calls,
+        read: Callable[[str], str],
+        write: Callable[[str, str], None] = write_text,
+        *,
+        is_root: bool = True,
+        has_units: bool = True,
     ) -> None:
+        """Take the library and the host's files; ``has_units``: holders come in units, which have a cgroup each."""
         self._calls, self._read, self._write = calls, read, write
+        self._is_root, self._has_units = is_root, has_units
 
-    def why_not(self, handle: Any, version: str) -> str:
-        """Return what is missing for memory limits on a card, "" when they can be set; found by calling."""
-        code = self._calls.code(GET, handle, self._asked(ROOT))
-        if code == errors.FUNCTION_NOT_FOUND:
+    def why_not(self, handle: Any, version: str, *, is_mig: bool) -> str:
+        """Return what is missing for memory limits on a card, "" when they can be set; found by calling.
+
+        ``is_mig``: the card is in MIG mode, where it has none until the agent switches that off.
+        """
+        codes = [self._calls.code(GET, handle, self._asked(cgroup)) for cgroup in self._samples()]
+        if errors.FUNCTION_NOT_FOUND in codes:
             return f"driver {version} has no memory limits per cgroup; install 615 or newer (CUDA 13.4)"
         try:
             self._read(CONTROLLERS)
@@ -53,15 +74,26 @@ class MemoryLimits:
             return (
                 "memory limits need cgroup v2 at /sys/fs/cgroup; boot with systemd.unified_cgroup_hierarchy=1"
             )
-        return ""
+        if not self._has_units:
+            return NO_UNITS
+        if not self._is_root or errors.NO_PERMISSION in codes:
+            return NO_ROOT
+        # A cgroup that cannot have limits, as the root of all, says nothing about the card: one answer is enough.
+        is_without = all(code == errors.NOT_SUPPORTED for code in codes)
+        return NOT_HERE if is_without and not is_mig else ""
+
+    def _samples(self) -> list[str]:
+        """Return cgroups that are there on every host: the root and the agent's own."""
+        try:
+            lines = self._read(OWN).splitlines()
+        except OSError:
+            return [ROOT]
+        return [ROOT, *(ROOT + line[3:] for line in lines if line.startswith("0::/") and len(line) > 4)]
 
     def set(self, handle: Any, cgroup: str, memory_mib: int) -> None:
         """Let a cgroup have this much of a card's memory and no more; raises NvmlLikeError unless it reads back."""
         if not cgroup:
-            raise NotOfferedError(
-                "a hard memory limit binds to the holder's unit, and this node opens leases without one;"
-                " let the agent use the systemd runtime, or ask for another sharing mode"
-            )
+            raise NotOfferedError(NO_UNITS)
         self._pass_on(cgroup)
         wanted = memory_mib * MIB
         self._set(handle, cgroup, wanted, wanted)

@@ -74,7 +74,7 @@ class Offers:
         if mode == "mps":
             return self._no_mps(handle)
         if mode == "memlimit":
-            return self.limits.why_not(handle, self.version)
+            return self.limits.why_not(handle, self.version, is_mig=modes is not None and bool(modes[0]))
         if mode == "timeslice":
             return self._no_timeslice(device, handle, shared)
         return ""

@@ -116,6 +116,7 @@ class SimulatedHome:
             send=self.world.send,
             write=self.host.write,
             looks_only=looks_only,
+            is_root=self.host.is_root,
         )
 
     def runtime(self, name: str = "auto", *, looks_only: bool = False) -> Runtime:
