@@ -222,7 +222,7 @@ def test_what_the_runtime_has_is_told_to_the_driver(tmp_path, monkeypatch, runti
     )
     monkeypatch.setattr(opening, "open_runtime", lambda *words, **more: chosen)
     monkeypatch.setattr(opening.registry, "open_real", lambda name, **facts: told.update(facts))
-    words = ["check", "--driver", "nvml", "--state", str(tmp_path), "--run-dir", str(tmp_path)]
+    words = ["--driver", "nvml", "--state", str(tmp_path), "--run-dir", str(tmp_path)]
 
     opening.open_host(cli.parser({}).parse_args(words), tmp_path, looks_only=True)
 
