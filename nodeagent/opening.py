@@ -99,13 +99,18 @@ class Opened:
 
 
 def open_host(
-    options: argparse.Namespace, state: Path, *, looks_only: bool = False, patience: Patience | None = None
+    options: argparse.Namespace,
+    state: Path,
+    *,
+    looks_only: bool = False,
+    patience: Patience | None = None,
+    runtime: Runtime | None = None,
 ) -> Opened:
     """Return driver and runtime as the options ask for them.
 
     ``looks_only``: nothing is made, changed or removed on the host, and what an agent notes belongs to that agent.
-    ``patience``: wait for cards that do not answer yet; None looks once. Raises UsageError, SpecError,
-    DriverUnavailableError or RuntimeMissingError.
+    ``patience``: wait for cards that do not answer yet; None looks once. ``runtime`` is that of a real host, where
+    the caller opened it already. Raises UsageError, SpecError, DriverUnavailableError or RuntimeMissingError.
     """
     if options.driver == "simulated":
         return Opened(open_simulated(options, state, looks_only=looks_only))
@@ -115,7 +120,7 @@ def open_host(
     folder = run_dir_of(options, state)
     if not looks_only:
         make_run_dir(folder)
-    runtime = open_runtime(options, state, looks_only=looks_only)
+    runtime = runtime or open_runtime(options, state, looks_only=looks_only)
     find = partial(
         registry.open_real,
         options.driver,

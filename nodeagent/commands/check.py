@@ -12,7 +12,7 @@ from typing import Any
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.opening import open_host, open_runtime, run_dir_of
+from nodeagent.opening import is_simulated, open_host, open_runtime, run_dir_of
 from nodeagent.options import patience_of, require_node
 from nodeagent.patience import late
 from nodeagent.protocol.messages import DeviceFact
@@ -34,11 +34,11 @@ def run(options: argparse.Namespace) -> int:
     require_node(options)
     state = Path(options.state) if options.state else spare_folder()
     where, patience = str(run_dir_of(options, state)), patience_of(options)
+    runtime = None if is_simulated(options) else open_runtime(options, state, looks_only=True)
     try:
-        host = open_host(options, state, looks_only=True)
+        host = open_host(options, state, looks_only=True, runtime=runtime)
     except DriverUnavailableError as no:
         # What is known of the host without them is an answer all the same.
-        runtime = open_runtime(options, state, looks_only=True)
         waited = waits(no.waits_for, patience.first_s)
         _say(options, report(None, runtime, options.node, where, waited, no_driver=str(no)))
         raise

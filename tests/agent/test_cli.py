@@ -249,6 +249,20 @@ def test_a_played_host_obeys_latency(tmp_path, capsys, monkeypatch):
     assert 2.5 in slept
 
 
+def test_check_asks_a_host_for_its_ways_in_once(tmp_path, monkeypatch):
+    def none(*words: object, **facts: object) -> None:
+        raise DriverUnavailableError("no card here")
+
+    asked: list[str] = []
+    choose = opening.choose
+    monkeypatch.setattr(opening.registry, "open_real", none)
+    monkeypatch.setattr(opening, "choose", lambda name, *a, **b: asked.append(name) or choose(name, *a, **b))
+
+    cli.main(["check", "--runtime", "plain", "--run-dir", str(tmp_path / "run")], {})
+
+    assert asked == ["plain"]
+
+
 def test_check_tells_what_it_knows_of_a_host_without_cards(tmp_path, monkeypatch, capsys):
     def none(*words: object, **facts: object) -> None:
         raise DriverUnavailableError("no card here")
