@@ -15,6 +15,7 @@ import pynvml
 import pytest
 
 from nodeagent.drivers import errors
+from nodeagent.drivers.nvml.limits import NO_LIMIT, ROOT, MemoryLimits
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from tests.gpu import test_reading, test_writing
@@ -56,6 +57,8 @@ SLICES = frozenset(
 )
 BEYOND = "test_a_program_gets_no_memory_beyond_its_limit_and_keeps_its_share_from_going"
 LIMITED = frozenset({"test_a_memory_limit_holds_is_given_back_and_gone_at_the_end", BEYOND})
+OFFERED = "test_memory_limits_are_offered_where_the_driver_keeps_them_and_nowhere_else"
+NO_SUCH_LIMITS = LIMITED | {OFFERED}
 WRITES = frozenset(cases_of(test_writing, "writable"))
 
 
@@ -100,6 +103,11 @@ def busy(host: SimulatedHost) -> None:
 
 def guest(host: SimulatedHost) -> None:
     host.cards[0].is_vgpu = True
+
+
+def passes_on(host: SimulatedHost) -> None:
+    host.has_dmem = True
+    host.passing_dmem.add("")
 
 
 def guest_without_sizes(host: SimulatedHost) -> None:
@@ -185,7 +193,8 @@ WRITING = [
     Variant("Blackwell", "gb200-186gb"),
     Variant("Blackwell for workstations", "rtx-pro-6000-blackwell-96gb"),
     Variant("the kernel keeps memory limits", prepare=lambda h: setattr(h, "has_dmem", True)),
-    Variant("driver 550", skips=LIMITED, options={"missing": LIMITS}),
+    Variant("the root passes them on already", prepare=passes_on),
+    Variant("driver 550", skips=NO_SUCH_LIMITS, options={"missing": LIMITS}),
     Variant("no CUDA library", skips=frozenset({BEYOND}), options={"has_cuda": False}),
     Variant("a monitor holds the card", "a100-80gb", SLICES, later=lambda h: h.hold_open(0)),
     Variant(
@@ -368,16 +377,8 @@ def test_a_root_cgroup_that_goes_on_passing_on_is_found(monkeypatch: pytest.Monk
 
     ends = write_through(Variant("dmem", prepare=lambda h: setattr(h, "has_dmem", True)), test_writing)
 
-    assert set(ends.failed) == LIMITED
+    assert set(ends.failed) == NO_SUCH_LIMITS
     assert all("dmem" in why for why in ends.failed.values())
-
-
-def test_a_controller_that_was_passed_on_before_stays_passed_on() -> None:
-    def passes_on(host: SimulatedHost) -> None:
-        host.has_dmem = True
-        host.passing_dmem.add("")
-
-    assert write_through(Variant("dmem", prepare=passes_on), test_writing).failed == {}
 
 
 def test_a_driver_that_tells_no_limit_by_refusing_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,12 +386,27 @@ def test_a_driver_that_tells_no_limit_by_refusing_is_understood(monkeypatch: pyt
     real = SimulatedNvml.nvmlDeviceGetMemoryLimits_v1
 
     def silent(self: Any, handle: Any, limits: Any) -> None:
-        real(self, handle, limits)
-        if limits.hardLimit == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX:
+        if limits.nameSpace != ROOT.encode():
+            real(self, handle, limits)
+        if limits.nameSpace == ROOT.encode() or limits.hardLimit == NO_LIMIT:
             raise pynvml.NVMLError(errors.NOT_SUPPORTED)
 
     monkeypatch.setattr(SimulatedNvml, "nvmlDeviceGetMemoryLimits_v1", silent)
 
     with card_of(Variant("misc")) as (card, _):
         assert read_through(card, test_reading).failed == {}
-    assert write_through(Variant("misc"), test_writing).failed == {}
+    ends = write_through(Variant("misc"), test_writing)
+    # Either the agent offers limits there, or the suite says that it should.
+    assert set(ends.failed) <= {OFFERED}
+    assert OFFERED not in ends.skipped
+
+
+def test_limits_that_are_not_offered_though_the_driver_keeps_them_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(MemoryLimits, "why_not", lambda *_, **__: "not on this host, it is said")
+
+    ends = write_through(Variant("shy"), test_writing)
+
+    assert [*ends.failed] == [OFFERED]
+    assert "not on this host" in ends.failed[OFFERED]

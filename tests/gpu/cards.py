@@ -16,7 +16,7 @@ import pynvml
 
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.nvml.driver import NvmlDriver, read_text
-from nodeagent.drivers.nvml.limits import DMEM, PASSED_ON, ROOT
+from nodeagent.drivers.nvml.limits import CONTROLLERS, DMEM, PASSED_ON, ROOT
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
@@ -143,6 +143,17 @@ class Card:
         code = self.code("nvmlDeviceGetMemoryLimits_v1", self.handle, asked)
         return code or (int(asked.softLimit), int(asked.hardLimit))
 
+    def limit_memory(self, cgroup: str, soft: int, hard: int) -> int:
+        """Set a cgroup's limits in bytes, past the agent; returns the code."""
+        wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=cgroup.encode(), softLimit=soft, hardLimit=hard)
+        return self.code("nvmlDeviceSetMemoryLimits_v1", self.handle, wanted)
+
+    def pass_on(self) -> None:
+        """Let the root of all cgroups pass the memory controller of cards on, where the kernel has one."""
+        with suppress(OSError):
+            if DMEM in self.read(CONTROLLERS).split() and DMEM not in (self.passed_on() or ()):
+                self.write(f"{ROOT}/{PASSED_ON}", f"+{DMEM}")
+
     def passed_on(self) -> tuple[str, ...] | None:
         """Return the controllers that the root of all cgroups passes on, None where that cannot be read."""
         try:
@@ -206,6 +217,7 @@ def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, 
             folder,
             read=host.read,
             write=host.write,
+            is_root=host.is_root,
             clock_ns=lambda: now[0],
         )
 
@@ -227,8 +239,11 @@ def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, 
 def real(folder: Path, which: str = "") -> Card:
     """Return a card of this host, by UUID or index (default: the first); raises NoCardError where there is none."""
 
+    is_root = os.geteuid() == 0
+
     def agent() -> NvmlDriver:
-        return _agent("contract", pynvml, HostShell(), folder, read=read_text, write=write_text)
+        files = {"read": read_text, "write": write_text}
+        return _agent("contract", pynvml, HostShell(), folder, is_root=is_root, **files)
 
     try:
         driver = agent()
@@ -245,7 +260,6 @@ def real(folder: Path, which: str = "") -> Card:
         return str(path)
 
     hold = partial(real_holder, uuid)
-    is_root = os.geteuid() == 0
     return Card(pynvml, uuid, agent, read_text, write_text, time.sleep, cgroup, _remove_cgroup, hold, is_root)
 
 

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.limits import MOST_ROUNDING
+from nodeagent.drivers.nvml.limits import MOST_ROUNDING, NO_LIMIT
 from tests.gpu.cards import USER, Card, simulated
 from tests.gpu.guard import NotAllowedError, require_writable
 from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError
@@ -99,6 +99,25 @@ def test_an_mps_daemon_starts_with_its_limits_and_ends(writable: Card) -> None:
     assert driver.mps.daemons() == []
 
 
+def test_memory_limits_are_offered_where_the_driver_keeps_them_and_nowhere_else(writable: Card) -> None:
+    fact, wanted, cgroup = writable.fact, LIMIT_MIB * MIB, cgroup_of_its_own(writable)
+    try:
+        writable.pass_on()
+        code = writable.limit_memory(cgroup, wanted, wanted)
+        if code == errors.FUNCTION_NOT_FOUND:
+            pytest.skip(fact.refusals["memlimit"])
+        found = writable.memory_limit(cgroup)
+        writable.limit_memory(cgroup, 0, NO_LIMIT)
+    finally:
+        writable.drop_cgroup(cgroup)
+
+    is_kept = code == 0 and not isinstance(found, int) and found[1] >= wanted
+    said = f"setting a limit ended with {code}, then {found} was read"
+    assert is_kept == ("memlimit" in fact.modes), (
+        f"{said}; the agent: {fact.refusals.get('memlimit', 'offered')}"
+    )
+
+
 def test_a_memory_limit_holds_is_given_back_and_gone_at_the_end(writable: Card) -> None:
     needs(writable, "memlimit")
     driver, cgroup = writable.driver, cgroup_of_its_own(writable)
@@ -166,7 +185,7 @@ def is_unlimited(card: Card, cgroup: str) -> bool:
     found = card.memory_limit(cgroup)
     if isinstance(found, int):
         return found in (errors.NOT_FOUND, errors.NOT_SUPPORTED)
-    return found == (0, card.library.NVML_DEVICE_MEMORY_LIMIT_MAX)
+    return found == (0, NO_LIMIT)
 
 
 # Refusing to write at all: proven everywhere
