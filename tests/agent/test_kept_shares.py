@@ -222,3 +222,44 @@ def test_server_that_outlives_its_daemon_is_left_to_its_programs(node):
     assert left.pid not in world.processes
     assert set(later) == {"mps_restarted"}
     assert node.driver.mps.daemons() == [(node.device(), "alice")]
+
+
+def test_time_slice_that_somebody_changed_is_set_again_within_a_minute(node):
+    node.desire(node.lease_of("timeslice"), node.lease_of("timeslice", "b"))
+    look(node)
+    chosen = node.home.smi.policy(node.device())
+    node.home.shell.run(["nvidia-smi", "compute-policy", "-i", node.device(), "--set-timeslice", "0"])
+
+    runs: list[str] = []
+    program = node.home.shell.programs["nvidia-smi"]
+
+    def smi(argv, stdin, env):
+        runs.append(argv[4])
+        return program(argv, stdin, env)
+
+    node.home.shell.programs["nvidia-smi"] = smi
+    found = [look(node) for _ in range(6)]
+
+    assert node.home.smi.policy(node.device()) == chosen == 2
+    assert "the card's time slice, set again at" in found[-1]["limit_gone"].detail
+    assert runs.count("--set-timeslice") == 1
+    assert len(runs) < 6
+    node.desire()
+    assert look(node) == {}
+
+
+def test_time_slice_that_cannot_be_set_again_is_told_and_its_leases_go_on(node):
+    node.desire(node.lease_of("timeslice"))
+    node.home.shell.run(["nvidia-smi", "compute-policy", "-i", node.device(), "--set-timeslice", "0"])
+    node.home.host.is_root = False
+
+    found = look(node)
+    much_later = look(node, 700)
+    node.home.host.is_root = True
+    node.home.shell.run(["nvidia-smi", "compute-policy", "-i", node.device(), "--set-timeslice", "2"])
+    by_somebody = look(node, 60)
+
+    assert "Insufficient Permissions" in found["limit_gone"].detail
+    assert much_later == found
+    assert by_somebody == {}
+    assert node.phases() == {"a": "ready"}

@@ -112,7 +112,7 @@ class NvmlDriver:
         self.mps = mps or Mps(library, shell, run_dir, account=account)
         book = ShareBook(run_dir / "shares", boot_id, on_change=on_change, looks_only=looks_only)
         limits = MemoryLimits(self._calls, read, write, is_root=is_root, has_units=has_units)
-        slice_policy = TimeSlice(shell, timeslice)
+        slice_policy = TimeSlice(shell, timeslice, lambda: clock_ns() / 1e9)
         self._repairs = Repairs(standard(), clock_ns, wall_ns)
         self._parts = Parts(book, self.mps, limits, slice_policy, read, account, self._repairs)
         self._offers = Offers(

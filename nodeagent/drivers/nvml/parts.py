@@ -24,6 +24,7 @@ from nodeagent.protocol.uuids import share_uuid
 PREFIXES: Final = ("MPS-", "MEM-", "TS-")
 LIMIT_GONE: Final = "limit_gone"
 MPS_LACKS: Final = (LIMIT_GONE, "compute_mode", "mps_gone")
+TIME: Final = "time slice"
 MPS_NAME: Final = "nvidia-cuda-mps"  # as much of its programs' names as the kernel keeps
 
 
@@ -90,6 +91,8 @@ class Parts:
             self._limit(share, handle, cgroup)
         elif share.mode == "mps" and share.user and share.cgroup == cgroup:
             self._keep_mps(share, listed)
+        elif share.mode == "timeslice" and share.cgroup == cgroup:
+            self._keep_slice(share)
 
     def _limit(self, share: Share, handle: Any, cgroup: str) -> None:
         was_bound = bool(cgroup) and share.cgroup == cgroup
@@ -126,6 +129,17 @@ class Parts:
             self.repairs.fine(share.device, share.user, code)
         for lack in lacks:
             self.repairs.note(share.device, share.user, lack)
+
+    def _keep_slice(self, share: Share) -> None:
+        try:
+            did_hold = self.timeslice.keep(share.device)
+        except NvmlLikeError as no:
+            self.repairs.note(share.device, TIME, Lack(LIMIT_GONE, str(no), is_mended=False))
+            raise
+        if did_hold:
+            self.repairs.fine(share.device, TIME, LIMIT_GONE)
+        elif did_hold is False:
+            self.repairs.note(share.device, TIME, Lack(LIMIT_GONE, "the card's time slice, set again"))
 
     def _outside(self, device: str, listed: list[ProcessFact]) -> list[int]:
         """Return the programs that use a card past MPS; services of the host do not compute there."""
@@ -165,6 +179,7 @@ class Parts:
             self._leave(share)
         elif share.mode == "timeslice" and len(self.book.on(share.device)) == 1:
             self.timeslice.reset(share.device)
+            self.repairs.over(share.device, TIME)
         self._forget(share)
 
     def abandon(self, share: Share) -> None:

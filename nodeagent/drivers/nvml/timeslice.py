@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from collections.abc import Callable
 from typing import Final
 
 from nodeagent.drivers import errors
@@ -14,6 +16,8 @@ log = logging.getLogger(__name__)
 
 PROGRAM: Final = "nvidia-smi"
 DEFAULT: Final = 0
+# The tool opens all cards of a host each time it runs.
+KEEP_EVERY_S: Final = 60.0
 # The tool sets numbers and lists words.
 WORDS: Final = ("default", "short", "medium", "long")
 _LISTED = re.compile(r"time-?slice\W+(\w+)", re.IGNORECASE)
@@ -22,11 +26,12 @@ _LISTED = re.compile(r"time-?slice\W+(\w+)", re.IGNORECASE)
 class TimeSlice:
     """The time-slice policy of cards by UUID; ``value`` 0 (default), 1 short, 2 medium, 3 long while shared."""
 
-    def __init__(self, shell: Shell, value: int) -> None:
-        """Take the operator's choice; raises ValueError for one that the tool does not know."""
+    def __init__(self, shell: Shell, value: int, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """Take the operator's choice and a clock that never goes back; raises ValueError for an unknown choice."""
         if not 0 <= value < len(WORDS):
             raise ValueError(f"a time slice is 0 (default) to 3 (long), not {value}")
-        self._shell, self._value = shell, value
+        self._shell, self._value, self._clock_s = shell, value, clock_s
+        self._looked: dict[str, float] = {}
 
     def why_not(self, device: str) -> str:
         """Return why time slices cannot be set on a card, "" when they can (or are left at their default)."""
@@ -42,6 +47,24 @@ class TimeSlice:
         """Let the chosen time slice hold on a card; safe to repeat."""
         if self._value != DEFAULT:
             self._bring(device, self._value)
+
+    def keep(self, device: str) -> bool | None:
+        """Look once a minute whether the chosen time slice still holds, and set it again; says whether it did.
+
+        None: it was not looked at, or the tool does not tell. Raises NvmlLikeError where it cannot be set.
+        """
+        now = self._clock_s()
+        if self._value == DEFAULT or now - self._looked.get(device, -KEEP_EVERY_S) < KEEP_EVERY_S:
+            return None
+        self._looked[device] = now
+        try:
+            listed = self._listed(device)
+        except ProgramError:  # not to be told is no reason to set it each time
+            return None
+        if listed is None or listed == self._value:
+            return None if listed is None else True
+        self._bring(device, self._value)
+        return False
 
     def reset(self, device: str) -> None:
         """Give a card its default back."""
