@@ -386,9 +386,10 @@ def test_a_driver_that_tells_no_limit_by_refusing_is_understood(monkeypatch: pyt
     real = SimulatedNvml.nvmlDeviceGetMemoryLimits_v1
 
     def silent(self: Any, handle: Any, limits: Any) -> None:
-        if limits.nameSpace != ROOT.encode():
+        is_root = limits.nameSpace in (ROOT, ROOT.encode())
+        if not is_root:
             real(self, handle, limits)
-        if limits.nameSpace == ROOT.encode() or limits.hardLimit == NO_LIMIT:
+        if is_root or limits.hardLimit == NO_LIMIT:
             raise pynvml.NVMLError(errors.NOT_SUPPORTED)
 
     monkeypatch.setattr(SimulatedNvml, "nvmlDeviceGetMemoryLimits_v1", silent)
