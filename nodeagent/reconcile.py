@@ -315,7 +315,8 @@ class Reconciler:
 
     def _step_for(self, work: Work, place: Place, now: int) -> Step | None:
         device = place.slot.device
-        found = obstacle(work, place, self.sight.on(device), self.sight.foreign(device))
+        on, foreign = self.sight.on(device), self.sight.foreign(device)
+        found = obstacle(work, place, on, foreign, self.health.crowded)
         if isinstance(found, Refusal):
             self.fail(work, found, now)
             return None

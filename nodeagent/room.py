@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.steps import Refusal
-from nodeagent.works import DRAINING, GONE, HELD, Place, Work
+from nodeagent.works import DRAINING, GONE, HELD, TRIES, Place, Work
+
+OTHERS_RUN: Final = "programs of no lease run on it: end them, or let the agent do so with --orphans kill"
 
 
 def obstacle(
-    work: Work, place: Place, on: Sequence[tuple[Work, Place]], foreign: Iterable[PartitionFact]
+    work: Work,
+    place: Place,
+    on: Sequence[tuple[Work, Place]],
+    foreign: Iterable[PartitionFact],
+    crowded: Collection[str] = (),
 ) -> Refusal | bool:
     """Return a refusal when a place is taken for good, True when it will become free, else False.
 
-    ``on`` are all places of this device, ``foreign`` the partitions on it that no lease accounts for.
+    ``on`` are all places of this device, ``foreign`` the partitions on it that no lease accounts for. A whole device
+    that is among the ``crowded``, where programs of no lease run, may become free for about a minute.
     """
     must_wait = False
     for other_work, other in on:
@@ -39,7 +47,9 @@ def obstacle(
             return Refusal(
                 "conflict", f"{fact.uuid} stands there and is not ours; remove it or cordon the device"
             )
-    return must_wait
+    if must_wait or place.slot.mode != "exclusive" or place.slot.device not in crowded:
+        return must_wait
+    return True if place.tries < TRIES else Refusal("in_use", OTHERS_RUN)
 
 
 def _is_of_strangers(work: Work, place: Place, other_work: Work, other: Place) -> bool:

@@ -15,12 +15,19 @@ BLIND: Final = HealthFact(
 )
 
 
+ORPHAN: Final = "orphan_process"
+
+
 class Wellbeing:
-    """``facts`` are what is believed now, ``lost`` the devices that say of themselves that they are gone."""
+    """``facts`` are what is believed now, ``lost`` the devices that say of themselves that they are gone.
+
+    ``crowded`` are those on which programs run that belong to no lease.
+    """
 
     def __init__(self) -> None:
         self.facts: tuple[HealthFact, ...] = ()
         self.lost: frozenset[str] = frozenset()
+        self.crowded: frozenset[str] = frozenset()
 
     def take(self, facts: tuple[HealthFact, ...] | None) -> bool:
         """Believe what was read; says whether it is news. None: it could not be read, what was known stays."""
@@ -32,4 +39,5 @@ class Wellbeing:
             log.warning("the devices do not tell their health; what was known stays")
         self.facts = facts
         self.lost = frozenset(fact.device for fact in facts if fact.code in LOST)
+        self.crowded = frozenset(fact.device for fact in facts if fact.code == ORPHAN)
         return True

@@ -227,6 +227,48 @@ def test_what_stays_in_use_fails_its_lease_after_about_a_minute_and_few_tries(no
     assert 10 < len(tried) < 20
 
 
+def crowd(node: SimulatedNode, *codes: str) -> None:
+    facts = tuple(HealthFact(node.device(), code, "warning", "python (4711)", "watch") for code in codes)
+    node.mind.note_health(facts, node.time.now)
+
+
+def test_a_whole_card_is_not_given_away_while_programs_of_no_lease_run_on_it(node):
+    crowd(node, "orphan_process")
+
+    node.desire(lease("a", node.whole()))
+    node.pass_time(40)
+    assert node.phases() == {"a": "preparing"}
+    crowd(node)
+    node.pass_time(6)
+
+    assert node.phases() == {"a": "ready"}
+
+
+def test_a_whole_card_that_stays_crowded_fails_its_lease_with_what_to_do(node):
+    crowd(node, "orphan_process")
+
+    node.desire(lease("a", node.whole()))
+    node.pass_time(75)
+
+    said = node.reports()["a"]
+    assert (said.phase, said.code) == ("failed", "in_use")
+    assert "--orphans kill" in said.detail
+    assert node.partitions() == set()
+
+
+def test_a_slice_of_a_crowded_card_and_a_whole_one_with_other_complaints_are_given(make_node):
+    node = make_node(count=2)
+    crowd(node, "orphan_process")
+    node.mind.note_health(
+        (*node.mind.health_facts(), HealthFact(node.device(1), "thermal", "warning", "hot", "watch")),
+        node.time.now,
+    )
+
+    node.desire(lease("slice", node.mig("1g.10gb", 0)), lease("whole", node.whole(1)))
+
+    assert node.phases() == {"slice": "ready", "whole": "ready"}
+
+
 def test_foreign_partition_is_reported_respected_and_never_removed(node):
     node.driver.add_foreign(node.device(), "3g.40gb", 0)
     node.look()
