@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from nodeagent.drivers.nvml.calls import Calls, start
 from nodeagent.drivers.nvml.cards import Cards
 from nodeagent.drivers.nvml.dcgm import Dcgm
 from nodeagent.drivers.nvml.events import Watch
-from nodeagent.drivers.nvml.facts import board_of, device_fact, instance_facts
+from nodeagent.drivers.nvml.facts import instance_facts
 from nodeagent.drivers.nvml.limits import MemoryLimits
 from nodeagent.drivers.nvml.mig import MIG_ON, Mig
 from nodeagent.drivers.nvml.mps import Mps
@@ -34,13 +33,12 @@ from nodeagent.drivers.nvml.offers import Offers
 from nodeagent.drivers.nvml.parts import Parts, is_share
 from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.procs import running
-from nodeagent.drivers.nvml.profiles import read_sizes
+from nodeagent.drivers.nvml.register import Register
 from nodeagent.drivers.nvml.repairs import Repairs
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.nvml.standing import Slice, Standing
 from nodeagent.drivers.nvml.telemetry import Telemetry
 from nodeagent.drivers.nvml.timeslice import TimeSlice
-from nodeagent.drivers.nvml.topology import Seat, seats
 from nodeagent.drivers.nvml.words import text
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.health.rules import standard
@@ -104,7 +102,7 @@ class NvmlDriver:
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
         self._calls = Calls(library)
-        self._roll = roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
+        roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
         self._cards = Cards(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
@@ -115,17 +113,14 @@ class NvmlDriver:
         slice_policy = TimeSlice(shell, timeslice, lambda: clock_ns() / 1e9)
         self._repairs = Repairs(standard(), clock_ns, wall_ns)
         self._parts = Parts(book, self.mps, limits, slice_policy, read, account, self._repairs)
-        self._offers = Offers(
-            self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer
-        )
+        offers = Offers(self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer)
         names = ShareBook(run_dir / "slices", boot_id, on_change=on_change, looks_only=looks_only)
         self._standing = Standing(self._calls, self._cards, self._mig, self._parts, names, read)
-        self._facts: dict[str, DeviceFact] = {}
+        sizes, mode_of = self._standing.sizes, self._parts.mode_of
+        self._facts = Register(
+            self._calls, self._cards, self._mig, offers, roll, sizes=sizes, mode_of=mode_of
+        )
         self._switching: set[str] = set()
-        self._unread: set[str] = set()
-        for uuid in list(self._cards):
-            self._learn(uuid, roll.known.get(self._cards.indexes[uuid]))
-        self._note_seats()
         self._power = PowerLimits(library, self._cards, is_allowed=may_limit_power)
         self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
         self._watch = Watch(library, self._cards, clock_ns=wall_ns)
@@ -142,8 +137,8 @@ class NvmlDriver:
     def inventory(self) -> list[DeviceFact]:
         """Return the cards with what each can do now; a lost card is told as it was."""
         for uuid in self._facts:
-            self._read_again(uuid)
-            self._refresh(uuid)
+            self._facts.read_again(uuid)
+            self._facts.refresh(uuid)
         return list(self._facts.values())
 
     def catalogue(self, device: str) -> list[Offer]:
@@ -276,7 +271,7 @@ class NvmlDriver:
         # An open event set and sample buffers keep an Ampere card busy: this agent must not be the one in the way.
         with self._watch.paused(), self._unmeasured(device):
             self._mig.switch(handle, enabled)
-        self._refresh(device)
+        self._facts.refresh(device)
         self._standing.look(device)
         return 0
 
@@ -379,59 +374,10 @@ class NvmlDriver:
             with self._gate:
                 self._switching.discard(device)
 
-    def _learn(self, uuid: str, known: DeviceFact | None) -> None:
-        handle = self._cards[uuid]
-        sizes = read_sizes(self._calls, handle, board_of(self._calls.library, handle))
-        fact = device_fact(self._calls.library, handle, self._cards.indexes[uuid], sizes)
-        is_told = fact is not None
-        if fact is None and known is not None and known.uuid == uuid:
-            # It is lost, or as good as: what it was is told, so that its leases are not forgotten.
-            fact = known
-            self._unread.add(uuid)
-        if fact is not None:
-            self._standing.sizes[uuid], self._facts[uuid] = sizes, fact
-            self._refresh(uuid)
-        if is_told:
-            self._unread.discard(uuid)
-
-    def _read_again(self, uuid: str) -> None:
-        """Read a card that was lost when the agent started, once it answers: its sizes are not known before."""
-        if uuid not in self._unread:
-            return
-        with suppress(NvmlLikeError):  # it is lost still: it stays as it was
-            self._cards.fresh(uuid)
-            self._learn(uuid, None)
-        if uuid not in self._unread:
-            log.info("%s answers again and was read anew", uuid)
-            self._note_seats()
-
-    def _note_seats(self) -> None:
-        """Say where the cards sit, and write down what is known of them for when one cannot tell."""
-        found = seats(self._calls.library, self._cards)
-        if self._unread:  # nobody can ask how far away a lost card is: believed is what was known
-            found |= {f.uuid: Seat(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
-        for uuid, seat in found.items():
-            if uuid in self._facts:
-                self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
-        self._roll.keep(self._facts.values())
-
-    def _refresh(self, uuid: str) -> None:
-        """Bring what can change about a card up to date: its MIG mode and what it can be used for."""
-        try:
-            handle = self._cards.fresh(uuid)
-            modes = self._mig.modes(handle)
-        except NvmlLikeError as no:
-            log.warning("%s cannot be read: %s", uuid, no.detail)
-            return
-        shared = self._parts.mode_of(uuid)
-        offered, refusals = self._offers.of(uuid, handle, self._standing.sizes[uuid], shared=shared)
-        enabled = None if modes is None else bool(modes[0])
-        self._facts[uuid] = replace(self._facts[uuid], modes=offered, refusals=refusals, mig_enabled=enabled)
-
     def _fact(self, device: str) -> DeviceFact:
         if device not in self._facts:
             raise NvmlLikeError(errors.NOT_FOUND, f"{device} is not on this node")
-        self._read_again(device)
+        self._facts.read_again(device)
         return self._facts[device]
 
     def _refusal(self, fact: DeviceFact, mode: str) -> str:
