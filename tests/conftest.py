@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Set apart what stays: the collector walked it for a twelfth of the time. What tests leave goes as soon as ever."""
+    """Set apart what stays, which the collector walked again and again; what tests leave goes as before."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*OWN_PACE)
