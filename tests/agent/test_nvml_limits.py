@@ -118,6 +118,20 @@ def test_a_driver_that_rounds_up_a_little_is_accepted(bench, monkeypatch):
     assert limit(bench) == (20_480, 20_480)
 
 
+def test_a_driver_that_shows_no_reservation_is_not_called_one_that_lost_it(bench, monkeypatch):
+    class Hiding(dict[str, tuple[int, int]]):
+        def __setitem__(self, path: str, kept: tuple[int, int]) -> None:
+            super().__setitem__(path, (0, kept[1]))
+
+    monkeypatch.setattr(bench.host.cards[0], "limits", Hiding())
+    share = limited(bench)
+    bench.changes.clear()
+
+    bench.driver.confine(share, UNIT)
+
+    assert (bench.changes, bench.driver.health()) == ([], [])
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_while_limiting_ends_in_the_same_limit(bench, when):
     made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")

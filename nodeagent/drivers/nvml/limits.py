@@ -59,6 +59,7 @@ class MemoryLimits:
         """Take the library and the host's files; ``has_units``: holders come in units, which have a cgroup each."""
         self._calls, self._read, self._write = calls, read, write
         self._is_root, self._has_units = is_root, has_units
+        self._tells_soft = True
 
     def why_not(self, handle: Any, version: str, *, is_mig: bool) -> str:
         """Return what is missing for memory limits on a card, "" when they can be set; found by calling.
@@ -103,13 +104,19 @@ class MemoryLimits:
             raise NvmlLikeError(
                 errors.UNKNOWN, f"the limit of {memory_mib} MiB was set on {cgroup}, the driver keeps {kept}"
             )
+        self._tells_soft = found[0] > 0
         if found[1] != wanted:
             log.info("the driver rounds %d MiB on %s to %d", memory_mib, cgroup, found[1] // MIB)
 
     def is_kept(self, handle: Any, cgroup: str, memory_mib: int) -> bool:
-        """Say whether a cgroup's limit is as it was set: hard within what drivers round, and reserved."""
+        """Say whether a cgroup's limit is as it was set: hard within what drivers round, and reserved.
+
+        A driver that shows no reservation right after one was made is not asked for it.
+        """
         found = self.read(handle, cgroup)
-        return found is not None and found[0] > 0 and _is_about(found[1], memory_mib * MIB)
+        if found is None or not _is_about(found[1], memory_mib * MIB):
+            return False
+        return found[0] > 0 or not self._tells_soft
 
     def loosen(self, handle: Any, cgroup: str) -> None:
         """Give back what a cgroup reserved, keeping its hard limit; nothing there is success."""

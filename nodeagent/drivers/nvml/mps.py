@@ -249,6 +249,8 @@ class Mps:
             detail = f"the compute mode is put back when these have ended: {_list(pids)}"
             return [Lack("compute_mode", detail, is_mended=False)]
         self._modes.settle(share.device, daemons=len(users))
+        if not self._modes.is_as_wanted(share.device, daemons=len(users)):
+            return []  # the card shows a mode that nobody can change: it is what it was from the beginning
         return [Lack("compute_mode", "it was put back")]
 
     def _revive(self, share: MpsShare, shares: Sequence[MpsShare], seat: Seat | None, servers: Pids) -> Lack:

@@ -72,17 +72,12 @@ class Named:
         self._prune(seat, [name for name in there if name.startswith(OURS) and name not in wanted])
 
     def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
-        """Compare the namespace of each share, and the default one, with what was set."""
+        """Compare the namespace of each share with what was set and read back there."""
         there = self._spaces(seat)
-        default = there.get("default")
-        return (
-            default is not None
-            and _keeps(default, LEAST_MIB, LEAST_PERCENT)
-            and all(
-                (space := there.get(space_of(share.partition))) is not None
-                and _keeps(space, share.memory_mib, share.percent)
-                for share in shares
-            )
+        return all(
+            (space := there.get(space_of(share.partition))) is not None
+            and _keeps(space, share.memory_mib, share.percent)
+            for share in shares
         )
 
     def statuses(self, seat: Seat) -> list[str]:

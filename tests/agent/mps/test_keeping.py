@@ -143,6 +143,14 @@ def test_a_compute_mode_stays_while_programs_work_outside_mps_and_they_are_named
     assert (codes(later), bench.cards.modes[CARD]) == ([("compute_mode", True)], EXCLUSIVE)
 
 
+def test_a_card_whose_mode_cannot_be_changed_is_no_news_at_each_look(bench):
+    bench.cards.refusal = errors.NOT_SUPPORTED
+    bench.open(share())
+
+    assert bench.cards.modes[CARD] == DEFAULT
+    assert look(bench, share()) == []
+
+
 def test_two_users_keep_the_card_open_for_both_also_while_one_daemon_is_down(bench):
     mine, theirs = share("a"), share("b", user="bob")
     bench.open(mine)
