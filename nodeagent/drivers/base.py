@@ -178,6 +178,9 @@ class Driver(Protocol):
     def confine(self, partition: str, cgroup: str) -> None:
         """Bind what the partition limits to the tenant's cgroup, before its work starts; safe to repeat.
 
+        Of a share in use it is asked at every look: what holds the share to its size is put back where it is gone,
+        which disturbs nobody, and ``health`` tells.
+
         ``cgroup`` is an absolute path below /sys/fs/cgroup, "" where the runtime has none. Reads back what it
         set; raises NotOfferedError where a limit that the shape asks for cannot be kept.
         """
