@@ -112,7 +112,7 @@ _WORDS = {
     "mps_fault": _("a program's fault stopped everybody who shares it"),
     "mps_gone": _("its MPS daemon has ended, so new programs on it run without their limits"),
     "mps_restarted": _("its MPS daemon had ended, so programs started before must be started again"),
-    "limit_gone": _("a limit of a share of it did not hold any more"),
+    "limit_gone": _("a limit of a share of it did not hold, or nobody can tell whether it does"),
     "compute_mode": _("somebody changed its compute mode, so programs could work around its shares"),
     "share_unread": _("a note of who holds a share on it cannot be read"),
     "orphan_process": _("a process that belongs to no lease is on it"),

@@ -226,7 +226,9 @@ class Mps:
     def _keep(self, share: MpsShare, shares: Sequence[MpsShare], outside: Pids, servers: Pids) -> list[Lack]:
         seat = self._seats.of(share.device, share.user)
         state = "stopped" if seat is None else self._state(seat)
-        if not state:  # whether it serves cannot be told: then it is left alone
+        if not state and seat is not None:  # whether it serves cannot be told: then it is left alone
+            if self._is_up(seat) is None:
+                raise _silent(share.device, share.user)
             return []
         lacks = self._keep_mode(share, outside)
         if state == "stopped":
