@@ -152,6 +152,14 @@ class HardwareStage:
             return False
         return True
 
+    def remove(self, device: str, start: int) -> bool:
+        """Remove an instance and what runs on it."""
+        instances = self._home.host.card(device).gpu.instances
+        before = len(instances)
+        if not self._home.host.card(device).gpu.is_lost:
+            self._home.host.remove_foreign(device, start)
+        return len(instances) < before
+
     def _is_shared(self, device: str) -> bool:
         """Say whether a lease holds the whole card or a share of it."""
         return any(device in path.read_text(encoding="utf-8") for path in self._share_files())

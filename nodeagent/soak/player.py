@@ -11,13 +11,14 @@ from typing import Final
 from zlib import crc32
 
 from nodeagent.drivers.simulated.faults import SimulatedCrash
-from nodeagent.goals import FenceError
-from nodeagent.journal import Journal, Record
+from nodeagent.journal import Journal
 from nodeagent.lanes import work_through
 from nodeagent.protocol.messages import Desired, DesiredLease, LeaseReport
 from nodeagent.reconcile import Reconciler
+from nodeagent.soak.dying import CrashingJournal
 from nodeagent.soak.script import ACT_S, Act
 from nodeagent.soak.stage import NODE, Stage, Trace
+from nodeagent.soak.visitor import Visitor
 from nodeagent.steps import read_health, read_partitions
 from nodeagent.works import FAILED, NS, PREPARING, READY, Key
 
@@ -38,6 +39,7 @@ class Tally:
     disturbed: int = 0
     leaks: int = 0
     overcharged: int = 0
+    visits: int = 0
     worst_steps: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -53,41 +55,20 @@ class SoakClock:
         return self.now
 
 
-class CrashingJournal(Journal):
-    """A journal whose every write may be the agent's last, torn in the middle or not."""
-
-    def __init__(self, path: Path, change: Callable[[str], None], dice: random.Random) -> None:
-        super().__init__(path)
-        self._change, self._dice = change, dice
-
-    def append(self, records: Iterable[Record], *, sync: bool) -> None:
-        """Write, unless the agent dies before, in the middle or after."""
-        lines = list(records)
-        if not lines:
-            return
-        try:
-            self._change("journal.before")
-        except SimulatedCrash:
-            if self._dice.random() < 0.5:
-                self._tear(lines, sync=sync)
-            raise
-        super().append(lines, sync=sync)
-        self._change("journal.after")
-
-    def _tear(self, lines: list[Record], *, sync: bool) -> None:
-        """Leave a line without its end, as a process that dies while writing does."""
-        before = self.path.stat().st_size if self.path.exists() else 0
-        super().append(lines, sync=sync)
-        with self.path.open("rb+") as out:
-            out.truncate(self._dice.randrange(before, self.path.stat().st_size))
-
-
 class Player:
     """One host, one agent after the other. ``die_at`` are the numbers of the changes at which agents die."""
 
     def __init__(
-        self, stage: Stage, folder: Path, clock: SoakClock, dice: random.Random, die_at: Iterable[int] = ()
+        self,
+        stage: Stage,
+        folder: Path,
+        clock: SoakClock,
+        dice: random.Random,
+        die_at: Iterable[int] = (),
+        visitor: Visitor | None = None,
     ) -> None:
+        """Begin the first life; a ``visitor`` comes before each wake."""
+        self._visitor = visitor
         self.tally = Tally()
         self._stage, self._folder, self._clock, self._dice = stage, folder, clock, dice
         self._die_at = set(die_at)
@@ -107,17 +88,17 @@ class Player:
         """Play a story to its last act and return everything that stands on the host then."""
         for number, act in enumerate(acts):
             self._happen(act)
+            self._visit()
             self._desire([wish.lease for wish in act.wishes if wish.ends_at_s > number * ACT_S], number, act)
             self._pass_time(START_NS + (number + 1) * ACT_S * NS)
         return self._sure(self._stage.traces()) | self._told()
 
     def finish(self) -> None:
         """Drop all leases and count what is left behind."""
-        foreign = {(p.device, p.start) for p in self._stage.partitions()} - self._held()
         self._live.clear()
         self._say(())
         self._pass_time(self._clock.now + SETTLE_S * NS)
-        left = [t for t in self._stage.traces() if not self._is_foreign(t, foreign)]
+        left = [t for t in self._stage.traces() if not self._is_foreign(t)]
         works = [w for w in self._mind.works.values() if w.phase != "gone"]
         leaks = [*(f"left behind: {trace}" for trace in left), *(f"not over: {w.lease}" for w in works)]
         self.tally.leaks += len(leaks)
@@ -168,8 +149,7 @@ class Player:
         self._mind.note_health(read_health(self._driver), self._clock.now)
         gone_s = (self._clock.now - self._said_at) // NS
         leases = tuple(_later(ls, ls.remaining_s - gone_s) for ls in self._desired.leases)
-        with contextlib.suppress(FenceError):
-            self._mind.accept(Desired(NODE, 1, self._desired.revision, leases), self._clock.now)
+        self._mind.accept(Desired(NODE, 1, self._desired.revision, leases), self._clock.now)
         self._work()
 
     def _work(self) -> None:
@@ -187,6 +167,7 @@ class Player:
             self._clock.now = max(self._clock.now + NS // 1000, wake)
             self._drop_ended()
             self._pass()
+            self._visit()
             self._alive(self._tick)
         else:
             self.tally.notes.append("the agent never comes to rest")
@@ -194,7 +175,22 @@ class Player:
         self._clock.now = max(self._clock.now, until)
         self._drop_ended()
         self._pass()
+        self._visit()
         self._alive(self._look)
+
+    def _visit(self) -> None:
+        """Let somebody else be at the cards. What he removes is seen to be gone before he comes again."""
+        if self._visitor is None:
+            return
+        with self._unwatched():
+            visit = self._visitor.come(self._stage, self._mind.works.values(), self._live)
+        if visit.made is not None:
+            self.tally.visits += 1
+            self._foreign.add(visit.made)
+        if visit.has_removed:
+            self._alive(self._look)
+        if visit.restarts:
+            self._die(count=False)
 
     def _pass(self) -> None:
         """Let the host do what is due; nobody needs the agent for that."""
@@ -213,6 +209,7 @@ class Player:
         if self._runtime is not None:
             self._mind.units.begin_look()
             self._mind.observed_units(self._runtime.known(), self._runtime.whole(), self._clock.now)
+        self._check_owners()
         self._tick()
         self._check_charges(self._mind.lease_reports(self._clock.now) or ())
         self._mind.acknowledged(self._clock.now)
@@ -296,6 +293,13 @@ class Player:
                     self.tally.disturbed += 1
                     self.tally.notes.append(f"{name}: lease {key[0]} was disturbed")
 
+    def _check_owners(self) -> None:
+        """What the agent takes for a lease's it will remove one day, also where it has not done so yet."""
+        for part in self._mind.sight.partitions():
+            if part.lease and (part.device, part.start) in self._foreign:
+                self.tally.disturbed += 1
+                self.tally.notes.append(f"what others made, {part.uuid}, is called that of {part.lease}")
+
     def _note_ready(self) -> None:
         """From the moment a lease is ready until it is dropped or ends, nothing of it may be touched."""
         wanted = {(lease.lease, lease.generation) for lease in self._desired.leases}
@@ -308,6 +312,7 @@ class Player:
                 with self._unwatched():
                     self._stage.move_in(key, stubborn=crc32(key[0].encode()) % 3 == 0)
             self._live[key] = tuple((p.slot.device, p.slot.start) for p in work.places)
+        self._drop_ended()  # the next life may find a lease ready whose end is due
 
     def _drop_ended(self) -> None:
         gone_s = (self._clock.now - self._said_at) / NS
@@ -364,16 +369,8 @@ class Player:
             and not (len(t) > 3 and (t[0], t[2]) in at)
         )
 
-    def _held(self) -> set[tuple[str, int]]:
-        return {
-            (place.slot.device, place.slot.start)
-            for work in self._mind.works.values()
-            for place in work.places
-            if place.is_made
-        }
-
-    def _is_foreign(self, trace: Trace, foreign: set[tuple[str, int]]) -> bool:
-        return len(trace) > 2 and trace[2].isdigit() and (trace[0], int(trace[2])) in foreign
+    def _is_foreign(self, trace: Trace) -> bool:
+        return len(trace) > 2 and trace[2].isdigit() and (trace[0], int(trace[2])) in self._foreign
 
 
 def _later(lease: DesiredLease, remaining_s: int) -> DesiredLease:

@@ -1,10 +1,13 @@
-"""Many rounds: each a story played once in peace and once with crashes; both must end alike."""
+"""Many rounds: each a story played once in peace and once with crashes; both must end alike.
+
+Some are played once more with crashes and a visitor: then leases fail, but nothing of anybody's may be touched.
+"""
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,8 +18,10 @@ from nodeagent.soak.hardware import HardwareStage
 from nodeagent.soak.player import Player, SoakClock, Tally
 from nodeagent.soak.script import Act, story
 from nodeagent.soak.stage import Clock, SimulatedStage, Stage, Trace
+from nodeagent.soak.visitor import Visitor
 
 ACTS: Final = 4
+VISITED: Final = 0.3  # of all rounds
 MOST_NOTES: Final = 20
 BOARDS: Final = (("h100-80gb", 2), ("a100-80gb", 1), ("a30-24gb", 1), ("l40s-48gb", 1))
 
@@ -26,7 +31,7 @@ STAGES: Final[dict[str, MakeStage]] = {"nvml": HardwareStage, "simulated": Simul
 
 @dataclass(slots=True)
 class Proof:
-    """The sum of many rounds. Everything but rounds, crashes, changes and steps must be 0."""
+    """The sum of many rounds. Everything but rounds, crashes, changes, visits and steps must be 0."""
 
     seed: int
     driver: str
@@ -38,6 +43,7 @@ class Proof:
     leaks: int = 0
     different: int = 0
     overcharged: int = 0
+    visits: int = 0
     worst_steps: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -58,6 +64,7 @@ class Proof:
         self.disturbed += tally.disturbed
         self.leaks += tally.leaks
         self.overcharged += tally.overcharged
+        self.visits += tally.visits
         self.worst_steps = max(self.worst_steps, tally.worst_steps)
         self.note(seed, tally.notes)
 
@@ -79,28 +86,38 @@ def soak(seed: int, rounds: int, driver: str, tell: Callable[[Proof], None] | No
 
 
 def play_round(proof: Proof, seed: int) -> None:
-    """Play one story in peace, then with one to three crashes at changes chosen by the dice."""
+    """Play one story in peace, with one to three crashes at changes chosen by the dice, at times with a visitor."""
     dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
     board, count = dice.choice(BOARDS)
     make = STAGES[proof.driver]
     facts = _facts(proof.driver, board, count)
     acts = story(dice, facts, ACTS)
-    peaceful, changes = _play(proof, seed, make, board, count, acts, ())
+    peaceful, changes = _play(proof, seed, make, board, count, acts)
     number = dice.choice((1, 1, 2, 3))
     die_at = sorted(dice.sample(range(1, changes + 1), min(number, changes)))
-    crashed, _ = _play(proof, seed, make, board, count, acts, tuple(die_at))
+    crashed, _ = _play(proof, seed, make, board, count, acts, die_at)
     if peaceful != crashed:
         proof.different += 1
         proof.note(seed, [f"ends differently with crashes at {die_at}: {sorted(peaceful ^ crashed)[:4]}"])
+    if dice.random() < VISITED:
+        visitor = Visitor(random.Random(seed + 2), facts)  # noqa: S311
+        _play(proof, seed, make, board, count, acts, die_at, visitor)
 
 
 def _play(
-    proof: Proof, seed: int, make: MakeStage, board: str, count: int, acts: list[Act], die_at: tuple[int, ...]
+    proof: Proof,
+    seed: int,
+    make: MakeStage,
+    board: str,
+    count: int,
+    acts: list[Act],
+    die_at: Sequence[int] = (),
+    visitor: Visitor | None = None,
 ) -> tuple[frozenset[Trace], int]:
     with tempfile.TemporaryDirectory(prefix="berth-soak-") as folder:
         clock = SoakClock()
         stage = make(Path(folder), board, count, clock)
-        player = Player(stage, Path(folder), clock, random.Random(seed + 1), die_at)  # noqa: S311
+        player = Player(stage, Path(folder), clock, random.Random(seed + 1), die_at, visitor)  # noqa: S311
         traces = player.play(acts)
         changes = player.tally.changes
         player.finish()

@@ -70,6 +70,10 @@ class Stage(Protocol):
         """Make an instance behind the agent's back; False where there is no room for it."""
         ...
 
+    def remove(self, device: str, start: int) -> bool:
+        """Remove an instance behind the agent's back, and what runs on it; False where none is."""
+        ...
+
     def refuse(self, times: int) -> None:
         """Answer IN_USE to the next changes of partitions."""
         ...
@@ -173,6 +177,18 @@ class SimulatedStage:
         except NvmlLikeError:
             return False
         return True
+
+    def remove(self, device: str, start: int) -> bool:
+        """End what runs on an instance and remove it."""
+        for part in self.partitions():
+            if (part.device, part.start) != (device, start) or part.lease:
+                continue
+            self._faults.refusals.pop("destroy", None)  # what is planned is for the agent
+            self._driver.detach(part.uuid, kill=True)
+            self._driver.processes(part.uuid)  # a look at them finds them gone
+            self._driver.destroy(part.uuid)
+            return True
+        return False
 
     def refuse(self, times: int) -> None:
         """Plan refusals of both verbs that change partitions."""

@@ -13,19 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import steps
+from nodeagent import steps, works
 from nodeagent.drivers.base import Driver
 from nodeagent.ledger import Ledger
 from nodeagent.runtimes.base import Entrance, Grant
 from nodeagent.runtimes.systemd import SystemdRuntime
+from nodeagent.soak import proof
 from nodeagent.soak.proof import Proof, play_round, soak
 from nodeagent.units import Units
-from nodeagent.works import Work
+from nodeagent.works import Place, Work
 
 SHARED_MEMORY = Path("/dev/shm")
 MOST_ROUNDS = 60
-# The rarest of the planted mistakes shows in one round of forty; begin two rounds before one of these.
-FIRST_ROUND = 1_000_003 + 33
+# The rarest of the planted mistakes shows in one round of sixty; begin two rounds before one of these.
+FIRST_ROUND = 1_000_003 + 56
 OVER = ("draining", "gone")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -49,11 +50,11 @@ def _only_agents_die(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_agents_that_die_at_any_change_disturb_nobody_and_leave_nothing(host: str, seed: int) -> None:
     rounds = 10
 
-    proof = soak(seed, rounds, host)
+    found = soak(seed, rounds, host)
 
-    assert proof.is_clean, proof.notes
-    assert proof.crashes >= rounds, "each round has at least one crash"
-    assert proof.changes > 50 * rounds
+    assert found.is_clean, found.notes
+    assert found.crashes >= rounds, "each round has at least one crash"
+    assert found.changes > 50 * rounds
 
 
 def test_a_round_is_the_same_wherever_it_is_played() -> None:
@@ -112,23 +113,57 @@ def places_are_cleared_before_the_unit_is_closed(planted: pytest.MonkeyPatch) ->
     planted.setattr(Units, "is_closed", lambda self, work: True)
 
 
+def what_was_refused_is_forgotten_with_the_agent(planted: pytest.MonkeyPatch) -> None:
+    """The journal goes on to call a place ours whose slice was refused."""
+    inner = works._place_record
+
+    def record(place: Place) -> dict[str, object]:
+        row = inner(place)
+        return {**row, "ours": row["ours"] or place.tries > 0}
+
+    planted.setattr(works, "_place_record", record)
+
+
+def what_was_seen_to_be_gone_stays_ours(planted: pytest.MonkeyPatch) -> None:
+    def vanish(self: Place) -> None:
+        self.is_made, self.partition, self.access = False, "", None
+
+    planted.setattr(Place, "vanish", vanish)
+
+
 PLANTS: list[Plant] = [
     ends_are_not_journalled,
     whoever_clears_clears_the_whole_card,
     a_unit_is_opened_anew_when_it_is_open,
     every_agent_arms_an_end_of_its_own,
     places_are_cleared_before_the_unit_is_closed,
+    what_was_refused_is_forgotten_with_the_agent,
+    what_was_seen_to_be_gone_stays_ours,
 ]
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[plant.__name__ for plant in PLANTS])
 def test_a_planted_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    proof = Proof(1, "nvml")
+    monkeypatch.setattr(proof, "VISITED", 1.0)
+    found = Proof(1, "nvml")
 
-    while proof.is_clean and proof.rounds < MOST_ROUNDS:
-        play_round(proof, FIRST_ROUND + proof.rounds)
-        proof.rounds += 1
+    while found.is_clean and found.rounds < MOST_ROUNDS:
+        play_round(found, FIRST_ROUND + found.rounds)
+        found.rounds += 1
 
-    assert not proof.is_clean
-    assert proof.notes
+    assert not found.is_clean
+    assert found.notes
+
+
+@pytest.mark.parametrize("host", ["nvml", "simulated"])
+def test_slices_that_others_make_between_two_wakes_stay_theirs(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "VISITED", 1.0)
+    rounds = 20
+
+    found = soak(131, rounds, host)
+
+    assert found.is_clean, found.notes
+    assert found.visits >= 5
