@@ -109,3 +109,11 @@ def test_metric_that_was_not_computed_is_unknown(card):
     gpm.read("GPU-1", card, 3, 0)
 
     assert gpm.read("GPU-1", card, 3, APART_NS) == Activity(None, None, 25.0, 12.5)
+
+
+def test_a_little_more_than_all_is_all(card):
+    card.gpm[3] = (100.2, 100.0, 99.9, 0.0)
+    gpm = Gpm(Cards(card))
+    gpm.read("GPU-1", card, 3, 0)
+
+    assert gpm.read("GPU-1", card, 3, APART_NS) == Activity(100.0, 100.0, 99.9, 0.0)

@@ -193,16 +193,18 @@ def test_limits_are_offered_only_to_an_agent_that_may_set_them_on_units(bench, h
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "has_dmem", "said"),
     [
-        (errors.NOT_SUPPORTED, "this card keeps no memory limits"),
-        (errors.NO_PERMISSION, "run the agent as root"),
-        (errors.NOT_FOUND, ""),
-        (errors.INVALID_ARGUMENT, ""),
-        (errors.UNKNOWN, ""),
+        (errors.NOT_SUPPORTED, True, "this card keeps no memory limits"),
+        (errors.NOT_SUPPORTED, False, ""),  # an older kernel's controller: nothing is known before one is set
+        (errors.NO_PERMISSION, True, "run the agent as root"),
+        (errors.NOT_FOUND, True, ""),
+        (errors.INVALID_ARGUMENT, True, ""),
+        (errors.UNKNOWN, True, ""),
     ],
 )
-def test_how_a_card_answers_for_its_limits_decides_whether_they_are_offered(bench, code, said):
+def test_how_a_card_answers_for_its_limits_decides_whether_they_are_offered(bench, code, has_dmem, said):
+    bench.host.has_dmem = has_dmem
     bench.host.faults.refusals[GET] = deque([code] * 100)
 
     fact = bench.agent().inventory()[0]

@@ -138,6 +138,9 @@ class Gpm:
 
 
 def _percent(metric: Any) -> float | None:
-    """Return a metric that was computed; an unfinished one comes as NaN."""
+    """Return a metric that was computed, 100 at most: two samples taken apart make a little more of a busy card.
+
+    An unfinished one comes as NaN. Seen on MIG: https://github.com/NVIDIA/DCGM/issues/152
+    """
     value = float(metric.value)
-    return value if metric.nvmlReturn == 0 and value == value and value >= 0 else None
+    return min(value, 100.0) if metric.nvmlReturn == 0 and value == value and value >= 0 else None

@@ -70,7 +70,7 @@ class MemoryLimits:
         if errors.FUNCTION_NOT_FOUND in codes:
             return f"driver {version} has no memory limits per cgroup; install 615 or newer (CUDA 13.4)"
         try:
-            self._read(CONTROLLERS)
+            keepers = self._read(CONTROLLERS).split()
         except OSError:
             return (
                 "memory limits need cgroup v2 at /sys/fs/cgroup; boot with systemd.unified_cgroup_hierarchy=1"
@@ -80,7 +80,8 @@ class MemoryLimits:
         if not self._is_root or errors.NO_PERMISSION in codes:
             return NO_ROOT
         # A cgroup that cannot have limits, as the root of all, says nothing about the card: one answer is enough.
-        is_without = all(code == errors.NOT_SUPPORTED for code in codes)
+        # Without the controller (Linux before 6.14) a driver may answer so of every cgroup that has no limit yet.
+        is_without = DMEM in keepers and all(code == errors.NOT_SUPPORTED for code in codes)
         return NOT_HERE if is_without and not is_mig else ""
 
     def _samples(self) -> list[str]:
