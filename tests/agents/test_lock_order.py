@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from nodeagent.protocol.messages import HealthFact, LeaseReport, Report
 from portal.agents import reports, services
 from portal.agents.services import admit
-from portal.common.rows import execute, fetch
+from portal.common.rows import execute
 from portal.fleet import health
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.leases.models import Lease, Placement
 from portal.leases.sickness import take_out_of_work
 from tests.agents.test_enrolment import NONCE, Key, token
 from tests.portal.builders import World, build_world
+from tests.portal.meanwhile import meanwhile
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAITS = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 class Rival:
@@ -32,15 +32,7 @@ class Rival:
         self.found: Any = None
 
     def begin(self) -> None:
-        self.found = self._pool.submit(self._apart)
-        while not self.found.done() and not fetch(WAITS):
-            pass
-
-    def _apart(self) -> Any:
-        try:
-            return self._work()
-        finally:
-            connections.close_all()
+        self.found = meanwhile(self._work, self._pool)
 
     def before(self, patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         """Begin when that step of the other's work is reached."""

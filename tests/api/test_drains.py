@@ -19,6 +19,7 @@ from portal.leases.draining import drain_node
 from portal.leases.models import Lease, LeaseEvent
 from tests.api.conftest import Caller
 from tests.portal.builders import World, build_world
+from tests.portal.meanwhile import is_anybody_blocked
 
 KEY = {"Idempotency-Key": "drain-1"}
 HOUR = timedelta(hours=1)
@@ -35,21 +36,13 @@ def beside_a_report(lease: Lease, act: Callable[[], Any]) -> tuple[Any, list[str
     """Act while a report holds the lease and reaches for the node; returns the answer and how the report went."""
     holds, went = threading.Event(), list[str]()
 
-    def waits_for_us() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
-                " AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
-            )
-            return cursor.fetchone() is not None
-
     def report() -> None:
         try:
             with transaction.atomic():
                 moves.lock_leases([lease.pk])
                 holds.set()
                 for _try in range(2000):
-                    if waits_for_us():
+                    if is_anybody_blocked():
                         break
                 execute("UPDATE fleet_node SET last_seen_at = now() WHERE id = %s", [lease.node_id])
             went.append("ok")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 from django.test import Client
 
 from portal.common.errors import Conflict, Invalid
@@ -20,25 +18,10 @@ from portal.quotas import services as quotas
 from portal.quotas.cohorts import create_cohort, delete_cohort
 from portal.quotas.models import Cohort, Quota
 from tests.portal.builders import World, build_world
+from tests.portal.meanwhile import meanwhile
 from tests.portal.test_bookings import HOUR, booked, heard
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAITS = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-
-
-def meanwhile(work: Callable[[], Any], pool: ThreadPoolExecutor) -> Future[Any]:
-    """Let somebody else work until they wait for what this transaction has locked."""
-
-    def apart() -> Any:
-        try:
-            return work()
-        finally:
-            connections.close_all()
-
-    waiting = pool.submit(apart)
-    while not waiting.done() and not fetch(WAITS):
-        pass
-    return waiting
 
 
 def take_lease_at_once(lease: Lease) -> None:
