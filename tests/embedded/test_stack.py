@@ -33,11 +33,21 @@ class Running:
             self.process = self._run(stdout=out, stderr=subprocess.STDOUT)
         self.url = ""
 
-    def _run(self, **how: object) -> subprocess.Popen[str]:
+    @property
+    def env(self) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-        env |= {"BERTH_DATA": str(self.data), "BERTH_PORT": "18400"}
+        return {**env, "BERTH_DATA": str(self.data), "BERTH_PORT": "18400"}
+
+    def _run(self, **how: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "portal.embedded", "up"]
-        return subprocess.Popen(command, cwd=ROOT, env=env, text=True, start_new_session=True, **how)  # type: ignore[call-overload]
+        return subprocess.Popen(command, cwd=ROOT, env=self.env, text=True, start_new_session=True, **how)  # type: ignore[call-overload,no-any-return]
+
+    def manage(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the portal beside the stack, told nothing but the data folder."""
+        command = [sys.executable, "manage.py", *words]
+        return subprocess.run(
+            command, cwd=ROOT, env=self.env, text=True, capture_output=True, timeout=60, check=False
+        )
 
     @property
     def said(self) -> str:
@@ -126,6 +136,9 @@ def test_one_command_starts_everything_keeps_it_up_and_leaves_nothing(start: Cal
     assert second.returncode == 1
     assert f"already running from {stack.data}" in second.stderr
     assert stack.url in second.stderr
+
+    token = stack.manage("enrol_node", "gpu-09")
+    assert (token.returncode, len(token.stdout.split())) == (0, 1), token.stderr
 
     for name in ("web", "valkey", "gpu-01"):
         os.kill(children[name], signal.SIGKILL)
