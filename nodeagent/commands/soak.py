@@ -64,6 +64,7 @@ def _in_words(proof: Proof, took_s: float) -> str:
         ("rounds", proof.rounds),
         ("changes made", proof.changes),
         ("crashes", proof.crashes),
+        ("visits of somebody with root", proof.visits),
         ("overlaps", proof.overlaps),
         ("live leases disturbed", proof.disturbed),
         ("leaks after all leases ended", proof.leaks),

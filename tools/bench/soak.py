@@ -10,7 +10,17 @@ import time
 from typing import Any
 
 ROUNDS = 10_000
-SUMMED = ("rounds", "changes", "crashes", "overlaps", "disturbed", "leaks", "different", "overcharged")
+SUMMED = (
+    "rounds",
+    "changes",
+    "crashes",
+    "visits",
+    "overlaps",
+    "disturbed",
+    "leaks",
+    "different",
+    "overcharged",
+)
 
 
 def measure() -> dict[str, Any]:
