@@ -34,10 +34,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look brought: processes for the portal, facts about those without a lease."""
+    """What a look brought: processes for the portal, facts about those without a lease, devices that these keep."""
 
     processes: tuple[ProcessSample, ...]
     facts: tuple[HealthFact, ...]
+    crowded: frozenset[str] = frozenset()
 
 
 class Guard:
@@ -76,7 +77,7 @@ class Guard:
         self._ended = {key: tried for key, tried in self._ended.items() if key in wanted}
         for deed in deeds:
             self._do(deed)
-        return Found(sight.samples(), sight.facts)
+        return Found(sight.samples(), sight.facts, sight.crowded)
 
     def _do(self, deed: Deed) -> None:
         """Warn a process, or end it; never another one that has its number by now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import socket
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from nodeagent.patience import USUAL_S, Patience
 from nodeagent.processes import POLICIES
 from nodeagent.protocol.limits import MODES
 from nodeagent.runtimes.doors import RUNTIMES
+
+log = logging.getLogger(__name__)
 
 MOST_HOST: Final = 1_000_000
 MOST_PLACE: Final = 60
@@ -79,32 +82,44 @@ class UsageError(Exception):
     """An option is missing or wrong; the sentence says what to give."""
 
 
+class OfVariable(str):
+    """What a variable says of an option: several hosts may share a file of them."""
+
+    __slots__ = ()
+
+
 def usual(environ: Mapping[str, str], name: str, otherwise: str = "") -> str:
     """Return what an option is when nobody gives it; an empty variable counts as none."""
-    return environ.get(VARIABLES[name]) or otherwise
+    return OfVariable(environ.get(VARIABLES[name], "")) or otherwise
 
 
 def settle(options: argparse.Namespace) -> None:
     """Hold what came by variables against what options may be, and all of it against the driver.
 
-    Every command that has a driver does this before anything else; raises UsageError.
+    A variable that the driver does not know is passed over with a warning, an option is refused. Every command that
+    has a driver does this before anything else; raises UsageError.
     """
     if not hasattr(options, "driver"):
         return
     for name, known in CHOICES.items():
         if getattr(options, name) not in known:
             raise UsageError(f"{VARIABLES[name]}={getattr(options, name)}: use one of {', '.join(known)}")
+    for name, (drivers, hint) in KNOWN_TO.items():
+        if options.driver not in drivers and _is_given(options, name):
+            _pass_over(options, name, hint)
     options.power_saving = _switch(options, "power_saving")
     options.patience = patience_of(options).first_s
     offered(options)
     layouts(options)
     _require_address(options.dcgm)
-    for name, (drivers, hint) in KNOWN_TO.items():
-        if options.driver not in drivers and _is_given(options, name):
-            variable = f" ({VARIABLES[name]})" if name in VARIABLES else ""
-            raise UsageError(
-                f"--{name.replace('_', '-')}{variable} is not known to --driver {options.driver}: {hint}"
-            )
+
+
+def _pass_over(options: argparse.Namespace, name: str, hint: str) -> None:
+    """Go on without what the driver does not know; raises UsageError where somebody asked this command for it."""
+    if not isinstance(getattr(options, name), OfVariable):
+        raise UsageError(f"--{name.replace('_', '-')} is not known to --driver {options.driver}: {hint}")
+    log.warning("%s is passed over, --driver %s does not know it: %s", VARIABLES[name], options.driver, hint)
+    setattr(options, name, CHOICES.get(name, ("",))[0])
 
 
 def _is_given(options: argparse.Namespace, name: str) -> bool:

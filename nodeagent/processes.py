@@ -148,11 +148,16 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look found. ``unread``: devices whose processes could not be listed, with the reason."""
+    """What one look found. ``unread``: devices whose processes could not be listed, with the reason.
+
+    ``crowded``: devices with a lasting orphan, displays and programs that the operator allows left out whoever runs
+    them: a desktop takes little of a card, and nobody else is accused by that.
+    """
 
     seen: tuple[Seen, ...] = ()
     facts: tuple[HealthFact, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
+    crowded: frozenset[str] = frozenset()
 
     def samples(self) -> tuple[ProcessSample, ...]:
         """Return what the portal is told; orphans first, so that a bound never hides them."""
@@ -205,7 +210,7 @@ class Look:
         # A device that could not be read keeps its counts: not seen is not gone.
         kept = {key: one for key, one in self._before.items() if key[0] in unread}
         self._before = kept | {_identity(one): one for one in counted}
-        return Sight(counted, tuple(self._facts(counted)), unread)
+        return Sight(counted, tuple(self._facts(counted)), unread, frozenset(self._crowded(counted)))
 
     def _device(self, device: str, partitions: Sequence[str], holdings: Sequence[Holding]) -> Iterable[Seen]:
         """Return the processes on one device; raises NvmlLikeError where they cannot be listed."""
@@ -271,6 +276,12 @@ class Look:
         if before is None or (before.state, before.bypasses_mps) != (one.state, one.bypasses_mps):
             return one
         return replace(one, looks=before.looks + 1)
+
+    def _crowded(self, seen: Sequence[Seen]) -> Iterable[str]:
+        small = _shortened(DISPLAYS) | self._allowed
+        for one in seen:
+            if one.state == ORPHAN and one.looks >= LOOKS_TO_TELL and _short(one.name) not in small:
+                yield one.device
 
     def _facts(self, seen: Sequence[Seen]) -> Iterable[HealthFact]:
         """Return one fact per device for orphans and one for those that go past MPS, from the second look on."""

@@ -15,13 +15,10 @@ BLIND: Final = HealthFact(
 )
 
 
-ORPHAN: Final = "orphan_process"
-
-
 class Wellbeing:
     """``facts`` are what is believed now, ``lost`` the devices that say of themselves that they are gone.
 
-    ``crowded`` are those on which programs run that belong to no lease.
+    ``crowded`` are those on which programs run that belong to no lease, as whoever looks at processes says.
     """
 
     def __init__(self) -> None:
@@ -39,5 +36,4 @@ class Wellbeing:
             log.warning("the devices do not tell their health; what was known stays")
         self.facts = facts
         self.lost = frozenset(fact.device for fact in facts if fact.code in LOST)
-        self.crowded = frozenset(fact.device for fact in facts if fact.code == ORPHAN)
         return True

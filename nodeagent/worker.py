@@ -107,6 +107,7 @@ class Worker:
             return
         found = await self._call(partial(self._guard.go, self._guard.prepare(self.reconciler)))
         self._strangers, self.processes = found.facts, found.processes
+        self.reconciler.health.crowded = found.crowded
 
     async def inventory(self) -> tuple[DeviceFact, ...]:
         """Return the devices as they are now, off the loop where the driver is slow."""

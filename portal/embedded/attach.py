@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -15,7 +16,7 @@ def running_places(env: MutableMapping[str, str]) -> Places | None:
     data = Path(os.path.realpath(Path(env.get("BERTH_DATA") or CHECKOUT / ".berth").expanduser()))
     places = Places(data=data, postgres=data, sockets=socket_folder(data, Path(tempfile.gettempdir())))
     runs = any((folder / name).is_socket() for folder, name in _sockets(places))
-    return places if runs else None
+    return places if runs and _is_ours(places.sockets) else None
 
 
 def attach(env: MutableMapping[str, str]) -> None:
@@ -34,6 +35,12 @@ def attach(env: MutableMapping[str, str]) -> None:
         plain = name.removesuffix("_FILE")
         if not env.get(plain) and not env.get(f"{plain}_FILE"):
             env[name] = value
+
+
+def _is_ours(folder: Path) -> bool:
+    """Say whether this account made the folder: below a shared one anybody may have made it first."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _sockets(places: Places) -> tuple[tuple[Path, str], ...]:

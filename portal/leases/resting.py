@@ -32,10 +32,11 @@ BY_PORTAL: Final = "portal"
 SUSPECT_AFTER: Final = 2
 
 _ON = "SELECT p.device_id, d.uuid FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
-# Tries of a request that failed before anything was active, all parts of a gang as one; this one left out.
+# Other tries of a request that failed before they were active: all parts of a gang are one, each growth is its own.
 _EARLIER = """
-SELECT count(DISTINCT generation) FROM leases_lease
- WHERE request_id = %s AND generation <> %s AND end_reason = 'fault' AND activated_at IS NULL
+SELECT count(DISTINCT (generation, CASE WHEN is_extra THEN id END)) FROM leases_lease
+ WHERE request_id = %s AND id <> %s AND (is_extra OR generation <> %s)
+   AND end_reason = 'fault' AND activated_at IS NULL
 """
 
 
@@ -62,7 +63,7 @@ def rest_device(lease: Lease, said: str, *, now: datetime) -> HealthEvent | None
     if len(devices) != 1:
         return None
     (pk,) = devices
-    ((earlier,),) = fetch(_EARLIER, [lease.request_id, lease.generation])
+    ((earlier,),) = fetch(_EARLIER, [lease.request_id, lease.pk, lease.generation])
     device = Device.objects.get(pk=pk)
     if earlier >= SUSPECT_AFTER or device.health == Health.MISSING:
         return None

@@ -324,3 +324,13 @@ def test_garbled_output_is_refused_in_a_sentence_and_never_a_traceback(tmp_path,
     assert {fact.code for fact in driver.health()} <= {"tool_unreadable", "device_lost"}
     with suppress(DriverUnavailableError):
         opened(tool, Library(), tmp_path)
+
+
+def test_a_look_leaves_no_folder_behind_once_it_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tool = Cnmon()
+    shell = SimulatedShell({"cnmon": tool, "env": tool})
+
+    CambriconDriver("boot", shell, tmp_path / "run", tool.read, library=Library(), looks_only=True).close()
+
+    assert list(tmp_path.iterdir()) == []

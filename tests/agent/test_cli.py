@@ -172,6 +172,25 @@ def test_options_that_a_driver_does_not_know_are_refused(words, sentence, tmp_pa
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("driver", "name", "value", "option", "usual"),
+    [
+        ("amd", "BERTH_DCGM_URL", "http://localhost:9400/metrics", "dcgm", ""),
+        ("amd", "BERTH_POWER_SAVING", "1", "power_saving", False),
+        ("nvml", "BERTH_LAYOUT", "cpx", "layout", ""),
+        ("simulated", "BERTH_RUNTIME", "cdi", "runtime", "auto"),
+        ("simulated", "BERTH_ORPHANS", "kill", "orphans", "report"),
+    ],
+)
+def test_a_variable_of_other_hosts_is_passed_over_with_a_warning(driver, name, value, option, usual, caplog):
+    options = cli.parser({"BERTH_DRIVER": driver, name: value}).parse_args([])
+
+    settle(options)
+
+    assert getattr(options, option) == usual
+    assert f"{name} is passed over, --driver {driver} does not know it" in caplog.text
+
+
 def test_boards_of_a_played_host_offer_the_same_modes_or_are_refused(tmp_path, capsys):
     spec = {"boards": [{"board": "h100-80gb", "modes": ["mig"]}, {"board": "l40s", "modes": ["mps"]}]}
     (tmp_path / "node.json").write_text(json.dumps(spec))

@@ -15,6 +15,7 @@ from nodeagent.lanes import work_through
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.names import unit_of
+from nodeagent.worker import Worker
 from tests.agent.builder import FakeTime
 
 NODE = "gpu-01"
@@ -88,6 +89,25 @@ def test_every_process_of_every_card_is_told_with_what_it_is(host):
     }
     assert [(fact.device, fact.code) for fact in found.facts] == [(host.second, "orphan_process")]
     assert f"pid {stray.pid} miner" in found.facts[0].detail
+
+
+async def test_worker_gives_no_whole_card_away_on_which_a_stray_runs_and_does_once_it_has_ended(host):
+    worker = Worker(host.mind, host.driver, host.time, host.guard)
+    stray = host.stray(name="miner")
+    for _look in range(2):
+        await worker.watch()
+    fact = next(one for one in host.driver.inventory() if one.uuid == host.second)
+    slot = DesiredSlot(host.second, "exclusive", 0, fact.grid, 1000, fact.memory_mib)
+
+    host.desire(DesiredLease("b", 1, "vision", "bob", 3600, 30, (slot,)))
+    phase = host.mind.works["b", 1].phase
+    host.world.signal(stray.pid, kill=True)
+    await worker.watch()
+    host.time.advance(10)
+    work_through(host.mind, host.driver, host.time)
+    worker.close()
+
+    assert (phase, host.mind.works["b", 1].phase) == ("preparing", "ready")
 
 
 def test_report_touches_nobody_however_long_it_looks(host):

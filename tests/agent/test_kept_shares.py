@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.nvml.limits import SET
+from nodeagent.drivers.nvml.limits import SET, MemoryLimits
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.runtimes.names import unit_of
 from tests.agent.test_lost_card import CardNode
@@ -263,3 +263,19 @@ def test_time_slice_that_cannot_be_set_again_is_told_and_its_leases_go_on(node):
     assert much_later == found
     assert by_somebody == {}
     assert node.phases() == {"a": "ready"}
+
+
+def test_a_driver_that_shows_no_reservations_is_told_nothing_after_a_restart(node, monkeypatch):
+    read = MemoryLimits.read
+
+    def hard_alone(self: MemoryLimits, handle: object, cgroup: str) -> tuple[int, int] | None:
+        found = read(self, handle, cgroup)
+        return None if found is None else (0, found[1])
+
+    monkeypatch.setattr(MemoryLimits, "read", hard_alone)
+    node.desire(node.lease_of("memlimit"), node.lease_of("memlimit", "b"))
+    node.start()
+    changes: list[str] = []
+    node.home.hook = changes.append
+
+    assert (look(node), changes) == ({}, [])

@@ -218,6 +218,20 @@ def test_orphan_is_a_fact_from_the_second_look_on(host):
     assert "pid 11 miner" in fact.detail
 
 
+@pytest.mark.parametrize(
+    ("name", "is_crowded"),
+    [("miner", True), ("gnome-shell", False), ("remote-desktop", False), ("Xorg", False)],
+)
+def test_an_orphan_keeps_its_card_from_the_second_look_on_and_a_desktop_does_not(host, name, is_crowded):
+    host.eye = Look(host, host, host.read, allowed=("remote-desktop",))
+    host.run(11, name=name, uid=1000)
+
+    first, second = host.look(), host.look()
+
+    assert [fact.code for fact in second.facts] == ["orphan_process"]
+    assert (first.crowded, second.crowded) == (frozenset(), frozenset({GPU} if is_crowded else ()))
+
+
 def test_orphans_of_one_card_are_one_fact_however_many(host):
     for pid in range(1000, 1030):
         host.run(pid)

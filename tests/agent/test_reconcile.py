@@ -227,13 +227,12 @@ def test_what_stays_in_use_fails_its_lease_after_about_a_minute_and_few_tries(no
     assert 10 < len(tried) < 20
 
 
-def crowd(node: SimulatedNode, *codes: str) -> None:
-    facts = tuple(HealthFact(node.device(), code, "warning", "python (4711)", "watch") for code in codes)
-    node.mind.note_health(facts, node.time.now)
+def crowd(node: SimulatedNode, *devices: str) -> None:
+    node.mind.health.crowded = frozenset(devices)
 
 
 def test_a_whole_card_is_not_given_away_while_programs_of_no_lease_run_on_it(node):
-    crowd(node, "orphan_process")
+    crowd(node, node.device())
 
     node.desire(lease("a", node.whole()))
     node.pass_time(40)
@@ -245,7 +244,7 @@ def test_a_whole_card_is_not_given_away_while_programs_of_no_lease_run_on_it(nod
 
 
 def test_a_whole_card_that_stays_crowded_fails_its_lease_with_what_to_do(node):
-    crowd(node, "orphan_process")
+    crowd(node, node.device())
 
     node.desire(lease("a", node.whole()))
     node.pass_time(75)
@@ -256,13 +255,9 @@ def test_a_whole_card_that_stays_crowded_fails_its_lease_with_what_to_do(node):
     assert node.partitions() == set()
 
 
-def test_a_slice_of_a_crowded_card_and_a_whole_one_with_other_complaints_are_given(make_node):
+def test_a_slice_of_a_crowded_card_and_its_whole_neighbour_are_given(make_node):
     node = make_node(count=2)
-    crowd(node, "orphan_process")
-    node.mind.note_health(
-        (*node.mind.health_facts(), HealthFact(node.device(1), "thermal", "warning", "hot", "watch")),
-        node.time.now,
-    )
+    crowd(node, node.device())
 
     node.desire(lease("slice", node.mig("1g.10gb", 0)), lease("whole", node.whole(1)))
 

@@ -182,6 +182,27 @@ def test_a_request_whose_third_try_fails_takes_no_third_device_out_of_work(world
     assert set(HealthEvent.objects.values_list("device_id", flat=True)) == set(failed_on[:2])
 
 
+def test_growth_that_fails_on_device_after_device_takes_two_out_of_work_at_most(
+    world: World, desk: Desk
+) -> None:
+    request = world.submit("bob", "h100-1g-10gb", most_count=2)
+    world.turn()
+    base = lease_of(request)
+    desk.node = base.node
+    desk.say(ready(base))
+    for _time in range(5):
+        world.turn()
+        extra = Lease.objects.get(request=request, is_extra=True, state="preparing")
+        desk.say(
+            ready(base),
+            LeaseReport(extra.uid, extra.generation, "failed", code="driver_error", detail="full"),
+        )
+        desk.say(ready(base), LeaseReport(extra.uid, extra.generation, "gone"))
+
+    assert Device.objects.filter(health="quarantined").count() == 2
+    assert Lease.objects.get(pk=base.pk).state == "active"
+
+
 def test_a_device_with_another_fault_stays_out_of_work_for_that_when_its_rest_is_over(
     world: World, desk: Desk
 ) -> None:

@@ -72,6 +72,17 @@ def test_a_stack_that_does_not_run_names_nothing(runs: Places, data: Path) -> No
     assert running_places(env) is None
 
 
+def test_sockets_that_somebody_else_made_are_no_stack_of_ours(
+    runs: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    env = {"BERTH_DATA": str(runs.data)}
+
+    attach(env)
+
+    assert env == {"BERTH_DATA": str(runs.data)}
+
+
 def fails(monkeypatch: pytest.MonkeyPatch, cause: Exception) -> None:
     """Let every command fail with Django's error for this one of the driver."""
 

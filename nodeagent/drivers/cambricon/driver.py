@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -141,6 +142,7 @@ class CambriconDriver(SharedCards):
         if refusal is not None and refusal.code not in errors.LASTING:
             self.unanswered["CNDEV"] = refusal.detail
         # cnmon writes its JSON into a file of the working directory: give it one of ours.
+        self._is_spare = looks_only
         self._folder = spare_folder() if looks_only else run_dir / "cambricon" / "cnmon"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,6 +152,11 @@ class CambriconDriver(SharedCards):
         self._tool.name, self._tool.version = "cnmon", plain.version
         self.version = self._tool.version
         self._take_stock(offer, "cnmon lists no card that tells its UUID and memory")
+
+    def close(self) -> None:
+        """Leave no folder behind where this driver only looked; the library stays open for whoever works with it."""
+        if self._is_spare:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def access(self, partition: str) -> Access:
         """Return the nodes of a card, and for a share the node that the library names for it."""

@@ -59,7 +59,7 @@ class MemoryLimits:
         """Take the library and the host's files; ``has_units``: holders come in units, which have a cgroup each."""
         self._calls, self._read, self._write = calls, read, write
         self._is_root, self._has_units = is_root, has_units
-        self._tells_soft = True
+        self._tells_soft = False  # until one was seen
 
     def why_not(self, handle: Any, version: str, *, is_mig: bool) -> str:
         """Return what is missing for memory limits on a card, "" when they can be set; found by calling.
@@ -112,11 +112,12 @@ class MemoryLimits:
     def is_kept(self, handle: Any, cgroup: str, memory_mib: int) -> bool:
         """Say whether a cgroup's limit is as it was set: hard within what drivers round, and reserved.
 
-        A driver that shows no reservation right after one was made is not asked for it.
+        A driver that has shown no reservation yet, also right after one was made, is not asked for it.
         """
         found = self.read(handle, cgroup)
         if found is None or not _is_about(found[1], memory_mib * MIB):
             return False
+        self._tells_soft = self._tells_soft or found[0] > 0
         return found[0] > 0 or not self._tells_soft
 
     def loosen(self, handle: Any, cgroup: str) -> None:
