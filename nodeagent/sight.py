@@ -54,12 +54,11 @@ class Sight:
 
     def owner(self, fact: PartitionFact) -> Work | None:
         """Return the work that a partition belongs to, None when it is foreign."""
-        claims = [
-            (not (place.is_made and place.partition == fact.uuid), work)
-            for work, place in self.on(fact.device)
-            if work.phase != GONE and _is_held(place) and find(work, place, (fact,)) is not None
-        ]
-        return min(claims, key=lambda claim: claim[0])[1] if claims else None
+        on = [(w, p) for w, p in self.on(fact.device) if w.phase != GONE and _is_held(p)]
+        known = [
+            (w, p) for w, p in on if p.is_made and p.partition == fact.uuid
+        ]  # most are, and looked up soonest
+        return next((w for w, p in (*known, *on) if find(w, p, (fact,)) is not None), None)
 
     def partitions(self) -> tuple[PartitionFact, ...]:
         """Return every partition on the node, with its lease when it is ours."""

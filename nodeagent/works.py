@@ -85,15 +85,12 @@ class Place(Patience):
 
     def overlaps(self, other: Place) -> bool:
         """Say whether two places on one device cannot both be occupied."""
-        mine, theirs = self.shape, other.shape
+        mine, theirs = self.slot, other.slot
         if mine.mode != theirs.mode or mine.mode == "exclusive":
             return True
         if mine.mode != "mig":
             return False
-        return (
-            self.slot.start < other.slot.start + theirs.size
-            and other.slot.start < self.slot.start + mine.size
-        )
+        return mine.start < theirs.start + theirs.size and theirs.start < mine.start + mine.size
 
 
 @dataclass(slots=True)
