@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodeagent import cli, opening
+from nodeagent import cli, simulating
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.protocol.messages import DesiredLease, Message, Report, Samples
 from tests.agent.fake_portal import FakePortal, listening
@@ -68,6 +68,8 @@ async def _watch(portal: FakePortal, pid: int, leases: tuple[DesiredLease, ...])
     took, spent = time.monotonic() - begin, _cpu_ms(pid) - before
     frames = [message for message in portal.heard if isinstance(message, Samples)]
     busy = [slot.util_percent for slot in frames[-1].slots if slot.util_percent]
+    if len(busy) != SLICES:
+        raise RuntimeError(f"{len(busy)} of {SLICES} slices are busy: this measures something else")
     return {
         "cpu of one core, %": round(spent / took / 10, 2),
         "frames": len(frames),
@@ -121,5 +123,5 @@ class BusyHome(SimulatedHome):
 
 
 if __name__ == "__main__":
-    opening.SimulatedHome = BusyHome  # type: ignore[attr-defined]
+    simulating.SimulatedHome = BusyHome  # type: ignore[misc]
     sys.exit(cli.main(["run", *sys.argv[1:]], os.environ))
