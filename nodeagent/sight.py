@@ -55,9 +55,7 @@ class Sight:
     def owner(self, fact: PartitionFact) -> Work | None:
         """Return the work that a partition belongs to, None when it is foreign."""
         on = [(w, p) for w, p in self.on(fact.device) if w.phase != GONE and _is_held(p)]
-        known = [
-            (w, p) for w, p in on if p.is_made and p.partition == fact.uuid
-        ]  # most are, and looked up soonest
+        known = [(w, p) for w, p in on if p.is_made and p.partition == fact.uuid]
         return next((w for w, p in (*known, *on) if find(w, p, (fact,)) is not None), None)
 
     def partitions(self) -> tuple[PartitionFact, ...]:

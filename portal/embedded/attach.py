@@ -11,37 +11,30 @@ from pathlib import Path
 from portal.embedded.places import CHECKOUT, POSTGRES_SOCKET, Places, socket_folder
 
 
-def running_places(env: MutableMapping[str, str]) -> Places | None:
-    """Return where the stack of this data folder (BERTH_DATA, else ``.berth``) runs now, None while it does not."""
+def attach(env: MutableMapping[str, str]) -> None:
+    """Name the stores of the running stack in ``env``, and its key, as far as nobody named others.
+
+    The stack is that of BERTH_DATA, else of ``.berth``; where none runs, nothing changes. Call before the settings
+    are read. A store that was named (also by file) stays the one that is meant.
+    """
     data = Path(os.path.realpath(Path(env.get("BERTH_DATA") or CHECKOUT / ".berth").expanduser()))
     places = Places(data=data, postgres=data, sockets=socket_folder(data, Path(tempfile.gettempdir())))
-    runs = any((folder / name).is_socket() for folder, name in _sockets(places))
-    return places if runs and _is_ours(places.sockets) else None
-
-
-def attach(env: MutableMapping[str, str]) -> None:
-    """Name the stores and the key of the running stack in ``env``, as far as nobody named others. Changes nothing else.
-
-    Call before the settings are read. A store that was named (also by file) stays the one that is meant.
-    """
-    places = running_places(env)
-    if places is None:
+    if not _is_ours(places.sockets):
         return
-    for name, value in (
-        ("DATABASE_URL", places.database_url()),
-        ("REDIS_URL", places.redis_url()),
-        ("BERTH_SECRET_KEY_FILE", str(places.secret_key)),
+    for name, value, is_there in (
+        ("DATABASE_URL", places.database_url(), (places.postgres_sockets / POSTGRES_SOCKET).is_socket()),
+        ("REDIS_URL", places.redis_url(), places.valkey_socket.is_socket()),
+        ("BERTH_SECRET_KEY_FILE", str(places.secret_key), places.secret_key.is_file()),
     ):
         plain = name.removesuffix("_FILE")
-        if not env.get(plain) and not env.get(f"{plain}_FILE"):
+        if is_there and not env.get(plain) and not env.get(f"{plain}_FILE"):
             env[name] = value
 
 
 def _is_ours(folder: Path) -> bool:
     """Say whether this account made the folder: below a shared one anybody may have made it first."""
-    found = folder.lstat()
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-
-
-def _sockets(places: Places) -> tuple[tuple[Path, str], ...]:
-    return (places.postgres_sockets, POSTGRES_SOCKET), (places.sockets, places.valkey_socket.name)

@@ -13,7 +13,7 @@ from django.db import OperationalError
 from psycopg_pool import PoolTimeout
 
 from portal import command_line
-from portal.embedded.attach import attach, running_places
+from portal.embedded.attach import attach
 from portal.embedded.places import POSTGRES_SOCKET, Places, socket_folder
 
 
@@ -28,6 +28,8 @@ def runs(data: Path) -> Iterator[Places]:
     """The sockets of a stack that runs from this folder."""
     places = Places(data, data, socket_folder(data, data.parent))
     places.postgres_sockets.mkdir(parents=True)
+    data.mkdir()
+    places.secret_key.touch()
     with ExitStack() as held:
         for path in (places.postgres_sockets / POSTGRES_SOCKET, places.valkey_socket):
             held.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
@@ -61,15 +63,21 @@ def test_what_somebody_named_is_what_is_meant(runs: Places) -> None:
     assert env == named
 
 
-def test_a_stack_that_does_not_run_names_nothing(runs: Places, data: Path) -> None:
-    for path in (runs.postgres_sockets / POSTGRES_SOCKET, runs.valkey_socket):
-        path.unlink()
+def test_a_stack_that_does_not_run_names_nothing(data: Path) -> None:
     env = {"BERTH_DATA": str(data)}
 
     attach(env)
 
     assert env == {"BERTH_DATA": str(data)}
-    assert running_places(env) is None
+
+
+def test_of_a_stack_with_a_database_of_somebody_else_only_its_own_stores_are_named(runs: Places) -> None:
+    (runs.postgres_sockets / POSTGRES_SOCKET).unlink()
+    env = {"BERTH_DATA": str(runs.data)}
+
+    attach(env)
+
+    assert set(env) == {"BERTH_DATA", "REDIS_URL", "BERTH_SECRET_KEY_FILE"}
 
 
 def test_sockets_that_somebody_else_made_are_no_stack_of_ours(
