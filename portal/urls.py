@@ -8,11 +8,11 @@ from django.contrib.auth.decorators import login_not_required
 from django.urls import include, path
 from django.utils.translation import get_language
 from django.views.decorators.http import condition
-from django.views.i18n import JavaScriptCatalog, set_language
+from django.views.i18n import JavaScriptCatalog
 
 from portal.api import operations
+from portal.web.own_paths import choose_language
 
-handler500 = "portal.common.middleware.server_error"
 _STARTED = secrets.token_hex(4)
 _catalog = condition(etag_func=lambda _request: f'"{get_language()}-{_STARTED}"')(JavaScriptCatalog.as_view())
 
@@ -23,6 +23,6 @@ urlpatterns = [
     path("readyz", operations.readyz, name="readyz"),
     path("metrics", operations.metrics, name="metrics"),
     path("docs/errors", operations.error_codes, name="error_codes"),
-    path("language/", login_not_required(set_language), name="set_language"),
+    path("language/", login_not_required(choose_language), name="set_language"),
     path("jsi18n/", login_not_required(_catalog), name="javascript-catalog"),
 ]

@@ -12,9 +12,8 @@ from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
 from django.contrib.auth.decorators import login_not_required
 from django.core.cache import cache
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 from django.views.decorators.cache import never_cache
@@ -24,6 +23,7 @@ from redis.exceptions import RedisError
 
 from portal.accounts.models import User
 from portal.teams.models import Membership, Role
+from portal.web.own_paths import own_path
 
 log = logging.getLogger(__name__)
 DEMO_PASSWORD = "berth-demo"  # noqa: S105 (printed by `make up`; only offered when BERTH_DEMO is on)
@@ -74,7 +74,7 @@ class SignInForm(forms.Form):
 def sign_in(request: HttpRequest) -> HttpResponse:
     """Sign a person in and go on to where they wanted to be."""
     if request.user.is_authenticated:
-        return redirect(_goal(request))
+        return HttpResponseRedirect(_goal(request))
     if request.method == "POST":
         return _try(request)
     return _shown(request, SignInForm())
@@ -106,7 +106,7 @@ def _try(request: HttpRequest) -> HttpResponse:
         return _shown(request, form, status=422)
     _forget(mark)
     login(request, user)
-    return redirect(_goal(request))
+    return HttpResponseRedirect(_goal(request))
 
 
 def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:
@@ -118,9 +118,7 @@ def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> Http
 def _goal(request: HttpRequest) -> str:
     """Return where to go after signing in: a page of this portal, else home."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
-    if url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure()):
-        return wanted
-    return resolve_url(settings.LOGIN_REDIRECT_URL)
+    return own_path(wanted, default=resolve_url(settings.LOGIN_REDIRECT_URL))
 
 
 def demo_people() -> list[DemoPerson]:

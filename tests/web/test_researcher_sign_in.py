@@ -13,6 +13,14 @@ CLOSED = [
     for name in ("home", "request_new", "request_quote", "requests", "leases", "approvals")
 ]
 
+NOT_OURS = [
+    "abc", "a.b", "a/b", "./", "../leases/", "?next=abc", "#top", "%2F%2Fevil.example", " /leases/", "web:home",
+    "https://evil.example/", "http://testserver/leases/", "//evil.example", "///evil.example", "/\\evil.example",
+    "\\\\evil.example", "\\/evil.example", "/\t/evil.example", "/\n/evil.example", "/leases/\r\nSet-Cookie: a=b",
+    "javascript:alert(1)", "data:text/html,x", "http://[", "//[", "/\x85", "模型", "/leases/ x",
+    "/" + "x" * 3000, "/" + "模" * 1900, "x" * 20000,
+]  # fmt: skip
+
 
 def post(client: Client, **fields: str):
     return client.post(SIGN_IN, fields)
@@ -35,11 +43,42 @@ def test_the_right_password_signs_in_and_goes_on(world: World) -> None:
     assert client.get("/").status_code == 200
 
 
-@pytest.mark.parametrize("goal", ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)"])
-def test_nobody_is_sent_to_another_site(world: World, goal: str) -> None:
-    answer = post(Client(), username="bob", password=PASSWORD, next=goal)
+@pytest.mark.parametrize("goal", NOT_OURS)
+def test_nobody_is_sent_to_another_site_or_to_nonsense(world: World, signed_in: SignedIn, goal: str) -> None:
+    shown = Client().get(SIGN_IN, {"next": goal})
+    sent = post(Client(), username="bob", password=PASSWORD, next=goal)
+    was_in = signed_in("bob").get(SIGN_IN, {"next": goal})
+    chosen = Client().post("/language/", {"language": "en", "next": goal})
+    asked = Client().get("/language/", {"next": goal})
 
-    assert answer["Location"] == "/"
+    assert shown.status_code == 200
+    assert 'name="next" value="/"' in shown.text
+    assert {(one.status_code, one["Location"]) for one in (sent, was_in, chosen, asked)} == {(302, "/")}
+
+
+@pytest.mark.parametrize("goal", ["/a\x00b", "\x00"])
+def test_a_nul_leads_home_from_a_form_and_is_a_bad_address(world: World, goal: str) -> None:
+    sent = post(Client(), username="bob", password=PASSWORD, next=goal)
+    chosen = Client().post("/language/", {"language": "en", "next": goal})
+
+    assert (sent["Location"], chosen["Location"]) == ("/", "/")
+    assert Client().get(SIGN_IN, {"next": goal}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("goal", "path"),
+    [
+        ("/leases/?state=active&page=2", "/leases/?state=active&page=2"),
+        ("/teams/视觉/", "/teams/%E8%A7%86%E8%A7%89/"),
+        ("/calendar/?on=2027-01-01#now", "/calendar/?on=2027-01-01#now"),
+        ("/requests/?q=https://elsewhere.example", "/requests/?q=https://elsewhere.example"),
+    ],
+)
+def test_a_page_of_this_portal_is_gone_to(world: World, goal: str, path: str) -> None:
+    sent = post(Client(), username="bob", password=PASSWORD, next=goal)
+    chosen = Client().post("/language/", {"language": "en", "next": goal})
+
+    assert (sent["Location"], chosen["Location"]) == (path, path)
 
 
 def test_wrong_password_and_unknown_name_look_alike(world: World) -> None:
