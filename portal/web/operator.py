@@ -70,8 +70,10 @@ def cordon(request: HttpRequest, name: str) -> HttpResponse:
     require_operator(request)
     node = _node(name)
     form = CordonForm(request.POST)
-    reason = form.cleaned_data["reason"] if form.is_valid() else ""
     try:
+        if not form.is_valid():
+            raise Invalid(fields={field: str(errors[0]) for field, errors in form.errors.items()})
+        reason = form.cleaned_data["reason"]
         fleet.cordon(node=node, actor=person(request), reason=reason, now=timezone.now())
     except Invalid as error:
         return refused(request, error, "web:node", name)

@@ -11,6 +11,7 @@ class CordonForm(forms.Form):
         label=_("Reason"),
         max_length=200,
         help_text=_("People who wait for this node read it."),
+        error_messages={"required": _("Say why, so that waiting people can be told.")},
         widget=forms.TextInput({"class": "form-control", "placeholder": _("memory is being exchanged")}),
     )
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from portal.common.errors import Conflict, NotFound
+from portal.common.errors import Conflict, Invalid, NotFound
 from portal.fleet import power
 from portal.fleet.models import Node
 from portal.web.access import done, person, refused
@@ -20,8 +20,12 @@ def wake(request: HttpRequest, name: str) -> HttpResponse:
     """Wake a node and keep it awake for a while."""
     require_operator(request)
     node, form, now = _node(name), WakeForm(request.POST), timezone.now()
-    until = now + form.time() if form.is_valid() else None
-    power.wake(node=node, actor=person(request), now=now, until=until)
+    try:
+        if not form.is_valid():
+            raise Invalid(fields={field: str(errors[0]) for field, errors in form.errors.items()})
+        power.wake(node=node, actor=person(request), now=now, until=now + form.time())
+    except Invalid as error:
+        return refused(request, error, "web:node", name)
     return done(request, _("%(node)s wakes and stays awake.") % {"node": name}, "web:node", name)
 
 

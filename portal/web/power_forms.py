@@ -14,6 +14,10 @@ class WakeForm(forms.Form):
         label=_("Keep it awake for"),
         coerce=int,
         initial=1,
+        error_messages={
+            "required": _("Choose how long it stays awake."),
+            "invalid_choice": _("Choose how long it stays awake."),
+        },
         choices=[
             (1, _("an hour")),
             (4, _("4 hours")),

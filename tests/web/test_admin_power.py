@@ -149,12 +149,17 @@ def test_a_node_that_cannot_sleep_says_why_and_stays_as_it_is(world: World, sign
     assert Node.objects.get(name="gpu-03").power_rule == ""
 
 
-def test_a_bad_time_means_an_hour(world: World, signed_in: SignedIn) -> None:
-    signed_in("operator").post(WAKE, {"hours": "a\x00b"})
+@pytest.mark.parametrize(
+    "hours", ["", "0", "-1", "5", "1.5", "9" * 40, "NaN", "٤", " ", "a\x00b", "x" * 5000]
+)
+def test_a_time_that_is_not_offered_wakes_nothing_and_says_so(
+    world: World, signed_in: SignedIn, hours: str
+) -> None:
+    answer = signed_in("operator").post(WAKE, {"hours": hours}, follow=True)
 
-    until = Node.objects.get(name="gpu-03").power_rule_until
-    assert until is not None
-    assert until - timezone.now() <= timedelta(hours=1)
+    assert "Choose how long it stays awake." in answer.text
+    kept = Node.objects.get(name="gpu-03")
+    assert (kept.power_rule, kept.power_rule_until) == ("", None)
 
 
 @pytest.mark.parametrize("name", ["alice", "bob", "charlie", "finance", "approver"])
