@@ -228,6 +228,17 @@ def _nodes_blocked(r: Figures) -> str:
     ) % {"names": names}
 
 
+def _nodes_silent(r: Figures) -> str:
+    nodes = [str(node) for node in r.get("nodes") or []]
+    return ngettext(
+        "The node that could serve the time from %(at)s on is silent: %(names)s. It is booked once that node "
+        "is heard.",
+        "The nodes that could serve the time from %(at)s on are silent: %(names)s. It is booked once they "
+        "are heard.",
+        max(1, len(nodes)),
+    ) % {"at": _moment(r.get("starts_at")), "names": pgettext("list", ", ").join(nodes) or "?"}
+
+
 def _moment(raw: Any) -> str:
     """Return an instant as people write it, "?" where it is not known."""
     try:
@@ -351,6 +362,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "mps_of_other_teams": _mps_of_other_teams,
     "node_waking": _node_waking,
     "nodes_blocked": _nodes_blocked,
+    "nodes_silent": _nodes_silent,
     "maintenance_ahead": _maintenance_ahead,
     "booked_ahead": _booked_ahead,
     "reserved_for_waiting": _reserved_for_waiting,

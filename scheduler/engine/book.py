@@ -13,9 +13,9 @@ from scheduler.engine.model import Claim, Grant, Reason, Snapshot
 from scheduler.engine.place.fill import Spot, spots_cost
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import LONGEST_S, Shape, shape_of
-from scheduler.engine.sweep import Sweep
+from scheduler.engine.sweep import Sweep, is_silent
 
-MOST_WINDOWS = 3
+MOST_WINDOWS, MOST_NODES = 3, 8
 AROUND = timedelta(days=7)
 # Nobody plans further ahead, and the end must stay within the calendar.
 FURTHEST = timedelta(seconds=LONGEST_S)
@@ -61,6 +61,24 @@ class Books:
             "nearest": nearest,
         }
         return (Reason(code, figures),)
+
+    def undecided(self, claim: Claim) -> Reason | None:
+        """Which silent nodes a booking that failed hangs on: it would be had if they were heard; else None.
+
+        Their silence says nothing about the wanted time: right after a start no node has been heard yet.
+        """
+        shape = shape_of(claim, self._calendar.room.policy)
+        if claim.starts_at is None or self._never(claim, shape) is not None:
+            return None
+        silent = [board for board in self._calendar.room.matching(shape.kind) if is_silent(board)]
+        if not silent:
+            return None
+        sweep = Sweep(self._calendar.room, self._calendar.blocks, shape, claim.duration_s, with_silent=True)
+        spots = sweep.at(claim.starts_at)
+        if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
+            return None
+        names = list(dict.fromkeys(board.node.name for board in silent))
+        return Reason("nodes_silent", {"starts_at": claim.starts_at.isoformat(), "nodes": names[:MOST_NODES]})
 
     def _never(self, claim: Claim, shape: Shape) -> Reason | None:
         starts_at = claim.starts_at

@@ -16,6 +16,7 @@ from threading import RLock
 import numpy as np
 
 from scheduler.engine.asleep import waking
+from scheduler.engine.book import Books
 from scheduler.engine.clearance import Asker, Clearance
 from scheduler.engine.columns import Flags, Ints
 from scheduler.engine.explain import Explainer
@@ -135,7 +136,10 @@ class Outlook:
         """Why the claim does not start now."""
         if is_booking(claim, self.snapshot.taken_at):
             never = self._explainer.never(claim, shape)
-            return (never,) if never else ()
+            if never is not None or self._booked(claim, shape) is not None:
+                return (never,) if never else ()
+            silence = Books(self._turn.calendar, self.snapshot, self._turn.grants).undecided(claim)
+            return (silence,) if silence else ()
         calendar = self._turn.calendar
         calendar.reach(claim.duration_s)
         number = calendar.layer_of(claim.duration_s) if shape.wanted else 0

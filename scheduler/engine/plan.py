@@ -74,5 +74,6 @@ def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
         positions[claim.id] = position
         waits.append(Wait(claim.id, position, told, never))
         position += not never
+    waits += [Wait(claim.id, position, (silence,)) for claim, silence in turn.undecided]
     waits += [Wait(claim.id, position, why, is_impossible=True) for claim, why in turn.refused]
     return tuple(waits)

@@ -90,6 +90,10 @@ REASONS: dict[str, ReasonKind] = {
         "Nodes that could serve this are not available now.",
         ("nodes",),
     ),
+    "nodes_silent": ReasonKind(
+        "The wanted time can only be had on nodes that are not heard now; it is booked once they are.",
+        ("starts_at", "nodes"),
+    ),
     "maintenance_ahead": ReasonKind(
         "There is room now, but maintenance of nodes begins before this would end; longest_s would fit.",
         ("nodes", "starts_at", "longest_s"),

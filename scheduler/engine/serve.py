@@ -23,7 +23,8 @@ Want = tuple[int, Shape]
 
 
 class Serving:
-    """One turn on a calendar. ``waiting`` are the claims left for now, ``refused`` the bookings that fail.
+    """One turn on a calendar. ``waiting`` are the claims left for now, ``refused`` the bookings that fail,
+    ``undecided`` those that cannot be judged before nodes are heard again.
 
     ``promised`` says when each claim that got a promise starts at the latest, as far as known ends go.
     """
@@ -35,6 +36,7 @@ class Serving:
         self.waiting: list[tuple[Claim, Want]] = []
         self.booked: list[Grant] = []
         self.refused: list[tuple[Claim, tuple[Reason, ...]]] = []
+        self.undecided: list[tuple[Claim, Reason]] = []
         self.promised: dict[int, datetime] = {}
         self._snapshot = snapshot
         self._policy = policy
@@ -95,7 +97,12 @@ class Serving:
                 failed.append(claim)
             else:
                 self.booked.append(grant)
-        self.refused += [(claim, books.why(claim)) for claim in failed]
+        for claim in failed:
+            silence = books.undecided(claim)
+            if silence is None:
+                self.refused.append((claim, books.why(claim)))
+            else:
+                self.undecided.append((claim, silence))
 
 
 def is_booking(claim: Claim, now: datetime) -> bool:

@@ -26,6 +26,8 @@ from scheduler.engine.spread import lightest, parts_now
 OVERDUE_S = 30
 CLOSED = "maintenance"
 AWAY = (CLOSED, ASLEEP)
+# ``Node.blocked`` of a node whose agent is not heard, now or yet: what it can do later is not known.
+SILENT = ("never", "stale", "offline")
 
 Opening = tuple[datetime, list[Spot] | None]
 
@@ -35,13 +37,27 @@ def comes_back(board: Board) -> bool:
     return board.blocked in AWAY and not board.device.blocked
 
 
+def is_silent(board: Board) -> bool:
+    """Whether nothing but the silence of its node's agent keeps the board from taking something."""
+    return board.blocked in SILENT and not board.device.blocked
+
+
 class Sweep:
     """One claim's shape and duration, and the boards that could serve it, moved from start to start.
 
-    ``room`` says what is held from now on and is not changed; ``blocks`` what begins later.
+    ``room`` says what is held from now on and is not changed; ``blocks`` what begins later. ``with_silent``
+    counts on nodes that are silent, as if their agents were heard again.
     """
 
-    def __init__(self, room: Room, blocks: Iterable[Block], shape: Shape, duration_s: int) -> None:
+    def __init__(
+        self,
+        room: Room,
+        blocks: Iterable[Block],
+        shape: Shape,
+        duration_s: int,
+        *,
+        with_silent: bool = False,
+    ) -> None:
         self._room = room
         self._shape = shape
         self._duration = timedelta(seconds=duration_s)
@@ -52,7 +68,8 @@ class Sweep:
         self._twins: dict[int, Board] = {}
         self._groups: dict[int, list[Board]] = defaultdict(list)
         for board in room.matching(shape.kind):
-            if not board.blocked or (comes_back(board) and later.get(board.device.id)):
+            is_back = (comes_back(board) and later.get(board.device.id)) or (with_silent and is_silent(board))
+            if not board.blocked or is_back:
                 self._groups[board.node.id].append(board)
         self._serving = {board.device.id for group in self._groups.values() for board in group}
         self._hosts: dict[int, Host] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
+
 from scheduler.engine import forecast, plan
 from scheduler.engine.model import Booking, Claim, Outage, Plan, Policy
 from tests.engine.builder import NOON, Cluster
@@ -239,3 +241,54 @@ def test_queued_claims_in_a_forecast_keep_clear_of_bookings_too(cluster: Cluster
     found = forecast(snapshot, cluster.policy, [long, short])
 
     assert (found[long.id].starts_at, found[short.id].starts_at) == (at(5), at(1))
+
+
+@pytest.mark.parametrize("silence", ["never", "stale", "offline"])
+def test_a_booking_that_only_silent_nodes_could_serve_waits_for_their_word(
+    cluster: Cluster, silence: str
+) -> None:
+    cluster.node("a", blocked=silence)
+    claim = book(cluster, "later", starts=24, hours=2)
+
+    found = decide(cluster)
+
+    (wait,) = found.waits
+    assert found.grants == ()
+    assert (wait.claim_id, wait.is_impossible) == (claim.id, False)
+    assert [(reason.code, reason.detail) for reason in wait.reasons] == [
+        ("nodes_silent", {"starts_at": at(24).isoformat(), "nodes": ["a"]})
+    ]
+
+
+def test_a_booking_takes_a_node_that_is_heard_before_it_waits_for_a_silent_one(cluster: Cluster) -> None:
+    cluster.node("a", blocked="never")
+    cluster.node("b")
+    claims = [book(cluster, name, starts=24) for name in ("first", "second")]
+
+    found = decide(cluster)
+
+    assert [grant.claim_id for grant in found.grants] == [claims[0].id]
+    assert [(wait.claim_id, wait.is_impossible) for wait in found.waits] == [(claims[1].id, False)]
+
+
+@pytest.mark.parametrize("word", ["cordoned", "maintenance"])
+def test_a_booking_on_a_node_that_an_operator_took_out_is_refused(cluster: Cluster, word: str) -> None:
+    cluster.node("a", blocked=word)
+    claim = book(cluster, "later", starts=24)
+
+    assert refusal(decide(cluster), claim)[0] == "booking_taken"
+
+
+def test_a_booking_that_a_silent_node_could_not_serve_either_is_refused(cluster: Cluster) -> None:
+    cluster.node("a", blocked="offline").hold(0, hours=30)
+    claim = book(cluster, "later", starts=24)
+
+    assert refusal(decide(cluster), claim)[0] == "booking_taken"
+
+
+def test_a_booking_above_the_quota_is_refused_whoever_is_silent(cluster: Cluster) -> None:
+    cluster.node("a", devices=2, blocked="never")
+    cluster.team("vision", ceiling=1000)
+    claim = book(cluster, "later", starts=24, count=2)
+
+    assert refusal(decide(cluster), claim)[0] == "above_quota"

@@ -20,6 +20,15 @@ def test_nodes_that_are_away_are_named() -> None:
     assert "gpu-01." in sentence({"code": "nodes_blocked", "nodes": nodes})
 
 
+def test_a_booking_that_hangs_on_silent_nodes_names_them() -> None:
+    silent = {"code": "nodes_silent", "starts_at": "2026-12-01T13:00:00+00:00", "nodes": ["gpu-01", "gpu-02"]}
+
+    assert sentence(silent) == (
+        "The nodes that could serve the time from Dec. 1, 2026, 13:00 on are silent: gpu-01, gpu-02. "
+        "It is booked once they are heard."
+    )
+
+
 def test_what_no_node_can_hold_is_said_in_units_not_in_field_names() -> None:
     said = sentence(
         {"code": "larger_than_any_node", "wanted": {"cpu_milli": 96500}, "nearest": {"cpu_milli": 64000}}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.common.errors import Forbidden, Invalid, NotFound
+from portal.fleet.models import Node
 from portal.leases import reservations
 from portal.leases.models import Lease, LeaseRequest, Reservation
 from portal.leases.reservations import (
@@ -163,6 +164,27 @@ def test_the_turn_books_every_time_and_a_clash_is_told_and_stops_no_other(world:
     news = world.user("bob").notifications.get(kind="booking.taken")
     assert news.facts["starts_at"] == (world.now + timedelta(days=1, hours=2)).isoformat()
     assert len(news.facts["nearest"]) >= 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("silent_s", [None, 60, 3600])
+def test_a_series_waits_for_silent_nodes_and_is_booked_once_they_are_heard(
+    world: World, silent_s: int | None
+) -> None:
+    heard = None if silent_s is None else world.now - timedelta(seconds=silent_s)
+    Node.objects.update(last_seen_at=heard)
+    series = reserve(world, until=world.now + timedelta(days=3))
+
+    world.turn()
+    asked = LeaseRequest.objects.filter(series=series)
+    waiting = {(one.state, one.reasons[0]["code"]) for one in asked}
+    told = world.user("bob").notifications.count()
+    Node.objects.update(last_seen_at=world.now)
+    world.turn()
+
+    assert waiting == {("queued", "nodes_silent")}
+    assert told == 0
+    assert set(asked.values_list("state", flat=True)) == {"granted"}
 
 
 @pytest.mark.django_db
