@@ -13,7 +13,6 @@ from typing import Any
 
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.db import transaction
 
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
@@ -31,11 +30,12 @@ from nodeagent.protocol.messages import (
     Welcome,
 )
 from portal.agents import reports
+from portal.agents.admission import Admitted, admit
 from portal.agents.database import in_database
 from portal.agents.desired import orders
 from portal.agents.errors import AgentRefused
+from portal.agents.handshake import MOST_HELLO_BYTES, Handshake, Waiting
 from portal.agents.keys import FEATURE, Wish, store_new_key
-from portal.agents.services import Admitted, admit
 from portal.agents.silence import heard
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
@@ -54,17 +54,15 @@ ROW, REST_S = 3, 0.01
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}
+_waiting = Waiting()
 
 
-@transaction.atomic
 def _settle_forgotten(who: Admitted) -> None:
-    """Lose what a blank agent forgot and note that it was heard: both or neither.
+    """Lose what a blank agent forgot, before it is welcomed and so before its node is noted as heard.
 
     A try that fails leaves the word before as the newest, and the next one stops the leases' clocks there.
     """
-    now = db_now()
-    reports.lose_forgotten(who.node_id, seen_at=who.seen_at, now=now)
-    heard(who.node_id, now=now)
+    reports.lose_forgotten(who.node_id, seen_at=who.seen_at, now=db_now())
 
 
 class AgentConsumer(AsyncWebsocketConsumer):
@@ -73,6 +71,14 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         """Accept and challenge; whoever does not answer in time is let go."""
         self.who: Admitted | None = None
+        self.handshake = Handshake()
+        self.address = str((self.scope.get("client") or ("",))[0])
+        self.is_waiting = _waiting.enter(self.address)
+        self.tasks: list[asyncio.Task[None]] = []
+        if not self.is_waiting:
+            log.warning("too many sockets of %s have not said hello; one more is turned away", self.address)
+            await self.close(code=CLOSE_LATER)
+            return
         self.nonce = secrets.token_hex(32)
         self.look = asyncio.Event()
         self.sent_revision = -1
@@ -80,7 +86,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.reported = asyncio.Event()
         self.heard_at = 0.0
         self.wish = Wish()
-        self.tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._hello_in_time())]
+        self.tasks.append(asyncio.create_task(self._hello_in_time()))
         await self.accept()
         await self._send(Challenge(self.nonce))
 
@@ -90,6 +96,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         """Forget the connection; the node's leases go on."""
+        self.handshake.end()
+        self._wait_no_more()
         for task in self.tasks:
             task.cancel()
         hub().leave(NODES, self._on_nudge)
@@ -98,9 +106,19 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Handle one frame; a bad one is answered, logged once and ends this connection only."""
-        await self._answering(
-            lambda: self._handle(decode(text_data if text_data is not None else bytes_data or b""))
-        )
+        frame = text_data if text_data is not None else bytes_data or b""
+        await self._answering(lambda: self._handle(self._decoded(frame)))
+
+    def _decoded(self, frame: str | bytes) -> Message:
+        """Return the message in a frame; whoever has not shown who it is gets little of the event loop."""
+        if self.who is None and len(frame) > MOST_HELLO_BYTES:
+            raise ProtocolError("too_large", f"a first frame has at most {MOST_HELLO_BYTES} bytes")
+        return decode(frame)
+
+    def _wait_no_more(self) -> None:
+        if self.is_waiting:
+            self.is_waiting = False
+            _waiting.leave(self.address)
 
     async def _answering(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do some work for this agent; False when it was refused and the connection is being closed."""
@@ -110,7 +128,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         except ProtocolError as error:
             await self._refuse(error.code, error.detail, CLOSE_BAD_FRAME)
         except AgentRefused as error:
-            await self._refuse(error.code, error.detail, CLOSE_REFUSED)
+            await self._refuse(error.code, error.detail, CLOSE_REFUSED, why=error.why)
         except Unavailable:
             await self._refuse("unavailable", "The portal cannot store this now. Connect again.", CLOSE_LATER)
         except Exception:
@@ -142,7 +160,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             raise ProtocolError("unexpected", "an agent does not send this")
 
     async def _welcome(self, hello: Hello) -> None:
-        self.who = who = await in_database(lambda: admit(hello, nonce=self.nonce, now=db_now()))
+        who = await in_database(
+            lambda: admit(hello, nonce=self.nonce, now=db_now(), handshake=self.handshake)
+        )
+        self.who = who
+        self._wait_no_more()
         if who.is_blank:
             await in_database(lambda: _settle_forgotten(who))
         older = _sessions.get(who.name)
@@ -151,6 +173,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         _sessions[who.name] = self
         hub().listen(NODES, self._on_nudge)
         shared = tuple(name for name in TAKEN if name in who.features)
+        # The node counts as heard, and so as online, by what its agent says after this: only then was it let in.
         await self._send(Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S, shared))
         self.look.set()
         self.tasks.append(asyncio.create_task(self._keep_desired(who)))
@@ -216,7 +239,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
         nonce = self.wish.answered()
         if not nonce:
             raise ProtocolError("unexpected", "no new key was asked for")
-        stored = await in_database(lambda: store_new_key(who, nonce, offer, now=db_now()))
+        self.wish.is_storing = True
+        try:
+            stored = await in_database(lambda: store_new_key(who, nonce, offer, now=db_now()))
+        finally:
+            self.wish.is_storing = False
         self.who = replace(who, public_key=bytes.fromhex(stored))
         await self._send(KeyStored(stored))
 
@@ -228,7 +255,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _hello_in_time(self) -> None:
         await asyncio.sleep(HELLO_WITHIN_S)
-        if self.who is None:
+        if self.handshake.end():
             await self._refuse("too_late", f"Say hello within {HELLO_WITHIN_S} seconds.", CLOSE_REFUSED)
 
     def _check_epoch(self, who: Admitted, epoch: int) -> None:
@@ -242,8 +269,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def _send(self, message: Message) -> None:
         await self.send(text_data=encode(message))
 
-    async def _refuse(self, code: str, detail: str, close: int) -> None:
-        log.warning("agent %s refused: %s (%s)", self.who.name if self.who else "?", code, detail)
+    async def _refuse(self, code: str, detail: str, close: int, *, why: str = "") -> None:
+        log.warning("agent %s refused: %s (%s)", self.who.name if self.who else "?", code, why or detail)
         with contextlib.suppress(Exception):
             await self._send(Refused(code, detail))
             await self.close(code=close)

@@ -18,8 +18,8 @@ from django.utils.translation import gettext as _
 from nodeagent.protocol.messages import NewKey, Rotate
 from nodeagent.protocol.signing import new_key_text
 from portal.accounts.models import User
+from portal.agents.admission import KEY_BYTES, Admitted, unhex
 from portal.agents.errors import AgentRefused
-from portal.agents.services import KEY_BYTES, Admitted, unhex
 from portal.audit.services import record
 from portal.common.errors import Conflict
 from portal.common.live import NODES, publish_on_commit
@@ -98,14 +98,18 @@ def _text(at: datetime | None) -> str | None:
 
 @dataclass(slots=True)
 class Wish:
-    """What one connection has asked of its agent: a nonce, until it is answered, and when it was asked."""
+    """What one connection has asked of its agent: a nonce, until it is answered, and when it was asked.
+
+    ``is_storing``: an answer is on its way to its row, which still asks for one.
+    """
 
     nonce: str = ""
     asked_at: float = 0.0
+    is_storing: bool = False
 
     def ask(self, *, at: float) -> Rotate | None:
         """Return what to send, None while the last wish is fresh. ``at`` is a monotonic clock in seconds."""
-        if self.nonce and at - self.asked_at < ASK_AGAIN_S:
+        if self.is_storing or (self.nonce and at - self.asked_at < ASK_AGAIN_S):
             return None
         self.nonce, self.asked_at = secrets.token_hex(32), at
         return Rotate(self.nonce)

@@ -10,8 +10,10 @@ import pytest
 
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report
+from portal.agents import admission, consumers
+from portal.agents.handshake import Handshake, Waiting
 from portal.agents.services import create_enrol_token
-from portal.fleet.models import Node
+from portal.fleet.models import Device, Node
 from portal.leases.models import Lease
 from tests.agents.test_enrolment import Key
 from tests.portal.builders import World
@@ -110,7 +112,7 @@ async def test_a_wrong_key_is_told_what_to_do(world: World) -> None:
         answer = await Agent(talk, Key()).introduce()
 
         assert (answer["type"], answer["code"]) == ("refused", "bad_signature")
-        assert "Enrol" in answer["detail"]
+        assert "enrolment token" in answer["detail"]
 
 
 async def test_the_newer_of_two_lines_of_one_node_stays(world: World) -> None:
@@ -149,3 +151,59 @@ async def test_a_report_is_acknowledged_and_a_lease_that_ended_is_forgotten(worl
     node = await rows(lambda: Node.objects.get(name="gpu-01"))
     assert node.observed_revision <= node.desired_revision
     assert json.dumps(node.last_seq) == "6"
+
+
+async def test_a_first_frame_that_is_larger_than_any_hello_is_not_even_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(consumers, "decode", lambda frame: read.append(len(frame)))
+    async with Talk("/agent/v1") as talk:
+        await talk.hear()
+        await talk.say('{"v":1,"type":"hello","node":"' + "x" * 4_000_000 + '"}')
+
+        assert (await talk.hear())["code"] == "too_large"
+        assert await talk.ended() == 4400
+    assert read == []
+
+
+async def test_an_address_has_only_so_many_sockets_that_have_not_said_who_they_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "_waiting", Waiting(most=2))
+    async with Talk("/agent/v1") as one, Talk("/agent/v1") as two:
+        await two.hear()
+        async with Talk("/agent/v1") as third:
+            assert (third.accepted, third.code) == (False, 4503)
+
+        assert (await Agent(one, Key()).enrol(world))["type"] == "welcome"
+        async with Talk("/agent/v1") as another:
+            assert (await another.hear())["type"] == "challenge"
+
+
+async def test_a_hello_that_is_stored_too_slowly_is_refused_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(hello: Any, *, handshake: Handshake, **more: Any) -> Any:
+        assert handshake.end(), "as the timer does when the time is over"
+        return admission.admit(hello, handshake=handshake, **more)
+
+    monkeypatch.setattr(consumers, "admit", slowly)
+    async with Talk("/agent/v1") as talk:
+        answer = await Agent(talk, Key()).enrol(world)
+
+    assert (answer["type"], answer["code"]) == ("refused", "too_late")
+    assert await rows(lambda: Device.objects.filter(node__name="gpu-09").count()) == 0
+
+
+async def test_a_node_is_online_once_its_agent_speaks_after_the_welcome(world: World) -> None:
+    async with Talk("/agent/v1") as talk:
+        await Agent(talk, Key()).enrol(world)
+        await talk.hear()
+        welcomed = await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at)
+        await talk.say(encode(Heartbeat(epoch=1, boot_id="boot-1", revision=0)))
+        await talk.say(encode(Report(1, "boot-1", 1, 0, (), ())))
+        await talk.hear()
+
+    assert welcomed is None
+    assert await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at) is not None

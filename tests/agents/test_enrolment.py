@@ -6,14 +6,17 @@ from datetime import timedelta
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pytest_django import DjangoAssertNumQueries
 
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.messages import Hello
 from nodeagent.protocol.signing import challenge_text
 from portal.agents import consumers, reports
+from portal.agents.admission import admit
 from portal.agents.errors import AgentRefused
+from portal.agents.handshake import Handshake
 from portal.agents.models import EnrolToken
-from portal.agents.services import admit, create_enrol_token, revoke_node
+from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.errors import Invalid
 from portal.fleet.models import Device, Node
 from tests.portal.builders import World
@@ -56,6 +59,12 @@ def refused(hello: Hello, world: World, nonce: str = NONCE, later: timedelta = t
     return error.value.code
 
 
+def answer(hello: Hello, world: World) -> tuple[str, str]:
+    with pytest.raises(AgentRefused) as error:
+        admit(hello, nonce=NONCE, now=world.now)
+    return error.value.code, error.value.detail
+
+
 def test_a_token_introduces_a_key_once_and_the_key_serves_from_then_on(world: World) -> None:
     key, secret = Key(), token(world)
 
@@ -93,10 +102,52 @@ def test_another_key_is_refused(world: World) -> None:
     assert refused(Key().hello(), world) == "bad_signature"
 
 
-def test_an_unknown_node_and_one_without_a_key_are_told_what_to_do(world: World) -> None:
-    assert refused(Key().hello("gpu-77"), world) == "unknown_node"
+def test_an_unknown_node_one_without_a_key_and_another_key_are_answered_alike(world: World) -> None:
     token(world)
-    assert refused(Key().hello(), world) == "not_enrolled"
+    without = answer(Key().hello(), world)
+    admit(Key().hello(token=token(world)), nonce=NONCE, now=world.now)
+
+    assert without == answer(Key().hello("gpu-77"), world) == answer(Key().hello(), world)
+    assert without[0] == "bad_signature"
+    assert "enrolment token" in without[1]
+    assert answer(Key().hello("gpu-77", token="enr_x"), world) == answer(Key().hello(token="enr_x"), world)
+
+
+def test_a_signature_is_checked_before_any_row_is_locked(
+    world: World, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    admit(Key().hello(token=token(world)), nonce=NONCE, now=world.now)
+
+    with django_assert_num_queries(1) as asked:
+        refused(Key().hello(), world)
+
+    assert "UPDATE" not in asked.captured_queries[0]["sql"]
+
+
+def test_a_hello_whose_connection_is_over_before_it_is_stored_changes_nothing(world: World) -> None:
+    hello, handshake = Key().hello(token=token(world)), Handshake()
+    assert handshake.end()
+
+    with pytest.raises(AgentRefused, match="too_late"):
+        admit(hello, nonce=NONCE, now=world.now, handshake=handshake)
+
+    node = Node.objects.get(name="gpu-09")
+    assert (node.public_key, node.epoch, node.devices.count()) == (None, 0, 0)
+    assert admit(hello, nonce=NONCE, now=world.now).epoch == 1, "the token is still good"
+
+
+def test_who_was_let_in_is_not_told_that_it_came_too_late() -> None:
+    handshake = Handshake()
+
+    assert handshake.admit()
+    assert handshake.admit(), "a repeated transaction asks again"
+    assert not handshake.end()
+
+
+def test_a_node_is_not_online_by_its_hello_alone(world: World) -> None:
+    admit(Key().hello(token=token(world)), nonce=NONCE, now=world.now)
+
+    assert Node.objects.get(name="gpu-09").last_seen_at is None
 
 
 def test_a_revoked_node_is_refused_and_its_epoch_rises(world: World) -> None:
@@ -106,7 +157,7 @@ def test_a_revoked_node_is_refused_and_its_epoch_rises(world: World) -> None:
 
     revoke_node(node=node, actor=world.user("operator"), now=world.now)
 
-    assert refused(key.hello(), world) == "not_enrolled"
+    assert refused(key.hello(), world) == "bad_signature"
     assert Node.objects.get(name="gpu-09").epoch == 2
 
 
@@ -172,7 +223,7 @@ def test_where_a_device_sits_follows_what_its_node_says_last(world: World) -> No
     assert set(rows) == {("sw-3", 1)}
 
 
-def test_a_blank_agent_counts_as_heard_only_once_the_leases_it_forgot_are_lost(
+def test_a_blank_agents_leases_are_lost_at_the_word_before_also_when_that_fails_at_first(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease, key = world.active(), Key()
@@ -191,13 +242,11 @@ def test_a_blank_agent_counts_as_heard_only_once_the_leases_it_forgot_are_lost(
     monkeypatch.setattr(reports, "lose_forgotten", fails)
     with pytest.raises(RuntimeError):
         consumers._settle_forgotten(who)
-    meanwhile = Node.objects.get(pk=node.pk).last_seen_at
     monkeypatch.setattr(reports, "lose_forgotten", lose)
     monkeypatch.setattr(consumers, "db_now", lambda: word + timedelta(minutes=5))
     again = replace(key.hello(node.name, last_epoch=0), devices=blank.devices)
     consumers._settle_forgotten(admit(again, nonce=NONCE, now=word + timedelta(minutes=5)))
 
     lease.refresh_from_db()
-    assert meanwhile == word
     assert (lease.state, lease.ended_at) == ("cleaning", word)
-    assert Node.objects.get(pk=node.pk).last_seen_at == word + timedelta(minutes=5)
+    assert Node.objects.get(pk=node.pk).last_seen_at == word, "it is heard once it speaks after its welcome"

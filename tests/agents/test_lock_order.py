@@ -10,8 +10,8 @@ import pytest
 from django.db import transaction
 
 from nodeagent.protocol.messages import HealthFact, LeaseReport, Report
-from portal.agents import reports, services
-from portal.agents.services import admit
+from portal.agents import admission, reports
+from portal.agents.admission import admit
 from portal.common.rows import execute
 from portal.fleet import health
 from portal.fleet.models import Device, HealthEvent, Node
@@ -58,7 +58,7 @@ def test_a_quarantine_and_a_hello_of_the_same_node_both_succeed(monkeypatch: pyt
 
     with ThreadPoolExecutor(1) as pool:
         rival = Rival(pool, by_hand(world, device))
-        rival.before(monkeypatch, services, "learn_devices")
+        rival.before(monkeypatch, admission, "learn_devices")
         admit(key.hello(), nonce=NONCE, now=world.now)
         rival.found.result(timeout=20)
 

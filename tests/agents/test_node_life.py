@@ -171,7 +171,7 @@ async def test_a_forgotten_key_turns_the_connected_agent_away_at_once(world: Wor
             async with host.agent():
                 pass
 
-    assert no.value.code == "not_enrolled"
+    assert no.value.code == "bad_signature"
     assert host.refusals == ["stale_epoch"]
 
 

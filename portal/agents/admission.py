@@ -1,0 +1,164 @@
+"""Proof of identity: what an agent must show before the portal believes it, and what its hello changes then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from django.db import transaction
+from django.db.models import QuerySet
+
+from nodeagent.protocol.messages import Hello
+from nodeagent.protocol.signing import challenge_text
+from portal.accounts.services import digest_of
+from portal.agents.errors import AgentRefused
+from portal.agents.handshake import Handshake
+from portal.agents.models import EnrolToken
+from portal.common.rows import fetch
+from portal.fleet.models import Node
+from portal.fleet.services import learn_devices
+
+KEY_BYTES = 32
+# What a hello may change of its node; the rest belongs to operators, scheduler and reports. That it was heard is
+# noted once its welcome went out.
+TOLD = (
+    "public_key", "enrolled_at", "key_changed_at", "rotate_asked_at", "epoch", "boot_id", "last_seq",
+    "agent_version", "driver", "driver_version", "cpu_milli", "memory_mib", "site", "rack", "runtime",
+    "features",
+)  # fmt: skip
+# Devices come before their node in every transaction; rows that only refer to a device never wait for this lock.
+_LOCK_DEVICES = (
+    "SELECT d.id FROM fleet_device d JOIN fleet_node n ON n.id = d.node_id WHERE n.name = %s"
+    " ORDER BY d.id FOR NO KEY UPDATE OF d"
+)
+# Whose signature is checked where there is no key, so that the answer takes as long; it opens nothing.
+_DECOY: Final = bytes.fromhex("3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """An agent that proved who it is, by which key, and what it understands beside version 1 of the protocol.
+
+    ``is_blank``: its journal knows of no earlier connection. ``seen_at`` is when the node was heard before.
+    """
+
+    node_id: int
+    name: str
+    epoch: int
+    public_key: bytes
+    features: frozenset[str]
+    is_blank: bool
+    seen_at: datetime | None
+
+
+def admit(hello: Hello, *, nonce: str, now: datetime, handshake: Handshake | None = None) -> Admitted:
+    """Check who is calling and store its inventory, or raise AgentRefused and change nothing.
+
+    With a token the key is stored and the token consumed in one step; without, the signature must be by the key
+    stored at enrolment. Nothing is locked before that is known. ``handshake`` is asked last: a hello whose
+    connection is over by then takes no effect. That the agent was heard is noted by what it says once it was
+    welcomed.
+    """
+    key = _proven_key(hello, nonce, now)
+    return _admit(hello, key, now, handshake or Handshake())
+
+
+def _proven_key(hello: Hello, nonce: str, now: datetime) -> bytes:
+    """Return the public key that signed the challenge, or raise AgentRefused.
+
+    A node that does not exist, one without a key and another key than the stored one are answered alike: who holds
+    no key learns no name.
+    """
+    if hello.enrol_token:
+        key = unhex(hello.public_key, KEY_BYTES)
+        if key is None:
+            raise AgentRefused("bad_key", "The public key must be 32 bytes in hex.")
+        if not _tokens(hello, now).exists():
+            raise _bad_token()
+        if not _is_signed(key, hello, nonce):
+            raise _not_known("the token's key did not sign")
+        return key
+    found = fetch("SELECT public_key FROM fleet_node WHERE name = %s", [hello.node])
+    stored = found[0][0] if found else None
+    is_signed = _is_signed(bytes(stored or _DECOY), hello, nonce)
+    if stored is None or not is_signed:
+        raise _not_known("no such node" if not found else "no key" if stored is None else "another key")
+    return bytes(stored)
+
+
+@transaction.atomic
+def _admit(hello: Hello, key: bytes, now: datetime, handshake: Handshake) -> Admitted:
+    """Store what a proven hello says. Locks the node's devices, then the node."""
+    fetch(_LOCK_DEVICES, [hello.node])
+    node = Node.objects.select_for_update().filter(name=hello.node).first()
+    if node is None:
+        raise _not_known("no such node")
+    if hello.enrol_token:
+        if not _tokens(hello, now).update(used_at=now):
+            raise _bad_token()
+        node.public_key, node.enrolled_at, node.epoch = key, now, node.epoch + 1
+        node.key_changed_at, node.rotate_asked_at = now, None
+    elif bytes(node.public_key or b"") != key:  # changed or forgotten since it was read
+        raise _not_known("another key by now")
+    if hello.boot_id != node.boot_id:
+        node.boot_id, node.last_seq = hello.boot_id, -1
+    node.agent_version, node.driver = hello.agent_version[:40], hello.driver[:40]
+    node.driver_version = hello.driver_version[:40]
+    node.cpu_milli, node.memory_mib = hello.cpu_milli, hello.memory_mib
+    node.site, node.rack = hello.site or node.site, hello.rack or node.rack
+    node.runtime, node.features = hello.runtime, [name[:40] for name in hello.features]
+    node.save(update_fields=TOLD)
+    learn_devices(node, hello.devices, now=now)
+    if not handshake.admit():
+        raise AgentRefused("too_late", "The connection ended before this hello was taken. Connect again.")
+    return Admitted(
+        node_id=node.pk,
+        name=node.name,
+        epoch=node.epoch,
+        public_key=key,
+        features=frozenset(hello.features),
+        is_blank=hello.last_epoch == 0,
+        seen_at=node.last_seen_at,
+    )
+
+
+def _tokens(hello: Hello, now: datetime) -> QuerySet[EnrolToken]:
+    """Return the token of a hello where it is good."""
+    return EnrolToken.objects.filter(
+        node__name=hello.node, digest=digest_of(hello.enrol_token), used_at=None, expires_at__gt=now
+    )
+
+
+def _is_signed(key: bytes, hello: Hello, nonce: str) -> bool:
+    signature = unhex(hello.signature, 64) or bytes(64)
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, challenge_text(nonce, hello.node))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _bad_token() -> AgentRefused:
+    return AgentRefused(
+        "bad_token", "This token was used, has expired or is for another node. Ask for a new one."
+    )
+
+
+def _not_known(why: str) -> AgentRefused:
+    return AgentRefused(
+        "bad_signature",
+        "No node of this name is enrolled with this key. Ask an operator for an enrolment token.",
+        why=why,
+    )
+
+
+def unhex(text: str, length: int) -> bytes | None:
+    """Return the bytes of a hex text of this many bytes, None for anything else."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return raw if len(raw) == length else None
