@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import connection, transaction
@@ -21,6 +21,7 @@ from portal.fleet.models import Node
 from portal.leases.forecasting import SNAPSHOT_KEY
 from portal.leases.growing import is_anything_growing
 from portal.leases.selectors import is_anybody_waiting
+from portal.policies import cycles
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.commit_preemptions import preemptions
@@ -40,12 +41,19 @@ NOTHING, USUAL = Plan(), Policy()
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn did: how many it granted and left waiting, and by which plan and policy."""
+    """What one turn did: how many it granted and left waiting, and by which plan and policy.
+
+    ``seen`` is how many waited when it looked at ``at``, ``steps_ms`` how long each step of ``cycles.STEPS`` took;
+    a turn that found nothing to do has neither.
+    """
 
     granted: int
     waiting: int
     decided: Plan = NOTHING
     policy: Policy = USUAL
+    at: datetime | None = None
+    seen: int = 0
+    steps_ms: dict[str, float] = field(default_factory=dict)
 
 
 def run() -> Turn:
@@ -55,12 +63,47 @@ def run() -> Turn:
     covered, began = outbox.begin(outbox.RUN_CYCLE), time.monotonic()
     with uncollected():
         turn = with_retries(_turn)
+    watch = Stopwatch(turn.steps_ms)
     if turn.decided.preemptions or turn.decided.spared:
-        # In a transaction of its own: leases are locked before nodes, which the grants have touched.
+        # 6. Preempt, in a transaction of its own: leases are locked before nodes, which the grants have touched.
         with_retries(lambda: preemptions(turn.decided, turn.policy, now=db_now()))
+    watch.lap("preempt")
+    _record(turn)
     outbox.done(outbox.RUN_CYCLE, covered)
     _PACE.note(began, is_busy=turn.granted > 0 and turn.waiting > 0)
     return turn
+
+
+class Stopwatch:
+    """Writes down how many milliseconds each step took since the one before it."""
+
+    def __init__(self, into: dict[str, float]) -> None:
+        self._into, self._since = into, time.monotonic()
+
+    def lap(self, step: str) -> None:
+        """The step is over."""
+        now = time.monotonic()
+        self._into[step] = (now - self._since) * 1000
+        self._since = now
+
+
+def _record(turn: Turn) -> None:
+    if turn.at is None:
+        return
+    never = sum(wait.is_impossible for wait in turn.decided.waits)
+    cycles.keep(
+        cycles.CycleRecord(
+            at=turn.at,
+            policy=turn.policy.name,
+            policy_version=turn.policy.version,
+            seen=turn.seen,
+            granted=turn.granted,
+            waiting=turn.waiting - never,
+            impossible=never,
+            preempted=len(turn.decided.preemptions),
+            steps_ms=turn.steps_ms,
+        )
+    )
 
 
 @contextmanager
@@ -125,22 +168,33 @@ _FIRST = First()
 
 @transaction.atomic
 def _turn() -> Turn:
+    steps: dict[str, float] = {}
+    watch = Stopwatch(steps)
+    # 1. Wait for a turn that is under way.
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CYCLE_LOCK])
     now = db_now()
     if not is_anybody_waiting() and not is_anything_growing(now=now):
         return Turn(0, 0)
+    watch.lap("lock")
+    # 2. Read everything that the decision may look at.
     policy = active_policy()
     seen = snapshot.take(now=now)
+    watch.lap("snapshot")
+    # 3. Decide.
     decided = plan(seen, policy)
-    # What was seen as free may have been given back after ``now``: grants begin after the looking, or the
-    # periods of two holders would overlap on paper.
+    watch.lap("plan")
+    # 4. Store. What was seen as free may have been given back after ``now``: grants begin after the looking, or
+    # the periods of two holders would overlap on paper.
     commit.repartitions(decided.repartitions, now=now)
     made = commit.grants(decided.grants, policy_version=policy.version, now=db_now(), snapshot=seen)
     made += commit.growth(decided.growth, policy_version=policy.version, now=db_now(), snapshot=seen)
     commit.impossible(decided.waits, now=now)
+    watch.lap("commit")
+    # 5. Tell those who wait why.
     _tell_waits([wait for wait in decided.waits if not wait.is_impossible])
-    return Turn(len(made), len(decided.waits), decided, policy)
+    watch.lap("waits")
+    return Turn(len(made), len(decided.waits), decided, policy, now, len(seen.queue), steps)
 
 
 def _tell_waits(found: Sequence[Wait]) -> None:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from redis.exceptions import RedisError
 
 from portal.accounts.models import User
@@ -30,6 +30,7 @@ from portal.fleet.models import Device, Node
 from portal.fleet.selectors import node_state
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES, OPEN_REQUESTS, RequestState
+from portal.policies import cycles
 from portal.teams.selectors import Rights
 
 Check = Callable[[], str]
@@ -154,6 +155,7 @@ class Figures:
         yield _plain("berth_outbox_items", "Nudges owed.", OutboxItem.objects.count())
         yield _plain("berth_leases_to_meter", "Leases not metered to their end.", _unmetered())
         yield _plain("berth_usage_records", "Billed intervals.", UsageRecord.objects.count())
+        yield from _cycles()
 
     def _nodes(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -178,6 +180,26 @@ def _count(rows: Any, field: str) -> dict[str, int]:
 
 def _unmetered() -> int:
     return Lease.objects.filter(is_metered=False).count()
+
+
+def _cycles() -> Iterable[Metric]:
+    """Yield how long the steps of scheduling cycles took and what they decided, since Redis was empty."""
+    found, counted = cycles.histograms()
+    if not counted:
+        return  # Redis is away: unknown, not zero
+    seconds = HistogramMetricFamily(
+        "berth_cycle_step_seconds", "Time of each step of a scheduling cycle.", labels=["step"]
+    )
+    for one in found:
+        buckets = [(f"{most / 1000:g}", float(count)) for most, count in one.counts]
+        seconds.add_metric([one.step], [*buckets, ("+Inf", float(one.total))], sum_value=one.sum_ms / 1000)
+    yield seconds
+    decided = CounterMetricFamily(
+        "berth_cycle_requests", "Requests and leases that scheduling cycles decided on.", labels=["outcome"]
+    )
+    for outcome, count in counted.items():
+        decided.add_metric([outcome], count)
+    yield decided
 
 
 def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> Metric:

@@ -46,6 +46,35 @@ def list_versions(as_json: Json = False) -> None:
 
 @app.command()
 @guarded
+def cycles(
+    most: Annotated[int, typer.Option(min=1, max=200, help="How many, newest first.")] = 20,
+    every: Annotated[bool, typer.Option("--every", help="Also those that decided nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the last scheduling cycles decided and where their time went."""
+    with api() as portal:
+        found = portal.get("cycles/")
+    if as_json:
+        screen.out_json(found)
+        return
+    rows = found["results" if every else "decided"]
+    if rows is None:
+        screen.say("The record of cycles cannot be read: Redis does not answer. Cycles go on without it.")
+        return
+    cells = [
+        (
+            words.when(row["at"]), f"{row['policy']} v{row['policy_version']}", row["seen"], row["granted"],
+            row["waiting"], row["preempted"], f"{row['total_ms']:.1f}",
+            " ".join(f"{step['step']} {step['took_ms']:.1f}" for step in row["steps"]),
+        )
+        for row in rows[:most]
+    ]  # fmt: skip
+    columns = ("WHEN", "POLICY", "SEEN", "GRANTED", "WAITING", "PREEMPTED", "MS", "STEPS")
+    screen.table(columns, cells, empty="No cycle yet: one runs when a request waits.")
+
+
+@app.command()
+@guarded
 def show(version: Version, as_json: Json = False) -> None:
     """Print the rules of a version as JSON, ready to be edited and saved."""
     with api() as portal:

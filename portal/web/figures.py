@@ -57,6 +57,11 @@ def span(seconds: int | None) -> str | None:
     return " ".join(parts[:2]) or _("%(n)d s") % {"n": 0}
 
 
+def milliseconds(value: float | None) -> str | None:
+    """Return a short time as "12.3 ms"."""
+    return None if value is None else _("%(n)s ms") % {"n": f"{value:.1f}"}
+
+
 def duration_text(seconds: int) -> str:
     """Return seconds as text that ``parse_duration`` reads back exactly, for forms and addresses."""
     for size, word in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):

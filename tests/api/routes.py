@@ -107,6 +107,7 @@ ROUTES = (
     Route("POST", "policies/{draft}/activate/", "operator", {"based_on": 1}, 200, True),
     Route("POST", "policies/{draft}/roll-back/", "operator", {"based_on": 1}, 201, True),
     Route("GET", "policies/{policy}/diff/{draft}/", "operator", is_foreign=True),
+    Route("GET", "cycles/", "operator"),
     Route("GET", "teams/{team}/spend/", is_foreign=True),
     Route("GET", "teams/{team}/standing/", is_foreign=True),
     Route("GET", "flavors/"),

@@ -191,6 +191,7 @@ PAGES = (
     Page("policy-review", "operator", "/operations/policies/edit/", "policy_save", act=_tried),
     Page("policy-json", "operator", "/operations/policies/json/", "policy_json"),
     Page("policy-compare", "operator", "/operations/policies/compare/?a=1&b=2", "policy_compare"),
+    Page("cycles", "operator", "/operations/cycles/", "cycles"),
     Page("cohorts", "operator", "/operations/cohorts/", "cohorts"),
     Page("team-priority", "operator", "/teams/speech/", "team", act=_priority_opened),
     Page("audit", "operator", "/operations/audit/", "audit"),
