@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from datetime import datetime, timedelta
 
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
@@ -15,6 +16,7 @@ from rest_framework.request import Request
 from portal.accounts.models import ApiToken, User
 from portal.accounts.services import TOKEN_MARK, digest_of
 
+log = logging.getLogger(__name__)
 LAST_USED_EVERY = timedelta(minutes=1)
 MAX_LENGTH = 100
 
@@ -32,12 +34,22 @@ class TokenAuthentication(BaseAuthentication):
         if token is None:
             raise AuthenticationFailed
         if token.last_used_at is None or now - token.last_used_at > LAST_USED_EVERY:
-            ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
+            _note_use(token, now)
         return token.user, token
 
     def authenticate_header(self, request: Request) -> str:
         """Return the challenge that makes a missing token a 401."""
         return 'Bearer realm="berth"'
+
+
+def _note_use(token: ApiToken, now: datetime) -> None:
+    """Keep when a token was last used; who only reads is served also while the disk is full."""
+    try:
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
+    except DatabaseError as error:
+        if connection.in_atomic_block:
+            raise
+        log.warning("the last use of a token was not kept: %s", error)
 
 
 def bearer(secret: str, *, now: datetime) -> ApiToken | None:

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
-from django.db import DataError, InterfaceError, OperationalError
+from django.db import DataError
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from portal.api import errors
-from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
 from portal.common.logs import request_id
-from portal.common.retry import is_passing
+from portal.common.retry import unavailable
 from portal.common.states import IllegalMove
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,9 @@ def known_error(error: Exception) -> BerthError:
 
 def _from_below(error: Exception) -> BerthError:
     """Return what an error of the database or of Python itself means for the caller."""
-    if isinstance(error, (OperationalError, InterfaceError)) and is_passing(error):
-        return Unavailable()
+    refusal = unavailable(error)
+    if refusal is not None:
+        return refusal
     if isinstance(error, (DataError, OverflowError, RecursionError, UnicodeError)):
         return Invalid("A value is too large or not in a form that can be stored.")
     return errors.InternalError()

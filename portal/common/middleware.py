@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import sys
 from collections.abc import Callable
 
 from django.core.exceptions import BadRequest
-from django.db import DataError, InterfaceError, OperationalError
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 
-from portal.common.errors import BerthError, Invalid, Unavailable
+from portal.common.errors import BerthError, Invalid
 from portal.common.logs import request_id as current_id
-from portal.common.retry import is_passing
+from portal.common.retry import unavailable
 
 log = logging.getLogger(__name__)
 Handler = Callable[[HttpRequest], HttpResponse]
@@ -81,8 +83,7 @@ class ErrorsForPeople:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the answer for the errors we know; None leaves the rest to Django."""
-        if isinstance(error, (OperationalError, InterfaceError)) and is_passing(error):
-            error = Unavailable()
+        error = unavailable(error) or error
         if isinstance(error, (DataError, OverflowError, RecursionError, UnicodeError, BadRequest)):
             error = Invalid("A value is too large or not in a form that can be stored.")
         if not isinstance(error, BerthError):
@@ -96,11 +97,28 @@ def page_or_problem(request: HttpRequest, error: BerthError) -> HttpResponse:
         response = problem(
             request, error.status, error.code, str(error.detail), next_step=str(error.next_step)
         )
+    elif error.status == 503:
+        # Without the context of pages: who is signed in and what waits for them would ask the database again.
+        context = {"error": error, "request": request, "request_id": current_id.get()}
+        response = HttpResponse(render_to_string("refused.html", context), status=error.status)
     else:
         response = render(request, "refused.html", {"error": error}, status=error.status)
     if error.status == 503:
         response["Retry-After"] = "3"
     return response
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer for what failed outside of a view too, such as reading the session: Django's ``handler500``."""
+    refusal = unavailable(sys.exc_info()[1] or Exception())
+    if refusal is not None:
+        return page_or_problem(request, refusal)
+    if request.path.startswith("/api/"):
+        return problem(
+            request, 500, "internal_error", "Something went wrong in Berth.",
+            next_step="Try again; if it stays, give the request id to an operator.",
+        )  # fmt: skip
+    return HttpResponse(render_to_string("500.html", {"request_id": current_id.get()}), status=500)
 
 
 def problem(
