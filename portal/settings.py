@@ -14,22 +14,25 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
+from portal.common.safety import read_bool, read_networks, read_whole, refuse_unsafe
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
 
-DEBUG: bool = env.bool("BERTH_DEBUG", default=False)
-DEMO: bool = env.bool("BERTH_DEMO", default=False)
+DEBUG: bool = read_bool(env, "BERTH_DEBUG")
+DEMO: bool = read_bool(env, "BERTH_DEMO")
 DATA_DIR = Path(env.str("BERTH_DATA", default=str(BASE_DIR / ".berth")))
 
 
 # Commands that serve nobody run with a key of the moment; the web server refuses to (portal/asgi.py).
 SECRET_KEY: str = env.str("BERTH_SECRET_KEY", default="")
-HAS_SECRET_KEY = len(SECRET_KEY) >= 50
-SECRET_KEY = SECRET_KEY or secrets.token_urlsafe(50)
+HAS_SECRET_KEY = bool(SECRET_KEY)
 ALLOWED_HOSTS: list[str] = env.list(
     "BERTH_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", "testserver"]
 )
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("BERTH_CSRF_TRUSTED_ORIGINS", default=[])
+BEHIND_TLS: bool = read_bool(env, "BERTH_BEHIND_TLS")
+TRUSTED_PROXIES = read_networks(env, "BERTH_TRUSTED_PROXIES")
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -107,6 +110,17 @@ if "postgresql" not in DATABASES["default"]["ENGINE"]:
     raise ImproperlyConfigured(
         "DATABASE_URL must name PostgreSQL 15 or newer: Berth's guarantees live in its constraints."
     )
+refuse_unsafe(
+    debug=DEBUG,
+    demo=DEMO,
+    behind_tls=BEHIND_TLS,
+    key=SECRET_KEY,
+    hosts=ALLOWED_HOSTS,
+    origins=CSRF_TRUSTED_ORIGINS,
+    database=DATABASES["default"],
+    proxies=TRUSTED_PROXIES,
+)
+SECRET_KEY = SECRET_KEY or secrets.token_urlsafe(50)
 DATABASES["default"].update(
     CONN_MAX_AGE=0,
     CONN_HEALTH_CHECKS=False,  # the pool checks a connection before it hands it out
@@ -119,8 +133,8 @@ DATABASES["default"]["OPTIONS"].update(
     server_side_binding=True,
     prepare_threshold=5,
     pool={
-        "min_size": env.int("BERTH_DB_POOL_MIN", default=1),
-        "max_size": env.int("BERTH_DB_POOL_MAX", default=8),
+        "min_size": read_whole(env, "BERTH_DB_POOL_MIN", default=1, least=0, most=1000),
+        "max_size": read_whole(env, "BERTH_DB_POOL_MAX", default=8, least=1, most=1000),
         "timeout": 10,
     },
 )
@@ -233,10 +247,12 @@ CONTENT_SECURITY_POLICY = {
     # The schema browser brings its own inline style; it shows no data of ours.
     "EXCLUDE_URL_PREFIXES": ["/api/docs/"],
 }
-BEHIND_TLS: bool = env.bool("BERTH_BEHIND_TLS", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None
 SECURE_HSTS_SECONDS = 31_536_000 if BEHIND_TLS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = BEHIND_TLS
+# Preloading is for a whole domain and takes months to undo: its owner decides, not one site on it.
+SILENCED_SYSTEM_CHECKS = ["security.W021"]
 SECURE_SSL_REDIRECT = BEHIND_TLS
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
@@ -285,20 +301,17 @@ SPECTACULAR_SETTINGS = {
 
 # --- Berth's own figures ------------------------------------------------------------------------
 
-NODE_STALE_AFTER_S: int = env.int("BERTH_NODE_STALE_AFTER_S", default=15)
-NODE_LOST_AFTER_S: int = env.int("BERTH_NODE_LOST_AFTER_S", default=300)
-LEASE_WARN_BEFORE_S: int = env.int("BERTH_LEASE_WARN_BEFORE_S", default=600)
-LEASE_GRACE_S: int = env.int("BERTH_LEASE_GRACE_S", default=30)
-BOOKING_PATIENCE_S: int = env.int("BERTH_BOOKING_PATIENCE_S", default=120)
-BOOKING_REMIND_S: int = env.int("BERTH_BOOKING_REMIND_S", default=900)
-HEALTH_KEEP_DAYS: int = env.int("BERTH_HEALTH_KEEP_DAYS", default=400)
-if not 1 <= HEALTH_KEEP_DAYS <= 36_500:
-    raise ImproperlyConfigured("BERTH_HEALTH_KEEP_DAYS lies between 1 and 36500 days.")
-MAX_WAITING_PER_TEAM: int = env.int("BERTH_MAX_WAITING_PER_TEAM", default=5000)
-API_READS_PER_MINUTE: int = env.int("BERTH_API_READS_PER_MINUTE", default=30_000)
-API_CHANGES_PER_MINUTE: int = env.int("BERTH_API_CHANGES_PER_MINUTE", default=30_000)
-if min(API_READS_PER_MINUTE, API_CHANGES_PER_MINUTE) < 0:
-    raise ImproperlyConfigured("Calls per minute cannot be below zero; 0 sets no limit.")
+DAY_S = 86_400
+NODE_STALE_AFTER_S = read_whole(env, "BERTH_NODE_STALE_AFTER_S", default=15, least=1, most=DAY_S)
+NODE_LOST_AFTER_S = read_whole(env, "BERTH_NODE_LOST_AFTER_S", default=300, least=1, most=DAY_S)
+LEASE_WARN_BEFORE_S = read_whole(env, "BERTH_LEASE_WARN_BEFORE_S", default=600, least=0, most=30 * DAY_S)
+LEASE_GRACE_S = read_whole(env, "BERTH_LEASE_GRACE_S", default=30, least=0, most=DAY_S)
+BOOKING_PATIENCE_S = read_whole(env, "BERTH_BOOKING_PATIENCE_S", default=120, least=0, most=DAY_S)
+BOOKING_REMIND_S = read_whole(env, "BERTH_BOOKING_REMIND_S", default=900, least=0, most=30 * DAY_S)
+HEALTH_KEEP_DAYS = read_whole(env, "BERTH_HEALTH_KEEP_DAYS", default=400, least=1, most=36_500)
+MAX_WAITING_PER_TEAM = read_whole(env, "BERTH_MAX_WAITING_PER_TEAM", default=5000, least=1, most=10**6)
+API_READS_PER_MINUTE = read_whole(env, "BERTH_API_READS_PER_MINUTE", default=30_000, least=0, most=10**8)
+API_CHANGES_PER_MINUTE = read_whole(env, "BERTH_API_CHANGES_PER_MINUTE", default=30_000, least=0, most=10**8)
 
 LOGGING = {
     "version": 1,

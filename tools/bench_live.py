@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import secrets
 import socket
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ from tests import engines  # fixes the addresses of the servers before settings 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 os.environ.setdefault("BERTH_LOG_LEVEL", "WARNING")
-os.environ.setdefault("BERTH_SECRET_KEY", "only-for-this-measurement-" + "x" * 40)
+os.environ.setdefault("BERTH_SECRET_KEY", secrets.token_urlsafe(64))
 DATABASE = "berth_bench_live"
 DEVICES, SLOTS = 8, 16
 EVENTS_SENT = 200

@@ -53,6 +53,11 @@ def preload() -> None:
     gc.freeze()
 
 
+def is_demo() -> bool:
+    """Whether BERTH_DEMO is on, as the portal reads it."""
+    return bool(importlib.import_module("django.conf").settings.DEMO)
+
+
 def demo_fleet() -> tuple[Board, ...]:
     """The nodes of the demo story, from the same place as its rows in the database."""
     fleet: tuple[Board, ...] = importlib.import_module("portal.demo.organisation").FLEET

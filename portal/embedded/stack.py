@@ -80,7 +80,7 @@ class Stack:
         self._publish_environment()
         self._start_engines()
         self._load_portal()
-        if self.env.get("BERTH_DEMO", "1") != "0":
+        if programs.is_demo():
             self.demo_nodes = demo.nodes(programs.demo_fleet())
         self._await_engines()
         self._prepare_database()
@@ -242,7 +242,7 @@ class Stack:
     def _welcome(self) -> None:
         screen.title(f"\nBerth is up: {self.url}   (Ctrl-C stops it, logs in {self.places.logs})")
         told = self.places.data / "demo.txt"
-        if told.exists():
+        if told.exists() and programs.is_demo():
             screen.title(told.read_text().rstrip() + "\n")
 
     def _stop(self) -> None:

@@ -60,7 +60,7 @@ def test_wait_reasons_page_is_the_engines_table_and_each_has_a_sentence() -> Non
 
 def test_settings_page_lists_what_the_settings_read() -> None:
     source = (ROOT / "portal" / "settings.py").read_text()
-    read = set(re.findall(r'env\.\w+\(\s*"(\w+)"', source))
+    read = set(re.findall(r'(?:env\.\w+\(|read_\w+\(env,)\s*"(\w+)"', source))
     for file in (ROOT / "portal" / "embedded").glob("*.py"):
         read |= set(re.findall(r'\benv\.get\("(BERTH_\w+)"', file.read_text()))
     # A secret from a file is told in the page's first lines.
