@@ -205,6 +205,7 @@ CELERY_BEAT_SCHEDULE = {
 # --- People, languages, safety ------------------------------------------------------------------
 
 AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["portal.accounts.backends.PeopleBackend"]
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",

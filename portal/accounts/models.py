@@ -13,6 +13,8 @@ class User(AbstractUser):
 
     display_name = models.CharField(max_length=100, blank=True)
     language = models.CharField(max_length=10, blank=True, default="")
+    # Made by the demo, with a password that everybody knows: refused everywhere while BERTH_DEMO is off.
+    is_demo = models.BooleanField(default=False)
 
     def __str__(self) -> str:
         return self.display_name or self.username

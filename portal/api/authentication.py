@@ -7,6 +7,7 @@ import json
 import logging
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import DatabaseError, connection
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
@@ -61,7 +62,7 @@ def bearer(secret: str, *, now: datetime) -> ApiToken | None:
         return None
     sql, tokens, people = _statement()
     with connection.cursor() as cursor:
-        cursor.execute(sql, [digest_of(secret), now])
+        cursor.execute(sql, [digest_of(secret), now, settings.DEMO])
         row = cursor.fetchone()
     if row is None:
         return None
@@ -81,5 +82,6 @@ def _statement() -> tuple[str, list[str], list[str]]:
         " (SELECT jsonb_agg(jsonb_build_array(m.team_id, m.role)) FROM teams_membership m WHERE m.user_id = u.id)"
         " FROM accounts_apitoken t JOIN accounts_user u ON u.id = t.user_id"
         " WHERE t.digest = %s AND t.revoked_at IS NULL AND t.expires_at > %s AND u.is_active"
+        " AND (%s OR NOT u.is_demo)"
     )
     return sql, [f.attname for f in tokens], [f.attname for f in people]

@@ -131,7 +131,9 @@ def make_people(teams: dict[str, Team], now: datetime) -> dict[str, User]:
     for username, shown, roles in PEOPLE:
         user = User.objects.filter(username=username).first()
         if user is None:
-            user = User(username=username, display_name=shown, email=f"{username}@northwind.example")
+            user = User(
+                username=username, display_name=shown, email=f"{username}@northwind.example", is_demo=True
+            )
             user.password = hashed
             user.save()
         for slug, role in roles:

@@ -15,7 +15,7 @@ from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
 from portal.accounts.models import ApiToken, User
-from portal.accounts.selectors import live_token
+from portal.accounts.selectors import entering, live_token
 from portal.teams.models import Membership
 
 Headers = Mapping[str, str]
@@ -106,7 +106,7 @@ def _by_sessions(keys: Collection[str], now: datetime) -> dict[tuple[str, int], 
     said = {row.session_key: row.get_decoded() for row in rows}
     ids = {key: str(data.get(SESSION_KEY, "")) for key, data in said.items()}
     wanted = [int(pk) for pk in ids.values() if pk.isdigit()]
-    users = {str(user.pk): user for user in User.objects.filter(pk__in=wanted, is_active=True)}
+    users = {str(user.pk): user for user in User.objects.filter(entering(), pk__in=wanted)}
     found: dict[tuple[str, int], Visitor] = {}
     for key, pk in ids.items():
         user = users.get(pk)
@@ -124,7 +124,7 @@ def _is_same_password(user: User, proof: str) -> bool:
 def _by_tokens(visitors: Iterable[Visitor], now: datetime) -> dict[tuple[str, int], Visitor]:
     given = {visitor.token_id: visitor for visitor in visitors if visitor.token_id}
     alive = ApiToken.objects.filter(
-        pk__in=given, revoked_at=None, expires_at__gt=now, user__is_active=True
+        entering("user__"), pk__in=given, revoked_at=None, expires_at__gt=now
     ).values_list("pk", flat=True)
     return {given[pk].key: given[pk] for pk in alive}
 

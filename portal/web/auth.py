@@ -123,7 +123,10 @@ def _goal(request: HttpRequest) -> str:
 
 def demo_people() -> list[DemoPerson]:
     """Return the demo people that exist, with their leading role and team."""
-    users = {user.username: user for user in User.objects.filter(username__in=DEMO_PEOPLE, is_active=True)}
+    users = {
+        user.username: user
+        for user in User.objects.filter(username__in=DEMO_PEOPLE, is_active=True, is_demo=True)
+    }
     rows = Membership.objects.filter(user__in=users.values()).select_related("team").order_by("id")
     roles: dict[int, str] = {}
     for row in rows:

@@ -4,6 +4,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from portal.accounts.models import User
 from tests.portal.builders import PASSWORD, World
 from tests.web.conftest import SignedIn
 
@@ -126,6 +127,7 @@ def test_bad_input_is_answered_with_the_form(world: World, fields: dict[str, str
 
 def test_demo_people_sign_in_with_one_click_only_in_the_demo(world: World, settings) -> None:
     settings.DEMO = True
+    User.objects.filter(username="alice").update(is_demo=True)
     assert b'value="alice"' in Client().get(SIGN_IN).content
     assert post(Client(), demo="alice").status_code == 302
 
