@@ -13,6 +13,7 @@ from django.views.i18n import JavaScriptCatalog
 from portal.api import operations
 from portal.web.own_paths import choose_language
 
+handler500 = "portal.common.middleware.server_error"
 _STARTED = secrets.token_hex(4)
 _catalog = condition(etag_func=lambda _request: f'"{get_language()}-{_STARTED}"')(JavaScriptCatalog.as_view())
 
