@@ -119,6 +119,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
                 price_milli=request.price_milli,
                 starts_at=held[request.pk].starts_at,
                 not_after=held[request.pk].until,
+                moved_at=now,
                 cut_by=grant.cut_by,
             )
             for grant, request, part in parts
@@ -196,6 +197,7 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
         price_milli=request.flavor.preemptible_milli,
         starts_at=now,
         not_after=until,
+        moved_at=now,
         cut_by=grant.cut_by,
     )
     note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)

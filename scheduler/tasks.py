@@ -45,15 +45,15 @@ def tick() -> None:
     """Do what has become due: ends, warnings, bookings, holds, silent nodes, waiting requests, a fresh snapshot.
 
     A step that fails keeps none of the others from being done; the first failure is raised at the end. Without a
-    database it ends at once.
+    database it ends at once. Each step, and each further try of one, has an instant of its own: what waited for
+    locks would work with an old one otherwise.
     """
-    now = db_now()
-    steps: list[Callable[[], object]] = [lambda: maintenance.heed_windows(now=now)]
-    steps += [lambda due=due: with_retries(lambda: due(now=now)) for due in DUE]  # type: ignore[misc]
+    steps: list[Callable[[], object]] = [lambda: maintenance.heed_windows(now=db_now())]
+    steps += [lambda due=due: with_retries(lambda: due(now=db_now())) for due in DUE]  # type: ignore[misc]
     steps += [
-        lambda: cycle.run() if cycle.is_due(now=now) else None,
-        lambda: with_retries(lambda: power.settle(now=now)),
-        lambda: cycle.publish_snapshot(now=now),
+        lambda: cycle.run() if cycle.is_due(now=db_now()) else None,
+        lambda: with_retries(lambda: power.settle(now=db_now())),
+        lambda: cycle.publish_snapshot(now=db_now()),
     ]
     failed: list[Exception] = []
     for step in steps:

@@ -37,7 +37,6 @@ def accept_report(node_id: int, report: Report) -> bool:
     Raises AgentRefused for a frame of another epoch. Safe to repeat: a frame seen before changes
     nothing. Locks quota rows, devices, leases, the node, in this order.
     """
-    now = db_now()
     (node,) = _NODES.where("it.id = %s", [node_id])
     if report.epoch != node.epoch:
         raise AgentRefused("stale_epoch", "This frame belongs to an earlier enrolment. Connect again.")
@@ -45,6 +44,7 @@ def accept_report(node_id: int, report: Report) -> bool:
         return False
     said = {entry.lease: entry for entry in report.leases}
     leases = _lock(node, report, said)
+    now = db_now()  # what it waited for above may have taken its steps meanwhile
     _ready([ls for ls in leases if _phase(said, ls) == "ready"], said, now)
     _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
@@ -73,7 +73,7 @@ def lose_forgotten(node_id: int, *, seen_at: datetime | None, now: datetime) -> 
     leases = [ls for ls in moves.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
     for lease in leases:
         heard = min(seen_at or now, now)
-        lifecycle.fail_leases([lease], at=max(heard, lease.activated_at or heard), fault=FORGOTTEN)
+        lifecycle.fail_leases([lease], at=heard, fault=FORGOTTEN)
     return len(leases)
 
 
@@ -190,9 +190,7 @@ def _store_clocks(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
 def _ended_by_node(lease: Lease, entry: LeaseReport, now: datetime) -> None:
     told = lease.preempt_at
     if lease.state == LeaseState.ACTIVE and told is not None and told - now <= NEAR_END:
-        lifecycle.end_leases(
-            [lease], reason=EndReason.PREEMPTED, at=max(min(now, told), lease.activated_at or told)
-        )
+        lifecycle.end_leases([lease], reason=EndReason.PREEMPTED, at=min(now, told))
     elif lease.state == LeaseState.ACTIVE and (
         entry.reason == "expired" or lease.not_after - now <= NEAR_END
     ):

@@ -161,6 +161,7 @@ def _lease(s: Span, request: LeaseRequest, device: Device) -> Lease:
         activated_at=s.starts_at,
         ended_at=s.ends_at,
         clean_at=s.ends_at + timedelta(seconds=1),
+        moved_at=s.ends_at + timedelta(seconds=1),
         end_reason="released" if s.is_early else "expired",
         agent_active_ms=int((s.ends_at - s.starts_at).total_seconds() * 1000),
     )

@@ -47,7 +47,8 @@ def start_booked(*, now: datetime) -> int:
     """Start the bookings whose time has come, and plan those anew that cannot; returns how many started.
 
     What is in the way (a slice that is not clean yet, a node that is away, a quota in use) is waited for
-    ``BOOKING_PATIENCE_S`` after the start. Safe to repeat and to run in parallel.
+    ``BOOKING_PATIENCE_S`` after the start, and no longer than the booking's own end. Safe to repeat and to run
+    in parallel.
     """
     due = fetch(
         "SELECT DISTINCT request_id FROM leases_lease WHERE state = 'booked' AND starts_at <= %s"
@@ -63,7 +64,7 @@ def _start(request_id: int, now: datetime) -> bool:
     leases = _LEASES.where(_BOOKED, [request_id]) if request else []
     if request is None or not leases:
         return False
-    why = _in_the_way(leases, now)
+    why = "late" if now >= leases[0].not_after else _in_the_way(leases, now)
     if not why:
         try:
             with transaction.atomic():  # what it locked is let go where it does not start
@@ -73,7 +74,8 @@ def _start(request_id: int, now: datetime) -> bool:
             return False
         except (QuotaExceeded, IntegrityError) as error:
             why = "quota" if isinstance(error, QuotaExceeded) else "held"
-    if now >= leases[0].starts_at + timedelta(seconds=settings.BOOKING_PATIENCE_S):
+    patience = timedelta(seconds=settings.BOOKING_PATIENCE_S)
+    if now >= min(leases[0].starts_at + patience, leases[0].not_after):
         held = _lock_booked(request_id)
         if held:
             plan_anew(request, held, why=why, at=now)

@@ -22,7 +22,7 @@ from portal.leases import hosts, parts
 from portal.leases.failures import public_fault
 from portal.leases.holds import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.moves import announce, lock_leases, move_all, move_requests
+from portal.leases.moves import announce, lock_leases, move_all, move_requests, step_instant
 from portal.leases.selectors import MAX_FAULTS, fault_count, is_anybody_waiting
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
 from portal.notifications.services import notify
@@ -44,11 +44,12 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     ``at`` is a database instant. The end moves so that the holder gets the whole time asked for.
     """
     ready = [lease for lease in leases if lease.state == LeaseState.PREPARING]
-    by_end: dict[datetime, list[Lease]] = {}
+    by_end: dict[tuple[datetime, datetime], list[Lease]] = {}
     for lease in ready:
-        by_end.setdefault(parts.end_of(lease, at=at), []).append(lease)
-    for until, group in by_end.items():
-        move_all(group, LeaseState.ACTIVE, at=at, activated_at=at, not_after=until)
+        begins = step_instant(lease, at=at)
+        by_end.setdefault((begins, parts.end_of(lease, at=begins)), []).append(lease)
+    for (begins, until), group in by_end.items():
+        move_all(group, LeaseState.ACTIVE, at=begins, stamps=["activated_at"], not_after=until)
         reached = hold_until([lease.pk for lease in group], until)
         if reached is not None and reached < until:
             _end_before_bookings(group, until)
@@ -79,7 +80,7 @@ def _end_before_bookings(leases: Sequence[Lease], until: datetime) -> None:
 
 @transaction.atomic
 def release_lease(*, lease: Lease, actor: User | None, now: datetime) -> Lease:
-    """End a lease early at its holder's wish: the money clock stops now. Safe to repeat."""
+    """End a lease early at its holder's wish: the money clock stops now, or did at its end. Safe to repeat."""
     lock_request_of_booking(lease.uid)
     (locked,) = lock_leases([lease.pk])
     release_locked(locked, actor=actor, now=now)
@@ -117,6 +118,7 @@ def release_locked(lease: Lease, *, actor: User | None, now: datetime) -> None:
 def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
     """Stop the money clock of locked live leases and tell their nodes to take the slices back.
 
+    One whose time was up by ``at`` is over for that, at the instant it was up: however late anybody looks.
     A lease that never became active goes to cleaning and costs nothing. Slices stay held until
     the agent confirms them clean. A booking ends at once: see ``drop_booked``. The other parts of a gang,
     and what a lease has grown by, end with it.
@@ -131,19 +133,28 @@ def _stop_others(leases: Sequence[Lease]) -> None:
     for lease in parts.others_of(leases):
         first = ended.get(lease.request_id)
         if first is not None and first.ended_at is not None:
-            at = max(first.ended_at, lease.activated_at or first.ended_at)
-            _stop([lease], reason=first.end_reason, at=at)
+            _stop([lease], reason=first.end_reason, at=first.ended_at)
 
 
 def _stop(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
-    active = [lease for lease in leases if lease.state == LeaseState.ACTIVE]
-    move_all(active, LeaseState.ENDING, at=at, reason=reason, ended_at=at, end_reason=reason)
-    early = [lease for lease in leases if lease.state in (LeaseState.PREPARING, LeaseState.INTERRUPTED)]
-    move_all(early, LeaseState.CLEANING, at=at, reason=reason, ended_at=at, end_reason=reason)
-    touched = [*active, *early]
+    by_end: dict[tuple[datetime, str], list[Lease]] = {}
+    for lease in leases:
+        end = (lease.not_after, why_over(lease)) if is_over(lease, at) else (at, reason)
+        by_end.setdefault(end, []).append(lease)
+    touched: list[Lease] = []
+    for (ended_at, why), group in by_end.items():
+        active = [lease for lease in group if lease.state == LeaseState.ACTIVE]
+        early = [lease for lease in group if lease.state in (LeaseState.PREPARING, LeaseState.INTERRUPTED)]
+        for some, to in ((active, LeaseState.ENDING), (early, LeaseState.CLEANING)):
+            touched += move_all(some, to, at=ended_at, reason=why, stamps=["ended_at"], end_reason=why)
     if touched:
         hold_until([lease.pk for lease in touched], at + HOLD_MARGIN)
         raise_revision([lease.node_id for lease in touched])
+
+
+def is_over(lease: Lease, at: datetime) -> bool:
+    """Say whether a lease that has begun was to end by then."""
+    return lease.state in (LeaseState.ACTIVE, LeaseState.INTERRUPTED) and lease.not_after <= at
 
 
 @transaction.atomic
@@ -156,15 +167,7 @@ def expire_due(*, now: datetime) -> int:
         .order_by("id")[:500]
     )
     leases = list(due)
-    by_end: dict[tuple[datetime, EndReason], list[Lease]] = {}
-    for lease in leases:
-        by_end.setdefault((lease.not_after, why_over(lease)), []).append(lease)
-    for (ended_at, reason), group in by_end.items():
-        move_all(group, LeaseState.ENDING, at=ended_at, reason=reason, ended_at=ended_at, end_reason=reason)
-    if leases:
-        hold_until([lease.pk for lease in leases], now + HOLD_MARGIN)
-        raise_revision([lease.node_id for lease in leases])
-        _stop_others(leases)
+    end_leases(leases, reason=EndReason.EXPIRED, at=now)
     return len(leases)
 
 
@@ -176,7 +179,7 @@ def end_left_behind(*, now: datetime) -> int:
     """
     found = parts.left_behind()
     for lease, why in found:
-        _stop([lease], reason=why, at=max(now, lease.activated_at or now))
+        _stop([lease], reason=why, at=now)
     return len(found)
 
 
@@ -192,12 +195,12 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     not touched. A request whose lease failed goes back to the queue with the time left.
     """
     move_all([ls for ls in leases if ls.state == LeaseState.ENDING], LeaseState.CLEANING, at=at)
-    gone = move_all(
-        [ls for ls in leases if ls.state == LeaseState.CLEANING], LeaseState.ENDED, at=at, clean_at=at
-    )
+    cleaned = [ls for ls in leases if ls.state == LeaseState.CLEANING]
+    gone = move_all(cleaned, LeaseState.ENDED, at=at, stamps=["clean_at"])
     if not gone:
         return []
     quotas.free([(lease.team, lease.cost_milli) for lease in gone])
+    at = max(at, *(lease.clean_at for lease in gone if lease.clean_at))
     _free_placements([lease.pk for lease in gone], at)
     _settle_requests(gone, at)
     transaction.on_commit(_nudge_when_somebody_waits)
@@ -275,9 +278,8 @@ def drop_booked(leases: Sequence[Lease], *, at: datetime, reason: str) -> None:
 
     Their request is left to the caller, locked as well.
     """
-    gone = move_all(
-        leases, LeaseState.ENDED, at=at, reason=reason, ended_at=at, clean_at=at, end_reason=reason
-    )
+    stamps = ["ended_at", "clean_at"]
+    gone = move_all(leases, LeaseState.ENDED, at=at, reason=reason, stamps=stamps, end_reason=reason)
     if gone:
         _forget_placements([lease.pk for lease in gone], at)
 
@@ -303,7 +305,11 @@ def cancel_booking(request: LeaseRequest, *, actor: User | None, at: datetime) -
 
 
 def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
-    """Stop locked leases that their node cannot carry; the money clock stops and the slice is cleaned."""
+    """Stop locked leases that their node cannot carry; the money clock stops and the slice is cleaned.
+
+    One whose time was up by then did not fail: it is over.
+    """
+    end_leases([ls for ls in leases if is_over(ls, at)], reason=EndReason.EXPIRED, at=at)
     live = [
         ls for ls in leases if ls.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
     ]
@@ -312,7 +318,7 @@ def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
         LeaseState.FAILED,
         at=at,
         reason=fault[:300],
-        ended_at=at,
+        stamps=["ended_at"],
         end_reason=EndReason.FAULT,
         fault=fault[:300],
     )
@@ -364,34 +370,34 @@ def interrupt_lost(*, now: datetime) -> int:
     rows = Lease.objects.select_for_update(of=("self",), skip_locked=True).select_related(
         "team", "request", "user", "node"
     )
-    lost = list(rows.filter(state=LeaseState.ACTIVE, node__last_seen_at__lt=silent).order_by("id")[:500])
-    for lease in lost:
-        assert lease.activated_at is not None
+    unheard = list(rows.filter(state=LeaseState.ACTIVE, node__last_seen_at__lt=silent).order_by("id")[:500])
+    lost = []
+    for lease in unheard:
         assert lease.node.last_seen_at is not None
-        move_all(
-            [lease],
-            LeaseState.INTERRUPTED,
-            at=max(lease.activated_at, lease.node.last_seen_at),
-            reason="the node has not been heard",
-        )
+        if is_over(lease, lease.node.last_seen_at):
+            continue  # it ran to its end; the sweep of ends says so
+        heard = [lease.node.last_seen_at, lease.activated_at or lease.node.last_seen_at]
+        move_all([lease], LeaseState.INTERRUPTED, at=max(heard), reason="the node has not been heard")
         notify([lease.user], "lease.interrupted", target=lease.uid, at=now, node=lease.node.name)
-    beside = [ls for ls in parts.gang_parts_of(lost) if ls.state == LeaseState.ACTIVE]
+        lost.append(lease)
+    beside = [
+        ls for ls in parts.gang_parts_of(lost) if ls.state == LeaseState.ACTIVE and not is_over(ls, now)
+    ]
     move_all(beside, LeaseState.INTERRUPTED, at=now, reason="the node of another part has not been heard")
     over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
-    for lease in over:
-        why = why_over(lease)
-        move_all([lease], LeaseState.CLEANING, at=now, reason=why, ended_at=now, end_reason=why)
-    raise_revision([lease.node_id for lease in over])
-    _stop_others(over)
+    end_leases(over, reason=EndReason.EXPIRED, at=now)
     return len(lost)
 
 
 def resume_leases(leases: Sequence[Lease], *, at: datetime) -> None:
     """Start the money clock again for locked leases whose node is back and still carries them.
 
-    A gang goes on when all its nodes are heard again.
+    A gang goes on when all its nodes are heard again. What was to end meanwhile does not go on.
     """
-    back = [ls for ls in leases if ls.state == LeaseState.INTERRUPTED]
+    over = [ls for ls in leases if ls.state == LeaseState.INTERRUPTED and is_over(ls, at)]
+    end_leases(over, reason=EndReason.EXPIRED, at=at)
+    ended = {ls.request_id for ls in over if not ls.is_extra}
+    back = [ls for ls in leases if ls.state == LeaseState.INTERRUPTED and ls.request_id not in ended]
     gangs = [ls for ls in back if ls.request.nodes != 1]
     if gangs:
         silent = parts.silent_gangs(gangs, at=at)

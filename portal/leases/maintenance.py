@@ -178,7 +178,9 @@ def _end_of(lease: Lease, block: Block | None) -> End:
     """Return how a running lease ends. One that was granted shorter agreed to that end, and to no earlier one."""
     assert lease.activated_at is not None
     wish = lease.wanted_until or lease.not_after
-    until = wish if block is None else max(block.at, lease.activated_at + timedelta(seconds=1))
+    until = wish
+    if block is not None:  # never before what has happened to it already: its events run forward
+        until = max(block.at, lease.activated_at + timedelta(seconds=1), lease.moved_at or block.at)
     if block is None or until >= wish:
         return End(wish, None, _first_cut(wish, block) if lease.wanted_until else lease.cut_by)
     return End(until, None if block.why == "booking" else wish, block.why)
@@ -206,7 +208,7 @@ def _fit(lease: Lease, block: Block | None, now: datetime) -> None:
     lease.warned_at = None
     reached = hold_until([lease.pk], end.until)
     if reached is not None and reached < end.until and end.wanted_until is None:
-        lease.not_after, lease.cut_by = max(reached, now), "booking"
+        lease.not_after, lease.cut_by = max(reached, now, lease.moved_at or now), "booking"
     lease.save(update_fields=["not_after", "wanted_until", "cut_by", "warned_at"])
     holder = User.objects.get(pk=lease.user_id)
     kind = "lease.cut_by_maintenance" if lease.not_after < was else "lease.longer_again"

@@ -208,8 +208,9 @@ class RequestEvent(models.Model):
 class Lease(models.Model):
     """The right to hold placements on one node for a time.
 
-    ``ended_at`` is when the money clock stopped, ``clean_at`` when the agent confirmed the slice
-    gone. ``agent_active_ms`` is the same span by the node's own monotonic clock: shown, never billed.
+    ``ended_at`` is when the money clock stopped, ``clean_at`` when the agent confirmed the slice gone, ``moved_at``
+    when it took its last step (None: it had ended before this was kept). ``agent_active_ms`` is the same span by
+    the node's own monotonic clock: shown, never billed.
     ``part`` counts the leases of one request that live together: the nodes of a gang, then what it has grown
     by (``is_extra``). ``preempt_at`` is when it must go on behalf of ``preempted_for``; ``cut_by`` says what
     made it shorter than was asked, ``wanted_until`` when it would end but for maintenance that was announced
@@ -237,6 +238,7 @@ class Lease(models.Model):
     activated_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     clean_at = models.DateTimeField(null=True, blank=True)
+    moved_at = models.DateTimeField(null=True, blank=True)
     end_reason = models.CharField(max_length=12, choices=EndReason.choices, blank=True, default="")
     fault = models.CharField(max_length=300, blank=True)
     warned_at = models.DateTimeField(null=True, blank=True)

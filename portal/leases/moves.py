@@ -5,7 +5,7 @@ Which step is due, and what else it means, is for those who call: ``lifecycle`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ from portal.common.live import EVENTS, publish_on_commit
 from portal.common.rows import Rows, execute
 from portal.common.states import check_move
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.states import LEASE_NEXT, REQUEST_NEXT
+from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, LeaseState
 
 _LEASES = Rows(Lease, "team", "request")
 
@@ -41,49 +41,78 @@ def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
     return _LEASES.where("it.id = ANY(%s) ORDER BY it.id FOR UPDATE OF it", [list(lease_ids)])
 
 
+def step_instant(lease: Lease, *, at: datetime, is_end: bool = False) -> datetime:
+    """Return when the next step of a locked lease is recorded that was taken, or heard of, at ``at``.
+
+    Never before the step before it: ``at`` may have been taken before whoever holds the lease now waited for it,
+    or be an earlier word of its node. Never after the lease's end where it stops the money clock (or ``is_end``):
+    however late that is done, nobody pays for more than was promised. The database refuses both.
+    """
+    if is_end or lease.state == LeaseState.ACTIVE:
+        at = min(at, lease.ends_at)
+    return at if lease.moved_at is None else max(at, lease.moved_at)
+
+
 def move_all(
-    leases: Sequence[Lease], to: str, *, at: datetime, reason: str = "", **fields: Any
+    leases: Sequence[Lease],
+    to: str,
+    *,
+    at: datetime,
+    reason: str = "",
+    stamps: Collection[str] = (),
+    **fields: Any,
 ) -> list[Lease]:
     """Move locked leases one step each and record why; extra ``fields`` are set with it.
 
-    The leases must have been locked in this transaction. Raises IllegalMove when the table has no
-    such step. Returns the leases, updated in place.
+    The leases must have been locked in this transaction. ``at`` becomes the instant of the step as
+    ``step_instant`` allows it, and the fields named by ``stamps`` get that same instant. Raises IllegalMove when
+    the table has no such step. Returns the leases, updated in place.
     """
     if not leases:
         return []
     for lease in leases:
         check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
-    _take_step(_LEASE_STEP, leases, to, at=at, reason=reason, fields=fields)
-    for lease in leases:
+    instants = [step_instant(lease, at=at, is_end="ended_at" in stamps) for lease in leases]
+    stamps = ("moved_at", *stamps)
+    _take_step(_LEASE_STEP, leases, to, instants=instants, reason=reason, stamps=stamps, fields=fields)
+    for lease, instant in zip(leases, instants, strict=True):
         lease.state = to
-        for name, value in fields.items():
+        for name, value in [*((stamp, instant) for stamp in stamps), *fields.items()]:
             setattr(lease, name, value)
     announce(leases, at=at)
     return list(leases)
 
 
 def _take_step(
-    kind: Step, rows: Sequence[Any], to: str, *, at: datetime, reason: str, fields: dict[str, Any]
+    kind: Step,
+    rows: Sequence[Any],
+    to: str,
+    *,
+    instants: Sequence[datetime],
+    reason: str,
+    stamps: Sequence[str] = (),
+    fields: dict[str, Any],
 ) -> None:
     """Set the state of locked rows, with extra fields, and record the step: one statement."""
     sets = [(kind.model._meta.get_field(name), getattr(value, "pk", value)) for name, value in fields.items()]
     columns = "".join(f', "{field.column}" = %s' for field, _value in sets)  # type: ignore[union-attr]
-    ids = [row.pk for row in rows]
+    columns += "".join(f', "{stamp}" = step.at' for stamp in stamps)
     execute(
-        f"WITH moved AS (UPDATE {kind.table} SET state = %s{columns} WHERE id = ANY(%s))"  # noqa: S608 (ours)
+        "WITH step AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[]) AS step(id, was, at)),"  # noqa: S608 (ours)
+        f" moved AS (UPDATE {kind.table} it SET state = %s{columns} FROM step WHERE it.id = step.id)"
         f" INSERT INTO {kind.events} ({kind.key}, was, now, at, reason)"
-        " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
+        " SELECT id, was, %s, at, %s FROM step",
         [
+            *([row.pk for row in rows], [str(row.state) for row in rows], list(instants)),
             str(to),
             *(field.get_db_prep_save(value, connection) for field, value in sets),  # type: ignore[union-attr]
-            ids,
-            *(str(to), at, str(reason)[:300], ids, [str(row.state) for row in rows]),
+            *(str(to), str(reason)[:300]),
         ],
     )
 
 
 def note_events(steps: Sequence[tuple[int, str]], to: str, *, at: datetime, reason: str = "") -> None:
-    """Record a step of leases: (id, state before) pairs. Call in the transaction that takes it."""
+    """Record the first step of new leases: (id, state before) pairs. Call in the transaction that makes them."""
     execute(
         "INSERT INTO leases_leaseevent (lease_id, was, now, at, reason)"
         " SELECT id, was, %s, %s, %s FROM unnest(%s::bigint[], %s::text[]) AS step(id, was)",
@@ -118,7 +147,8 @@ def move_requests(
         return
     for request in requests:
         check_move(REQUEST_NEXT, request.state, to, f"request {request.uid}")
-    _take_step(_REQUEST_STEP, requests, to, at=at, reason=reason, fields=fields)
+    instants = [at] * len(requests)
+    _take_step(_REQUEST_STEP, requests, to, instants=instants, reason=reason, fields=fields)
     for request in requests:
         request.state = to
     publish_on_commit(

@@ -109,11 +109,13 @@ def preempt_due(*, now: datetime) -> int:
     by_end: dict[datetime, list[Lease]] = {}
     for lease in leases:
         if lease.preempt_at is not None:
-            by_end.setdefault(max(lease.preempt_at, lease.activated_at or lease.preempt_at), []).append(lease)
+            by_end.setdefault(lease.preempt_at, []).append(lease)
     for ended_at, group in sorted(by_end.items()):
         live = [ls for ls in group if ls.state in TOLD]
         end_leases(live, reason=EndReason.PREEMPTED, at=ended_at)
         for lease in live:
+            if lease.end_reason != EndReason.PREEMPTED:
+                continue  # its own time was up before
             facts = {"left_s": max(0, int((lease.not_after - ended_at).total_seconds()))}
             record(None, "lease.preempted", lease.uid, at=now, team_id=lease.team_id)
             if not lease.is_extra:
