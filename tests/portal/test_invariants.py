@@ -27,6 +27,9 @@ CORRUPTIONS = {
     "granted_has_lease": "UPDATE leases_leaserequest SET state = 'granted'",
     "gang_in_all_parts": "UPDATE leases_leaserequest SET nodes = 2 WHERE state = 'granted'",
     "states_follow_events": "UPDATE leases_lease SET state = 'preparing' WHERE state = 'active'",
+    "events_run_forward": "UPDATE leases_leaseevent SET at = at - interval '1 hour' WHERE now = 'cleaning'",
+    "no_lease_ends_after_its_end": "UPDATE leases_lease SET not_after = ended_at - interval '1 second'"
+    " WHERE ended_at IS NOT NULL",
     "usage_never_twice": "UPDATE billing_usagerecord SET"
     " lease_id = (SELECT min(lease_id) FROM billing_usagerecord),"
     " span = (SELECT span FROM billing_usagerecord ORDER BY id LIMIT 1)",
