@@ -4,8 +4,9 @@
 lease, why, ends_at (ISO 8601, by this host's clock), and is for the holder alone to read. Processes that listen for
 SIGUSR1 get that signal; others are left alone, because it would end them.
 
-The file lies in a folder of its lease: a container is shown that one, read-only, and nobody else's. Leases that an
-older agent opened were told ``<lease>.json`` beside the folder; there a link leads to the file.
+The file lies in a folder of its lease: a container is shown that one, read-only, and nobody else's. No two leases
+have one folder. Leases that an older agent opened were told ``<lease>.json`` beside the folder, or a folder in whose
+name every dot had become ``_``; from there a link leads to the file, unless another lease's folder has that name.
 """
 
 from __future__ import annotations
@@ -29,17 +30,34 @@ log = logging.getLogger(__name__)
 
 VARIABLE: Final = "BERTH_NOTICE"
 FILE: Final = "notice.json"
+NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
+ESCAPED: Final = re.compile(r"(?:=[0-9a-f]{2})+")
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def notice_path(folder: Path, lease: str) -> Path:
-    """Return the file for a lease's notice; a name that could lead elsewhere is made harmless."""
-    return folder / re.sub(r"[^A-Za-z0-9_-]", "_", lease) / FILE
+    """Return the file for a lease's notice, in a folder whose name no other lease has.
+
+    Letters, digits, dashes and ``_`` stay; of anything else, such as a dot, each byte becomes ``=`` and two digits.
+    """
+    return (
+        folder
+        / NOT_PLAIN.sub(lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), lease)
+        / FILE
+    )
 
 
 def _old_path(path: Path) -> Path:
     """Return where agents before this layout put the notice of the same lease."""
-    return path.parent.with_name(f"{path.parent.name}.json")
+    return path.parent.with_name(f"{_old_name(path)}.json")
+
+
+def _old_name(path: Path) -> str:
+    """Return the folder's name as agents gave it that told ``a.b`` and ``a_b`` the same."""
+    lease = ESCAPED.sub(
+        lambda found: bytes.fromhex(found[0].replace("=", "")).decode(errors="replace"), path.parent.name
+    )
+    return NOT_PLAIN.sub("_", lease)
 
 
 def put_up(
@@ -64,10 +82,18 @@ def put_up(
             holder = account(user)
             owner = holder.uid, holder.gid
     put(path, json.dumps(body) + "\n", mode=0o640, owner=owner)
-    link = _old_path(path)
-    if not link.is_symlink():
+    _lead_from_old_places(path)
+
+
+def _lead_from_old_places(path: Path) -> None:
+    """Let what an older agent told a lease lead to its notice; where the name may be another lease's, nothing goes."""
+    link, old = _old_path(path), path.parent.with_name(_old_name(path))
+    if old == path.parent and not link.is_symlink():
         link.unlink(missing_ok=True)
+    with contextlib.suppress(FileExistsError):
         link.symlink_to(Path(path.parent.name) / path.name)
+    with contextlib.suppress(FileExistsError):
+        old.symlink_to(path.parent.name)
 
 
 def take_down(path: Path, *, is_over: bool = False) -> None:
@@ -77,7 +103,11 @@ def take_down(path: Path, *, is_over: bool = False) -> None:
     """
     try:
         path.unlink(missing_ok=True)
-        _old_path(path).unlink(missing_ok=True)
+        link, old = _old_path(path), path.parent.with_name(_old_name(path))
+        for one in (link, old):
+            is_ours = one.is_symlink() and one.readlink().parts[0] == path.parent.name
+            if is_ours or (one == link and old == path.parent):
+                one.unlink(missing_ok=True)
         if is_over and path.parent.is_dir():
             path.parent.rmdir()
     except OSError as no:

@@ -13,6 +13,7 @@ from typing import Final
 
 from nodeagent.notices import VARIABLE
 from nodeagent.protocol.messages import DesiredSlot
+from nodeagent.protocol.variables import merged
 from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
 from nodeagent.steps import Outcome, Step
 from nodeagent.works import GONE, NS, PREPARING, READY, Key, Place, Work
@@ -24,7 +25,6 @@ log = logging.getLogger(__name__)
 LATER_S: Final = 10
 SLACK_NS: Final = 5 * NS
 STRAY: Final = "stray"
-JOINED: Final = "VISIBLE_DEVICES"
 SHARED: Final = frozenset({"mps", "memlimit", "timeslice"})
 
 
@@ -186,18 +186,16 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
 
     Its time is counted from now: what making it took is added to the end of a lease that is not ready yet.
     """
-    env: dict[str, str] = {}
     nodes: dict[str, None] = {}
     folders: dict[str, None] = {}
     binds: dict[str, str] = {}
     for place in work.places:
         if place.access is None:
             continue
-        for name, value in place.access.env.items():
-            _join(env, name, value)
         nodes |= dict.fromkeys(place.access.nodes)
         folders |= dict.fromkeys(place.folders)
         binds |= place.binds
+    envs = [place.access.env for place in work.places if place.access is not None]
     made_in = now - work.taken_at if work.phase == PREPARING else 0
     armed_for = work.deadline + made_in
     left_s = max(0, -(-(armed_for - now) // NS))
@@ -206,7 +204,7 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
         generation=work.generation,
         user=work.user,
         team=work.team,
-        env={**env, "BERTH_LEASE": work.lease, VARIABLE: notice},
+        env={**merged(envs), "BERTH_LEASE": work.lease, VARIABLE: notice},
         nodes=tuple(nodes),
         ends_in_s=left_s + LATER_S,
         grace_s=work.grace_s,
@@ -217,17 +215,3 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
         memory_mib=work.host_memory_mib,
         armed_for=armed_for,
     )
-
-
-def _join(env: dict[str, str], name: str, value: str) -> None:
-    """Add a variable of one more place: lists of devices grow, anything else that differs gets a number.
-
-    A process can follow only one of them (one MPS server, say); the first is the one it finds by itself.
-    """
-    if env.get(name, value) == value:
-        env[name] = value
-    elif name.endswith(JOINED):
-        env[name] = f"{env[name]},{value}"
-    else:
-        number = 1 + sum(other.startswith(f"{name}_") for other in env)
-        env[f"{name}_{number}"] = value

@@ -1,4 +1,8 @@
-"""Messages to text and back. ``decode`` believes nothing; ``encode`` leaves out what equals its default."""
+"""Messages to text and back. ``decode`` believes nothing; ``encode`` leaves out what equals its default.
+
+Text that is used has a form (forms.py) and is refused without it; text that is only shown is blanked: what a driver
+printed over several lines must not cost its node the connection.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 
-from nodeagent.protocol import limits, messages
+from nodeagent.protocol import forms, limits, messages
 from nodeagent.protocol.messages import MAX_FRAME_BYTES, VERSION, Message
+from nodeagent.protocol.variables import may_set
 
 Reader = Callable[[Any], Any]
 Writer = Callable[[Any], Any]
@@ -33,7 +38,7 @@ def encode(message: Message) -> str:
 
 
 def decode(frame: str | bytes) -> Message:
-    """Return the message in a frame, or raise ProtocolError; nothing is guessed, repaired or ignored."""
+    """Return the message in a frame, or raise ProtocolError; nothing is guessed or ignored."""
     body = _parse(_text(frame))
     if not isinstance(body, dict):
         raise ProtocolError("not_an_object", "a frame is one JSON object")
@@ -78,7 +83,7 @@ def _not_finite(word: str) -> NoReturn:
     raise ProtocolError("not_finite", f"{word} is not a figure; null means unknown")
 
 
-def _read_text(where: str, longest: int) -> Reader:
+def _read_text(where: str, longest: int, form: forms.Form | None, may_lack: bool = True) -> Reader:
     def read(value: Any) -> str:
         if type(value) is not str:
             raise ProtocolError("wrong_type", f"{where} is text")
@@ -86,6 +91,10 @@ def _read_text(where: str, longest: int) -> Reader:
             raise ProtocolError("too_long", f"{where} has at most {longest} characters")
         if "\x00" in value or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
             raise ProtocolError("bad_text", f"{where} holds a character that cannot be stored")
+        if form is None:
+            return forms.blanked(value)
+        if not (form(value) or (may_lack and not value)):
+            raise ProtocolError("bad_name", f"{where} holds characters that have no place in it")
         return value
 
     return read
@@ -148,40 +157,58 @@ def _read_many(where: str, inner: Reader, most: int) -> Reader:
     return read
 
 
-def _read_map(where: str, inner: Reader, most: int) -> Reader:
+def _read_map(where: str, most: int) -> Reader:
+    read_key = _read_text(where, 200, forms.is_name)
+    read_value = _read_text(where, limits.LONGEST_IN_MAP, None)
+
     def read(value: Any) -> dict[str, str]:
         if type(value) is not dict:
             raise ProtocolError("wrong_type", f"{where} is an object")
         if len(value) > most:
             raise ProtocolError("too_many", f"{where} has at most {most} entries")
-        return {inner(key): inner(item) for key, item in value.items()}
+        return {read_key(key): read_value(item) for key, item in value.items()}
 
     return read
 
 
-def _reader(hint: Any, owner: str, name: str) -> Reader:
-    """Build the strict reader of one field from its annotation."""
+def _read_variables(where: str, most: int) -> Reader:
+    def read(value: Any) -> dict[str, str]:
+        if type(value) is not dict:
+            raise ProtocolError("wrong_type", f"{where} is an object")
+        if len(value) > most:
+            raise ProtocolError("too_many", f"{where} has at most {most} entries")
+        for name, item in value.items():
+            if not may_set(name, item):
+                raise ProtocolError("bad_variable", f"{where} names a variable that no node may set so")
+        return dict(value)
+
+    return read
+
+
+def _reader(hint: Any, owner: str, name: str, may_lack: bool = False) -> Reader:
+    """Build the strict reader of one field from its annotation; ``may_lack``: "" stands for none."""
     where = f"{owner}.{name}"
     if get_origin(hint) is types.UnionType:
         (inner,) = [arg for arg in get_args(hint) if arg is not type(None)]
-        return _read_optional(_reader(inner, owner, name))
+        return _read_optional(_reader(inner, owner, name, may_lack))
     if get_origin(hint) is tuple:
         most = limits.bound(limits.MANY, owner, name, limits.MANY_DEFAULT)
         return _read_many(where, _reader(get_args(hint)[0], owner, name), most)
     if get_origin(hint) is dict:
         most = limits.bound(limits.MANY, owner, name, limits.MANY_DEFAULT)
-        return _read_map(where, _read_text(where, 1000), most)
+        return _read_variables(where, most) if where == limits.VARIABLES else _read_map(where, most)
     if is_dataclass(hint):
         return _read_object(cast(type, hint))
-    return _scalar_reader(hint, owner, name)
+    return _scalar_reader(hint, owner, name, may_lack)
 
 
-def _scalar_reader(hint: Any, owner: str, name: str) -> Reader:
+def _scalar_reader(hint: Any, owner: str, name: str, may_lack: bool) -> Reader:
     where = f"{owner}.{name}"
     if hint is str and where in limits.WORDS:
         return _read_word(where, limits.WORDS[where])
     if hint is str:
-        return _read_text(where, limits.bound(limits.TEXT, owner, name, limits.TEXT_DEFAULT))
+        form = limits.bound(forms.FORMS, owner, name, None)
+        return _read_text(where, limits.bound(limits.TEXT, owner, name, limits.TEXT_DEFAULT), form, may_lack)
     if hint is bool:
         return _read_flag(where)
     if hint is int:
@@ -197,7 +224,7 @@ def _is_required(field: Field[Any]) -> bool:
 
 def _read_object(cls: type) -> Reader:
     hints = get_type_hints(cls)
-    readers = {f.name: _reader(hints[f.name], cls.__name__, f.name) for f in fields(cls)}
+    readers = {f.name: _reader(hints[f.name], cls.__name__, f.name, f.default == "") for f in fields(cls)}
     required = frozenset(f.name for f in fields(cls) if _is_required(f))
 
     def read(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,9 @@ POWER_STATES: Final = ("", *POWERS, "unsupported")
 TEXT_DEFAULT: Final = 200
 TEXT: Final[dict[str, int]] = {
     "detail": 2000,
+    "lease": 64,
+    "node": 64,
+    "user": 150,
     "Hello.site": 60,
     "Hello.rack": 60,
     "Hello.signature": 128,
@@ -77,6 +81,9 @@ REAL: Final[dict[str, tuple[float, float]]] = {
     "temperature_c": (-60.0, 250.0),
 }
 
+LONGEST_IN_MAP: Final = 1000
+VARIABLES: Final = "SlotAccess.env"
+
 MANY_DEFAULT: Final = 256
 MANY: Final[dict[str, int]] = {
     "leases": 4096,
@@ -92,6 +99,6 @@ MANY: Final[dict[str, int]] = {
 }
 
 
-def bound(table: dict[str, T], owner: str, name: str, default: T) -> T:
+def bound(table: Mapping[str, T], owner: str, name: str, default: T) -> T:
     """Return the bound of a field: its own (``Class.field``), that of its name, or the default."""
     return table.get(f"{owner}.{name}", table.get(name, default))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Final, Protocol
+
+from nodeagent.protocol.forms import is_device_node, is_id, is_line
+from nodeagent.protocol.variables import may_set
 
 Key = tuple[str, int]
 
@@ -57,6 +61,28 @@ class Grant:
     def key(self) -> Key:
         """Identity: the same lease with a higher generation is another grant."""
         return self.lease, self.generation
+
+
+def require_harmless(grant: Grant) -> None:
+    """Raise RuntimeRefusedError unless all words of a grant may stand in a unit, a path or a container's spec.
+
+    The codec has refused such frames already; this is for journals, drivers and whatever else comes to open a lease.
+    """
+    paths = (*grant.folders, *grant.shown, *grant.binds, *grant.binds.values())
+    bad = [
+        *(("bad_name", name) for name in (grant.lease,) if not is_id(name)),
+        *(("bad_name", name) for name in (grant.user, grant.team) if not is_line(name)),
+        *(("bad_variable", name) for name, value in grant.env.items() if not may_set(name, value)),
+        *(("bad_path", node) for node in grant.nodes if not is_device_node(node)),
+        *(("bad_path", path) for path in paths if not _is_plain_path(path)),
+    ]
+    if bad:
+        word, text = bad[0]
+        raise RuntimeRefusedError(word, f"{text!r} is nothing that a lease on this host may hold")
+
+
+def _is_plain_path(path: str) -> bool:
+    return path.startswith("/") and is_line(path) and ".." not in PurePath(path).parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.runtimes.base import CDI, ISOLATED, RUNTIME, Entrance, Grant, Key, RuntimeRefusedError
+from nodeagent.runtimes.base import (
+    CDI,
+    ISOLATED,
+    RUNTIME,
+    Entrance,
+    Grant,
+    Key,
+    RuntimeRefusedError,
+    require_harmless,
+)
 from nodeagent.runtimes.cgroups import Cgroups, Exists, Read, read_text, subfolders
 from nodeagent.runtimes.driver_files import NVIDIA_NODE, driver_mounts
 from nodeagent.runtimes.files import LeaseFolder, passable, put
@@ -134,6 +143,7 @@ class CdiSpecs:
 
     def open(self, grant: Grant) -> Entrance:
         """Write the lease's spec where it is not there as it should be; an older generation's goes first."""
+        require_harmless(grant)
         self._sweep()
         path = self._path(grant.key)
         with self._folder.trouble("write", path):
@@ -155,6 +165,7 @@ class CdiSpecs:
         if self.why_not():
             return RuntimeRefusedError("cdi", self.why_not())
         try:
+            require_harmless(grant)
             device_name(grant.lease)
         except RuntimeRefusedError as no:
             return no

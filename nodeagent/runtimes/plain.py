@@ -7,13 +7,22 @@ entrance says that it is not isolated, and the agent never guesses whose process
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from nodeagent.accounts import Account, account_of
-from nodeagent.runtimes.base import ENV_FILE, ISOLATED, RUNTIME, Entrance, Grant, Key, RuntimeRefusedError
+from nodeagent.protocol.variables import export_lines
+from nodeagent.runtimes.base import (
+    ENV_FILE,
+    ISOLATED,
+    RUNTIME,
+    Entrance,
+    Grant,
+    Key,
+    RuntimeRefusedError,
+    require_harmless,
+)
 from nodeagent.runtimes.files import LeaseFolder, put
 from nodeagent.runtimes.names import key_of_stem, stem_of
 
@@ -45,6 +54,7 @@ class PlainRuntime:
 
     def open(self, grant: Grant) -> Entrance:
         """Write the lease's variables, if they are not there as they should be."""
+        require_harmless(grant)
         path = self._path(grant.key)
         owner = self._owner(grant)
         with self._folder.trouble("write", path):
@@ -57,6 +67,7 @@ class PlainRuntime:
     def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
         """Return that the holder has no account here, where files are given to their holders."""
         try:
+            require_harmless(grant)
             self._owner(grant)
         except RuntimeRefusedError as no:
             return no
@@ -99,7 +110,7 @@ class PlainRuntime:
 
 def exports(env: dict[str, str]) -> str:
     """Return variables as lines of a POSIX shell, safe for any value."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(env.items()))
+    return "".join(f"{line}\n" for line in export_lines(env))
 
 
 def _is_as(path: Path, text: str, owner: tuple[int, int] | None) -> bool:

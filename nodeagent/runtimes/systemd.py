@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nodeagent.accounts import Account, account_of
+from nodeagent.protocol.forms import is_line
 from nodeagent.runtimes import nodes
 from nodeagent.runtimes import unit as units
 from nodeagent.runtimes.base import (
@@ -28,6 +29,7 @@ from nodeagent.runtimes.base import (
     Grant,
     Key,
     RuntimeRefusedError,
+    require_harmless,
 )
 from nodeagent.runtimes.cgroups import (
     ROOT,
@@ -47,6 +49,7 @@ from nodeagent.runtimes.names import (
     TIMER,
     UNIT_PREFIX,
     end_of,
+    harmless,
     key_of_end,
     key_of_unit,
     stem_of,
@@ -55,6 +58,8 @@ from nodeagent.runtimes.names import (
 from nodeagent.shell import Done, ProgramError, Shell
 
 LEAST_VERSION: Final = 240  # Type=exec, and device rules for nodes that /dev/char does not list
+# What systemd takes for User= in its relaxed mode, directories included; nothing that it would expand.
+ACCOUNT: Final = re.compile(r"[^\W\d][^\s:/%]{0,254}")
 SAME_END_S: Final = 2  # seconds by which frames of the portal may disagree about the same end
 VERSION = re.compile(r"systemd (\d+)")
 
@@ -99,6 +104,7 @@ class SystemdRuntime:
 
         Device nodes that are missing are made where that can be done.
         """
+        require_harmless(grant)
         if not self.why_not() and (missing := self._missing_nodes(grant)):
             nodes.make(missing, self._read, self._shell)
         account = self._admit(grant)
@@ -109,10 +115,10 @@ class SystemdRuntime:
         is_open = shown.state in ("active", "activating")
         if not is_open and grant.ends_in_s <= 0:
             raise RuntimeRefusedError("ended", f"lease {grant.lease} is over, it is not opened again")
-        if is_open and shown.words.get("User") != (account.name or grant.user):
+        if is_open and shown.words.get("User") != account.name:
             raise RuntimeRefusedError(
                 "unit_differs",
-                f"{unit} runs as {shown.words.get('User') or 'root'}, not as {grant.user}; close the lease first",
+                f"{unit} runs as {shown.words.get('User') or 'root'}, not as {account.name}; close the lease first",
             )
         self._arm(grant)
         if not is_open:
@@ -192,15 +198,22 @@ class SystemdRuntime:
         """Return the holder's account where a unit can be opened for it; changes nothing."""
         if self.why_not():
             raise RuntimeRefusedError("no_systemd", self.why_not())
+        require_harmless(grant)
         account = self._holder(grant)
         self._require_nodes(grant)
         return account
 
     def _holder(self, grant: Grant) -> Account:
+        """Return the account by the host's own words: what the portal calls its holder only finds it."""
         try:
-            return self._account(grant.user)
+            found = self._account(grant.user)
         except LookupError as no:
             raise RuntimeRefusedError("no_account", str(no.args[0] if no.args else no)) from no
+        if not (ACCOUNT.fullmatch(found.name) and is_line(found.name + found.home)):
+            raise RuntimeRefusedError(
+                "no_account", f"the account {found.name!r} cannot have a unit; rename it"
+            )
+        return found
 
     def _require_nodes(self, grant: Grant) -> None:
         """Refuse a node that is not there: systemd would leave its rule out and say so only in its log."""
@@ -225,7 +238,7 @@ class SystemdRuntime:
             kept = f"{name}{TIMER}"
             self._must(
                 "systemd-run", "--quiet", "--collect", f"--unit={name}",
-                f"--description=End of Berth's lease {grant.lease}",
+                f"--description=End of Berth's lease {harmless(grant.lease)}",
                 f"--on-active={max(grant.ends_in_s, 1)}s", "--timer-property=AccuracySec=1s",
                 "systemctl", "stop", "--no-block", unit_of(grant.key),
             )  # fmt: skip
@@ -241,7 +254,7 @@ class SystemdRuntime:
         env = [f"--setenv={name}={value}" for name, value in sorted(grant.env.items())]
         self._must(
             "systemd-run", "--quiet", "--collect", f"--unit={unit}", f"--slice={SLICE}", "--service-type=exec",
-            f"--description=Berth's lease {grant.lease} of {grant.user}",
+            f"--description=Berth's lease {harmless(grant.lease)} of {account.name}",
             *given, *env, *units.HOLDER,
         )  # fmt: skip
 

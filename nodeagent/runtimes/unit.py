@@ -77,7 +77,7 @@ def properties(grant: Grant, account: Account) -> list[str]:
     ask systemd for more time (NotifyAccess).
     """
     return [
-        f"User={account.name or grant.user}",
+        f"User={account.name}",
         f"WorkingDirectory=-{account.home}",
         *(one for one in limits(grant) if one not in ("DeviceAllow=", "CPUQuota=")),
         f"TimeoutStopSec={max(grant.grace_s, 1)}",

@@ -10,13 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.protocol import limits, messages
+from nodeagent.protocol import forms, limits, messages, variables
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import MAX_FRAME_BYTES, Ack, Samples, SlotSample
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))
 MANY = ",".join("0" * 5000)
-TEXT = st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",)), max_size=20)
+SHOWN = st.text(st.characters(exclude_categories=("C", "Z")), max_size=20)
+FORMED = {
+    forms.is_id: st.from_regex(r"[a-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True),
+    forms.is_name: st.from_regex(r"([A-Za-z0-9][A-Za-z0-9_:+@=,-]{0,20}([./][a-z]{1,3})?)?", fullmatch=True),
+    forms.is_device_node: st.from_regex(r"/dev/[a-z0-9]{1,9}(/[a-z0-9-]{1,9})?", fullmatch=True),
+    forms.is_line: SHOWN,
+    None: SHOWN,
+}
 
 
 def values_of(hint, owner, name):
@@ -27,17 +34,23 @@ def values_of(hint, owner, name):
         return st.none() | values_of(inner, owner, name)
     if get_origin(hint) is tuple:
         return st.lists(values_of(get_args(hint)[0], owner, name), max_size=3).map(tuple)
+    if get_origin(hint) is dict and where == limits.VARIABLES:
+        return st.dictionaries(st.sampled_from(sorted(variables.NAMES)), SHOWN, max_size=3)
     if get_origin(hint) is dict:
-        return st.dictionaries(TEXT, TEXT, max_size=3)
+        return st.dictionaries(FORMED[forms.is_name], SHOWN, max_size=3)
     if is_dataclass(hint):
         return objects(hint)
     if hint is str:
-        return st.sampled_from(limits.WORDS[where]) if where in limits.WORDS else TEXT
+        return st.sampled_from(limits.WORDS[where]) if where in limits.WORDS else formed(owner, name)
     if hint is bool:
         return st.booleans()
     if hint is int:
         return st.integers(*limits.bound(limits.WHOLE, owner, name, limits.WHOLE_DEFAULT))
     return st.floats(*limits.bound(limits.REAL, owner, name, limits.REAL_DEFAULT), allow_nan=False)
+
+
+def formed(owner, name):
+    return FORMED[limits.bound(forms.FORMS, owner, name, None)]
 
 
 def objects(cls):
@@ -165,6 +178,93 @@ def test_frame_over_the_limit_is_refused_before_it_is_parsed():
         decode("x" * (MAX_FRAME_BYTES + 1))
 
     assert refused.value.code == "too_large"
+
+
+def desired(**lease):
+    body = {
+        "lease": "a",
+        "generation": 1,
+        "team": "t",
+        "user": "u",
+        "remaining_s": 1,
+        "grace_s": 1,
+        "slots": [],
+    }
+    frame = {"v": 1, "type": "desired", "node": "n", "epoch": 1, "revision": 1, "leases": [{**body, **lease}]}
+    return json.dumps(frame)
+
+
+def report(lease=(), **access):
+    slot = {"device": "GPU-1", "start": 0, "partition": "MIG-1", **access}
+    row = {"lease": "a", "generation": 1, "phase": "ready", "access": [slot], **dict(lease)}
+    frame = {"v": 1, "type": "report", "epoch": 1, "boot_id": "b", "seq": 1, "revision": 1, "leases": [row]}
+    return json.dumps({**frame, "partitions": []})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a b", "a\nExecStopPost=+/bin/sh", "../x", "-x", "a/b", "ä", "x" * 65, "a%n", "a\\x2d"],
+)
+def test_ids_that_could_be_anything_else_are_refused_in_both_directions(name):
+    for frame in (desired(lease=name), report(lease={"lease": name})):
+        with pytest.raises(ProtocolError):
+            decode(frame)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LD_PRELOAD", "/tmp/x.so"),
+        ("PATH", "/tmp"),
+        ("PYTHONPATH", "/tmp"),
+        ("BASH_ENV", "/tmp/x"),
+        ("CUDA_INJECTION64_PATH", "/tmp/x.so"),
+        ("BERTH_URL", "http://elsewhere"),
+        ("BERTH_TOKEN", "x"),
+        ("CUDA_VISIBLE_DEVICES;id", "0"),
+        ("cuda_visible_devices", "0"),
+        ("CUDA_VISIBLE_DEVICES_٢", "0"),
+        ("CUDA_VISIBLE_DEVICES", "0\ntouch PWNED"),
+        ("CUDA_VISIBLE_DEVICES", "0\x1b]0;x\x07"),
+        ("CUDA_VISIBLE_DEVICES", "0" * 4097),
+        ("CUDA_VISIBLE_DEVICES", 0),
+    ],
+)
+def test_variables_that_no_node_may_set_are_refused(name, value):
+    with pytest.raises(ProtocolError) as refused:
+        decode(report(env={name: value}))
+
+    assert refused.value.code == "bad_variable"
+
+
+@pytest.mark.parametrize("node", ["/etc/shadow", "/dev/../etc/shadow", "/dev/a b", "/dev/a\nx", "dev/a", ""])
+def test_only_device_nodes_are_told_as_device_nodes(node):
+    with pytest.raises(ProtocolError):
+        decode(report(nodes=[node]))
+
+
+def test_what_is_only_shown_is_blanked_and_costs_no_connection():
+    frame = report(lease={"phase": "failed", "code": "mps", "detail": "first\n\x1b[2Jsecond\u202e"})
+
+    assert decode(frame).leases[0].detail == "first  [2Jsecond "
+
+
+def test_every_text_that_names_something_has_a_form():
+    """Names of people, of things for people and of programs are shown only."""
+    shown = {
+        "DeviceFact.link_domain", "DeviceFact.model", "DeviceFact.pcie_switch", "DeviceFact.serial",
+        "DeviceSample.source", "HealthFact.detail", "Hello.agent_version", "Hello.driver", "Hello.driver_version",
+        "Hello.rack", "Hello.site", "LeaseReport.detail", "ProcessSample.name", "Refused.detail",
+        "Report.power_note", "SlotSample.source",
+    }  # fmt: skip
+    classes = [cls for cls in vars(messages).values() if is_dataclass(cls)]
+    texts = {(c.__name__, f.name) for c in classes for f in fields(c) if get_type_hints(c)[f.name] is str}
+
+    bare = {
+        f"{owner}.{name}" for owner, name in texts if limits.bound(forms.FORMS, owner, name, None) is None
+    }
+
+    assert bare - set(limits.WORDS) == shown
 
 
 def test_figures_that_are_not_finite_are_never_sent():

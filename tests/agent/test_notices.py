@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nodeagent.accounts import Account
 from nodeagent.notices import VARIABLE, call, listens, notice_path, put_up, take_down
@@ -165,7 +167,44 @@ def test_a_lease_name_leads_nowhere_else(tmp_path: Path) -> None:
 
     assert path.parent.parent == tmp_path / "notices"
     assert [file.name for file in path.parent.iterdir()] == ["notice.json"]
-    assert {file.name.partition(".")[0] for file in (tmp_path / "notices").iterdir()} == {path.parent.name}
+    assert {file.resolve() for file in (tmp_path / "notices").iterdir()} == {path, path.parent}
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12))
+def test_no_two_leases_have_one_folder(lease: str) -> None:
+    folder = Path("/run/x")
+    others = {lease.replace(".", "_"), lease.replace("_", "."), lease.replace("=", "."), f"{lease}=2e"} - {
+        lease
+    }
+
+    path = notice_path(folder, lease)
+
+    assert path.parent.parent == folder
+    assert path.parent.name not in (".", "..")
+    assert path not in {notice_path(folder, other) for other in others if other}
+
+
+def test_a_lease_with_a_dot_keeps_the_folder_that_an_older_agent_told_it(tmp_path: Path) -> None:
+    facts = {"why": "reclaim", "ends_at": datetime.now(UTC)}
+    path, told = notice_path(tmp_path, "a.b"), tmp_path / "a_b" / "notice.json"
+
+    put_up(path, lease="a.b", **facts)
+
+    assert json.loads(told.read_text())["lease"] == "a.b"
+    take_down(path, is_over=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lease_with_a_dot_leaves_its_neighbours_folder_alone(tmp_path: Path) -> None:
+    facts = {"why": "reclaim", "ends_at": datetime.now(UTC)}
+    neighbour, path = notice_path(tmp_path, "a_b"), notice_path(tmp_path, "a.b")
+    put_up(neighbour, lease="a_b", **facts)
+
+    put_up(path, lease="a.b", **facts)
+    take_down(path, is_over=True)
+
+    assert json.loads(neighbour.read_text())["lease"] == "a_b"
+    assert json.loads((tmp_path / "a_b.json").read_text())["lease"] == "a_b"
 
 
 def test_a_lease_that_an_older_agent_opened_finds_its_notice_where_it_was_told(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ GRANT = Grant(
     generation=1,
     user="alice",
     team="vision",
-    env={"CUDA_VISIBLE_DEVICES": "MIG-1", "NOTE": "it's $HOME; `id`"},
+    env={"CUDA_VISIBLE_DEVICES": "MIG-1", "BERTH_NOTICE": "it's $HOME; `id`"},
     nodes=("/dev/nvidia0",),
     ends_in_s=600,
     grace_s=30,
@@ -213,10 +213,10 @@ def test_any_value_survives_the_holders_shell(plain):
     path = plain.open(GRANT).words["env_file"]
 
     said = subprocess.run(
-        ["sh", "-c", f'. {path}; printf "%s" "$NOTE"'], capture_output=True, text=True, check=True
+        ["sh", "-c", f'. {path}; printf "%s" "$BERTH_NOTICE"'], capture_output=True, text=True, check=True
     )
 
-    assert said.stdout == GRANT.env["NOTE"]
+    assert said.stdout == GRANT.env["BERTH_NOTICE"]
 
 
 def test_a_plain_lease_is_put_right_and_otherwise_left_alone(plain):
