@@ -18,11 +18,20 @@ POWERS: Final = ("awake", "asleep")
 POWER_STATES: Final = ("", *POWERS, "unsupported")
 
 TEXT_DEFAULT: Final = 200
+# Names are as long as the portal can keep: a longer one would cost its node every report.
 TEXT: Final[dict[str, int]] = {
     "detail": 2000,
     "lease": 64,
     "node": 64,
     "user": 150,
+    "uuid": 80,
+    "device": 80,
+    "partition": 80,
+    "profile": 30,
+    "ProfileFact.name": 30,
+    "vendor": 20,
+    "boot_id": 64,
+    "DeviceFact.model": 80,
     "Hello.site": 60,
     "Hello.rack": 60,
     "Hello.signature": 128,

@@ -17,6 +17,7 @@ from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
 from portal.leases import lifecycle, moves, resting
+from portal.leases.entrance import access_of
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
 from portal.leases.models import Lease
 from portal.leases.sickness import tell_of_health
@@ -142,8 +143,7 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
             waiting.remove(match)
             ids.append(match[0])
             uuids.append(entry.partition[:80])
-            told = {"env": entry.env, "nodes": list(entry.nodes), "entrance": said[lease.uid].entrance}
-            access.append(json.dumps(told))
+            access.append(json.dumps(access_of(entry, said[lease.uid])))
     execute(
         "UPDATE leases_placement p SET partition_uuid = s.uuid, access = s.access::jsonb"
         " FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS s(id, uuid, access) WHERE p.id = s.id",

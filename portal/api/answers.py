@@ -276,7 +276,10 @@ class AccessAnswer(Shape):
 
     node = s.CharField()
     entrance = EntranceAnswer()
-    environment = s.DictField(child=s.CharField(), help_text="Of the whole lease: the nodes of its gang.")
+    environment = s.DictField(
+        child=s.CharField(),
+        help_text="Of the whole lease: all its devices as one variable, and the nodes of its gang.",
+    )
     slots = AccessSlot(many=True)
 
 

@@ -45,7 +45,7 @@ from portal.common.errors import Forbidden
 from portal.common.rows import fetch
 from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
-from portal.leases.entrance import way_in
+from portal.leases.entrance import way_in, whole_environment
 from portal.leases.extending import extend_lease
 from portal.leases.failures import failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, LeaseEvent
@@ -166,7 +166,7 @@ class LeaseAccess(Endpoint):
             {
                 "node": lease.node.name,
                 "entrance": entrance_row(lease, way_in(slots)),
-                "environment": gang_environment(lease, together(lease)),
+                "environment": whole_environment(slots, gang_environment(lease, together(lease))),
                 "slots": [access_row(slot) for slot in slots],
             }
         )

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection
 
 from portal.api.wire import instant, money
-from portal.leases.entrance import Way, commands_of
+from portal.leases.entrance import Way, commands_of, device_nodes, environment
 from portal.leases.failures import public_fault
 from portal.leases.insight import as_seen, names_in_sight
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
@@ -145,8 +145,8 @@ def access_row(placement: Placement) -> Row:
     return {
         "device": placement.device.uuid,
         "partition": placement.partition_uuid,
-        "environment": placement.access.get("env", {}),
-        "device_nodes": placement.access.get("nodes", []),
+        "environment": environment(placement),
+        "device_nodes": device_nodes(placement),
     }
 
 

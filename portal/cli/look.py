@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nodeagent.protocol.variables import allowed, export_lines, merged
 from portal.cli import screen, words
 from portal.cli.run import Json, Team, api, guarded
 
@@ -115,11 +116,14 @@ def lease_facts(row: Any) -> None:
         )
     )
     _entrance(row.get("access", {}).get("entrance"))
-    for key, value in row.get("access", {}).get("environment", {}).items():
-        print(words.clean(f"export {key}={value}"))
-    for slot in row.get("access", {}).get("slots", []):
-        for key, value in slot["environment"].items():
-            print(words.clean(f"export {key}={value}"))
+    for line in export_lines(_environment(row.get("access", {}))):
+        print(line)
+
+
+def _environment(access: Any) -> dict[str, str]:
+    """Return a lease's variables; older portals name those of its devices per slot only."""
+    slots = (allowed(slot.get("environment")) for slot in access.get("slots", []))
+    return merged(slots) | allowed(access.get("environment"))
 
 
 def _fault(row: Any) -> str:
@@ -134,7 +138,7 @@ def _entrance(way: Any) -> None:
     if way["is_isolated"] is False:
         screen.say("This node does not keep leases apart: use only what your lease names.")
     for command in way["commands"]:
-        print(words.clean(command))
+        screen.out(command)
 
 
 def _part_text(row: Any) -> str:
@@ -255,7 +259,7 @@ def invoice(
         slug = team or only_team(portal)
         at = f"invoices/{_safe(slug)}/{_safe(month or f'{datetime.now(tz=UTC):%Y-%m}')}/"
         if csv:
-            print(portal.text(at + "csv/"), end="")
+            screen.out_text(portal.text(at + "csv/"))
             return
         found = portal.get(at)
     if as_json:

@@ -48,7 +48,7 @@ def calendar(
     """Show what is held, booked and planned on every device."""
     with api() as portal:
         if ical:
-            print(portal.text("calendar/mine.ics/"), end="")
+            screen.out_text(portal.text("calendar/mine.ics/"))
             return
         since = instant(start, "--from") if start else ""
         until = instant(end, "--to") if end else ""
@@ -98,7 +98,7 @@ def reserve(
     if as_json:
         screen.out_json(found)
         return
-    print(found["id"])
+    screen.out(found["id"])
     screen.say(f"{len(found['times'])} times in the next four weeks; see “berth reservation show”.")
 
 
@@ -210,7 +210,7 @@ def add_window(
     if as_json:
         screen.out_json(found)
         return
-    print(found["id"])
+    screen.out(found["id"])
     screen.say("Planned. Everybody whom it reaches is being told.")
 
 

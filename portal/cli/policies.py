@@ -205,7 +205,7 @@ def _told(row: Any, as_json: bool) -> None:
     if as_json:
         screen.out_json(row)
         return
-    print(row["version"])
+    screen.out(row["version"])
     screen.say(f"Version {row['version']} “{row['name']}” is {_state(row)}.")
 
 

@@ -208,7 +208,7 @@ def _told_cohort(row: Any, as_json: bool) -> None:
     if as_json:
         screen.out_json(row)
         return
-    print(row["id"])
+    screen.out(row["id"])
     screen.say(f"Cohort {row['id']} is called {row['name']}.")
 
 
@@ -216,6 +216,6 @@ def _told_grant(row: Any, as_json: bool) -> None:
     if as_json:
         screen.out_json(row)
         return
-    print(row["id"])
+    screen.out(row["id"])
     said = f"from {words.when(row['starts_at'])} until {words.when(row['ends_at'])}"
     screen.say(f"+{row['steps']} for {row['team']} {said}: {row['state'].replace('_', ' ')}.")

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from portal.cli.words import clean
 
+# Beside those that JSON escapes: control characters of the upper half, and those that turn the direction of text.
+STEERS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+MARK = "\ufeff"
+
 
 def out_json(value: Any) -> None:
-    """Print a value as JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value as JSON, with what could steer a terminal escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    print(STEERS.sub(lambda found: json.dumps(found[0])[1:-1], text))
+
+
+def out(value: Any) -> None:
+    """Print one value on a line of its own."""
+    print(clean(value))
+
+
+def out_text(text: str) -> None:
+    """Print a file that the portal made, as its lines are; a mark of UTF-8 at its begin stays."""
+    if text.startswith(MARK):
+        print(MARK, end="")
+        text = text.removeprefix(MARK)
+    for line in text.splitlines(keepends=True):
+        body = line.rstrip("\r\n")
+        print(clean(body) + line[len(body) :], end="")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:

@@ -76,7 +76,7 @@ def _told(made: Any, as_json: bool) -> None:
     if as_json:
         screen.out_json(made)
         return
-    print(made["id"])
+    screen.out(made["id"])
     screen.say(f"{made['state']}; {words.money(made['quote'])} for {words.span(made['duration_s'])}.")
 
 

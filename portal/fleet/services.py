@@ -19,6 +19,8 @@ from portal.common.rows import execute, fetch
 from portal.fleet.health import settle
 from portal.fleet.models import Device, DeviceModel, Health, Mode, Node, Profile
 
+MOST_LEASE = 40
+
 
 def slot_share(
     slices: int, grid: int, memory_mib: int, board_mib: int, sm: int | None, board_sm: int | None
@@ -186,7 +188,9 @@ def _store_partitions(node: Node, facts: Sequence[PartitionFact], *, now: dateti
 
 
 def _columns(fact: PartitionFact) -> tuple[str, str, str, int, int, str]:
-    return fact.device, fact.uuid, fact.profile, fact.start, fact.size, fact.lease
+    """Return a partition as it is stored; a lease with a longer id than any of ours is none of ours."""
+    lease = fact.lease if len(fact.lease) <= MOST_LEASE else ""
+    return fact.device, fact.uuid, fact.profile, fact.start, fact.size, lease
 
 
 def raise_revision(node_ids: Sequence[int]) -> None:

@@ -1,12 +1,22 @@
-"""How a holder gets into a lease, as its node told when it opened it."""
+"""How a holder gets into a lease, as its node told when it opened it.
+
+A node's words end up in its holder's shell: what they may be is checked when they are stored, and once more here,
+because rows may be older than the check.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from nodeagent.protocol.forms import is_device_node
+from nodeagent.protocol.messages import LeaseReport, SlotAccess
+from nodeagent.protocol.variables import allowed, merged
 from portal.leases.models import Lease, Placement
+
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 # What goes into a command that people paste: names of units and CDI devices, nothing a shell would read.
 _NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._@:/=+-]{0,150}")
@@ -59,6 +69,35 @@ def way_in(placements: Sequence[Placement]) -> Way:
 def commands_of(lease: Lease, way: Way) -> list[str]:
     """Return the commands alone."""
     return [line for _kind, line in way.commands(lease.uid)]
+
+
+def access_of(slot: SlotAccess, lease: LeaseReport) -> dict[str, Any]:
+    """Return what is kept of how one slot is reached: of a node's words only those that may be used."""
+    entrance = {word: text for word, text in lease.entrance.items() if _name(text)}
+    return {"env": allowed(slot.env), "nodes": _nodes(slot.nodes), "entrance": entrance}
+
+
+def environment(placement: Placement) -> dict[str, str]:
+    """Return the variables of one placement; of a node that told none, what points CUDA at the partition."""
+    told = placement.access.get("env") if isinstance(placement.access, dict) else None
+    if told or not placement.partition_uuid:
+        return allowed(told)
+    return allowed({_DEVICES: placement.partition_uuid})
+
+
+def whole_environment(placements: Sequence[Placement], gang: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a lease: those of all its placements as one, and ``gang``, the portal's own."""
+    return merged(environment(placement) for placement in placements) | dict(gang)
+
+
+def device_nodes(placement: Placement) -> list[str]:
+    """Return the device nodes that were opened for one placement."""
+    return _nodes(placement.access.get("nodes") if isinstance(placement.access, dict) else None)
+
+
+def _nodes(told: object) -> list[str]:
+    paths = told if isinstance(told, list | tuple) else ()
+    return [path for path in paths if isinstance(path, str) and is_device_node(path)]
 
 
 def _name(value: object) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.utils.translation import gettext_lazy
 
-from portal.leases.entrance import way_in
+from nodeagent.protocol.variables import export_lines
+from portal.leases.entrance import device_nodes, way_in, whole_environment
 from portal.leases.models import Placement
 from portal.web.figures import memory
 
-DEVICES = "CUDA_VISIBLE_DEVICES"
 _LABELS = {
     "unit": gettext_lazy("A shell inside the lease"),
     "docker": gettext_lazy("A container with Docker"),
@@ -79,16 +78,9 @@ def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> Entran
     """Return how to reach the slices, or None before the agent has said so; ``gang`` names its other nodes."""
     if not placements or not all(p.partition_uuid for p in placements):
         return None
-    env: dict[str, list[str]] = {}
-    for placement in placements:
-        told = placement.access.get("env") if isinstance(placement.access, dict) else None
-        for name, value in (told or {DEVICES: placement.partition_uuid}).items():
-            values = env.setdefault(str(name), [])
-            if str(value) not in values:
-                values.append(str(value))
-    lines = [f"export {name}={shlex.quote(','.join(values))}" for name, values in sorted(env.items())]
-    others = [f"export {name}={shlex.quote(value)}" for name, value in gang.items()]
-    nodes = {str(n) for p in placements if isinstance(p.access, dict) for n in p.access.get("nodes") or ()}
+    others = export_lines(gang)
+    lines = export_lines(whole_environment(placements, {}))
+    nodes = {node for placement in placements for node in device_nodes(placement)}
     way = way_in(placements)
     lease = placements[0].lease.uid if placements[0].lease else ""
     commands = [Command(str(_LABELS[kind]), code) for kind, code in way.commands(lease)]

@@ -57,3 +57,20 @@ def test_a_node_that_was_away_and_made_the_slice_anew_tells_the_new_way_in(world
     slot = Placement.objects.get(lease=lease)
     assert slot.partition_uuid == "MIG-2"
     assert way_in([slot]).unit == "berth-lease-2.service"
+
+
+def test_of_a_nodes_words_only_those_that_may_be_used_are_kept(world: World) -> None:
+    """A frame that no codec saw: what is stored is checked by itself."""
+    lease = granted(world)
+    slot = Placement.objects.select_related("device").get(lease=lease)
+    env = {"CUDA_VISIBLE_DEVICES": "x; touch PWNED", "LD_PRELOAD": "/tmp/x.so", "BERTH_NOTICE": "/a\nb"}
+    access = SlotAccess(slot.device.uuid, slot.start, "MIG-1", env, ("/dev/nvidia0", "/etc/shadow"))
+    entrance = {"unit": "a.service; id", "runtime": "systemd", "env_file": "/run/x $(id)", "cdi": "a=b"}
+    ready = LeaseReport(lease.uid, lease.generation, "ready", access=(access,), entrance=entrance)
+
+    accept_report(lease.node_id, Report(1, "boot-1", 1, 0, (ready,), ()))
+
+    slot.refresh_from_db()
+    assert slot.access["env"] == {"CUDA_VISIBLE_DEVICES": "x; touch PWNED"}
+    assert slot.access["nodes"] == ["/dev/nvidia0"]
+    assert slot.access["entrance"] == {"runtime": "systemd", "cdi": "a=b"}

@@ -104,7 +104,9 @@ def test_the_parts_of_a_gang_are_told_on_request_and_lease(wide: World, calls: A
         (0, "gpu-01", 4),
         (1, "gpu-02", 4),
     ]
+    devices = ",".join(slot["partition"] for slot in access["slots"])
     assert access["environment"] == {
+        "CUDA_VISIBLE_DEVICES": devices,
         "BERTH_NODES": "gpu-01,gpu-02", "BERTH_NODE_COUNT": "2", "BERTH_NODE_RANK": "1",
     }  # fmt: skip
 

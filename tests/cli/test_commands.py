@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from portal.billing.metering import meter_all
-from portal.cli import work
+from portal.cli import look, screen, work
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LeaseState
 from tests.portal.builders import World
@@ -148,3 +150,53 @@ def test_a_name_cannot_steer_the_terminal(world: World, berth: Any) -> None:
 
     assert "\x1b" not in berth("list").stdout
     assert "\u202e" not in berth("list").stdout
+
+
+HOSTILE = {"CUDA_VISIBLE_DEVICES": "x; touch PWNED $(touch PWNED)", "LD_PRELOAD": "/tmp/x", "A=`id`;B": "x"}
+
+
+def test_what_a_node_says_cannot_run_in_the_holders_shell(world: World, berth: Any, tmp_path: Path) -> None:
+    """The row is as an older portal stored it: the command line looks by itself."""
+    lease = world.active("bob")
+    lease.placements.update(access={"env": HOSTILE})
+
+    shown = berth("show", lease.uid)
+
+    lines = "".join(line for line in shown.stdout.splitlines(keepends=True) if line.startswith("export"))
+    script = 'eval "$1"; printf %s "$CUDA_VISIBLE_DEVICES,$LD_PRELOAD"'
+    said = subprocess.run(
+        ["sh", "-c", script, "sh", lines], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"{HOSTILE['CUDA_VISIBLE_DEVICES']},"
+    assert list(tmp_path.glob("PWNED")) == []
+
+
+def test_a_portal_that_tells_nonsense_is_not_believed_either(capsys: pytest.CaptureFixture[str]) -> None:
+    slots = [
+        {"environment": HOSTILE},
+        {"environment": {"CUDA_VISIBLE_DEVICES": "MIG-2"}},
+        {"environment": None},
+    ]
+
+    env = look._environment({"slots": slots, "environment": {"BERTH_TOKEN": "x", "BERTH_NODES": "a,b"}})
+    screen.out_json({"a": "\x1b[2J\x9b2J\u202e"})
+    screen.out_text("a\x1b[2J\r\nb\x9b\n")
+
+    assert env == {
+        "CUDA_VISIBLE_DEVICES": "x; touch PWNED $(touch PWNED),MIG-2",
+        "BERTH_NODES": "a,b",
+    }
+    out = capsys.readouterr().out
+    assert out == '{\n  "a": "\\u001b[2J\\u009b2J\\u202e"\n}\na [2J\r\nb \n'
+
+
+def test_several_devices_are_one_variable(world: World, berth: Any) -> None:
+    lease = world.active("bob", count=2)
+    names = ",".join(lease.placements.values_list("partition_uuid", flat=True))
+
+    shown = berth("show", lease.uid)
+    told = json.loads(berth("show", lease.uid, "--json").stdout)
+
+    lines = [line for line in shown.stdout.splitlines() if line.startswith("export")]
+    assert lines == [f"export CUDA_VISIBLE_DEVICES={names}"]
+    assert told["access"]["environment"] == {"CUDA_VISIBLE_DEVICES": names}

@@ -173,3 +173,22 @@ def test_the_number_of_queries_does_not_grow_with_the_list(
 
     assert len(many) <= len(few)
     assert len(many) <= 20
+
+
+def test_several_devices_are_one_variable_and_a_nodes_words_are_quoted(
+    world: World, signed_in: SignedIn
+) -> None:
+    lease = world.active("bob", count=2)
+    first, second = lease.placements.all()
+    first.access = {
+        "env": {"CUDA_VISIBLE_DEVICES": "x; id", "PATH": "/tmp"},
+        "nodes": ["/dev/nvidia0", "/etc/shadow"],
+    }
+    first.save()
+
+    text = signed_in("bob").get(f"/leases/{lease.uid}/").text
+
+    assert f"export CUDA_VISIBLE_DEVICES=&#x27;x; id,{second.partition_uuid}&#x27;" in text
+    assert text.count("export CUDA_VISIBLE_DEVICES") == 1
+    assert "export PATH" not in text
+    assert "/etc/shadow" not in text
