@@ -30,4 +30,4 @@ VOLUME /var/lib/berth
 ENV BERTH_DATA=/var/lib/berth
 EXPOSE 8000
 CMD ["uvicorn", "portal.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
-     "--loop", "uvloop", "--http", "httptools", "--ws", "websockets-sansio", "--no-access-log", "--no-server-header"]
+     "--loop", "uvloop", "--http", "httptools", "--ws", "websockets-sansio", "--no-access-log", "--no-server-header", "--no-proxy-headers"]

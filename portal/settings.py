@@ -68,6 +68,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "portal.common.middleware.request_id",
+    "portal.common.addresses.forget_strange_scheme",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.refuse_unclean_input",
@@ -196,6 +197,11 @@ CELERY_BEAT_SCHEDULE = {
     "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},
     "forget_health": {
         "task": "scheduler.tasks.forget_health",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
+    "tidy_accounts": {
+        "task": "scheduler.tasks.tidy_accounts",
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },

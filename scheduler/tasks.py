@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from portal.accounts import tries
 from portal.billing import metering
 from portal.celery import app
 from portal.common import outbox
@@ -98,6 +99,12 @@ def roll_up() -> None:
 def forget_health() -> None:
     """Forget health events that were cleared long ago."""
     forgetting.forget_health(now=db_now())
+
+
+@app.task
+def tidy_accounts() -> None:
+    """Forget tries at doors whose windows are over."""
+    tries.forget_tries(now=db_now())
 
 
 @app.task

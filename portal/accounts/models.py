@@ -51,3 +51,32 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class Tries(models.Model):
+    """How often a door was tried in a window that began at ``since``: by account, by place, or by both."""
+
+    scope = models.CharField(max_length=10)
+    who = models.CharField(max_length=100)
+    since = models.DateTimeField(db_index=True)
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["scope", "who"], name="one_count_per_door")]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.who}: {self.count}"
+
+
+class SignInPlace(models.Model):
+    """A place from which a person has signed in: strangers' tries elsewhere do not shut them out here."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    place = models.CharField(max_length=50)
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "place"], name="one_row_per_place")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.place}"

@@ -10,12 +10,16 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from portal.accounts.models import ApiToken, User
 from portal.accounts.services import TOKEN_MARK, digest_of
+from portal.accounts.tries import bad_tokens
+from portal.common.addresses import client_address
+from portal.common.errors import TooManyCalls
 
 log = logging.getLogger(__name__)
 LAST_USED_EVERY = timedelta(minutes=1)
@@ -33,6 +37,9 @@ class TokenAuthentication(BaseAuthentication):
         now = timezone.now()
         token = bearer(secret.strip(), now=now)
         if token is None:
+            wait_s = bad_tokens.refused_for(client_address(request), now=now)
+            if wait_s:
+                raise TooManyCalls(_("Too many calls with tokens that are not accepted."), wait_s=wait_s)
             raise AuthenticationFailed
         if token.last_used_at is None or now - token.last_used_at > LAST_USED_EVERY:
             _note_use(token, now)

@@ -6,7 +6,7 @@ it (docs/measurements.md). Everything else keeps using querysets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -43,7 +43,7 @@ class Part:
         return self.model.from_db(connection.alias, self.names, values)
 
 
-def fetch(sql: str, values: Sequence[Any] = ()) -> list[Row]:
+def fetch(sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
     """Return the rows of one statement written by us; what comes from outside goes into ``values``."""
     with connection.cursor() as cursor:
         cursor.execute(sql, values)

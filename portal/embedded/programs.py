@@ -77,6 +77,8 @@ def serve_web(sock: socket.socket) -> int:
         access_log=False,
         log_config=None,
         server_header=False,
+        # Who called is settled by portal.common.addresses; the server itself would believe any local process.
+        proxy_headers=False,
         timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)

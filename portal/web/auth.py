@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +10,22 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
 from django.contrib.auth.decorators import login_not_required
-from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import ngettext, pgettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
-from redis.exceptions import RedisError
 
 from portal.accounts.models import User
+from portal.accounts.tries import begin_attempt, succeed
+from portal.common.addresses import client_address
 from portal.teams.models import Membership, Role
 from portal.web.own_paths import own_path
 
-log = logging.getLogger(__name__)
 DEMO_PASSWORD = "berth-demo"  # noqa: S105 (printed by `make up`; only offered when BERTH_DEMO is on)
-TRIES, WINDOW_S = 5, 60
 DEMO_PEOPLE = {
     "bob": (_("Asks for GPU time, watches it run, sees what it costs."), "cpu"),
     "alice": (_("Runs a team: members, quotas, approvals, spending."), "users"),
@@ -94,19 +92,29 @@ def _try(request: HttpRequest) -> HttpResponse:
     form = SignInForm({"username": demo, "password": DEMO_PASSWORD} if is_demo else request.POST)
     if not form.is_valid():
         return _shown(request, form, status=422)
-    mark = _mark(request, form.cleaned_data["username"])
-    if _tries(mark) > TRIES:
-        form.add_error(None, _("Too many tries. Wait a minute, then try again."))
+    name, address, now = form.cleaned_data["username"], client_address(request), timezone.now()
+    attempt = begin_attempt(name, address, now=now)
+    if attempt.wait_s:
+        minutes = math.ceil(attempt.wait_s / 60)
+        form.add_error(
+            None,
+            ngettext(
+                "Too many tries. Wait %(n)d minute, then try again.",
+                "Too many tries. Wait %(n)d minutes, then try again.",
+                minutes,
+            )
+            % {"n": minutes},
+        )
         response = _shown(request, form, status=429)
-        response["Retry-After"] = str(WINDOW_S)
+        response["Retry-After"] = str(attempt.wait_s)
         return response
     user = authenticate(request, **form.cleaned_data)
-    if user is None:
+    if not isinstance(user, User):
         form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
         return _shown(request, form, status=422)
-    _forget(mark)
+    succeed(attempt, user, address, now=now)
     login(request, user)
-    return HttpResponseRedirect(_goal(request))
+    return redirect(_goal(request))
 
 
 def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:
@@ -137,25 +145,3 @@ def demo_people() -> list[DemoPerson]:
         for name, (text, icon) in DEMO_PEOPLE.items()
         if name in users
     ]
-
-
-def _mark(request: HttpRequest, username: str) -> str:
-    name = hashlib.sha256(username.lower().encode()).hexdigest()[:32]
-    return f"sign-in:{request.META.get('REMOTE_ADDR', '')}:{name}"
-
-
-def _tries(mark: str) -> int:
-    """Count one try and return how many there were within the minute; 0 when the store is away."""
-    try:
-        cache.add(mark, 0, WINDOW_S)
-        return int(cache.incr(mark))
-    except (RedisError, ValueError) as error:
-        log.warning("tries to sign in are not counted: %s", error)
-        return 0
-
-
-def _forget(mark: str) -> None:
-    try:
-        cache.delete(mark)
-    except RedisError as error:
-        log.warning("tries to sign in are not forgotten: %s", error)

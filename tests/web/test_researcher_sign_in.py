@@ -99,7 +99,7 @@ def test_the_sixth_try_within_a_minute_is_refused_even_with_the_right_password(w
     answer = post(client, username="bob", password=PASSWORD)
 
     assert answer.status_code == 429
-    assert answer["Retry-After"] == "60"
+    assert 0 < int(answer["Retry-After"]) <= 60
     assert client.get("/").status_code == 302
     assert post(client, username="alice", password=PASSWORD).status_code == 302
 
