@@ -1,0 +1,34 @@
+"""Two who close a month at the same moment: one does, the other is told; no invoice is made twice."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from django.db import transaction
+
+from portal.billing.closing import close_period
+from portal.billing.models import Invoice
+from portal.billing.selectors import period_of
+from portal.common.errors import PeriodClosed
+from tests.portal.builders import build_world
+from tests.portal.meanwhile import meanwhile
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_month_closed_twice_at_once_is_closed_once_and_the_other_is_told() -> None:
+    world = build_world(now=datetime(2026, 3, 10, 9, tzinfo=UTC))
+    world.ended(seconds=1800, at=datetime(2026, 2, 1, 9, tzinfo=UTC))
+    period = period_of(datetime(2026, 2, 5, tzinfo=UTC))
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            close_period(period=period, actor=None, now=world.now)
+            other = meanwhile(lambda: close_period(period=period, actor=None, now=world.now), pool)
+            assert not other.done()
+        with pytest.raises(PeriodClosed):
+            other.result(timeout=20)
+
+    assert Invoice.objects.count() == 1
