@@ -12,7 +12,7 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
-.PHONY: up test lint fix bench e2e docs
+.PHONY: up test lint fix bench e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
@@ -37,6 +37,14 @@ e2e: $(PRIVATE_UV)
 
 docs: $(PRIVATE_UV)
 	@$(DEV) pytest tests/docs $(ARGS)
+
+# Takes each guard of tools/mutants/guards.toml away in a copy of the tree: a test has to notice.
+mutants: $(PRIVATE_UV)
+	@$(DEV) python -m tools.mutants $(ARGS)
+
+# A hundred thousand hostile inputs, or BERTH_HOSTILE_INPUTS of them by BERTH_HOSTILE_SEED; `make test` throws a few.
+hostile: $(PRIVATE_UV)
+	@BERTH_HOSTILE_INPUTS=$${BERTH_HOSTILE_INPUTS:-100000} $(DEV) --group hostile pytest tests/hostile $(ARGS)
 
 # pip alone is the quicker way, venv brings its own pip where there is none.
 .uv/bin/uv:

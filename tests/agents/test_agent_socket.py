@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.protocol.codec import encode
-from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report
+from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report, Samples
 from portal.agents import admission, consumers
 from portal.agents.handshake import Handshake, Waiting
 from portal.agents.services import create_enrol_token
@@ -207,3 +207,18 @@ async def test_a_node_is_online_once_its_agent_speaks_after_the_welcome(world: W
 
     assert welcomed is None
     assert await rows(lambda: Node.objects.get(name="gpu-09").last_seen_at) is not None
+
+
+async def test_frames_of_another_epoch_are_refused_at_the_door(world: World) -> None:
+    for frame in (
+        Heartbeat(9, "boot-1", 1),
+        Samples(9, "boot-1", 1, (), ()),
+        Report(9, "boot-1", 1, 0, (), ()),
+    ):
+        async with Talk("/agent/v1") as talk:
+            await Agent(talk, Key()).enrol(world, "gpu-01")
+            await talk.hear()
+            await talk.say(encode(frame))
+
+            assert (await talk.hear())["code"] == "stale_epoch"
+            assert await talk.ended() == 4401

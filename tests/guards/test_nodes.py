@@ -29,7 +29,9 @@ def test_a_node_cannot_take_another_nodes_devices_by_naming_them(world: World) -
 def test_a_node_cannot_tell_of_partitions_on_another_nodes_device(world: World) -> None:
     theirs = world.nodes["gpu-01"].devices.earliest("index")
     own = world.nodes["gpu-03"].devices.earliest("index")
-    facts = [PartitionFact(f"MIG-{n}", device.uuid, "1g.10gb", 0, 1) for n, device in enumerate((theirs, own))]
+    facts = [
+        PartitionFact(f"MIG-{n}", device.uuid, "1g.10gb", 0, 1) for n, device in enumerate((theirs, own))
+    ]
 
     see_partitions(world.nodes["gpu-03"], facts, now=world.now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from portal.celery import app as celery
 from portal.common import outbox
@@ -12,8 +13,11 @@ from portal.common.clock import db_now
 from portal.common.live import redis_client
 from portal.common.models import OutboxItem
 from portal.fleet.models import Node
+from portal.leases.services import approve_request
+from portal.teams.models import Team
 from scheduler import dispatch, tasks
 from tests.portal.builders import World
+from tests.portal.test_news import Capture
 
 pytestmark = pytest.mark.django_db
 
@@ -27,7 +31,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_the_sweep_sends_again_what_is_owed_for_longer_than_five_seconds(world: World, sent: list[str]) -> None:
+def test_the_sweep_sends_again_what_is_owed_for_longer_than_five_seconds(
+    world: World, sent: list[str]
+) -> None:
     world.submit()
     owed = OutboxItem.objects.get()
 
@@ -71,7 +77,9 @@ def test_a_turn_forgets_only_what_it_covered(world: World) -> None:
     assert set(OutboxItem.objects.values_list("key", flat=True)) == {"meanwhile", "another"}
 
 
-def test_a_second_nudge_joins_the_one_on_its_way_and_a_turn_that_began_takes_a_new_one(sent: list[str]) -> None:
+def test_a_second_nudge_joins_the_one_on_its_way_and_a_turn_that_began_takes_a_new_one(
+    sent: list[str],
+) -> None:
     outbox.nudge(outbox.RUN_CYCLE)
     outbox.nudge(outbox.RUN_CYCLE)
     assert len(sent) == 1
@@ -79,3 +87,29 @@ def test_a_second_nudge_joins_the_one_on_its_way_and_a_turn_that_began_takes_a_n
     outbox.begin(outbox.RUN_CYCLE)
     outbox.nudge(outbox.RUN_CYCLE)
     assert len(sent) == 2
+
+
+def test_who_submits_or_approves_owes_a_turn_in_the_same_transaction(world: World) -> None:
+    Team.objects.filter(slug="perception").update(approval_above_gpu_seconds=1)
+    world.teams["perception"].refresh_from_db()
+    large, small = world.submit("bob"), world.submit("charlie")
+    assert set(OutboxItem.objects.values_list("key", flat=True)) == {small.uid}
+
+    approver = world.user("approver")
+    approve_request(request=large, actor=approver, rights=world.rights("approver"), note="", now=world.now)
+
+    assert set(OutboxItem.objects.values_list("key", flat=True)) == {small.uid, large.uid}
+
+
+def test_a_nudge_leaves_after_the_commit_and_not_at_all_where_there_is_none(
+    sent: list[str], django_capture_on_commit_callbacks: Capture
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        with transaction.atomic():
+            outbox.nudge_on_commit(outbox.RUN_CYCLE)
+            transaction.set_rollback(True)
+        with transaction.atomic():
+            outbox.nudge_on_commit(outbox.RUN_CYCLE)
+            assert sent == []
+
+    assert sent == [outbox.RUN_CYCLE]

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import transaction
 
+from portal.agents.admission import admit
 from portal.agents.errors import AgentRefused
-from portal.agents.services import admit, revoke_node
+from portal.agents.services import revoke_node
 from portal.common.errors import Conflict, QuotaExceeded
 from portal.common.rows import fetch
 from portal.fleet.models import Node
