@@ -171,7 +171,9 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
         "it.id = %s AND it.state = 'granted' AND it.most_count > it.count FOR UPDATE OF it SKIP LOCKED",
         [grant.claim_id],
     )
-    live = list(Lease.objects.filter(request_id=grant.claim_id, state__in=LIVE_LEASES)) if rows else []
+    live = [
+        ls for row in rows for ls in row.leases.filter(generation=row.attempts + 1, state__in=LIVE_LEASES)
+    ]
     base = next((ls for ls in live if not ls.is_extra and ls.state == LeaseState.ACTIVE), None)
     if base is None or sum(ls.count for ls in live) >= rows[0].most_count:
         return []

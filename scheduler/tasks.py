@@ -13,7 +13,16 @@ from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import forgetting
-from portal.leases import bookings, draining, lifecycle, maintenance, preempting, reservations, resting
+from portal.leases import (
+    bookings,
+    draining,
+    lifecycle,
+    maintenance,
+    preempting,
+    reservations,
+    resting,
+    silent,
+)
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
 from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage
@@ -30,6 +39,8 @@ DUE: Final[tuple[Callable[..., object], ...]] = (
     bookings.remind_due,
     lifecycle.prolong_holds,
     lifecycle.interrupt_lost,
+    silent.fail_unmade,
+    silent.requeue_unheard,
     draining.settle_drains,
     resting.end_rests,
 )

@@ -97,11 +97,14 @@ INVARIANTS = (
     ),
     Invariant(
         "granted_has_lease",
-        "A granted request has a live lease, only one where it is no gang and does not grow; any other has none.",
+        "A granted request has a live lease, only one where it is no gang and does not grow; any other has none,"
+        " and what is left of a grant that was lost is only being cleaned.",
         f"""SELECT r.uid FROM leases_leaserequest r LEFT JOIN leases_lease l
-           ON l.request_id = r.id AND l.state IN {LIVE}
+           ON l.request_id = r.id AND l.generation = r.attempts + 1 AND l.state IN {LIVE}
            GROUP BY r.id HAVING (r.state = 'granted') <> (count(l.id) >= 1)
-           OR (r.nodes = 1 AND count(l.id) FILTER (WHERE NOT l.is_extra) > 1)""",
+           OR (r.nodes = 1 AND count(l.id) FILTER (WHERE NOT l.is_extra) > 1)
+           UNION SELECT r.uid FROM leases_leaserequest r JOIN leases_lease l ON l.request_id = r.id
+           AND l.generation <> r.attempts + 1 AND l.state IN ('booked', 'preparing', 'active', 'interrupted')""",
     ),
     Invariant(
         "gang_in_all_parts",

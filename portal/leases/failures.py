@@ -18,11 +18,13 @@ from portal.leases.states import LeaseState, RequestState
 
 FORGOTTEN: Final = "the node's agent came back without its records of this lease"
 ENDED_BY_NODE: Final = "the node ended it"
+UNHEARD: Final = "the node fell silent before it was ready"
 BEGUN: Final = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 _SAID = re.compile(r"([a-z][a-z0-9_]*)(?::|$)")
 _TEXTS: dict[str, object] = {
     FORGOTTEN: gettext_lazy("The node's agent came back without its records of this lease."),
     ENDED_BY_NODE: gettext_lazy("The node ended it."),
+    UNHEARD: gettext_lazy("The node fell silent before it was ready."),
     "conflict": gettext_lazy("Something else stands in its place on the GPU."),
     "other_team": gettext_lazy("Another team's programs share this GPU, and one fault would end both."),
     "in_use": gettext_lazy("Programs of nobody's lease kept its GPU busy."),

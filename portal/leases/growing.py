@@ -24,6 +24,7 @@ _GROWING = """
   JOIN leases_lease b ON b.request_id = r.id AND b.part = 0 AND NOT b.is_extra AND b.state = 'active'
    AND b.preempt_at IS NULL AND b.not_after > %s + make_interval(secs => %s)
   JOIN LATERAL (SELECT sum(l.count) AS units FROM leases_lease l WHERE l.request_id = r.id
+   AND l.generation = b.generation
    AND l.state IN ('preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed')) u ON u.units < r.most_count
  WHERE r.state = 'granted' AND r.most_count > r.count
 """

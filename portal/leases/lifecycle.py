@@ -202,7 +202,7 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     quotas.free([(lease.team, lease.cost_milli) for lease in gone])
     at = max(at, *(lease.clean_at for lease in gone if lease.clean_at))
     _free_placements([lease.pk for lease in gone], at)
-    _settle_requests(gone, at)
+    settle_requests(parts.outcomes(gone), at)
     transaction.on_commit(_nudge_when_somebody_waits)
     return gone
 
@@ -239,12 +239,13 @@ def _forget_placements(lease_ids: Sequence[int], at: datetime) -> None:
     hosts.settle([pk for pk, host_id in rows if host_id is not None], at=at)
 
 
-def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
+def settle_requests(outcomes: Sequence[parts.Outcome], at: datetime) -> None:
+    """Move locked requests whose leases have come to an end: fulfilled, back into the queue, or given up."""
     done: list[LeaseRequest] = []
     again: list[LeaseRequest] = []
     broken: list[LeaseRequest] = []
     why: dict[int, str] = {}
-    for outcome in parts.outcomes(gone):
+    for outcome in outcomes:
         request = outcome.request
         if request.state != RequestState.GRANTED:
             continue
@@ -264,12 +265,15 @@ def _settle_requests(gone: Sequence[Lease], at: datetime) -> None:
             reason=BACK_BECAUSE[why[request.pk]],
             remaining_s=request.remaining_s,
             evictions=request.evictions + (why[request.pk] == EndReason.PREEMPTED),
-            attempts=request.attempts + 1,  # changes only under the lock of the request's last live lease
+            attempts=request.attempts + 1,  # from here on what old leases say means nothing to it
         )
     # What it waited for last is not why: without wait reasons it says that it failed.
     given_up = "it failed five times; an operator was told"
-    move_requests(broken, RequestState.IMPOSSIBLE, at=at, reason=given_up, reasons=[])
     for request in broken:
+        attempts = request.attempts + 1
+        move_requests(
+            [request], RequestState.IMPOSSIBLE, at=at, reason=given_up, reasons=[], attempts=attempts
+        )
         notify(operators(), "request.given_up", target=request.uid, at=at)
 
 
@@ -290,9 +294,8 @@ def cancel_booking(request: LeaseRequest, *, actor: User | None, at: datetime) -
     Call inside a transaction with the request or one of its leases locked; a lease that has begun meanwhile
     raises Conflict.
     """
-    leases = lock_leases(
-        Lease.objects.filter(request=request, state__in=LIVE_LEASES).values_list("pk", flat=True)
-    )
+    present = Lease.objects.filter(request=request, generation=request.attempts + 1, state__in=LIVE_LEASES)
+    leases = lock_leases(present.values_list("pk", flat=True))
     if any(lease.state != LeaseState.BOOKED for lease in leases):
         raise Conflict(_("This booking has begun already: release its lease instead."))
     drop_booked(leases, at=at, reason=EndReason.RELEASED)

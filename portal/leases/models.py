@@ -12,7 +12,16 @@ from django.db.models.functions import Coalesce
 from portal.catalog.models import Flavor
 from portal.common.ids import lease_uid, request_uid, reservation_uid
 from portal.fleet.models import Device, Mode, Node
-from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, Repeat, RequestState, Work, why_told
+from portal.leases.states import (
+    LIVE_LEASES,
+    WANTED_LEASES,
+    EndReason,
+    LeaseState,
+    Repeat,
+    RequestState,
+    Work,
+    why_told,
+)
 from portal.teams.models import Team
 
 
@@ -25,8 +34,8 @@ class LeaseRequest(models.Model):
     (0: not at all), ``most_count`` above ``count`` lets it grow while boards idle, ``nodes`` 0 means as few
     nodes as possible and n a gang of n nodes with ``count`` units each. ``predicted_s`` is how long it will
     probably run, ``predicted_most_s`` what nine of ten stay below. ``price_milli`` is what it pays of the
-    price, in thousandths. ``attempts`` counts how often it went back to the queue, ``evictions`` how often of
-    that because it was preempted.
+    price, in thousandths. ``attempts`` counts the grants that it lost; a lease of its present grant has the
+    generation after it. ``evictions`` counts how often it was preempted.
 
     Every step of a life writes every index of its row anew, so a foreign key has one of its own only
     where something is looked up by it and no other index begins with it. So too for leases and placements.
@@ -283,7 +292,14 @@ class Lease(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["uid"], name="lease_uid_once"),
             models.UniqueConstraint(
-                fields=["request", "part"], name="one_live_lease_per_part", condition=Q(state__in=LIVE_LEASES)
+                fields=["request", "part"],
+                name="one_wanted_lease_per_part",
+                condition=Q(state__in=WANTED_LEASES),
+            ),
+            models.UniqueConstraint(
+                fields=["request", "generation", "part"],
+                name="one_live_lease_per_part",
+                condition=Q(state__in=LIVE_LEASES),
             ),
             models.CheckConstraint(
                 condition=Q(not_after__gt=F("starts_at")), name="lease_ends_after_it_starts"

@@ -22,6 +22,7 @@ AGAIN = (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE)
 MOST = 500
 _WANTED = "('preparing', 'active', 'interrupted')"
 _LEASES = Rows(Lease, "team", "request")
+_REQUESTS = Rows(LeaseRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +120,44 @@ def end_of(lease: Lease, *, at: datetime) -> datetime:
 def outcomes(gone: Sequence[Lease]) -> list[Outcome]:
     """Return the requests that these ended leases bring to an end: those of which nothing lives any more.
 
-    Requests with several leases are locked, so that of two parts that end at the same time the later one
-    sees the other's end. Call in the transaction that ended them.
+    Requests are locked and read anew, so that of two parts that end at the same time the later one sees the
+    other's end, and a request that went on without them stays as it is: a lease of an earlier generation brings
+    nothing to an end. Call in the transaction that ended them.
     """
-    alone = [ls for ls in gone if not lives_with_others(ls.request)]
-    found = [Outcome(ls.request, ls.end_reason, _left_s([ls])) for ls in alone]
-    several = {ls.request_id: ls for ls in gone if lives_with_others(ls.request)}
-    if several:
-        fetch(
-            "SELECT id FROM leases_leaserequest WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [sorted(several)]
-        )
-        by_request: dict[int, list[Lease]] = {}
-        for lease in _LEASES.where("it.request_id = ANY(%s) ORDER BY it.id", [sorted(several)]):
-            by_request.setdefault(lease.request_id, []).append(lease)
-        found += [
-            _outcome(leases, several[request_id].generation)
-            for request_id, leases in by_request.items()
-            if not any(ls.state in LIVE_LEASES for ls in leases)
-        ]
-    return found
+    wanted = "it.id = ANY(%s) AND it.state = 'granted' ORDER BY it.id FOR UPDATE OF it"
+    requests = {row.pk: row for row in _REQUESTS.where(wanted, [sorted({ls.request_id for ls in gone})])}
+    alone, several = [], []
+    for lease in gone:
+        request = requests.get(lease.request_id)
+        if request is None or lease.generation != request.attempts + 1:
+            continue
+        lease.request = request
+        if not lives_with_others(request):
+            alone.append(Outcome(request, lease.end_reason, _left_s([lease])))
+        elif request.pk not in several:
+            several.append(request.pk)
+    return alone + [
+        _outcome(leases) for leases in _present(several) if not any(ls.state in LIVE_LEASES for ls in leases)
+    ]
 
 
-def _outcome(leases: Sequence[Lease], generation: int) -> Outcome:
-    base = [ls for ls in leases if ls.generation == generation and not ls.is_extra]
+def outcomes_of(request_ids: Sequence[int]) -> list[Outcome]:
+    """Return how these locked requests end whose present leases are all over, clean or not."""
+    return [_outcome(leases) for leases in _present(request_ids)]
+
+
+def _present(request_ids: Sequence[int]) -> list[list[Lease]]:
+    """Return the leases of each request's present generation, in id order."""
+    found: dict[int, list[Lease]] = {}
+    if request_ids:
+        for lease in _LEASES.where("it.request_id = ANY(%s) ORDER BY it.id", [sorted(request_ids)]):
+            if lease.generation == lease.request.attempts + 1:
+                found.setdefault(lease.request_id, []).append(lease)
+    return list(found.values())
+
+
+def _outcome(leases: Sequence[Lease]) -> Outcome:
+    base = [ls for ls in leases if not ls.is_extra]
     reasons = [ls.end_reason for ls in base]
     why = next((reason for reason in reasons if reason in AGAIN), reasons[0])
     return Outcome(base[0].request, why, _left_s(base))

@@ -168,6 +168,7 @@ def test_a_request_that_starts_elsewhere_spares_the_lease(world: World) -> None:
 def test_being_preempted_is_no_failure_however_often(world: World) -> None:
     _request, lease = told(world)
     LeaseRequest.objects.filter(pk=lease.request_id).update(attempts=9, evictions=9)
+    Lease.objects.filter(pk=lease.pk).update(generation=10)
     preempting.preempt_due(now=world.now + GRACE)
     world.gone(lease, at=world.now + GRACE)
 
