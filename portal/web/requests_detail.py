@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render, resolve_url
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
@@ -15,7 +15,7 @@ from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
 from portal.leases.insight import all_as_seen
-from portal.leases.models import Lease, LeaseRequest
+from portal.leases.models import LeaseRequest
 from portal.leases.parts import lives_with_others
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
 from portal.leases.services import spec_of, withdraw_request
@@ -36,20 +36,25 @@ TO_WITHDRAW = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
 
 @require_safe
 def page(request: HttpRequest, uid: str) -> HttpResponse:
-    """Show a request; one whose only lease lives leads there, unless ``?show=request`` asks for itself."""
+    """Show a request; one whose only lease lives leads there, unless ``?show=request`` asks for itself.
+
+    An open page that refreshes itself is not torn away: it is told of the lease, and its script moves on.
+    """
     rights, now = rights_of(request), timezone.now()
     found = visible_request(rights, uid)
     leases = list(visible_leases(rights).filter(request=found).order_by("id"))
     live = [lease for lease in leases if lease.state != LeaseState.ENDED]
-    if live and not lives_with_others(found) and request.GET.get("show") != "request":
-        return _follow(request, live[0])
+    leads_on = bool(live) and not lives_with_others(found) and request.GET.get("show") != "request"
+    if leads_on and not request.headers.get("HX-Request"):
+        return redirect("web:lease", live[0].uid)
     (row,) = request_rows([found])
     offers = _offers(found, row.starts_at, now)
     context: dict[str, Any] = {
         "request_row": row,
         "asked": found,
         "leases": lease_rows([lease for lease in leases if lease not in live], now=now),
-        "live_leases": lease_rows(live, now=now),
+        "live_leases": [] if leads_on else lease_rows(live, now=now),
+        "leads_to": lease_rows(live[:1], now=now)[0] if leads_on else None,
         "is_gang": found.nodes != 1,
         "wishes": wish_facts(found),
         "growth": growth_form(rights, found),
@@ -81,13 +86,6 @@ def may_withdraw(rights: Rights, found: LeaseRequest) -> bool:
     """Say whether to offer withdrawing; the service decides for itself."""
     is_theirs = found.author_id == rights.user.pk or rights.has(found.team, Role.ADMIN, Role.OPERATOR)
     return is_theirs and found.state in TO_WITHDRAW
-
-
-def _follow(request: HttpRequest, lease: Lease) -> HttpResponse:
-    """Lead to the lease: by a redirect, or by the header that the page's own refresh understands."""
-    if request.headers.get("HX-Request"):
-        return HttpResponse(headers={"HX-Redirect": resolve_url("web:lease", lease.uid)})
-    return redirect("web:lease", lease.uid)
 
 
 def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> list[OfferView]:

@@ -2,7 +2,8 @@
 //
 //   <div data-live-topic="lease:12 me">       gets `live:frame` with detail {topic, seq, at, data, isSnapshot}
 //   <div data-live-field="util">              inside it: shows that figure of the frame
-//   <section data-refresh-on="lease:12">      gets `live:refresh` when an event names the object, and after a reconnect
+//   <section data-refresh-on="lease:12">      gets `live:refresh` when an event names the object, and once whenever the
+//                                             socket has opened: what happened since the page was made is not told again
 //
 // The document gets `live:event` (detail: the event) and `live:state` (detail: {state}).
 
@@ -14,6 +15,7 @@ const PING_MS = 20000;
 const BURST_MS = 80;
 const BETWEEN_FETCHES_MS = 1000;
 const SILENCE_MS = 45000;
+const AGAIN_MS = 2000;
 const FINAL_CODES = new Map([[4401, "denied"], [4403, "denied"]]);
 
 let socket = null;
@@ -24,6 +26,7 @@ let heardAt = 0;
 let retryTimer = 0;
 const wanted = new Set(["me"]);
 const lastSeq = new Map();
+const lastData = new Map();
 
 function percent(value) {
   return number(value) === null ? null : `${number(value)} %`;
@@ -65,12 +68,15 @@ function deliver(message, isSnapshot) {
   // A frame that was overtaken by a newer one is dropped; a snapshot starts the count anew.
   if (!isSnapshot && message.seq <= (lastSeq.get(message.topic) ?? -1)) return;
   lastSeq.set(message.topic, message.seq);
+  lastData.set(message.topic, message.data ?? {});
   const detail = { topic: message.topic, seq: message.seq, at: message.at, data: message.data ?? {}, isSnapshot };
   for (const el of document.querySelectorAll("[data-live-topic]")) {
     if (!topicsOf(el).includes(message.topic)) continue;
     showFields(el, detail.data);
     el.dispatchEvent(new CustomEvent("live:frame", { detail, bubbles: true }));
   }
+  // From here on every event reaches this page. What came before, while it was made and sent, is fetched.
+  if (isSnapshot && message.topic === "me") refresh(() => true);
 }
 
 function showFields(el, data) {
@@ -123,18 +129,19 @@ function receive(text) {
   if (!message || typeof message !== "object") return;
   if (message.type === "snapshot" || message.type === "frame") deliver(message, message.type === "snapshot");
   else if (message.type === "event") tell(message);
-  else if (message.type === "error") document.dispatchEvent(new CustomEvent("live:error", { detail: message }));
+  else if (message.type === "error") {
+    if (message.code === "unavailable") setTimeout(() => send({ op: "subscribe", topics: [...wanted] }), AGAIN_MS);
+    document.dispatchEvent(new CustomEvent("live:error", { detail: message }));
+  }
 }
 
 function opened() {
-  const again = wasOpen;
   attempts = 0;
   wasOpen = true;
   heardAt = Date.now();
   lastSeq.clear();
   send({ op: "subscribe", topics: [...wanted] });
   setState("open");
-  if (again) refresh(() => true);
 }
 
 function closed(event) {
@@ -172,9 +179,16 @@ export function scan() {
   const added = [...now].filter((t) => !wanted.has(t));
   const gone = [...wanted].filter((t) => !now.has(t));
   added.forEach((t) => wanted.add(t));
-  gone.forEach((t) => { wanted.delete(t); lastSeq.delete(t); });
+  gone.forEach((t) => { wanted.delete(t); lastSeq.delete(t); lastData.delete(t); });
   if (added.length) send({ op: "subscribe", topics: added });
   if (gone.length) send({ op: "unsubscribe", topics: gone });
+}
+
+/** Show the last known figures in what a refresh has just put into the page, so that none blinks. */
+export function show() {
+  for (const el of document.querySelectorAll("[data-live-topic]")) {
+    topicsOf(el).forEach((topic) => { if (lastData.has(topic)) showFields(el, lastData.get(topic)); });
+  }
 }
 
 /** Ask for a fresh snapshot of a topic that is already watched. */

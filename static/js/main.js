@@ -4,6 +4,7 @@ import * as live from "./live.js";
 import { startClock } from "./countdown.js";
 import { startCopy } from "./copy.js";
 import { startDialogs } from "./dialog.js";
+import { startMoments } from "./moment.js";
 import { startTheme } from "./theme.js";
 import { startToasts } from "./toast.js";
 
@@ -40,10 +41,14 @@ startDialogs();
 startCopy();
 startClock();
 startToasts();
+startMoments();
 // The socket answers with one snapshot of each topic, and a silent node sends nothing after it: whoever is not there
 // when it comes never hears of it.
 mountAll().then(live.start);
-document.addEventListener("htmx:after:swap", () => mountAll());
+document.addEventListener("htmx:after:swap", () => {
+  live.show();
+  mountAll();
+});
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-close]");
   if (button) button.closest(button.dataset.close)?.remove();

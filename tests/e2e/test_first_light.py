@@ -92,6 +92,49 @@ def test_request_becomes_a_lease_that_moves_and_ends_as_a_line_on_the_bill(visit
     expect(finance.get_by_role("heading", level=1)).to_have_text(NAME)
 
 
+def test_the_tab_that_sent_a_request_goes_on_to_its_active_lease_by_itself(visit):
+    page = visit("bob").open("/requests/new/")
+    _ask(page, flavor=FLAVOR, name="This very tab")
+
+    page.get_by_role("button", name="Send the request").click()
+    page.wait_for_url(re.compile(r"/leases/lse-"))
+
+    expect(page.locator("main .state").first).to_have_text("Active")
+    expect(page.get_by_role("heading", level=1)).to_have_text("This very tab")
+    page.get_by_role("button", name="Release").click()
+    page.get_by_role("dialog").get_by_role("button", name="Release").click()
+    expect(page.get_by_text("Ended", exact=True).first).to_be_visible()
+
+
+def test_what_one_approver_decides_leaves_the_open_pages_of_the_other(visit):
+    bob = visit("bob")
+    form = bob.open("/requests/new/?team=segmentation")
+    _ask(form, flavor="Whole A100", name="For two approvers", duration="71 h", count=4)
+    form.get_by_role("button", name="Send the request").click()
+    form.wait_for_url(re.compile(r"/requests/req-"))
+    expect(form.locator("main")).to_contain_text("Awaiting approval")
+    path = form.url.removeprefix(bob.url)
+    alice = visit("alice")
+    inbox, detail = alice.open("/approvals/"), alice.open(path)
+    card = inbox.locator("section.card", has=inbox.get_by_role("link", name="For two approvers"))
+    expect(card).to_be_visible()
+    expect(detail.get_by_role("button", name="Reject")).to_be_visible()
+    for page in (inbox, detail):
+        _is_live(page)
+        _mark(page)
+
+    approver = visit("approver").open(path)
+    approver.get_by_label("Note").first.fill("Not this week")
+    approver.get_by_role("button", name="Reject").click()
+
+    expect(approver.get_by_text(re.compile("^Rejected"))).to_be_visible()
+    expect(card).to_have_count(0)
+    expect(detail.locator("main .state").first).to_have_text("Rejected")
+    expect(detail.get_by_role("button", name="Reject")).to_have_count(0)
+    assert _was_never_left(inbox)
+    assert _was_never_left(detail)
+
+
 def test_waiting_request_says_why_and_when_and_what_would_start_sooner(visit):
     charlie = visit("charlie")
     page = charlie.open(charlie.link("/requests/?state=queued&q=Long-context", r"/requests/req-[^/\"]+/"))

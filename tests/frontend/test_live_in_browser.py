@@ -23,7 +23,11 @@ PAGE = """{% extends "base.html" %}{% block page_title %}Lease{% endblock %}{% b
 <section id="page-live" data-refresh-on="lease:L1" data-live-topic="lease:L1" hx-get="/page/"
  hx-trigger="live:refresh" hx-select="#page-live" hx-swap="outerMorph">
   <p id="drawn">drawn {{ times }}</p>
+  <p id="state" data-say>{% if leads_to %}Active{% else %}Queued{% endif %}</p>
+  {% if leads_to %}<div class="moment" data-go-to="{{ leads_to }}" data-go-to-text="Open it">Active</div>{% endif %}
   <p><b id="util" data-live-field="util">-</b></p>
+  <label>Note <input id="note" name="note"></label>
+  <details id="more"><summary>More</summary>text</details>
   {% include "includes/slice_bar.html" with grid=8 slots=slots topic="lease:L1" device="GPU-1" only %}
   {% include "includes/chart.html" with topic="lease:L1" title="Utilisation" only %}
 </section>
@@ -60,6 +64,7 @@ class Stage:
     def __init__(self, page: Any) -> None:
         self.page, self.sockets, self.said, self.quotes, self.times = page, [], [], [], 0
         self.refused: list[str] = []
+        self.leads_to = ""
         page.on("console", lambda m: self.refused.append(m.text) if "Content Security" in m.text else None)
         page.on("pageerror", lambda error: self.refused.append(str(error)))
         page.route("**/*", self._answer)
@@ -94,6 +99,7 @@ class Stage:
             "map": MAP,
             "user": user,
             "times": self.times,
+            "leads_to": self.leads_to,
             "slots": [slot],
             "live_url": "/ws/live/",
         }
@@ -115,6 +121,10 @@ class Stage:
     def say(self, **message: Any) -> None:
         """Send one message down the newest socket."""
         self.sockets[-1].send(json.dumps(message))
+
+    def subscribed(self) -> None:
+        """Say that every event reaches the page from now on, as the server answers a subscription."""
+        self.say(type="snapshot", topic="me", seq=0, at="2026-11-21T10:00:00.000Z", data={})
 
     def activate(self) -> None:
         """Say that the lease on the page has become active."""
@@ -188,6 +198,81 @@ def test_event_of_the_object_fetches_the_page_again_and_leaves_the_chart_alone(s
     stage.until(lambda: stage.text("#util") == "12 %")
 
 
+def test_page_is_fetched_once_when_its_socket_has_opened(stage):
+    stage.subscribed()
+
+    stage.until(lambda: stage.text("#drawn") == "drawn 2")
+    stage.frame(1, 5, kind="snapshot")
+    stage.until(lambda: stage.text("#util") == "5 %")
+    stage.page.wait_for_timeout(1300)
+    assert stage.times == 2
+
+
+def test_a_refresh_takes_nothing_from_whoever_types_reads_or_looks(stage):
+    page = stage.page
+    stage.frame(1, 37, kind="snapshot")
+    page.locator("#more summary").click()
+    page.locator("#note").press_sequentially("half a sent")
+    page.evaluate("scrollTo(0, 120)")
+    page.evaluate(
+        "(function look() { window.blinked ||= document.querySelector('#util').textContent === '-';"
+        " requestAnimationFrame(look) })()"
+    )
+    stage.subscribed()
+    stage.until(lambda: stage.text("#drawn") == "drawn 2")
+
+    page.keyboard.type("ence")
+
+    assert page.locator("#note").input_value() == "half a sentence"
+    assert page.evaluate("document.activeElement.id") == "note"
+    assert page.evaluate("scrollY") == 120
+    assert page.locator("#more").get_attribute("open") is not None
+    assert stage.text("#util") == "37 %"
+    assert not page.evaluate("Boolean(window.blinked)")
+
+
+def test_a_subscription_that_could_not_be_looked_up_is_made_again(stage):
+    stage.say(type="error", code="unavailable", detail="The database does not answer.")
+
+    stage.until(lambda: len([one for one in stage.said if one["op"] == "subscribe"]) == 2)
+    assert set(stage.said[-1]["topics"]) == {"me", "lease:L1", "fleet"}
+
+
+def test_a_page_whose_object_lives_elsewhere_now_says_so_and_moves_on(stage):
+    stage.leads_to = "/quote/"
+
+    stage.subscribed()
+
+    stage.until(lambda: stage.page.locator(".moment").is_visible())
+    assert stage.page.locator("#announcer").text_content() == "Active"
+    stage.until(lambda: stage.page.url == f"{ORIGIN}/quote/")
+
+
+def test_a_page_that_is_in_use_stays_and_offers_the_way_on(stage):
+    stage.leads_to = "/quote/"
+    stage.page.locator("#note").press_sequentially("why")
+
+    stage.subscribed()
+
+    stage.until(lambda: stage.page.locator(".toast-note a").count() == 1)
+    assert stage.page.locator(".toast-note a").get_attribute("href") == "/quote/"
+    stage.page.wait_for_timeout(2300)
+    assert stage.page.url == f"{ORIGIN}/page/"
+    assert stage.page.locator("#note").input_value() == "why"
+
+
+def test_a_touch_during_the_moment_keeps_the_page(stage):
+    stage.leads_to = "/quote/"
+    stage.subscribed()
+    stage.until(lambda: stage.page.locator(".moment.is-leaving").count() == 1)
+
+    stage.page.mouse.wheel(0, 40)
+
+    stage.until(lambda: stage.page.locator(".toast-note a").count() == 1)
+    stage.page.wait_for_timeout(2300)
+    assert stage.page.url == f"{ORIGIN}/page/"
+
+
 def test_event_of_another_object_is_a_short_note_with_a_link(stage):
     stage.say(
         type="event",
@@ -211,7 +296,9 @@ def test_lost_connection_is_said_and_healed_with_fresh_rows(stage):
 
     stage.until(lambda: stage.text(".rail .link-state") == "Reconnecting…")
     assert stage.page.locator("[data-live-banner]").is_visible()
-    stage.until(lambda: len(stage.sockets) == 2 and stage.text("#drawn") == "drawn 2")
+    stage.until(lambda: len(stage.sockets) == 2)
+    stage.subscribed()
+    stage.until(lambda: stage.text("#drawn") == "drawn 2")
     assert not stage.page.locator("[data-live-banner]").is_visible()
 
 

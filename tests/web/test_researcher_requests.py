@@ -242,8 +242,31 @@ def test_a_granted_request_leads_to_its_lease(world: World, signed_in: SignedIn)
     path = f"/requests/{lease.request.uid}/"
 
     assert client.get(path)["Location"] == f"/leases/{lease.uid}/"
-    assert client.get(path, headers={"HX-Request": "true"})["HX-Redirect"] == f"/leases/{lease.uid}/"
     assert client.get(f"{path}?show=request").status_code == 200
+
+
+def test_an_open_request_page_tells_of_its_lease_and_leads_on_once_it_is_active(
+    world: World, signed_in: SignedIn
+) -> None:
+    client = signed_in("bob")
+    request = world.submit("bob")
+    path = f"/requests/{request.uid}/"
+
+    def refreshed() -> str:
+        return str(client.get(path, headers={"HX-Request": "true"}).text)
+
+    waiting = refreshed()
+    (lease,) = world.turn()
+    preparing = refreshed()
+    world.ready(lease)
+    active = refreshed()
+
+    assert "The lease is active" not in waiting
+    assert f'href="/leases/{lease.uid}/"' in preparing
+    assert "Almost there" in preparing
+    assert "data-go-to=" not in waiting + preparing
+    assert f'data-go-to="/leases/{lease.uid}/"' in active
+    assert "The lease is active" in active
 
 
 def test_an_offer_taken_replaces_the_request_that_waits(world: World, signed_in: SignedIn) -> None:
