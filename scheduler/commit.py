@@ -203,7 +203,8 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
         cut_by=grant.cut_by,
     )
     note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)
-    Placement.objects.bulk_create([_placement(slot, lease, snapshot) for slot in grant.slots])
+    made = Placement.objects.bulk_create([_placement(slot, lease, snapshot) for slot in grant.slots])
+    hosts.count_in([p.pk for p in made if p.host_id])
     return [lease]
 
 

@@ -12,7 +12,7 @@ from portal.fleet.models import Node
 from portal.leases import lifecycle, moves
 from portal.leases.extending import extend_lease
 from portal.leases.growing import set_growth
-from portal.leases.models import Lease, LeaseRequest
+from portal.leases.models import Lease, LeaseRequest, SharedHost
 from portal.leases.preempting import preempt_due
 from portal.quotas.models import Quota
 from tests.portal.builders import World
@@ -41,6 +41,25 @@ def test_it_grows_to_what_it_may_and_no_further(world: World, base: Lease) -> No
     assert second == []
     assert all(ls.is_preemptible and ls.not_after == base.not_after for ls in extras(base))
     assert Quota.objects.get(team__slug="vision").used_milli == 4000
+    assert broken() == []
+
+
+def test_a_share_that_grows_counts_on_its_board_until_it_is_gone(world: World) -> None:
+    world.submit("alice", "l40s-quarter", most_count=3, duration_s=3600)
+    (base,) = world.turn()
+    world.ready(base)
+    grown = world.turn()
+
+    counted = sum(host.clients for host in SharedHost.objects.all())
+    whole = broken()
+    for lease in grown:
+        world.ready(lease)
+    lifecycle.release_lease(lease=base, actor=world.user("alice"), now=world.now)
+    for lease in (base, *extras(base)):
+        world.gone(lease)
+
+    assert (len(grown), counted, whole) == (2, 3, [])
+    assert sum(host.clients for host in SharedHost.objects.all()) == 0
     assert broken() == []
 
 
