@@ -19,6 +19,7 @@ from nodeagent import __version__, enter, install
 from nodeagent.agent import Agent, boot_clock
 from nodeagent.commands import apply, check, explain, soak
 from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
 from nodeagent.fleet import SpecError
 from nodeagent.guard import Guard
 from nodeagent.host import HostFacts
@@ -151,6 +152,10 @@ def _add_log(known: argparse.ArgumentParser, usual: str) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if is_asked_for() and (os.environ.get(DRILL_VARIABLE) != "1" or options.driver != "simulated"):
+        raise UsageError(
+            f"{FOLDER_VARIABLE} breaks the agent on purpose: it is for drills ({DRILL_VARIABLE}=1, --driver simulated)"
+        )
     if not options.portal:
         raise UsageError("give the portal's address with --portal or BERTH_PORTAL_URL")
     state = state_of(options)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
+from nodeagent.failpoints import failpoint
 from nodeagent.goals import FenceError
 from nodeagent.host import HostFacts
 from nodeagent.keychange import KeyChange
@@ -180,7 +181,9 @@ class Session:
             if message.epoch != self.welcome.epoch:
                 stray = f"epoch {message.epoch} is not that of this connection, {self.welcome.epoch}"
                 raise FenceError("other_epoch", stray)
+            failpoint("agent.received")
             self._worker.accept(message)
+            failpoint("agent.accepted")
         elif isinstance(message, Ack):
             self._reconciler.acknowledged(message.seq)
         elif isinstance(message, Refused):
@@ -212,6 +215,7 @@ class Session:
         leases = self._reconciler.lease_reports(seq)
         if leases is None:
             return False
+        failpoint("agent.before_report")
         await self._send(
             Report(
                 epoch=self.welcome.epoch,
@@ -225,6 +229,7 @@ class Session:
                 power_note=self._reconciler.power.note,
             )
         )
+        failpoint("agent.reported")
         return True
 
     def _health_facts(self) -> tuple[HealthFact, ...]:

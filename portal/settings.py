@@ -24,6 +24,14 @@ DEMO: bool = read_bool(env, "BERTH_DEMO")
 DATA_DIR = Path(env.str("BERTH_DATA", default=str(BASE_DIR / ".berth")))
 
 
+# Points at which a drill breaks this process on purpose (portal/common/failpoints.py) count in a drill alone.
+DRILL: bool = read_bool(env, "BERTH_DRILL")
+FAILPOINTS: str = env.str("BERTH_FAILPOINTS", default="")
+if FAILPOINTS and not DRILL:
+    raise ImproperlyConfigured(
+        "BERTH_FAILPOINTS breaks Berth on purpose: it is for drills, with BERTH_DRILL=1."
+    )
+
 # Commands that serve nobody run with a key of the moment; the web server refuses to (portal/asgi.py).
 SECRET_KEY: str = env.str("BERTH_SECRET_KEY", default="")
 HAS_SECRET_KEY = bool(SECRET_KEY)
@@ -33,6 +41,8 @@ ALLOWED_HOSTS: list[str] = env.list(
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("BERTH_CSRF_TRUSTED_ORIGINS", default=[])
 BEHIND_TLS: bool = read_bool(env, "BERTH_BEHIND_TLS")
 TRUSTED_PROXIES = read_networks(env, "BERTH_TRUSTED_PROXIES")
+if DRILL and not set(ALLOWED_HOSTS) <= {"localhost", "127.0.0.1", "[::1]", "testserver"}:
+    raise ImproperlyConfigured("BERTH_DRILL is for a portal that answers this machine alone.")
 
 INSTALLED_APPS = [
     "django.contrib.auth",

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from portal.common import outbox
 from portal.common.clock import db_now
+from portal.common.failpoints import failpoint
 from portal.common.live import redis_client
 from portal.common.retry import with_retries
 from portal.fleet.models import Node
@@ -63,6 +64,7 @@ def run() -> Turn:
     covered, began = outbox.begin(outbox.RUN_CYCLE), time.monotonic()
     with uncollected():
         turn = with_retries(_turn)
+    failpoint("turn.committed")
     watch = Stopwatch(turn.steps_ms)
     if turn.decided.preemptions or turn.decided.spared:
         # 6. Preempt, in a transaction of its own: leases are locked before nodes, which the grants have touched.
@@ -194,6 +196,7 @@ def _turn() -> Turn:
     # 5. Tell those who wait why.
     _tell_waits([wait for wait in decided.waits if not wait.is_impossible])
     watch.lap("waits")
+    failpoint("turn.before_commit")
     return Turn(len(made), len(decided.waits), decided, policy, now, len(seen.queue), steps)
 
 

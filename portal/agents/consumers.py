@@ -39,6 +39,7 @@ from portal.agents.keys import FEATURE, Wish, store_new_key
 from portal.agents.silence import heard
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
+from portal.common.failpoints import failpoint
 from portal.common.live import NODES, hub
 from portal.telemetry.ingest import accept_samples
 
@@ -197,6 +198,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         report = self.newest
         if report is not None:
             await in_database(lambda: reports.accept_report(who.node_id, report))
+            failpoint("report.committed")
             await self._send(Ack(report.seq))
 
     async def _keep_desired(self, who: Admitted) -> None:
@@ -222,8 +224,10 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 )
                 return
             if desired.revision > self.sent_revision:
+                failpoint("desired.before_send")
                 self.sent_revision = desired.revision
                 await self._send(desired)
+                failpoint("desired.sent")
             if found.wants_key and FEATURE in who.features:
                 await self._ask_key()
             in_a_row = in_a_row + 1 if self.look.is_set() else 0

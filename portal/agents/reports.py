@@ -11,6 +11,7 @@ from django.db import transaction
 from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
+from portal.common.failpoints import failpoint
 from portal.common.rows import Rows, execute, fetch
 from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
@@ -57,6 +58,7 @@ def accept_report(node_id: int, report: Report) -> bool:
         " last_seen_at = %s WHERE id = %s",
         [report.revision, report.seq, report.boot_id, now, node_id],
     )
+    failpoint("report.before_commit")
     return True
 
 

@@ -24,6 +24,7 @@ from rest_framework.response import Response
 from portal.api.errors import IdempotencyMismatch, IdempotencyRunning
 from portal.api.models import IdempotencyKey
 from portal.common.errors import Invalid
+from portal.common.failpoints import failpoint
 
 HEADER = "Idempotency-Key"
 KEEP = timedelta(hours=48)
@@ -46,11 +47,13 @@ def once(post: Post) -> Post:
         if not 1 <= len(key) <= MAX_LENGTH or not key.isprintable():
             raise Invalid(fields={HEADER: _("Use 1 to 100 printable characters.")})
         try:
-            return _once(key, request, lambda: post(view, request, *args, **kwargs), view.shown_once)
+            answer = _once(key, request, lambda: post(view, request, *args, **kwargs), view.shown_once)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) == LOCK_TIMEOUT:
                 raise IdempotencyRunning from error
             raise
+        failpoint("keyed.committed")
+        return answer
 
     wrapped.is_idempotent = True  # type: ignore[attr-defined]
     return wrapped  # type: ignore[return-value]
@@ -74,6 +77,7 @@ def _once(key: str, request: Request, run: Callable[[], Response], shown_once: S
     location = response.headers.get("Location", "")
     body = {**response.data, **dict.fromkeys(shown_once)} if shown_once else response.data
     IdempotencyKey.objects.filter(pk=row.pk).update(status=response.status_code, body=body, location=location)
+    failpoint("keyed.before_commit")
     return response
 
 

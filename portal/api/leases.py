@@ -42,6 +42,7 @@ from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden
+from portal.common.failpoints import failpoint
 from portal.common.rows import fetch
 from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
@@ -120,6 +121,7 @@ class Release(Endpoint):
             was_booking = lifecycle.lock_request_of_booking(uid)
             lease = managed(self.rights, uid, is_locked=True)
             lifecycle.release_locked(lease, actor=self.person, now=db_now())
+        failpoint("release.committed")
         if was_booking:
             lease = visible_lease(self.rights, uid)
         return Response(detail(self.rights, lease))

@@ -13,6 +13,7 @@ from portal.billing.metering import meter_all
 from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, PeriodState, UsageRecord
 from portal.billing.selectors import currency, draft_lines
 from portal.common.errors import Conflict, PeriodClosed
+from portal.common.failpoints import failpoint
 from portal.teams.models import Team
 
 
@@ -39,6 +40,7 @@ def _close(period_id: int, actor: User | None, now: datetime) -> list[Invoice]:
     invoices = [_issue(team, period, number, now) for number, team in enumerate(teams, start=1)]
     BillingPeriod.objects.filter(pk=period_id).update(state=PeriodState.CLOSED, closed_at=now)
     record(actor, "period.closed", str(period), at=now, invoices=len(invoices))
+    failpoint("close.before_commit")
     return invoices
 
 
@@ -70,4 +72,5 @@ def _issue(team: Team, period: BillingPeriod, number: int, now: datetime) -> Inv
         total_micro=total, is_issued=True, issued_at=now, number=f"{period.starts_at:%Y%m}-{number:04d}"
     )
     invoice.refresh_from_db()
+    failpoint("close.team_issued")
     return invoice

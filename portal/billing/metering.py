@@ -22,6 +22,7 @@ from portal.catalog.models import Rate
 from portal.catalog.pricing import Stretch, cut, lowered
 from portal.common.clock import whole_second
 from portal.common.errors import Conflict
+from portal.common.failpoints import failpoint
 from portal.common.retry import with_retries
 from portal.common.rows import Rows
 from portal.leases.models import Lease, LeaseEvent
@@ -105,6 +106,7 @@ def meter_all(*, now: datetime) -> int:
         batch = with_retries(lambda after=after: _meter_batch(after, now))  # type: ignore[misc]
         if batch is None:
             return written
+        failpoint("meter.batch_done")
         written, after = written + batch[0], batch[1]
 
 
@@ -141,6 +143,8 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
             finished.append(lease.pk)
     UsageRecord.objects.bulk_create(records)
     Lease.objects.filter(pk__in=finished).update(is_metered=True)
+    if records:
+        failpoint("meter.before_commit")
     return len(records), leases[-1].pk
 
 

@@ -14,6 +14,7 @@ from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from portal.celery import app as celery
+from portal.common.failpoints import failpoint
 from portal.common.live import redis_client
 from portal.common.models import OutboxItem
 from portal.common.rows import execute, fetch
@@ -34,6 +35,7 @@ def add(topic: str, *, key: str, at: datetime) -> None:
 
 def nudge(topic: str) -> None:
     """Send the task now unless one is already on its way; never raises, never blocks for long."""
+    failpoint("nudge.before_send")
     try:
         if redis_client().set(_pending(topic), 1, nx=True, px=COALESCE_MS):
             celery.send_task(topic, retry=False)

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict
+from portal.common.failpoints import failpoint
 from portal.common.outbox import RUN_CYCLE, add, nudge
 from portal.common.rows import fetch
 from portal.fleet.services import raise_revision
@@ -113,6 +114,7 @@ def release_locked(lease: Lease, *, actor: User | None, now: datetime) -> None:
         return
     end_leases([lease], reason=EndReason.RELEASED, at=now)
     record(actor, "lease.released", lease.uid, at=now, team_id=lease.team_id)
+    failpoint("release.before_commit")
 
 
 def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
@@ -168,6 +170,8 @@ def expire_due(*, now: datetime) -> int:
     )
     leases = list(due)
     end_leases(leases, reason=EndReason.EXPIRED, at=now)
+    if leases:
+        failpoint("expire.before_commit")
     return len(leases)
 
 

@@ -18,6 +18,7 @@ from portal.catalog.models import Flavor
 from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
+from portal.common.failpoints import failpoint
 from portal.common.rows import NewRow, Rows, fetch
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
@@ -215,7 +216,9 @@ def submit_request(
         nodes=spec.nodes,
     )
     with transaction.atomic() if is_large else nullcontext():  # one statement needs no transaction of its own
+        failpoint("submit.before_store")
         _store(request, actor)
+        failpoint("submit.stored")
         if is_large:
             notify(approvers(team), "request.awaits_approval", target=request.uid, at=now, by=str(actor))
     if not is_large:

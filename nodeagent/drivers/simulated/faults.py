@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
+from nodeagent.failpoints import failpoint
 from nodeagent.protocol.messages import HealthFact
 
 
@@ -45,6 +46,7 @@ class Faults:
 
     def point(self, name: str) -> None:
         """Die here when asked to."""
+        failpoint(f"driver.{name}")
         if name in self.crash_at:
             raise SimulatedCrash(name)
 
