@@ -12,7 +12,7 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
-.PHONY: up test lint fix bench e2e docs mutants hostile
+.PHONY: up test lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
@@ -31,6 +31,9 @@ fix: $(PRIVATE_UV)
 
 bench: $(PRIVATE_UV)
 	@$(DEV) python -m tools.bench $(ARGS)
+
+drill: $(PRIVATE_UV)
+	@$(DEV) python -m tools.drill $(ARGS)
 
 e2e: $(PRIVATE_UV)
 	@$(DEV) --group e2e pytest -m e2e $(ARGS)

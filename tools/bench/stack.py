@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ class Stack:
 
     data: Path
     is_demo: bool
+    extra: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
     url: str = ""
@@ -48,7 +49,7 @@ class Stack:
         """Start and wait for the first page; ``up_after_s`` is how long that took."""
         env = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         env |= {"BERTH_DATA": str(self.data), "BERTH_PORT": FIRST_PORT, "BERTH_LOG_LEVEL": "WARNING"}
-        env |= {"BERTH_DEMO": "1" if self.is_demo else "0"}
+        env |= {"BERTH_DEMO": "1" if self.is_demo else "0", **self.extra}
         began = time.monotonic()
         with self._said.open("wb") as out:
             self.process = subprocess.Popen(
@@ -80,6 +81,7 @@ class Stack:
             "REDIS_URL": places.redis_url(),
             "BERTH_DATA": str(self.data),
             "BERTH_LOG_LEVEL": "WARNING",
+            **self.extra,
         }
 
     def pids(self) -> list[int]:
