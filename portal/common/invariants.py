@@ -183,6 +183,81 @@ INVARIANTS = (
         """SELECT a.id FROM catalog_rate a JOIN catalog_rate b ON a.id < b.id AND a.card_id = b.card_id
            AND a.device_model_id = b.device_model_id AND a.valid && b.valid""",
     ),
+    Invariant(
+        "slices_lie_legally",
+        "A slice lies where its profile may begin on that model, a whole board from its first slot to its last.",
+        """SELECT p.id FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id
+           JOIN fleet_devicemodel m ON m.id = d.model_id WHERE p.is_live AND p.host_id IS NULL
+           AND (p.slots <> int8range(p.start, p.start + p.size) OR CASE WHEN p.mode = 'mig' THEN NOT EXISTS (
+             SELECT 1 FROM fleet_profile f WHERE f.device_model_id = m.id AND f.name = p.profile
+             AND f.slices = p.size AND p.start = ANY(f.starts))
+           ELSE p.start <> 0 OR p.size <> m.grid END)""",
+    ),
+    Invariant(
+        "one_mode_at_a_time",
+        "What lives on a device at the same time is in one mode, and a share in that of the board it is part of.",
+        """SELECT a.id FROM leases_placement a JOIN leases_placement b ON a.id < b.id
+           AND a.device_id = b.device_id AND a.period && b.period AND a.mode <> b.mode
+           WHERE a.is_live AND b.is_live""",
+    ),
+    Invariant(
+        "steps_are_a_chain",
+        "Each step of a lease begins where the one before it ended.",
+        """SELECT DISTINCT lease_id FROM (SELECT lease_id, was,
+           lag(now) OVER (PARTITION BY lease_id ORDER BY id) AS before FROM leases_leaseevent) s
+           WHERE before IS NOT NULL AND before <> was""",
+    ),
+    Invariant(
+        "usage_inside_its_lease",
+        "Usage lies between the first second of its lease and the one in which its money clock stopped.",
+        """SELECT u.id FROM billing_usagerecord u JOIN leases_lease l ON l.id = u.lease_id
+           WHERE l.activated_at IS NULL OR lower(u.span) < date_trunc('second', l.activated_at)
+           OR upper(u.span) > date_trunc('second', l.ended_at)""",
+    ),
+    Invariant(
+        "lines_cost_their_usage",
+        "A line costs what its usage does, within the cent that it was rounded by.",
+        """SELECT l.id FROM billing_invoiceline l JOIN billing_usagerecord u ON u.line_id = l.id GROUP BY l.id
+           HAVING abs(l.amount_micro - sum(u.share_milli_seconds::numeric * u.micro_per_hour) / 3600000) >= 10000""",
+    ),
+    Invariant(
+        "one_currency_per_invoice",
+        "An invoice adds up one currency: its own.",
+        """SELECT i.number FROM billing_invoice i JOIN billing_invoiceline l ON l.invoice_id = i.id
+           JOIN billing_usagerecord u ON u.line_id = l.id WHERE u.currency <> i.currency""",
+    ),
+    Invariant(
+        "invoice_numbers_gapless",
+        "The invoices of a month are numbered from 1 without a gap.",
+        """SELECT p.starts_at::date FROM billing_invoice i JOIN billing_billingperiod p ON p.id = i.period_id
+           WHERE i.is_issued GROUP BY p.id
+           HAVING max(split_part(i.number, '-', 2)::int) <> count(*) OR min(split_part(i.number, '-', 2)::int) <> 1""",
+    ),
+    Invariant(
+        "rows_of_one_team",
+        "Request, lease, slices, usage and invoice are of one team, usage and invoice of one month.",
+        """SELECT l.uid FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id
+           WHERE r.team_id <> l.team_id
+           UNION ALL SELECT l.uid FROM leases_lease l JOIN leases_placement p ON p.lease_id = l.id
+           WHERE p.team_id <> l.team_id
+           UNION ALL SELECT l.uid FROM billing_usagerecord u JOIN leases_lease l ON l.id = u.lease_id
+           WHERE u.team_id <> l.team_id
+           UNION ALL SELECT i.number FROM billing_usagerecord u JOIN billing_invoiceline n ON n.id = u.line_id
+           JOIN billing_invoice i ON i.id = n.invoice_id WHERE u.team_id <> i.team_id OR u.period_id <> i.period_id""",
+    ),
+    Invariant(
+        "secrets_are_digests",
+        "Of a token only its SHA-256 is kept.",
+        """SELECT 'api ' || id FROM accounts_apitoken WHERE octet_length(digest) <> 32
+           UNION ALL SELECT 'enrolment ' || id FROM agents_enroltoken WHERE octet_length(digest) <> 32""",
+    ),
+    Invariant(
+        "somebody_runs_it",
+        "Every organisation has an operator who can sign in.",
+        """SELECT t.slug FROM teams_team t WHERE t.parent_id IS NULL AND NOT EXISTS (
+           SELECT 1 FROM teams_membership m JOIN accounts_user u ON u.id = m.user_id
+           WHERE m.team_id = t.id AND m.role = 'operator' AND u.is_active)""",
+    ),
 )
 
 

@@ -41,6 +41,17 @@ CORRUPTIONS = {
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
     "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id ="
     " (SELECT min(id) FROM fleet_devicemodel)",
+    "slices_lie_legally": "UPDATE leases_placement SET start = 1, slots = int8range(1, 1 + size)"
+    " WHERE profile = '3g.40gb'",
+    "one_mode_at_a_time": "UPDATE leases_placement SET mode = 'memlimit' WHERE host_id IS NOT NULL",
+    "steps_are_a_chain": "DELETE FROM leases_leaseevent WHERE now = 'cleaning'",
+    "usage_inside_its_lease": "UPDATE leases_lease SET activated_at = activated_at + interval '1 minute'",
+    "lines_cost_their_usage": "UPDATE billing_invoiceline SET amount_micro = amount_micro + 10000",
+    "one_currency_per_invoice": "UPDATE billing_invoice SET currency = 'USD'",
+    "invoice_numbers_gapless": "UPDATE billing_invoice SET number = '202602-0002'",
+    "rows_of_one_team": "UPDATE billing_usagerecord SET team_id = (SELECT max(id) FROM teams_team)",
+    "secrets_are_digests": "UPDATE accounts_apitoken SET digest = 'bth_in-clear'",
+    "somebody_runs_it": "UPDATE accounts_user SET is_active = false WHERE username = 'operator'",
 }
 EXCLUSIONS = (
     ("leases_placement", "placements_never_overlap"),
@@ -61,6 +72,7 @@ def busy(db: None) -> World:
         world.active("bob", "l40s-quarter")
     world.active("charlie", "h100-3g-40gb", count=2)
     meter_all(now=world.now)
+    world.token("bob")
     return world
 
 
