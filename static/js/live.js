@@ -7,7 +7,8 @@
 //
 // The document gets `live:event` (detail: the event) and `live:state` (detail: {state}).
 
-import { gettext, memory, number } from "./i18n.js";
+import { gettext } from "./i18n.js";
+import { showFields } from "./live-fields.js";
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15000;
@@ -27,20 +28,6 @@ let retryTimer = 0;
 const wanted = new Set(["me"]);
 const lastSeq = new Map();
 const lastData = new Map();
-
-function percent(value) {
-  return number(value) === null ? null : `${number(value)} %`;
-}
-
-const fields = {
-  util: percent,
-  sm: percent,
-  tensor: percent,
-  bandwidth: percent,
-  memory_used_mib: memory,
-  memory_mib: memory,
-  power_w: (v) => (number(v) === null ? null : `${number(v)} W`),
-};
 
 function topicsOf(el, name = "liveTopic") {
   return (el.dataset[name] || "").split(/\s+/).filter(Boolean);
@@ -77,26 +64,6 @@ function deliver(message, isSnapshot) {
   }
   // From here on every event reaches this page. What came before, while it was made and sent, is fetched.
   if (isSnapshot && message.topic === "me") refresh(() => true);
-}
-
-function showFields(el, data) {
-  const slots = [...el.querySelectorAll("[data-live-field]")];
-  if (el.dataset.liveField) slots.push(el);
-  for (const slot of slots) {
-    const name = slot.dataset.liveField;
-    if (name.startsWith("sources.")) {
-      const source = data.sources?.[name.slice("sources.".length)] ?? "";
-      slot.textContent = source === "estimate" ? gettext("estimated") : source;
-      continue;
-    }
-    if (!(name in data)) continue;
-    const text = (fields[name] ?? ((v) => (v === null ? null : String(v))))(data[name]);
-    slot.textContent = text ?? gettext("unknown");
-    slot.classList.toggle("is-unknown", text === null);
-    const box = slot.closest("[data-known-only]");
-    if (box) box.hidden = text === null;
-    if (slot.tagName === "PROGRESS") slot.value = data[name] ?? 0;
-  }
 }
 
 function tell(event) {
