@@ -210,6 +210,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },
+    "chain_audit": {"task": "scheduler.tasks.chain_audit", "schedule": 5.0, "options": {"expires": 10}},
     "tidy_accounts": {
         "task": "scheduler.tasks.tidy_accounts",
         "schedule": 3600.0,

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from portal.accounts import tries
+from portal.audit.chain import link_entries
+from portal.audit.models import AuditHead
 from portal.billing import metering
 from portal.celery import app
 from portal.common import outbox
@@ -113,8 +115,15 @@ def forget_health() -> None:
 
 
 @app.task
+def chain_audit() -> None:
+    """Link the audit entries that were written since."""
+    link_entries(now=db_now())
+
+
+@app.task
 def tidy_accounts() -> None:
-    """Forget tries at doors whose windows are over."""
+    """Forget tries at doors whose windows are over; log how far the audit list goes, for those who keep logs."""
+    log.info("audit head %s", AuditHead.objects.first())
     tries.forget_tries(now=db_now())
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db.backends.postgresql.operations import DatabaseOperations
 from django.utils import translation
 from pytest_django import DjangoDbBlocker
 
@@ -51,6 +53,21 @@ def django_db_modify_db_settings(
     if folder:
         with django_db_blocker.unblock():
             copy_template(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def flush_what_is_kept() -> None:
+    """Let tests with transactions of their own empty tables that the database itself refuses to have emptied."""
+    if getattr(DatabaseOperations, "flushes_what_is_kept", False):
+        return
+    flush = DatabaseOperations.sql_flush
+
+    def without_triggers(self: DatabaseOperations, *args: Any, **given: Any) -> list[str]:
+        found = flush(self, *args, **given)
+        return ["SET LOCAL session_replication_role = replica", *found] if found else found
+
+    DatabaseOperations.sql_flush = without_triggers  # type: ignore[method-assign]
+    DatabaseOperations.flushes_what_is_kept = True  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

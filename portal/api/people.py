@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import ApiToken, Scope
-from portal.accounts.services import MAX_TOKEN_DAYS, create_token, revoke_token
+from portal.accounts.services import MAX_TOKEN_DAYS
 from portal.api.answers import AuditAnswer, MarkedRead, NewTokenAnswer, NotificationAnswer, TokenAnswer
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
@@ -18,6 +18,7 @@ from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
 from portal.api.shapes import Row
 from portal.api.wire import instant
+from portal.audit.doors import create_token, revoke_token
 from portal.audit.models import AuditEntry
 from portal.leases.failures import public_fault
 from portal.notifications.models import Notification

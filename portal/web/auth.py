@@ -20,7 +20,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.models import User
-from portal.accounts.tries import begin_attempt, succeed
+from portal.accounts.tries import begin_attempt
+from portal.audit import doors
 from portal.common.addresses import client_address
 from portal.teams.models import Membership, Role
 from portal.web.own_paths import own_path
@@ -82,6 +83,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @login_not_required
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End the session. Safe to repeat."""
+    if isinstance(request.user, User):
+        doors.signed_out(request.user, now=timezone.now())
     logout(request)
     return redirect("web:sign_in")
 
@@ -107,12 +110,15 @@ def _try(request: HttpRequest) -> HttpResponse:
         )
         response = _shown(request, form, status=429)
         response["Retry-After"] = str(attempt.wait_s)
+        if attempt.is_first_refused:
+            doors.sign_in_failed(name, address, now=now, why="too many tries")
         return response
     user = authenticate(request, **form.cleaned_data)
     if not isinstance(user, User):
+        doors.sign_in_failed(name, address, now=now, why="refused")
         form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
         return _shown(request, form, status=422)
-    succeed(attempt, user, address, now=now)
+    doors.signed_in(user, attempt, address, now=now)
     login(request, user)
     return redirect(_goal(request))
 
