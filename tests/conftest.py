@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,30 @@ from pytest_django import DjangoDbBlocker
 from tests.engines import shared_folder
 from tests.longest import longest_first
 from tests.template import copy_template
+
+# Where an agent of root keeps what a reboot may lose. A real one may be at work here.
+REAL_RUN = "/run/berth-agent"
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CHANGES = frozenset(
+    {
+        "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink",
+        "os.truncate", "os.utime", "shutil.rmtree",
+    }
+)  # fmt: skip
+touched: list[str] = []
+
+
+def _heed(event: str, args: tuple[Any, ...]) -> None:
+    """Note what this process changes in the real run folder, by the interpreter's own word (sys.audit)."""
+    if event not in CHANGES and not (event == "open" and isinstance(args[2], int) and args[2] & WRITES):
+        return
+    for one in args[:2]:
+        path = os.fsdecode(one) if isinstance(one, str | bytes | os.PathLike) else ""
+        if path == REAL_RUN or path.startswith(f"{REAL_RUN}/"):
+            touched.append(f"{event} {path}")
+
+
+sys.addaudithook(_heed)
 
 # What is collected lives to the end; looking through it while it grows finds nothing.
 OWN_PACE = gc.get_threshold()
@@ -76,3 +102,11 @@ def english() -> Iterator[None]:
     translation.activate("en")
     yield
     translation.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def real_run_folder() -> Iterator[None]:
+    """Fail a test that changes the run folder of a real agent."""
+    touched.clear()
+    yield
+    assert not touched, f"the run folder of a real agent was changed: {', '.join(touched)}"

@@ -33,7 +33,7 @@ def open_simulated(node: str, state: Path, spec: NodeSpec, clock: Callable[[], i
 
 def open_nvml(
     *,
-    run_dir: Path = RUN_DIR,
+    run_dir: Path | None = None,
     offer: frozenset[str] | None = None,
     may_limit_power: bool = False,
     timeslice: int = 2,
@@ -56,7 +56,7 @@ def open_nvml(
         raise DriverUnavailableError("the Python package nvidia-ml-py is not installed") from no
     driver = module.NvmlDriver(
         host_boot_id(),
-        run_dir=run_dir,
+        run_dir=run_dir or RUN_DIR,
         offer=offer,
         may_limit_power=may_limit_power,
         timeslice=timeslice,

@@ -10,6 +10,7 @@ import pytest
 
 from nodeagent.drivers.nvml import events
 from nodeagent.drivers.nvml.events import Event, Watch
+from tests.agent import cards
 from tests.agent.builder import FakeTime
 from tests.agent.cards import WHOLE, Card, Cards, code
 
@@ -66,6 +67,18 @@ def test_place_of_an_instance_that_nobody_tells_is_unknown(trouble):
     (event,) = ear.hear()
 
     assert (event.gi_id, event.start) == (3, None)
+
+
+@pytest.mark.parametrize(("mode", "gi"), [((0, 0), None), ((0, 1), None), (None, None), ((1, 1), 0)])
+def test_instance_0_is_the_whole_card_where_the_card_has_no_instances(monkeypatch, mode, gi):
+    card = Card("GPU-1")
+    ear = Ear(card)
+    monkeypatch.setitem(cards._ANSWERS, "nvmlDeviceGetMigMode", lambda *_: mode)
+    ear.library.xid(card, 31, gi=0)
+
+    (event,) = ear.hear()
+
+    assert (event.gi_id, event.start) == (gi, None)
 
 
 def test_memory_errors_are_told_apart_from_xids():

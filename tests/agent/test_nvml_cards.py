@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape
 from nodeagent.drivers.errors import NotOfferedError
+from nodeagent.drivers.nvml import offers
 from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.profiles import read_sizes
+from nodeagent.drivers.nvml.facts import board_of
+from nodeagent.drivers.nvml.offers import Offers
+from nodeagent.drivers.nvml.profiles import Size, Sizes, read_sizes
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
-from nodeagent.protocol.boards import board
+from nodeagent.protocol.boards import Board, board
 from tests.agent.card_bench import Bench, refused
 
 
@@ -103,8 +107,44 @@ def test_a_driver_that_does_not_know_places_is_too_old_rather_than_forbidden(tmp
 
     (fact,) = bench.driver.inventory()
 
-    assert "install a newer one" in fact.refusals["mig"]
+    assert "install a newer driver" in fact.refusals["mig"]
     assert "exclusive" in fact.modes
+
+
+def told(known: Board | None, *, ended: int = 0, places: int = 0) -> str:
+    """Return what is said of a board whose driver ended its list of sizes, or told no places, with a code."""
+    bench = Offers.__new__(Offers)
+    sizes = Sizes((Size(19, "1g.10gb", 1, 7, None),) if places else (), places, ended)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offers, "board_of", lambda *_: known)
+        patch.setattr(Offers, "_modes", lambda *_: (0, 0))
+        object.__setattr__(bench, "calls", SimpleNamespace(ask=lambda *_: None, library=None))
+        return bench._no_mig(object(), sizes)
+
+
+@pytest.mark.parametrize("code", [errors.NO_PERMISSION, errors.GPU_IS_LOST, errors.UNKNOWN, errors.TIMEOUT])
+def test_a_newer_driver_is_asked_for_only_where_the_driver_is_too_old(code: int) -> None:
+    known, strange = board("a100-96gb"), None
+
+    assert "newer driver" in told(known, ended=errors.FUNCTION_NOT_FOUND)
+    assert "newer driver" in told(known, ended=errors.INVALID_ARGUMENT)
+    assert "newer driver" not in told(strange, ended=errors.INVALID_ARGUMENT)
+    assert "newer driver" not in told(known, ended=code)
+    assert "newer driver" not in told(known, places=code)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(0x20B6, "a100-96gb"), (0x3182, "b300-269gb"), (0x31C2, "gb300-278gb")]
+)
+def test_boards_are_known_by_the_numbers_of_nvidias_tables(number: int, name: str) -> None:
+    pci = SimpleNamespace(pciDeviceId=number << 16 | 0x10DE)
+    library = SimpleNamespace(nvmlDeviceGetPciInfo=lambda _: pci, NVMLError=RuntimeError)
+
+    found = board_of(library, object())
+
+    assert found is not None
+    assert found.id == name
+    assert [p.nvml_enum for p in found.profiles] == [0, 7, 9, 1, 2, 3, 4]
 
 
 def test_a_board_without_mig_says_so(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from nodeagent.options import UsageError
 from nodeagent.runtimes.plain import PlainRuntime
 from tests.agent.mps_bench import CARD, Bench, share
 from tests.agent.test_runtime_doors import GRANT
+from tests.conftest import REAL_RUN, touched
 
 
 @pytest.fixture(autouse=True)
@@ -155,3 +157,17 @@ def test_looking_at_simulated_cards_makes_no_state_folder(tmp_path: Path) -> Non
     assert cli.main([*words, "--state", str(tmp_path / "state")], {}) == 0
 
     assert not (tmp_path / "state").exists()
+
+
+def test_no_test_may_change_the_run_folder_of_a_real_agent() -> None:
+    """The guard itself (tests/conftest.py): what would write there is noted, what only reads is not."""
+    with contextlib.suppress(OSError):
+        Path(REAL_RUN, "none", "x").write_text("")
+    with contextlib.suppress(OSError):
+        Path(REAL_RUN, "none", "x").mkdir()
+    with contextlib.suppress(OSError):
+        Path(REAL_RUN, "none", "x").read_text()
+
+    noted = [line.partition(" ")[0] for line in touched]
+    touched.clear()
+    assert noted == ["open", "os.mkdir"]

@@ -154,7 +154,9 @@ def test_driver_chooses_the_first_free_place_where_none_is_named(bench):
 
 
 @pytest.mark.parametrize(
-    "model", [b.id for b in all_boards().values() if b.vendor == "nvidia" and b.profiles]
+    "model",
+    # Of some only the names of their sizes are known: nothing can be played of those.
+    [b.id for b in all_boards().values() if b.vendor == "nvidia" and any(p.sm_count for p in b.profiles)],
 )
 def test_every_mig_board_can_be_cut_into_each_of_its_profiles_at_each_legal_place(model):
     bench = Bench(model)

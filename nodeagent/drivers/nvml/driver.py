@@ -72,7 +72,7 @@ class NvmlDriver:
         library: Any = pynvml,
         *,
         shell: Shell | None = None,
-        run_dir: Path = RUN_DIR,
+        run_dir: Path | None = None,
         read: Callable[[str], str] = read_text,
         offer: frozenset[str] | None = None,
         may_limit_power: bool = False,
@@ -102,6 +102,7 @@ class NvmlDriver:
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
         self._calls = Calls(library)
+        run_dir = run_dir or RUN_DIR
         roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
         self._cards = Cards(self._calls, start(library), known)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from nodeagent.drivers.errors import GPU_IS_LOST, TIMEOUT
+from nodeagent.drivers.errors import FUNCTION_NOT_FOUND, GPU_IS_LOST, NOT_SUPPORTED, TIMEOUT
 
 log = logging.getLogger(__name__)
 
@@ -303,6 +303,8 @@ class Watch:
             return
         nvml, kind = self._nvml, int(data.eventType)
         gi, ci = _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
+        if gi == 0 and not self._is_sliced(uuid):
+            gi = ci = None  # drivers name instance 0 on cards that have none: the whole card is meant
         if kind & nvml.nvmlEventTypeXidCriticalError:
             event = Event(uuid, int(data.eventData), gi, ci, self._clock_ns())
             self._keep(event if gi is None else replace(event, start=self._start_of(uuid, gi)))
@@ -310,6 +312,16 @@ class Watch:
             self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_UNCORRECTED))
         elif kind & nvml.nvmlEventTypeSingleBitEccError:
             self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_CORRECTED))
+
+    def _is_sliced(self, uuid: str) -> bool:
+        """Say whether a card's MIG mode is on; where it cannot be told now, its events stay as they came."""
+        handle = self._handles.get(uuid)
+        try:
+            return handle is None or bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
+        except AttributeError:  # a binding so old that it lacks the call
+            return False
+        except self._nvml.NVMLError as no:
+            return int(getattr(no, "value", 0)) not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
     def _start_of(self, uuid: str, gi_id: int) -> int | None:
         """Return where an instance of a card begins, None where the card does not tell."""

@@ -10,6 +10,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml import caps
 from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.facts import board_of
 from nodeagent.drivers.nvml.limits import MemoryLimits
 from nodeagent.drivers.nvml.mig import Mig
 from nodeagent.drivers.nvml.mps import Mps
@@ -22,8 +23,11 @@ NOT_NAMED: Final = "the operator does not offer {mode} on this node; name it in 
 NO_MIG: Final = "this board has no MIG; ask for whole cards or shares of them"
 NO_ROOT: Final = "MIG instances are managed by root; run the agent as root or give it CAP_SYS_ADMIN"
 GUEST: Final = "this is a vGPU guest, which cannot repartition its card; do it on the host of the hypervisor"
-NO_SIZES: Final = "the driver lists no MIG sizes for this board; install a newer driver"
-NO_PLACES: Final = "the driver does not tell where MIG instances may start (NVML {code}); install a newer one"
+NO_SIZES: Final = "the driver lists no MIG sizes for this board"
+NO_PLACES: Final = "the driver does not tell where MIG instances may start ({name})"
+# Only a call that the driver lacks, or a board that has sizes which it does not know, is younger than the driver.
+TOO_OLD: Final = "; install a newer driver"
+FAULTY: Final = "; nvidia-smi mig -lgip on the node shows whether the card answers at all"
 STUCK: Final = "MIG is on and the agent may not switch it off ({why}); switch it off (nvidia-smi -mig 0)"
 OLD: Final = "MPS keeps limits on Volta cards and newer only"
 BUSY_MODE: Final = "the compute mode lets no two programs in; set it back (nvidia-smi -c 0)"
@@ -85,10 +89,18 @@ class Offers:
         if self.calls.ask("nvmlDeviceGetVirtualizationMode", handle) == VGPU_GUEST:
             return GUEST
         if not sizes.all:
-            return NO_SIZES
+            return self._no_sizes(handle, sizes.ended)
         if sizes.refused:
-            return NO_ROOT if sizes.refused == errors.NO_PERMISSION else NO_PLACES.format(code=sizes.refused)
+            return _no_places(sizes.refused)
         return caps.why_not(self.read)
+
+    def _no_sizes(self, handle: Any, ended: int) -> str:
+        known = board_of(self.calls.library, handle)
+        if ended == errors.FUNCTION_NOT_FOUND:
+            return NO_SIZES + TOO_OLD
+        if ended in (0, errors.INVALID_ARGUMENT, errors.NOT_SUPPORTED):  # asked to the end: it has none
+            return NO_SIZES + (TOO_OLD if known is not None and known.profiles else "")
+        return f"{NO_SIZES} ({errors.NAMES.get(ended, ended)}){FAULTY}"
 
     def _no_mps(self, handle: Any) -> str:
         capability = self.calls.ask("nvmlDeviceGetCudaComputeCapability", handle)
@@ -108,3 +120,10 @@ class Offers:
             return self.mig.modes(handle)
         except NvmlLikeError:
             return None
+
+
+def _no_places(code: int) -> str:
+    if code == errors.NO_PERMISSION:
+        return NO_ROOT
+    is_old = code in (errors.FUNCTION_NOT_FOUND, errors.NOT_SUPPORTED)
+    return NO_PLACES.format(name=errors.NAMES.get(code, f"NVML {code}")) + (TOO_OLD if is_old else FAULTY)

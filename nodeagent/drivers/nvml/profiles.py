@@ -36,10 +36,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of one card. ``refused``: how the driver answers who asks for places, 0 to who may manage them."""
+    """The sizes of one card. ``refused``: how the driver answers who asks for places, 0 to who may manage them.
+
+    ``ended``: how it answered where its list of sizes ended, 0 where it named all that there could be.
+    """
 
     all: tuple[Size, ...] = ()
     refused: int = 0
+    ended: int = 0
 
     @property
     def facts(self) -> tuple[ProfileFact, ...]:
@@ -54,19 +58,20 @@ class Sizes:
 def read_sizes(calls: Calls, handle: Any, known: Board | None) -> Sizes:
     """Return the MIG sizes of a card; works with MIG off. None on a board without MIG."""
     found: list[Size] = []
-    refused = 0
+    refused = ended = 0
     for enum in range(MOST_ENUMS):
         try:
             info = _info(calls, handle, enum)
         except NvmlLikeError as no:
             if no.code == errors.NOT_SUPPORTED:
                 continue
+            ended = no.code
             break
         usual = _usual(known, enum, int(info.sliceCount))
         places, code = _places(calls, handle, int(info.id), usual)
         refused = refused or code
         found.append(_size(info, places, usual))
-    return Sizes(tuple(found), refused)
+    return Sizes(tuple(found), refused, ended)
 
 
 def _info(calls: Calls, handle: Any, enum: int) -> Any:
