@@ -37,6 +37,7 @@ from nodeagent.options import (
     patience_of,
     require_node,
     settle,
+    switch,
     usual,
 )
 from nodeagent.patience import Patience, missing, wait_for_latecomers
@@ -117,7 +118,13 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         epilog="\n".join(fill(one, 100) for one in PARAGRAPHS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known.add_argument("--portal", default=usual(environ, "portal"), help="ws://host:port")
+    known.add_argument("--portal", default=usual(environ, "portal"), help="wss://host")
+    known.add_argument(
+        "--allow-plain",
+        action="store_true",
+        default=usual(environ, "allow_plain"),
+        help="speak with a portal beyond this host without encryption",
+    )
     add_node(known, environ)
     known.add_argument("--enrol-token", default=usual(environ, "enrol_token"), help="one-time token")
     known.add_argument(
@@ -161,7 +168,10 @@ def _run(options: argparse.Namespace) -> int:
     state = state_of(options)
     require_node(options)
     facts = host_facts(options)
-    address, patience = address_of(options.portal), patience_of(options)
+    address, patience = (
+        address_of(options.portal, allow_plain=switch(options, "allow_plain")),
+        patience_of(options),
+    )
     lock = lock_state(state)
     try:
         while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):

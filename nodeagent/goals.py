@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from nodeagent.protocol.limits import MOST_FIRST_REVISION, MOST_REVISION_JUMP
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, DeviceFact
 from nodeagent.steps import Refusal
 from nodeagent.works import HELD, Key, Work
@@ -18,7 +19,7 @@ CONTRADICTIONS: Final = frozenset({"overlapping_slots", "lease_twice", "lease_mo
 class FenceError(Exception):
     """A desired state that must not be obeyed, as a whole.
 
-    ``code`` is wrong_node, other_epoch, old_epoch, old_revision, or one of ``CONTRADICTIONS``.
+    ``code`` is wrong_node, other_epoch, old_epoch, old_revision, far_revision, or one of ``CONTRADICTIONS``.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -34,6 +35,9 @@ def require_current(desired: Desired, *, node: str, epoch: int, revision: int) -
         raise FenceError("old_epoch", f"epoch {desired.epoch} is older than {epoch}")
     if desired.epoch == epoch and desired.revision < revision:
         raise FenceError("old_revision", f"revision {desired.revision} is older than {revision}")
+    most = revision + MOST_REVISION_JUMP if revision else MOST_FIRST_REVISION
+    if desired.revision > most:
+        raise FenceError("far_revision", f"revision {desired.revision} is too far above {revision}")
 
 
 def newest(leases: tuple[DesiredLease, ...]) -> dict[Key, DesiredLease]:

@@ -18,6 +18,7 @@ from nodeagent.protocol.signing import challenge_text, new_key_text
 
 KEY_BYTES = 32
 KEY_FILE = "agent.key"
+PORTAL_FILE = "portal.key"
 log = logging.getLogger(__name__)
 
 
@@ -26,7 +27,10 @@ class StateError(Exception):
 
 
 class Identity:
-    """A node's Ed25519 key, kept in ``agent.key`` (mode 0600) of the state folder, and the next one beside it."""
+    """A node's Ed25519 key, kept in ``agent.key`` (mode 0600) of the state folder, and the next one beside it.
+
+    ``portal_key`` is the public key of the portal that the node was enrolled at, kept in ``portal.key`` ("": none).
+    """
 
     def __init__(self, node: str, state: Path) -> None:
         """Read the keys, or make the first one; raises StateError."""
@@ -35,15 +39,29 @@ class Identity:
         self._next_path = state / f"{KEY_FILE}.next"
         self._seed = _read_or_make(self._path)
         self._next = _read_next(self._next_path)
+        self._portal_path = state / PORTAL_FILE
+        self.portal_key = _read_portal(self._portal_path)
 
-    def sign(self, nonce: str, *, with_next: bool = False) -> str:
+    def sign(
+        self, nonce: str, *, with_next: bool = False, agent_nonce: str = "", portal_key: str = ""
+    ) -> str:
         """Return the signature of a challenge in hex, by the key in force or the next one."""
         key = self._next_key() if with_next else _key(self._seed)
-        return key.sign(challenge_text(nonce, self.node)).hex()
+        return key.sign(challenge_text(nonce, self.node, agent_nonce, portal_key)).hex()
 
-    def public_key(self) -> str:
-        """Return the public key in force in hex, for enrolment."""
-        return _public(self._seed)
+    def public_key(self, *, with_next: bool = False) -> str:
+        """Return the public key in force in hex, or the next one."""
+        return self.next_key() if with_next else _public(self._seed)
+
+    def pin_portal(self, key: str) -> None:
+        """Remember the portal's public key, durable before this returns. Raises StateError. Safe to repeat."""
+        if key == self.portal_key:
+            return
+        try:
+            _write(self._portal_path, key)
+        except OSError as no:
+            raise StateError(f"cannot write the portal's key {self._portal_path}: {no.strerror}") from no
+        self.portal_key = key
 
     @property
     def has_next(self) -> bool:
@@ -152,16 +170,36 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> bytes:
     """Write a new key completely or not at all, readable by its owner only."""
     seed = os.urandom(KEY_BYTES)
+    _write(path, seed.hex())
+    return seed
+
+
+def _read_portal(path: Path) -> str:
+    """Return the portal's public key in hex, "" where none is kept; raises StateError for one that is damaged.
+
+    Going on without it would trust the next portal that comes.
+    """
+    try:
+        return _read(path).hex()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as no:
+        raise StateError(
+            f"cannot read the portal's key {path}: {no}; enrol the node again after removing it"
+        ) from no
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file completely or not at all, readable by its owner only, and durable."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as out:
-        out.write(seed.hex() + "\n")
+        out.write(text + "\n")
         out.flush()
         os.fsync(out.fileno())
     draft.replace(path)
     _sync_folder(path.parent)
-    return seed
 
 
 def _sync_folder(folder: Path) -> None:

@@ -72,7 +72,7 @@ class Ledger:
 
     def meet(self, epoch: int, *, enrolled: bool = False) -> None:
         """Remember the epoch of a welcome; a newer one, or any after enrolment, counts revisions afresh."""
-        if epoch > self.epoch or (enrolled and epoch != self.epoch):
+        if epoch > self.epoch or enrolled:
             self.epoch, self.revision, self.carried_out = epoch, 0, 0
             self._write([{"op": "seen", "epoch": epoch, "revision": 0}], sync=True)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,11 @@ log = logging.getLogger(__name__)
 Way = Literal["key", "next", "token"]
 
 PATH = "/agent/v1"
+PORTAL_KEY = re.compile(r"[0-9a-f]{64}")
 SCHEMES = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-FOR_GOOD = frozenset({"unknown_node", "not_enrolled", "bad_token", "bad_key", "bad_signature"})
+FOR_GOOD = frozenset(
+    {"unknown_node", "not_enrolled", "bad_token", "bad_key", "bad_signature", "other_portal"}
+)
 
 
 class AddressError(ValueError):
@@ -41,9 +45,13 @@ class Address:
     is_local: bool
 
 
-def address_of(portal: str) -> Address:
-    """Return the agent socket of a portal's address; raises AddressError."""
-    example = "give an address such as ws://portal:8000 or https://berth.example"
+def address_of(portal: str, *, allow_plain: bool = False) -> Address:
+    """Return the agent socket of a portal's address; raises AddressError.
+
+    Without encryption only a portal on this very host is spoken to, unless ``allow_plain``: anybody on the way
+    could read the enrolment token and say what runs here.
+    """
+    example = "give an address such as wss://berth.example or https://berth.example"
     try:
         parts = urlsplit(portal)
         port = parts.port
@@ -55,7 +63,23 @@ def address_of(portal: str) -> Address:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     where = host if port is None else f"{host}:{port}"
     base = parts.path.rstrip("/").removesuffix(PATH)
-    return Address(f"{scheme}://{where}{base}{PATH}", parts.hostname in LOOPBACK)
+    is_local = is_loopback(parts.hostname)
+    if scheme == "ws" and not is_local and not allow_plain:
+        raise AddressError(
+            f"{portal} is not encrypted: anybody on the way could command this node. Give a wss:// address, or say"
+            " --allow-plain where the network itself is trusted"
+        )
+    return Address(f"{scheme}://{where}{base}{PATH}", is_local)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host of an address is this very machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Enrolment:
@@ -70,19 +94,32 @@ class Enrolment:
         self._read_token = token
         self._refused: dict[Way, RefusedError] = {}
         self._last: Way = "key"
+        self.proven_key = ""
 
-    def credentials(self, nonce: str, *, is_known: bool) -> dict[str, str]:
-        """Return the fields of a hello that prove who this is."""
+    def credentials(self, nonce: str, *, is_known: bool, agent_nonce: str = "") -> dict[str, str]:
+        """Return the fields of a hello that prove who this is, and which portal is expected.
+
+        A token names the portal that made it, which goes before the one that was known.
+        """
         ways = self._ways(is_known=is_known)
         fresh = [way for way in ways if way not in self._refused]
         if not fresh:
             self._refused.clear()
         way = (fresh or ways)[0]
-        token = self._read_token() if way == "token" else ""
+        token, _dot, portal_key = (self._read_token() if way == "token" else "").partition(".")
         self._last = "key" if way == "token" and not token else way
-        proof = {"signature": self.identity.sign(nonce, with_next=self._last == "next")}
+        portal_key = portal_key if token and PORTAL_KEY.fullmatch(portal_key) else self.identity.portal_key
+        by_next = self._last == "next"
+        self.proven_key = self.identity.public_key(with_next=by_next)
+        proof = {
+            "signature": self.identity.sign(
+                nonce, with_next=by_next, agent_nonce=agent_nonce, portal_key=portal_key
+            )
+        }
+        if agent_nonce:
+            proof |= {"nonce": agent_nonce, "portal_key": portal_key}
         if token:
-            proof |= {"enrol_token": token, "public_key": self.identity.public_key()}
+            proof |= {"enrol_token": token, "public_key": self.proven_key}
         return proof
 
     def final(self, no: RefusedError, *, is_known: bool) -> RefusedError | None:

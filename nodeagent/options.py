@@ -29,6 +29,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 # The variable that an option may come by.
 VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "portal": "BERTH_PORTAL_URL",
+    "allow_plain": "BERTH_ALLOW_PLAIN",
     "node": "BERTH_NODE",
     "state": "BERTH_STATE_DIR",
     "run_dir": "BERTH_RUN_DIR",
@@ -107,7 +108,7 @@ def settle(options: argparse.Namespace) -> None:
     for name, (drivers, hint) in KNOWN_TO.items():
         if options.driver not in drivers and _is_given(options, name):
             _pass_over(options, name, hint)
-    options.power_saving = _switch(options, "power_saving")
+    options.power_saving = switch(options, "power_saving")
     options.patience = patience_of(options).first_s
     offered(options)
     layouts(options)
@@ -126,7 +127,8 @@ def _is_given(options: argparse.Namespace, name: str) -> bool:
     return bool(getattr(options, name)) and getattr(options, name) != CHOICES.get(name, ("",))[0]
 
 
-def _switch(options: argparse.Namespace, name: str) -> bool:
+def switch(options: argparse.Namespace, name: str) -> bool:
+    """Return whether an option that is either on or off is on; raises UsageError."""
     word = str(getattr(options, name)).lower()
     if word not in ON + OFF:
         raise UsageError(f"{VARIABLES[name]}={getattr(options, name)}: say 1 or 0")

@@ -13,6 +13,7 @@ from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
 from nodeagent.failpoints import failpoint
 from nodeagent.goals import FenceError
+from nodeagent.greeting import fresh_nonce, require_epoch, require_portal
 from nodeagent.host import HostFacts
 from nodeagent.keychange import KeyChange
 from nodeagent.link import Enrolment, RefusedError
@@ -80,13 +81,16 @@ class Session:
         self._grumbled: set[str] = set()
 
     async def greet(self) -> Welcome:
-        """Answer the challenge and return the welcome; raises RefusedError."""
+        """Answer the challenge and return the welcome, once the portal proved itself; raises RefusedError."""
         challenge = await self._expect(Challenge)
         hello = self._hello(challenge.nonce, await self._worker.inventory())
         await self._send(hello)
         welcome = await self._expect(Welcome)
         ledger = self._reconciler.ledger
         enrolled = bool(hello.enrol_token)
+        identity, proven = self._enrolment.identity, self._enrolment.proven_key
+        require_portal(welcome, hello, challenge.nonce, proven, identity)
+        require_epoch(welcome, ledger.epoch, enrolled=enrolled)
         if welcome.epoch < ledger.epoch and not enrolled:
             log.error(
                 "the portal's epoch %d is older than %d: its desired states will be refused; "
@@ -137,7 +141,7 @@ class Session:
             features=FEATURES,
             signature="",
         )
-        proof = self._enrolment.credentials(nonce, is_known=ledger.epoch > 0)
+        proof = self._enrolment.credentials(nonce, is_known=ledger.epoch > 0, agent_nonce=fresh_nonce())
         return replace(hello, **proof)  # type: ignore[arg-type]
 
     async def _expect(self, kind: type[M]) -> M:

@@ -35,6 +35,11 @@ if FAILPOINTS and not DRILL:
 # Commands that serve nobody run with a key of the moment; the web server refuses to (portal/asgi.py).
 SECRET_KEY: str = env.str("BERTH_SECRET_KEY", default="")
 HAS_SECRET_KEY = bool(SECRET_KEY)
+# By which agents know this portal; it must outlive a change of the secret key (docs/nodes.md).
+PORTAL_KEY: str = env.str("BERTH_PORTAL_KEY", default="") or SECRET_KEY
+PORTAL_KEY_BEFORE: str = env.str("BERTH_PORTAL_KEY_BEFORE", default="")
+if any(0 < len(key) < 50 for key in (env.str("BERTH_PORTAL_KEY", default=""), PORTAL_KEY_BEFORE)):
+    raise ImproperlyConfigured("BERTH_PORTAL_KEY and BERTH_PORTAL_KEY_BEFORE have 50 or more characters.")
 ALLOWED_HOSTS: list[str] = env.list(
     "BERTH_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", "testserver"]
 )
@@ -330,6 +335,23 @@ HEALTH_KEEP_DAYS = read_whole(env, "BERTH_HEALTH_KEEP_DAYS", default=400, least=
 MAX_WAITING_PER_TEAM = read_whole(env, "BERTH_MAX_WAITING_PER_TEAM", default=5000, least=1, most=10**6)
 API_READS_PER_MINUTE = read_whole(env, "BERTH_API_READS_PER_MINUTE", default=30_000, least=0, most=10**8)
 API_CHANGES_PER_MINUTE = read_whole(env, "BERTH_API_CHANGES_PER_MINUTE", default=30_000, least=0, most=10**8)
+NODE_STALE_AFTER_S: int = env.int("BERTH_NODE_STALE_AFTER_S", default=15)
+NODE_LOST_AFTER_S: int = env.int("BERTH_NODE_LOST_AFTER_S", default=300)
+LEASE_WARN_BEFORE_S: int = env.int("BERTH_LEASE_WARN_BEFORE_S", default=600)
+LEASE_GRACE_S: int = env.int("BERTH_LEASE_GRACE_S", default=30)
+BOOKING_PATIENCE_S: int = env.int("BERTH_BOOKING_PATIENCE_S", default=120)
+BOOKING_REMIND_S: int = env.int("BERTH_BOOKING_REMIND_S", default=900)
+HEALTH_KEEP_DAYS: int = env.int("BERTH_HEALTH_KEEP_DAYS", default=400)
+if not 1 <= HEALTH_KEEP_DAYS <= 36_500:
+    raise ImproperlyConfigured("BERTH_HEALTH_KEEP_DAYS lies between 1 and 36500 days.")
+ACCEPT_NODES: str = env.str("BERTH_ACCEPT_NODES", default="operator")
+if ACCEPT_NODES not in ("operator", "auto"):
+    raise ImproperlyConfigured("BERTH_ACCEPT_NODES is operator or auto.")
+MAX_WAITING_PER_TEAM: int = env.int("BERTH_MAX_WAITING_PER_TEAM", default=5000)
+API_READS_PER_MINUTE: int = env.int("BERTH_API_READS_PER_MINUTE", default=30_000)
+API_CHANGES_PER_MINUTE: int = env.int("BERTH_API_CHANGES_PER_MINUTE", default=30_000)
+if min(API_READS_PER_MINUTE, API_CHANGES_PER_MINUTE) < 0:
+    raise ImproperlyConfigured("Calls per minute cannot be below zero; 0 sets no limit.")
 
 LOGGING = {
     "version": 1,

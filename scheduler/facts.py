@@ -49,7 +49,7 @@ _PROFILES = _Profiles()
 
 def _device(row: Row) -> Device:
     pk, node, index, model_id, model, grid, memory, weight, modes, clients, domain, health, *more = row
-    bandwidth, compute_class, switch, numa, layout = more
+    is_accepted, bandwidth, compute_class, switch, numa, layout = more
     return Device(
         id=pk,
         node_id=node,
@@ -63,7 +63,7 @@ def _device(row: Row) -> Device:
         max_clients=clients,
         index=index,
         domain=domain,
-        blocked=health_blocked_why(health),
+        blocked=health_blocked_why(health, is_accepted=is_accepted),
         bandwidth_gbps=bandwidth,
         compute_class=compute_class,
         switch=switch,
@@ -76,7 +76,7 @@ _DEVICES = Kept(
     ("d", "m", "y"),
     "ORDER BY d.node_id, d.index",
     "d.id, d.node_id, d.index, d.model_id, m.slug, m.grid, m.memory_mib, m.weight_milli, d.modes, d.max_clients,"
-    " d.link_domain, d.health, m.bandwidth_gbps, m.compute_class, d.pcie_switch, d.numa_node,"
+    " d.link_domain, d.health, d.is_accepted, m.bandwidth_gbps, m.compute_class, d.pcie_switch, d.numa_node,"
     " (SELECT json_agg(at) FROM jsonb_array_elements(y.positions) AS at)",
     _device,
 )

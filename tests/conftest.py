@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose what makes the same tests cheaper."""
     # Each client of a test would list all static files first, of which it asks for none.
     settings.WHITENOISE_AUTOREFRESH = True
+    # Nodes of tests serve at once; those about acceptance say otherwise.
+    settings.ACCEPT_NODES = "auto"
+    settings.PORTAL_KEY = "of-tests-alone-" * 4
     # Files go to workers in our order; pytest-xdist's own begins with those of many tests, not of long ones.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False

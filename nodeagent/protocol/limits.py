@@ -37,6 +37,9 @@ TEXT: Final[dict[str, int]] = {
     "Hello.signature": 128,
     "Hello.runtime": 40,
     "NewKey.signature": 128,
+    "Hello.nonce": 64,
+    "Hello.portal_key": 64,
+    "Welcome.portal_key": 64,
     "Challenge.nonce": 64,
     "Rotate.nonce": 64,
 }
@@ -51,6 +54,11 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "Report.power": POWER_STATES,
 }
 
+# By how much an epoch or a revision may rise at once. A node sees thousands of revisions a day and an epoch per
+# enrolment: what is further away is a mistake or a lie, and taking it over would leave nothing above it.
+MOST_REVISION_JUMP: Final = 10_000_000
+MOST_EPOCH_JUMP: Final = 1000
+MOST_FIRST_REVISION: Final = 2**40
 WHOLE_DEFAULT: Final = (0, 2**53 - 1)
 _YEARS_10 = 10 * 366 * 86400
 WHOLE: Final[dict[str, tuple[int, int]]] = {
@@ -104,6 +112,7 @@ MANY: Final[dict[str, int]] = {
     "features": 32,
     "env": 64,
     "nodes": 64,
+    "proofs": 4,
     "modes": 16,
 }
 

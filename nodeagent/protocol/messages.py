@@ -76,8 +76,9 @@ class Hello:
     ``public_key`` (hex, 32 bytes) and a signature by that key is given. ``cpu_milli`` and
     ``memory_mib`` are what leases may take of the host, ``site`` and ``rack`` where it stands. ``runtime`` is
     how holders get in ("" where the driver plays them), ``features`` the optional fields and messages that this
-    agent understands (``FEATURES``). A portal older than these fields refuses an agent that sends them: bring
-    the portal up to date first.
+    agent understands (``FEATURES``). ``nonce`` (hex, 32 bytes) asks the portal for its proof, ``portal_key`` is the
+    key that the agent expects of it ("": it knows none yet). A portal older than these fields refuses an agent that
+    sends them: bring the portal up to date first.
     """
 
     node: str
@@ -97,6 +98,8 @@ class Hello:
     rack: str = ""
     runtime: str = ""
     features: tuple[str, ...] = ()
+    nonce: str = ""
+    portal_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ class Welcome:
     """The portal knows this agent: its epoch fences every later frame.
 
     ``features`` are those of the agent that the portal understands too in what the agent sends; it goes only to
-    agents that name one of them, older ones refuse the field.
+    agents that name one of them, older ones refuse the field. ``portal_key`` is the portal's public key in force,
+    ``proofs`` its signatures of this greeting by public key; sent to agents that gave a nonce.
     """
 
     node: str
@@ -112,6 +116,8 @@ class Welcome:
     heartbeat_s: int
     sample_s: int
     features: tuple[str, ...] = ()
+    portal_key: str = ""
+    proofs: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The texts an agent signs to prove that it holds its node's key, or the next one.
+"""The texts by which agent and portal prove to each other who they are, and an agent its next key.
 
 Their first words keep them apart: no answer to a challenge can pass for the proof of a new key.
 """
@@ -6,12 +6,28 @@ Their first words keep them apart: no answer to a challenge can pass for the pro
 from __future__ import annotations
 
 PREFIX = "berth-agent-v1"
+MUTUAL_PREFIX = "berth-agent-v2"
+PORTAL_PREFIX = "berth-portal-v1"
 NEW_KEY_PREFIX = "berth-agent-new-key-v1"
 
 
-def challenge_text(nonce: str, node: str) -> bytes:
-    """Return the bytes to sign: the nonce makes it fresh, the node keeps it from serving another one."""
-    return f"{PREFIX}:{nonce}:{node}".encode()
+def challenge_text(nonce: str, node: str, agent_nonce: str = "", portal_key: str = "") -> bytes:
+    """Return the bytes an agent signs: the nonce makes it fresh, the node keeps it from serving another one.
+
+    An agent that asks for the portal's proof signs its own nonce too, and which portal it expects ("": none yet):
+    whoever takes either away on the way is found out.
+    """
+    if not agent_nonce:
+        return f"{PREFIX}:{nonce}:{node}".encode()
+    return f"{MUTUAL_PREFIX}:{nonce}:{node}:{agent_nonce}:{portal_key}".encode()
+
+
+def portal_text(
+    *, nonce: str, agent_nonce: str, node: str, public_key: str, epoch: int, portal_key: str
+) -> bytes:
+    """Return the bytes a portal signs: both nonces, whom it lets in by which key, and its own key in force."""
+    said = f"{nonce}:{agent_nonce}:{node}:{public_key}:{epoch}:{portal_key}"
+    return f"{PORTAL_PREFIX}:{said}".encode()
 
 
 def new_key_text(nonce: str, node: str, public_key: str) -> bytes:

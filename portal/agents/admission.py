@@ -14,12 +14,15 @@ from django.db.models import QuerySet
 from nodeagent.protocol.messages import Hello
 from nodeagent.protocol.signing import challenge_text
 from portal.accounts.services import digest_of
+from portal.agents.acceptance import tell_waiting, waiting_devices
+from portal.agents.ahead import FAR_EPOCH, overtake, tell_ahead
 from portal.agents.errors import AgentRefused
 from portal.agents.handshake import Handshake
 from portal.agents.models import EnrolToken
+from portal.agents.portal_key import known_keys
 from portal.common.rows import fetch
 from portal.fleet.models import Node
-from portal.fleet.services import learn_devices
+from portal.fleet.services import forget_acceptance, learn_devices
 
 KEY_BYTES = 32
 # What a hello may change of its node; the rest belongs to operators, scheduler and reports. That it was heard is
@@ -27,7 +30,7 @@ KEY_BYTES = 32
 TOLD = (
     "public_key", "enrolled_at", "key_changed_at", "rotate_asked_at", "epoch", "boot_id", "last_seq",
     "agent_version", "driver", "driver_version", "cpu_milli", "memory_mib", "site", "rack", "runtime",
-    "features",
+    "features", "desired_revision", "ahead_at",
 )  # fmt: skip
 # Devices come before their node in every transaction; rows that only refer to a device never wait for this lock.
 _LOCK_DEVICES = (
@@ -42,7 +45,8 @@ _DECOY: Final = bytes.fromhex("3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63
 class Admitted:
     """An agent that proved who it is, by which key, and what it understands beside version 1 of the protocol.
 
-    ``is_blank``: its journal knows of no earlier connection. ``seen_at`` is when the node was heard before.
+    ``is_blank``: its journal knows of no earlier connection. ``is_held``: it is told nothing before it is known what
+    it carries (``ahead``). ``seen_at`` is when the node was heard before.
     """
 
     node_id: int
@@ -51,6 +55,7 @@ class Admitted:
     public_key: bytes
     features: frozenset[str]
     is_blank: bool
+    is_held: bool
     seen_at: datetime | None
 
 
@@ -63,7 +68,23 @@ def admit(hello: Hello, *, nonce: str, now: datetime, handshake: Handshake | Non
     welcomed.
     """
     key = _proven_key(hello, nonce, now)
-    return _admit(hello, key, now, handshake or Handshake())
+    if hello.portal_key and hello.portal_key not in known_keys():
+        raise AgentRefused(
+            "other_portal",
+            "This agent was enrolled at a portal with another key. Enrol the node here with a new token.",
+        )
+    try:
+        return _admit(hello, key, now, handshake or Handshake())
+    except AgentRefused as no:
+        if no.code == FAR_EPOCH:
+            _tell_far(hello, now)
+        raise
+
+
+@transaction.atomic
+def _tell_far(hello: Hello, now: datetime) -> None:
+    node = Node.objects.get(name=hello.node)
+    tell_ahead(node, hello, (node.epoch, node.desired_revision), now=now)
 
 
 def _proven_key(hello: Hello, nonce: str, now: datetime) -> bytes:
@@ -96,9 +117,12 @@ def _admit(hello: Hello, key: bytes, now: datetime, handshake: Handshake) -> Adm
     node = Node.objects.select_for_update().filter(name=hello.node).first()
     if node is None:
         raise _not_known("no such node")
+    overtake(node, hello, now=now)
     if hello.enrol_token:
         if not _tokens(hello, now).update(used_at=now):
             raise _bad_token()
+        if node.enrolled_at is not None and bytes(node.public_key or b"") != key:
+            forget_acceptance(node)  # maybe another machine
         node.public_key, node.enrolled_at, node.epoch = key, now, node.epoch + 1
         node.key_changed_at, node.rotate_asked_at = now, None
     elif bytes(node.public_key or b"") != key:  # changed or forgotten since it was read
@@ -111,7 +135,9 @@ def _admit(hello: Hello, key: bytes, now: datetime, handshake: Handshake) -> Adm
     node.site, node.rack = hello.site or node.site, hello.rack or node.rack
     node.runtime, node.features = hello.runtime, [name[:40] for name in hello.features]
     node.save(update_fields=TOLD)
+    waited = waiting_devices(node.pk)
     learn_devices(node, hello.devices, now=now)
+    tell_waiting(node, waited, now=now)
     if not handshake.admit():
         raise AgentRefused("too_late", "The connection ended before this hello was taken. Connect again.")
     return Admitted(
@@ -121,6 +147,7 @@ def _admit(hello: Hello, key: bytes, now: datetime, handshake: Handshake) -> Adm
         public_key=key,
         features=frozenset(hello.features),
         is_blank=hello.last_epoch == 0,
+        is_held=node.ahead_at is not None,
         seen_at=node.last_seen_at,
     )
 
@@ -128,14 +155,18 @@ def _admit(hello: Hello, key: bytes, now: datetime, handshake: Handshake) -> Adm
 def _tokens(hello: Hello, now: datetime) -> QuerySet[EnrolToken]:
     """Return the token of a hello where it is good."""
     return EnrolToken.objects.filter(
-        node__name=hello.node, digest=digest_of(hello.enrol_token), used_at=None, expires_at__gt=now
+        node__name=hello.node,
+        digest=digest_of(hello.enrol_token.partition(".")[0]),
+        used_at=None,
+        expires_at__gt=now,
     )
 
 
 def _is_signed(key: bytes, hello: Hello, nonce: str) -> bool:
     signature = unhex(hello.signature, 64) or bytes(64)
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, challenge_text(nonce, hello.node))
+        text = challenge_text(nonce, hello.node, hello.nonce, hello.portal_key)
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
     except (InvalidSignature, ValueError):
         return False
     return True

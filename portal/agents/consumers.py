@@ -31,11 +31,13 @@ from nodeagent.protocol.messages import (
 )
 from portal.agents import reports
 from portal.agents.admission import Admitted, admit
+from portal.agents.ahead import see_unknown
 from portal.agents.database import in_database
 from portal.agents.desired import orders
 from portal.agents.errors import AgentRefused
 from portal.agents.handshake import MOST_HELLO_BYTES, Handshake, Waiting
 from portal.agents.keys import FEATURE, Wish, store_new_key
+from portal.agents.portal_key import proofs, public_key
 from portal.agents.silence import heard
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
@@ -72,6 +74,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         """Accept and challenge; whoever does not answer in time is let go."""
         self.who: Admitted | None = None
+        self.is_held = False
         self.handshake = Handshake()
         self.address = str((self.scope.get("client") or ("",))[0])
         self.is_waiting = _waiting.enter(self.address)
@@ -164,7 +167,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         who = await in_database(
             lambda: admit(hello, nonce=self.nonce, now=db_now(), handshake=self.handshake)
         )
-        self.who = who
+        self.who, self.is_held = who, who.is_held
         self._wait_no_more()
         if who.is_blank:
             await in_database(lambda: _settle_forgotten(who))
@@ -175,10 +178,22 @@ class AgentConsumer(AsyncWebsocketConsumer):
         hub().listen(NODES, self._on_nudge)
         shared = tuple(name for name in TAKEN if name in who.features)
         # The node counts as heard, and so as online, by what its agent says after this: only then was it let in.
-        await self._send(Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S, shared))
+        welcome = Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S, shared)
+        if hello.nonce:
+            welcome = replace(welcome, portal_key=public_key(), proofs=self._proofs(hello, who))
+        await self._send(welcome)
         self.look.set()
         self.tasks.append(asyncio.create_task(self._keep_desired(who)))
         self.tasks.append(asyncio.create_task(self._keep_reports(who)))
+
+    def _proofs(self, hello: Hello, who: Admitted) -> dict[str, str]:
+        return proofs(
+            nonce=self.nonce,
+            agent_nonce=hello.nonce,
+            node=who.name,
+            public_key=who.public_key.hex(),
+            epoch=who.epoch,
+        )
 
     async def _keep_reports(self, who: Admitted) -> None:
         """Take reports one at a time. Each holds everything, so one that was overtaken while another was
@@ -199,6 +214,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         if report is not None:
             await in_database(lambda: reports.accept_report(who.node_id, report))
             failpoint("report.committed")
+            if self.is_held:
+                await in_database(lambda: see_unknown(who.node_id, report, now=db_now()))
             await self._send(Ack(report.seq))
 
     async def _keep_desired(self, who: Admitted) -> None:
@@ -223,7 +240,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
                     CLOSE_REFUSED,
                 )
                 return
-            if desired.revision > self.sent_revision:
+            self.is_held = found.is_held
+            if desired.revision > self.sent_revision and not self.is_held:
                 failpoint("desired.before_send")
                 self.sent_revision = desired.revision
                 await self._send(desired)

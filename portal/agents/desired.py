@@ -49,10 +49,14 @@ class Knows:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What an agent has to be told now: its desired state, and whether a new key is wanted of it."""
+    """What an agent has to be told now: its desired state, and whether a new key is wanted of it.
+
+    ``is_held``: it must not be told its desired state yet (``ahead``).
+    """
 
     desired: Desired
     wants_key: bool
+    is_held: bool
 
 
 def desired_state(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Desired:
@@ -65,9 +69,9 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Or
 
     The revision is read before the leases, so that it can only be older than what is sent.
     """
-    ((name, epoch, revision, may_sleep, takes_notice, wants_key),) = fetch(
+    ((name, epoch, revision, may_sleep, takes_notice, wants_key, is_held),) = fetch(
         "SELECT name, epoch, desired_revision, power_desired = 'asleep' AND power_state IN ('awake', 'asleep'),"
-        " power_state <> '', rotate_asked_at IS NOT NULL"
+        " power_state <> '', rotate_asked_at IS NOT NULL, ahead_at IS NOT NULL"
         " FROM fleet_node WHERE id = %s",
         [node_id],
     )
@@ -81,7 +85,7 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Or
         leases=tuple(_lease(row, tuple(slots[row[0]]), now, knows) for row in rows if slots[row[0]]),
         power="asleep" if may_sleep and not rows else "awake",
     )
-    return Orders(desired, wants_key)
+    return Orders(desired, wants_key, is_held)
 
 
 def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:

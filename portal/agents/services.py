@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.accounts.services import digest_of
 from portal.agents.models import EnrolToken
+from portal.agents.portal_key import public_key
 from portal.audit.services import record
 from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
@@ -35,7 +36,10 @@ class NewEnrolment:
 def create_enrol_token(
     *, node_name: str, actor: User | None, now: datetime, life: timedelta = TOKEN_LIFE
 ) -> NewEnrolment:
-    """Make the node on first sight and a one-time token for its agent; older unused tokens end."""
+    """Make the node on first sight and a one-time token for its agent; older unused tokens end.
+
+    Behind a dot the token names the portal's public key: the agent obeys no other portal from then on.
+    """
     try:
         validate_slug(node_name)
     except ValidationError as error:
@@ -47,7 +51,8 @@ def create_enrol_token(
     secret = "enr_" + secrets.token_urlsafe(32)
     EnrolToken.objects.create(node=node, digest=digest_of(secret), created_at=now, expires_at=now + life)
     record(actor, "node.enrolment_prepared", node.name, at=now)
-    return NewEnrolment(node, secret)
+    portal_key = public_key()
+    return NewEnrolment(node, f"{secret}.{portal_key}" if portal_key else secret)
 
 
 @transaction.atomic

@@ -37,6 +37,7 @@ class NodeAnswer(Shape):
     name = s.CharField()
     state = s.ChoiceField(("online", "stale", "offline", "never"))
     is_cordoned = s.BooleanField()
+    is_accepted = s.BooleanField(help_text="Nothing of it waits for an operator (docs/nodes.md).")
     drain = s.ChoiceField(
         ("", "draining", "overdue", "drained"), help_text="Being emptied, and how far; empty: it is not."
     )
@@ -74,6 +75,7 @@ class DeviceAnswer(Shape):
     memory_mib = s.IntegerField()
     modes = s.ListField(child=s.CharField())
     health = s.CharField()
+    is_accepted = s.BooleanField(help_text="Nothing is placed on a device that waits for an operator.")
     pci_bus_id = s.CharField(required=False, allow_blank=True)
     health_reason = s.CharField(required=False, allow_blank=True)
     health_events = HealthEntry(many=True, required=False)

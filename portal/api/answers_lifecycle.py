@@ -39,3 +39,29 @@ class LifeAnswer(Shape):
         child=s.CharField(), help_text="What its agent understands beside version 1 of the protocol."
     )
     leases = s.IntegerField(help_text="Leases that a new enrolment would touch.")
+
+
+class NewDeviceEntry(Shape):
+    """A device that waits for an operator, as its node says it is."""
+
+    uuid = s.CharField()
+    index = s.IntegerField()
+    model = s.CharField()
+    memory_mib = s.IntegerField(allow_null=True)
+    was_model = s.CharField(allow_null=True, help_text="As what it was accepted before; null: it is new.")
+    was_memory_mib = s.IntegerField(allow_null=True)
+
+
+class AcceptanceAnswer(Shape):
+    """What of a node waits for an operator before it serves people."""
+
+    node = s.CharField()
+    is_accepted = s.BooleanField(help_text="Nothing waits.")
+    is_ahead = s.BooleanField(
+        help_text="Its agent has seen a later state than this database and is told nothing for now."
+    )
+    devices = NewDeviceEntry(many=True)
+    unknown_leases = s.ListField(
+        child=s.CharField(), help_text="Leases that it carries and this database does not know: they end."
+    )
+    seen = s.CharField(help_text="The name of this very list, to accept it and nothing else.")

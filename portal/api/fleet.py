@@ -195,6 +195,7 @@ def node_row(node: Node, *, is_operator: bool, now: datetime) -> Row:
         "name": node.name,
         "state": node_state(node, now=now),
         "is_cordoned": node.is_cordoned,
+        "is_accepted": node.ahead_at is None and all(device.is_accepted for device in devices),
         "drain": drain_state(node, now=now),
         "drain_by": instant(node.drain_by),
         "device_count": len(devices),
@@ -231,6 +232,7 @@ def device_row(device: Device, *, is_operator: bool) -> Row:
         "memory_mib": device.model.memory_mib,
         "modes": list(device.modes),
         "health": str(device.health),
+        "is_accepted": device.is_accepted,
     }
     if is_operator:
         row |= {

@@ -8,9 +8,10 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.agents.acceptance import accept_node, waiting_of
 from portal.agents.keys import ask_rotation, can_rotate, key_since
 from portal.api.answers_calendar import AffectedAnswer
-from portal.api.answers_lifecycle import DrainAnswer, LifeAnswer
+from portal.api.answers_lifecycle import AcceptanceAnswer, DrainAnswer, LifeAnswer
 from portal.api.describe import call
 from portal.api.fields import Body, Empty, Instant, Text
 from portal.api.fleet import OneNode
@@ -121,6 +122,66 @@ class RotateKey(OneNode):
         self.take(Empty)
         ask_rotation(node=node, actor=self.person, now=now)
         return Response(life_row(Node.objects.get(pk=node.pk), now=now))
+
+
+class Acceptance(OneNode):
+    """What of a node waits for an operator."""
+
+    http_method_names = ["get"]
+
+    @call("Read what waits on a node", answer=AcceptanceAnswer, refusals=(404,), tag=TAG)
+    def get(self, request: Request, name: str) -> Response:
+        """Read which devices of a node are new or changed, and which leases it carries that are not known here.
+
+        Operators.
+        """
+        return Response(acceptance_row(self.operated(name)))
+
+
+class AcceptBody(Body):
+    """The list that was looked at; whatever waits when left out."""
+
+    seen = Text(most=16, required=False)
+
+
+class Accept(OneNode):
+    """Accept what waits on a node."""
+
+    http_method_names = ["post"]
+
+    @call("Accept a node", body=AcceptBody, answer=AcceptanceAnswer, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, name: str) -> Response:
+        """Let new and changed devices of a node serve people, and leases that are not known here end.
+
+        Operators. Safe to repeat. With `seen` nothing else is accepted than the list of that name.
+        """
+        node, values = self.operated(name), self.take(AcceptBody)
+        seen = values.get("seen") or ""
+        return Response(acceptance_row(accept_node(node=node, actor=self.person, now=db_now(), seen=seen)))
+
+
+def acceptance_row(node: Node) -> Row:
+    """Return what of a node waits for an operator."""
+    waiting = waiting_of(node)
+    return {
+        "node": node.name,
+        "is_accepted": not waiting,
+        "is_ahead": waiting.is_ahead,
+        "devices": [
+            {
+                "uuid": one.uuid,
+                "index": one.index,
+                "model": one.model,
+                "memory_mib": one.memory_mib,
+                "was_model": one.was_model,
+                "was_memory_mib": one.was_memory_mib,
+            }
+            for one in waiting.devices
+        ],
+        "unknown_leases": list(waiting.unknown_leases),
+        "seen": waiting.seen,
+    }
 
 
 def drain_row(node: Node, *, now: datetime) -> Row:

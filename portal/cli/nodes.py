@@ -89,6 +89,24 @@ def undrain(name: Name, as_json: Json = False) -> None:
         _show_drain(portal.post(f"nodes/{_part(name)}/undrain/"), as_json)
 
 
+@app.command("accept")
+@guarded
+def accept(
+    name: Name,
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what waits.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let new and changed devices of a node serve people; says what is new, and which unknown leases end."""
+    with api() as portal:
+        found = portal.get(f"nodes/{_part(name)}/acceptance/")
+        if not (preview or found["is_accepted"]):
+            portal.post(f"nodes/{_part(name)}/accept/", {"seen": found["seen"]})
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.facts(_accepted(found, preview))
+
+
 @app.command("show")
 @guarded
 def show(name: Name, as_json: Json = False) -> None:
@@ -120,6 +138,29 @@ def deadline(text: str, now: datetime) -> str:
     if match is None:
         return plans.instant(text, "--by")
     return (now + timedelta(seconds=int(match[1]) * UNITS[match[2]])).isoformat()
+
+
+def _accepted(found: Any, preview: bool) -> tuple[tuple[str, str], ...]:
+    if found["is_accepted"]:
+        return (("node", found["node"]), ("waits", "nothing"))
+    return (
+        ("node", found["node"]),
+        *((("state", "later than this database: was it restored?"),) if found["is_ahead"] else ()),
+        *((f"device {one['index']}", _device(one)) for one in found["devices"]),
+        *(("unknown lease", uid) for uid in found["unknown_leases"]),
+        ("accepted", "no, this is a preview" if preview else "yes"),
+    )
+
+
+def _device(one: Any) -> str:
+    said = f"{one['model']}, {_memory(one['memory_mib'])}, {one['uuid']}"
+    if one["was_model"] is None:
+        return f"{said} (new)"
+    return f"{said} (was {one['was_model']}, {_memory(one['was_memory_mib'])})"
+
+
+def _memory(mib: int | None) -> str:
+    return "memory unknown" if mib is None else f"{mib} MiB"
 
 
 def _show_drain(found: Any, as_json: bool) -> None:

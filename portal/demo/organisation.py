@@ -148,7 +148,9 @@ def make_fleet(now: datetime) -> None:
         node, _created = Node.objects.get_or_create(
             name=spec.node, defaults={"created_at": now, "site": "Hall A"}
         )
-        learn_devices(node, device_facts(spec.node, spec.board, spec.count, spec.modes), now=now)
+        learn_devices(
+            node, device_facts(spec.node, spec.board, spec.count, spec.modes), now=now, accepts=True
+        )
         DeviceModel.objects.filter(slug=spec.board).update(name=spec.name, weight_milli=spec.weight)
     for index, positions in PINNED:
         device = Device.objects.get(node__name="gpu-02", index=index)

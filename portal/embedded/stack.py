@@ -102,6 +102,8 @@ class Stack:
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
         os.environ["BERTH_DATA"] = str(self.places.data)
         os.environ.setdefault("BERTH_DEMO", "1")
+        if os.environ["BERTH_DEMO"] != "0":
+            os.environ.setdefault("BERTH_ACCEPT_NODES", "auto")
         if not (self.env.get("BERTH_SECRET_KEY") or self.env.get("BERTH_SECRET_KEY_FILE")):
             os.environ["BERTH_SECRET_KEY_FILE"] = str(secret_key_file(self.places.secret_key))
         if self.own_database:

@@ -96,7 +96,9 @@ class Node(models.Model):
     long waking took last (None: unknown). ``drain_by`` is when the node must hold nothing any more (None: it is
     not being drained); a node that is drained is cordoned, ``drained_at`` is when its last lease was gone.
     ``rotate_asked_at`` is set while a new key is wanted. ``runtime`` is how its agent lets holders in (""
-    unknown), ``features`` what its agent understands beside version 1 of the protocol.
+    unknown), ``features`` what its agent understands beside version 1 of the protocol. ``ahead_at`` is set while its
+    agent has seen a later state than this database and carries leases that are not known here
+    (``unknown_leases``): until an operator accepts that they end, the agent is told nothing.
     """
 
     name = models.SlugField(max_length=60, unique=True)
@@ -131,6 +133,8 @@ class Node(models.Model):
     drain_asked_at = models.DateTimeField(null=True, blank=True)
     drained_at = models.DateTimeField(null=True, blank=True)
     features = ArrayField(models.CharField(max_length=40), default=list, blank=True)
+    ahead_at = models.DateTimeField(null=True, blank=True)
+    unknown_leases = ArrayField(models.CharField(max_length=64), default=list, blank=True)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
@@ -223,6 +227,8 @@ class Device(models.Model):
     """An accelerator of a node. ``modes`` is what the operator offers of what its agent said last (``offered``).
 
     ``refusals`` holds, per mode that the board could have and its node cannot offer, what is missing there.
+    ``said`` is the model and memory that its node names now, ``accepted`` what of them an operator, or the policy,
+    has accepted (None: nothing yet). Nothing is placed on a device that is not accepted as it is.
     """
 
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="devices")
@@ -239,12 +245,19 @@ class Device(models.Model):
     health = models.CharField(max_length=12, choices=Health.choices, default=Health.OK)
     health_reason = models.CharField(max_length=200, blank=True)
     refusals = models.JSONField(default=dict, blank=True)
+    said = models.JSONField(default=dict, blank=True)
+    accepted = models.JSONField(null=True, blank=True)
+    is_accepted = models.BooleanField(default=False)
     last_seen_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["node", "index"]
         constraints = [
             models.CheckConstraint(condition=Q(health__in=Health.values), name="device_health_known"),
+            models.CheckConstraint(
+                condition=Q(is_accepted=False) | Q(accepted__isnull=False),
+                name="device_accepted_as_something",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from portal.fleet.models import Device, Health, Node
 
 ONLINE, STALE, OFFLINE, NEVER = "online", "stale", "offline", "never"
 ASLEEP = "asleep"
+UNACCEPTED = "unaccepted"  # a node or device that waits for an operator
 
 
 def node_state(node: Node, *, now: datetime) -> str:
@@ -31,6 +32,8 @@ def blocked_why(node: Node, *, now: datetime, away: Collection[int] = ()) -> str
         return "maintenance"
     if node.is_cordoned:
         return "cordoned"
+    if node.ahead_at is not None:
+        return UNACCEPTED
     state = node_state(node, now=now)
     if state != ONLINE:
         return state
@@ -39,12 +42,14 @@ def blocked_why(node: Node, *, now: datetime, away: Collection[int] = ()) -> str
 
 def device_blocked_why(device: Device) -> str:
     """Return why nothing may be placed on the device now, or ""."""
-    return health_blocked_why(device.health)
+    return health_blocked_why(device.health, is_accepted=device.is_accepted)
 
 
-def health_blocked_why(health: str) -> str:
+def health_blocked_why(health: str, *, is_accepted: bool) -> str:
     """Return why nothing may be placed on a device of this health, or ""."""
-    return "" if health in (Health.OK, Health.DEGRADED) else str(health)
+    if health not in (Health.OK, Health.DEGRADED):
+        return str(health)
+    return "" if is_accepted else UNACCEPTED
 
 
 def boards_by_node(device_model_id: int, mode: str) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
@@ -20,6 +21,8 @@ from portal.fleet.health import settle
 from portal.fleet.models import Device, DeviceModel, Health, Mode, Node, Profile
 
 MOST_LEASE = 40
+# A change of memory by less than one part in so many is no other device.
+MEMORY_TOLERANCE = 10
 
 
 def slot_share(
@@ -102,6 +105,7 @@ def _told(fact: DeviceFact) -> dict[str, Any]:
         "numa_node": fact.numa_node,
         "max_clients": fact.max_clients,
         "refusals": {mode: why[:300] for mode, why in fact.refusals.items() if mode in Mode.values},
+        "said": {"model": fact.model, "memory_mib": fact.memory_mib},
     }
 
 
@@ -119,32 +123,53 @@ def _chosen(device: Device, offered: list[str]) -> list[str]:
     return [mode for mode in device.modes if mode in offered]
 
 
-def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> list[str]:
+def _is_same(accepted: dict[str, Any], said: dict[str, Any]) -> bool:
+    """Say whether a device is what was accepted; another driver may count its memory a little differently."""
+    if accepted.get("model") != said["model"]:
+        return False
+    had = accepted["memory_mib"]
+    return bool(abs(said["memory_mib"] - had) * MEMORY_TOLERANCE <= had)
+
+
+def learn_devices(
+    node: Node, facts: Sequence[DeviceFact], *, now: datetime, accepts: bool | None = None
+) -> list[str]:
     """Bring the node's devices in line with its inventory; returns the uuids refused as another node's.
 
-    A device not reported any more is marked missing, never deleted: leases and bills refer to it.
-    Call inside a transaction.
+    A device not reported any more is marked missing, never deleted: leases and bills refer to it. ``accepts`` takes
+    what is new or changed into service at once (None: as BERTH_ACCEPT_NODES says); otherwise it waits for an
+    operator. Call inside a transaction.
     """
     refused = []
+    accepts = settings.ACCEPT_NODES == "auto" if accepts is None else accepts
     for fact in facts:
         owner = Device.objects.filter(uuid=fact.uuid).exclude(node=node).exists()
         if owner:
             refused.append(fact.uuid)
             continue
         told = _told(fact) | {"last_seen_at": now}
+        said = told["said"]
         device, created = Device.objects.get_or_create(
             uuid=fact.uuid,
-            defaults={"node": node, "model": learn_model(fact), "modes": _modes_of(fact), **told},
+            defaults={"node": node, "model": learn_model(fact), "modes": _modes_of(fact), **told}
+            | ({"accepted": said, "is_accepted": True} if accepts else {}),
         )
         if created:
             continue
+        if (
+            accepts or device.accepted == {}
+        ):  # devices from before this was asked count as accepted as they come
+            device.accepted = said
+        device.is_accepted = device.accepted is not None and _is_same(device.accepted, said)
+        if not device.is_accepted:
+            learn_model(fact)
         device.modes = _chosen(device, _modes_of(fact))
         for name, value in told.items():
             setattr(device, name, value)
         is_back = device.health == Health.MISSING
         if is_back:
             device.health, device.health_reason = Health.OK, ""
-        device.save(update_fields=[*told, "modes", "health", "health_reason"])
+        device.save(update_fields=[*told, "modes", "health", "health_reason", "accepted", "is_accepted"])
         if is_back:
             settle({device.pk})  # what was critical before it went away still is
     seen = [fact.uuid for fact in facts]
@@ -152,6 +177,11 @@ def learn_devices(node: Node, facts: Sequence[DeviceFact], *, now: datetime) -> 
         health=Health.MISSING, health_reason="not reported by the node any more"
     )
     return refused
+
+
+def forget_acceptance(node: Node) -> None:
+    """Let all devices of a node wait for an operator; leases on them go on. Call with them locked."""
+    node.devices.update(accepted=None, is_accepted=False)
 
 
 def see_partitions(node: Node, facts: Sequence[PartitionFact], *, now: datetime) -> None:

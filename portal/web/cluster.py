@@ -15,7 +15,7 @@ from portal.web.cluster_map import as_json, fleet_view, narrowed
 from portal.web.cluster_node import devices_of, facts_of, leases_on
 from portal.web.cluster_rows import capacity_of, table_of, teams_of
 from portal.web.node_health import QuarantineForm, can_quarantine, event_rows, refusals_of
-from portal.web.node_life import life_facts
+from portal.web.node_life import life_facts, waiting_rows
 from portal.web.node_processes import process_table
 from portal.web.operator_forms import CordonForm
 from portal.web.power_forms import WakeForm
@@ -68,6 +68,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         "quarantine_form": QuarantineForm(devices=can_quarantine(devices)),
         "leases": leases_on(rights, row),
         "facts": facts_of(row) if rights.is_operator else None,
+        "waiting": waiting_rows(row) if rights.is_operator else None,
         "life": life_facts(row, now=now) if rights.is_operator else None,
         "power": power_facts(row, now=now) if rights.is_operator else None,
         "wake_form": WakeForm(),

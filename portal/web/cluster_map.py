@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import Device, Layout, Mode, Node, Partition, Profile
-from portal.fleet.selectors import ASLEEP, ONLINE, blocked_why, device_blocked_why, node_state
+from portal.fleet.selectors import ASLEEP, ONLINE, UNACCEPTED, blocked_why, device_blocked_why, node_state
 from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
@@ -194,6 +194,8 @@ def _why_closed(node: Node, now: datetime, away: Collection[int]) -> str:
         return ""  # its room is free: whoever wants it wakes the node
     if why == "cordoned":
         return _("Takes no new work: %(reason)s") % {"reason": node.cordon_reason}
+    if why == UNACCEPTED:
+        return _("Takes no new work: it waits for an operator")
     return _("Takes no new work: the node is silent") if why else ""
 
 
@@ -201,7 +203,13 @@ def _device_fault(device: Device, *, is_operator: bool) -> str:
     """Return why a device takes nothing; its reason may name other teams' work, so only operators read it."""
     if not device_blocked_why(device):
         return ""
-    return (device.health_reason if is_operator else "") or str(device.get_health_display())
+    return (device.health_reason if is_operator else "") or _blocked_text(device)
+
+
+def _blocked_text(device: Device) -> str:
+    if device_blocked_why(device) == UNACCEPTED:
+        return _("Waits for an operator")
+    return str(device.get_health_display())
 
 
 def _held(boards: Sequence[Board], now: datetime) -> dict[int, list[Placement]]:
@@ -225,7 +233,7 @@ def _device(board: Board, placements: Sequence[Placement], viewer: Viewer) -> De
         memory_mib=device.model.memory_mib,
         grid=grid,
         blocked=bool(device_blocked_why(device)),
-        note=str(device.get_health_display()) if device_blocked_why(device) else "",
+        note=_blocked_text(device) if device_blocked_why(device) else "",
         slots=tuple(slots),
     )
 

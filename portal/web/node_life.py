@@ -9,10 +9,12 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.agents.acceptance import waiting_of
 from portal.agents.keys import can_rotate, key_since
 from portal.fleet.draining import DrainState, drain_state
 from portal.fleet.models import Node
 from portal.leases.selectors import standing_on
+from portal.web.figures import memory
 
 DRAIN_WORDS: dict[str, Any] = {
     "draining": gettext_lazy("Being emptied"),
@@ -66,6 +68,47 @@ def life_facts(node: Node, *, now: datetime) -> LifeFacts:
         can_rotate=can_rotate(node),
         runtime=node.runtime,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A device that waits for an operator; ``was`` is as what it was accepted before, "" for a new one."""
+
+    index: int
+    uuid: str
+    short_uuid: str
+    model: str
+    memory: str | None
+    was: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRows:
+    """What of a node waits for an operator, as its page shows it."""
+
+    devices: list[WaitingRow]
+    unknown_leases: tuple[str, ...]
+    is_ahead: bool
+    hidden: dict[str, str]
+
+
+def waiting_rows(node: Node) -> WaitingRows | None:
+    """Return what of a node waits for an operator, None where nothing does."""
+    waiting = waiting_of(node)
+    if not waiting:
+        return None
+    rows = [
+        WaitingRow(
+            index=one.index,
+            uuid=one.uuid,
+            short_uuid=f"{one.uuid[:12]}…",
+            model=one.model,
+            memory=memory(one.memory_mib),
+            was=" · ".join(part for part in (one.was_model, memory(one.was_memory_mib)) if part),
+        )
+        for one in waiting.devices
+    ]
+    return WaitingRows(rows, waiting.unknown_leases, waiting.is_ahead, {"seen": waiting.seen})
 
 
 def enrol_effects(node: Node) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import ngettext, pgettext
 
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
@@ -19,6 +19,7 @@ from portal.leases.models import Lease, LeaseRequest
 from portal.notifications.models import Notification
 
 Facts = dict[str, Any]
+ABOUT_NODES = ("fleet.health", "node.drained", "node.ahead", "node.unknown_leases", "node.waits")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _row(row: Notification, names: dict[str, str]) -> NotificationRow:
         about=names.get(_object(row.target), ""),
         icon=icon,
         tone=tone,
-        url=_node_url(facts) if row.kind in ("fleet.health", "node.drained") else target_url(row.target),
+        url=_node_url(facts) if row.kind in ABOUT_NODES else target_url(row.target),
         at=row.created_at,
         is_new=row.read_at is None,
     )
@@ -264,6 +265,38 @@ def _node_drained(f: Facts) -> str:
     }
 
 
+def _node_ahead(f: Facts) -> str:
+    return _("Node %(node)s has seen a later state than this database; was it restored?") % {
+        "node": f.get("node", "?")
+    }
+
+
+def _node_unknown(f: Facts) -> str:
+    count = int(f.get("count") or 0)
+    if f.get("waits"):
+        said = ngettext(
+            "Node %(node)s carries %(n)d lease that this database does not know. It goes on until you accept.",
+            "Node %(node)s carries %(n)d leases that this database does not know. They go on until you accept.",
+            count,
+        )
+    else:
+        said = ngettext(
+            "Node %(node)s carried %(n)d lease that this database does not know. It was ended.",
+            "Node %(node)s carried %(n)d leases that this database does not know. They were ended.",
+            count,
+        )
+    return said % {"node": f.get("node", "?"), "n": count}
+
+
+def _node_waits(f: Facts) -> str:
+    count = int(f.get("count") or 0)
+    return ngettext(
+        "Node %(node)s has %(n)d new or changed device. It serves nobody before you accept it.",
+        "Node %(node)s has %(n)d new or changed devices. They serve nobody before you accept them.",
+        count,
+    ) % {"node": f.get("node", "?"), "n": count}
+
+
 def _given_up(_f: Facts) -> str:
     return _("A request failed too often and was given up. Look at the nodes that its leases were on.")
 
@@ -284,6 +317,9 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "lease.cut_short": ("clock", "warn", _cut_short),
     "lease.cut_by_maintenance": ("tools", "warn", _cut_by_maintenance),
     "node.drained": ("circle-check", "good", _node_drained),
+    "node.ahead": ("alert-triangle", "bad", _node_ahead),
+    "node.unknown_leases": ("alert-triangle", "bad", _node_unknown),
+    "node.waits": ("server-2", "warn", _node_waits),
     "lease.longer_again": ("clock", "good", _longer_again),
     "booking.soon": ("calendar", "info", _booking_soon),
     "booking.taken": ("calendar", "warn", _booking_taken),

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
+from portal.agents.acceptance import accept_node
 from portal.agents.keys import ask_rotation
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Invalid, NotFound
@@ -108,6 +109,18 @@ def rotate(request: HttpRequest, name: str) -> HttpResponse:
         return refused(request, error, "web:node", name)
     said = _("%(node)s was asked for a new key. The old one is good until the new one is here.")
     return done(request, said % {"node": name}, "web:node", name)
+
+
+@require_POST
+def accept(request: HttpRequest, name: str) -> HttpResponse:
+    """Accept what waits on a node, as it was shown."""
+    require_operator(request)
+    seen = request.POST.get("seen", "")[:16]
+    try:
+        accept_node(node=_node(name), actor=person(request), now=db_now(), seen=seen)
+    except Conflict as error:
+        return refused(request, error, "web:node", name)
+    return done(request, _("%(node)s is accepted as it is.") % {"node": name}, "web:node", name)
 
 
 def _shown(

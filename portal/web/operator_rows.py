@@ -21,14 +21,19 @@ from portal.web.power_rows import power_text
 # Counted apart: joined together, devices, leases and events would multiply. With all live states named, and open
 # events asked for as their index has them, what has ended is not read at all.
 _LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
-_DEVICES = "SELECT node_id, count(*) FROM fleet_device GROUP BY node_id"
+_DEVICES = (
+    "SELECT node_id, count(*), count(*) FILTER (WHERE NOT is_accepted) AS waits"
+    " FROM fleet_device GROUP BY node_id"
+)
 _LEASES = f"SELECT node_id, count(*) FROM leases_lease WHERE state IN ({_LIVE}) GROUP BY node_id"  # noqa: S608 (our own states)
 OPEN_EVENTS = "SELECT node_id, count(*) FROM fleet_healthevent WHERE cleared_at IS NULL GROUP BY node_id"
 _COUNTS = (
-    "SELECT n.id, coalesce(d.count, 0), coalesce(l.count, 0), coalesce(e.count, 0) FROM fleet_node n"  # noqa: S608 (our own words)
+    "SELECT n.id, coalesce(d.count, 0), coalesce(l.count, 0), coalesce(e.count, 0), coalesce(d.waits, 0)"  # noqa: S608 (our own words)
+    " FROM fleet_node n"
     f" LEFT JOIN ({_DEVICES}) d ON d.node_id = n.id LEFT JOIN ({_LEASES}) l ON l.node_id = n.id"
     f" LEFT JOIN ({OPEN_EVENTS}) e ON e.node_id = n.id"
 )
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ENROL_COMMAND = r"""python -m nodeagent \
   --portal {portal} \
   --node {node} \
@@ -51,6 +56,8 @@ class NodeRow:
     devices: int
     leases: int
     open_events: int
+    waits: int
+    is_ahead: bool
     orphans: int | None
     is_behind: bool
     is_enrolled: bool
@@ -64,7 +71,7 @@ def node_rows(*, now: datetime) -> list[NodeRow]:
     listed = list(Node.objects.order_by("name"))
     orphans = orphans_by_node([node.name for node in listed], now=now)
     counts = {pk: tuple(found) for pk, *found in fetch(_COUNTS)}
-    return [_row(node, now, away, counts.get(node.pk, (0, 0, 0)), orphans[node.name]) for node in listed]
+    return [_row(node, now, away, counts.get(node.pk, (0, 0, 0, 0)), orphans[node.name]) for node in listed]
 
 
 def open_events() -> list[EventRow]:
@@ -75,16 +82,18 @@ def open_events() -> list[EventRow]:
 
 def enrol_command(request: HttpRequest, node: str, secret: str) -> str:
     """Return the command line that starts the node's agent for the first time."""
-    scheme = "wss" if request.is_secure() else "ws"
+    scheme, host = "wss" if request.is_secure() else "ws", request.get_host()
+    is_here = host.rpartition(":")[0] in LOOPBACK or host in LOOPBACK
+    plain = "" if request.is_secure() or is_here else " \\\n  --allow-plain"
     return ENROL_COMMAND.format(
-        portal=f"{scheme}://{request.get_host()}", node=node, folder="/var/lib/berth-agent", secret=secret
+        portal=f"{scheme}://{host}{plain}", node=node, folder="/var/lib/berth-agent", secret=secret
     )
 
 
 def _row(
     node: Node, now: datetime, away: frozenset[int], counts: tuple[int, ...], orphans: int | None
 ) -> NodeRow:
-    devices, leases, events = counts
+    devices, leases, events, waits = counts
     state, text = shown_state(node, now=now, away=away)
     return NodeRow(
         name=node.name,
@@ -98,6 +107,8 @@ def _row(
         devices=devices,
         leases=leases,
         open_events=events,
+        waits=waits,
+        is_ahead=node.ahead_at is not None,
         orphans=orphans,
         is_behind=node.observed_revision < node.desired_revision,
         is_enrolled=node.public_key is not None,

@@ -48,6 +48,7 @@ urlpatterns = [
     path("operations/nodes/<slug:name>/cordon/", operator.cordon, name="node_cordon"),
     path("operations/nodes/<slug:name>/uncordon/", operator.uncordon, name="node_uncordon"),
     path("operations/nodes/<slug:name>/drain/", operator_life.drain, name="node_drain"),
+    path("operations/nodes/<slug:name>/accept/", operator_life.accept, name="node_accept"),
     path("operations/nodes/<slug:name>/rotate/", operator_life.rotate, name="node_rotate"),
     path("operations/nodes/<slug:name>/revoke/", operator.revoke, name="node_revoke"),
     path("operations/nodes/<slug:name>/wake/", power.wake, name="node_wake"),

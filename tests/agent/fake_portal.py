@@ -4,8 +4,9 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -23,7 +24,7 @@ from nodeagent.protocol.messages import (
     Samples,
     Welcome,
 )
-from nodeagent.protocol.signing import challenge_text
+from nodeagent.protocol.signing import challenge_text, portal_text
 
 PATIENCE_S = 5
 
@@ -34,6 +35,8 @@ class FakePortal:
     def __init__(self, token: str = "once") -> None:
         self.token = token
         self.key = ""
+        self.own_key = Ed25519PrivateKey.generate()
+        self.public_key = self.own_key.public_key().public_bytes_raw().hex()
         self.epoch = 0
         self.revision = 0
         self.is_acking = True
@@ -66,7 +69,18 @@ class FakePortal:
             await socket.close(4401)
             return
         self.socket = socket
-        await socket.send(encode(Welcome(hello.node, self.epoch, 1, 1, self.features)))
+        await socket.send(encode(self._welcome(hello, nonce)))
+
+    def _welcome(self, hello: Hello, nonce: str) -> Welcome:
+        welcome = Welcome(hello.node, self.epoch, 1, 1, self.features)
+        if not hello.nonce:
+            return welcome
+        own = self.public_key
+        text = portal_text(
+            nonce=nonce, agent_nonce=hello.nonce, node=hello.node, public_key=self.key, epoch=self.epoch,
+            portal_key=own,
+        )  # fmt: skip
+        return replace(welcome, portal_key=own, proofs={own: self.own_key.sign(text).hex()})
 
     def _judge(self, hello: Hello, nonce: str) -> Refused | None:
         if hello.enrol_token:
@@ -76,7 +90,9 @@ class FakePortal:
         if not self.key:
             return Refused("not_enrolled", "Start the agent with an enrolment token.")
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
-        key.verify(bytes.fromhex(hello.signature), challenge_text(nonce, hello.node))
+        key.verify(
+            bytes.fromhex(hello.signature), challenge_text(nonce, hello.node, hello.nonce, hello.portal_key)
+        )
         return None
 
     async def _hear(self, socket: ServerConnection, message: Message) -> None:

@@ -246,7 +246,7 @@ async def test_node_of_another_portal_is_enrolled_anew_and_obeys_it(portal, tmp_
         await portal.kind(Report)
     newer = FakePortal("fresh")
 
-    async with listening(newer) as port, running(build(tmp_path, port, token="fresh")):
+    async with listening(newer) as port, running(build(tmp_path, port, token=f"fresh.{newer.public_key}")):
         await newer.kind(Report)
         await newer.desire(lease("a", slice_at(0)))
         report = await newer.phase("a", "ready")

@@ -26,7 +26,7 @@ L40S = [*SIMULATED, "--board", "l40s"]
     ("portal", "url"),
     [
         ("ws://127.0.0.1:8000", "ws://127.0.0.1:8000/agent/v1"),
-        ("http://portal:8000/", "ws://portal:8000/agent/v1"),
+        ("http://localhost:8000/", "ws://localhost:8000/agent/v1"),
         ("https://berth.example/sub", "wss://berth.example/sub/agent/v1"),
         ("wss://berth.example/agent/v1", "wss://berth.example/agent/v1"),
         ("ws://[::1]:8000", "ws://[::1]:8000/agent/v1"),
@@ -40,8 +40,25 @@ def test_portal_address_becomes_the_agent_socket(portal, url):
     "portal", ["", "portal:8000", "ftp://x", "ws://", "ws://x:99999", "ws://x:y", "ws://u@x", "ws://x?a"]
 )
 def test_other_addresses_are_refused_with_an_example(portal):
-    with pytest.raises(AddressError, match="ws://portal:8000"):
+    with pytest.raises(AddressError, match=r"wss://berth\.example"):
         address_of(portal)
+
+
+@pytest.mark.parametrize("portal", ["ws://portal:8000", "http://10.0.0.7", "ws://127.0.0.1.evil.example"])
+def test_a_portal_beyond_this_host_is_not_spoken_to_in_the_clear_unless_somebody_says_so(portal):
+    with pytest.raises(AddressError, match="--allow-plain"):
+        address_of(portal)
+
+    assert address_of(portal, allow_plain=True).url.startswith("ws://")
+
+
+def test_an_agent_does_not_start_towards_a_portal_in_the_clear(tmp_path, capsys):
+    words = ["--portal", "ws://portal:8000", "--node", "gpu-01", "--state", str(tmp_path), *L40S]
+
+    assert cli.main(words, {"BERTH_ALLOW_PLAIN": "no"}) == 2
+    assert "--allow-plain" in capsys.readouterr().err
+    assert cli.main(words, {"BERTH_ALLOW_PLAIN": "maybe"}) == 2
+    assert "say 1 or 0" in capsys.readouterr().err
 
 
 def test_local_portals_are_never_asked_for_through_a_proxy():

@@ -33,8 +33,11 @@ class Key:
         self.public = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
     def hello(
-        self, node: str = "gpu-09", nonce: str = NONCE, token: str = "", *, last_epoch: int = 1
+        self, node: str = "gpu-09", nonce: str = NONCE, token: str = "", *, last_epoch: int | None = None
     ) -> Hello:
+        """Return its hello; a node that the world does not have yet is enrolled by an agent without a past."""
+        if last_epoch is None:
+            last_epoch = 0 if token and node == "gpu-09" else 1
         return Hello(
             node=node,
             signature=self.private.sign(challenge_text(nonce, node)).hex(),

@@ -161,6 +161,8 @@ ROUTES = (
     Route("POST", "nodes/{node}/drain/", "operator", {"reason": "fan"}, 200, True),
     Route("POST", "nodes/{node}/drain/preview/", "operator", {}, 200, True),
     Route("POST", "nodes/{node}/undrain/", "operator", None, 200, True),
+    Route("GET", "nodes/{node}/acceptance/", "operator", None, 200, True),
+    Route("POST", "nodes/{node}/accept/", "operator", {}, 200, True),
     Route("GET", "nodes/{node}/life/", "operator", None, 200, True),
     Route("POST", "nodes/{node}/rotate-key/", "operator", None, 409, True),
     Route("POST", "nodes/{node}/revoke/", "operator", None, 200, True),

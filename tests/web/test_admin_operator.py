@@ -109,7 +109,7 @@ def test_enrolling_shows_the_command_with_a_token_that_is_only_kept_as_a_digest(
 
     secret = re.findall(r"enr_[\w-]+", answer.text)[0]
     command = answer.text.replace(" \\\n ", "")
-    assert "python -m nodeagent --portal ws://testserver --node gpu-09 --state" in command
+    assert "python -m nodeagent --portal ws://testserver --allow-plain --node gpu-09 --state" in command
     assert "no-store" in answer.headers["Cache-Control"]
     assert bytes(EnrolToken.objects.get(node__name="gpu-09").digest) == digest_of(secret)
 

@@ -135,7 +135,7 @@ def _fleet(now: Any) -> dict[str, Any]:
             )
             for at in range(count)
         )
-        learn_devices(nodes[0], device_facts(nodes[0].name, kind, BOARDS, (mode,)), now=now)
+        learn_devices(nodes[0], device_facts(nodes[0].name, kind, BOARDS, (mode,)), now=now, accepts=True)
         model = DeviceModel.objects.get(slug=kind)
         Device.objects.bulk_create(
             [

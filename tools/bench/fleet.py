@@ -62,7 +62,7 @@ def catalogue(now: Any) -> None:
 
     for name in NODES:
         node = Node.objects.create(name=name, created_at=now)
-        learn_devices(node, device_facts(name, BOARD, COUNT, ("exclusive",)), now=now)
+        learn_devices(node, device_facts(name, BOARD, COUNT, ("exclusive",)), now=now, accepts=True)
     model = DeviceModel.objects.get(slug=BOARD)
     card = RateCard.objects.create(name="Standard", currency="EUR", is_default=True)
     Rate.objects.create(

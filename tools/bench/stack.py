@@ -49,7 +49,7 @@ class Stack:
         """Start and wait for the first page; ``up_after_s`` is how long that took."""
         env = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         env |= {"BERTH_DATA": str(self.data), "BERTH_PORT": FIRST_PORT, "BERTH_LOG_LEVEL": "WARNING"}
-        env |= {"BERTH_DEMO": "1" if self.is_demo else "0", **self.extra}
+        env |= {"BERTH_DEMO": "1" if self.is_demo else "0", "BERTH_ACCEPT_NODES": "auto", **self.extra}
         began = time.monotonic()
         with self._said.open("wb") as out:
             self.process = subprocess.Popen(
