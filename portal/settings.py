@@ -84,6 +84,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "portal.common.middleware.request_id",
     "portal.common.addresses.forget_strange_scheme",
+    "portal.common.middleware.allow_no_sensors",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.refuse_unclean_input",
@@ -92,6 +93,7 @@ MIDDLEWARE = [
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
+    "portal.accounts.sessions.keep_session",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -278,6 +280,9 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = BEHIND_TLS
 SILENCED_SYSTEM_CHECKS = ["security.W021"]
 SECURE_SSL_REDIRECT = BEHIND_TLS
 SESSION_COOKIE_HTTPONLY = True
+SESSION_ENGINE = "portal.accounts.sessions"
+SESSION_IDLE_S = read_whole(env, "BERTH_SESSION_IDLE_S", default=43_200, least=60, most=31_536_000)
+SESSION_COOKIE_AGE = read_whole(env, "BERTH_SESSION_MOST_S", default=604_800, least=60, most=31_536_000)
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
@@ -332,6 +337,7 @@ LEASE_GRACE_S = read_whole(env, "BERTH_LEASE_GRACE_S", default=30, least=0, most
 BOOKING_PATIENCE_S = read_whole(env, "BERTH_BOOKING_PATIENCE_S", default=120, least=0, most=DAY_S)
 BOOKING_REMIND_S = read_whole(env, "BERTH_BOOKING_REMIND_S", default=900, least=0, most=30 * DAY_S)
 HEALTH_KEEP_DAYS = read_whole(env, "BERTH_HEALTH_KEEP_DAYS", default=400, least=1, most=36_500)
+MAX_TOKENS_PER_PERSON = read_whole(env, "BERTH_MAX_TOKENS_PER_PERSON", default=50, least=1, most=10_000)
 MAX_WAITING_PER_TEAM = read_whole(env, "BERTH_MAX_WAITING_PER_TEAM", default=5000, least=1, most=10**6)
 API_READS_PER_MINUTE = read_whole(env, "BERTH_API_READS_PER_MINUTE", default=30_000, least=0, most=10**8)
 API_CHANGES_PER_MINUTE = read_whole(env, "BERTH_API_CHANGES_PER_MINUTE", default=30_000, least=0, most=10**8)

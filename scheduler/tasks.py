@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from portal.accounts import tries
+from portal.accounts import sessions, tries
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
 from portal.billing import metering
@@ -122,7 +122,8 @@ def chain_audit() -> None:
 
 @app.task
 def tidy_accounts() -> None:
-    """Forget tries at doors whose windows are over; log how far the audit list goes, for those who keep logs."""
+    """Forget sessions that ended and old tries at doors; log the head of the audit list for those who keep logs."""
+    sessions.forget_sessions(now=db_now())
     log.info("audit head %s", AuditHead.objects.first())
     tries.forget_tries(now=db_now())
 

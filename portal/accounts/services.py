@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 from django.utils.translation import gettext as _
 
@@ -40,6 +41,12 @@ def create_token(*, user: User, name: str, scopes: list[str], days: int, now: da
         fields["days"] = _("A token lives 1 to %(days)d days.") % {"days": MAX_TOKEN_DAYS}
     if fields:
         raise Invalid(fields=fields)
+    # One at a time for one person, so that two at once do not both take the last place.
+    User.objects.select_for_update().get(pk=user.pk)
+    most = settings.MAX_TOKENS_PER_PERSON
+    if ApiToken.objects.filter(user=user, revoked_at=None, expires_at__gt=now).count() >= most:
+        sentence = _("You have %(n)d usable tokens, the most one person may have. Revoke one first.")
+        raise Invalid(fields={"name": sentence % {"n": most}})
     secret = TOKEN_MARK + secrets.token_urlsafe(32)
     row = ApiToken.objects.create(
         user=user,

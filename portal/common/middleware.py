@@ -40,6 +40,27 @@ def request_id(get_response: Handler) -> Handler:
     return middleware
 
 
+# Berth asks a browser for none of these; a page that was made to ask is refused by the browser.
+SENSORS = (
+    "accelerometer", "autoplay", "bluetooth", "camera", "display-capture", "encrypted-media", "geolocation",
+    "gyroscope", "hid", "idle-detection", "local-fonts", "magnetometer", "microphone", "midi", "payment",
+    "publickey-credentials-get", "screen-wake-lock", "serial", "usb", "xr-spatial-tracking",
+)  # fmt: skip
+PERMISSIONS = ", ".join(f"{name}=()" for name in SENSORS)
+
+
+def allow_no_sensors(get_response: Handler) -> Handler:
+    """Send the headers that Django has no setting for: no sensors, and no use of our answers by other sites."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        response = get_response(request)
+        response.headers.setdefault("Permissions-Policy", PERMISSIONS)
+        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+        return response
+
+    return middleware
+
+
 def refuse_unclean_input(get_response: Handler) -> Handler:
     """Refuse NUL and unpaired surrogates in path and query, and unknown charsets, with 400."""
 

@@ -29,7 +29,7 @@ MODULES = (
     "psycopg_pool",
     "django.db.backends.postgresql.base",
     "django.core.cache.backends.redis",
-    "django.contrib.sessions.backends.db",
+    "portal.accounts.sessions",
     "portal.asgi",
     "portal.celery",
 )
