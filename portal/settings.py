@@ -341,23 +341,9 @@ MAX_TOKENS_PER_PERSON = read_whole(env, "BERTH_MAX_TOKENS_PER_PERSON", default=5
 MAX_WAITING_PER_TEAM = read_whole(env, "BERTH_MAX_WAITING_PER_TEAM", default=5000, least=1, most=10**6)
 API_READS_PER_MINUTE = read_whole(env, "BERTH_API_READS_PER_MINUTE", default=30_000, least=0, most=10**8)
 API_CHANGES_PER_MINUTE = read_whole(env, "BERTH_API_CHANGES_PER_MINUTE", default=30_000, least=0, most=10**8)
-NODE_STALE_AFTER_S: int = env.int("BERTH_NODE_STALE_AFTER_S", default=15)
-NODE_LOST_AFTER_S: int = env.int("BERTH_NODE_LOST_AFTER_S", default=300)
-LEASE_WARN_BEFORE_S: int = env.int("BERTH_LEASE_WARN_BEFORE_S", default=600)
-LEASE_GRACE_S: int = env.int("BERTH_LEASE_GRACE_S", default=30)
-BOOKING_PATIENCE_S: int = env.int("BERTH_BOOKING_PATIENCE_S", default=120)
-BOOKING_REMIND_S: int = env.int("BERTH_BOOKING_REMIND_S", default=900)
-HEALTH_KEEP_DAYS: int = env.int("BERTH_HEALTH_KEEP_DAYS", default=400)
-if not 1 <= HEALTH_KEEP_DAYS <= 36_500:
-    raise ImproperlyConfigured("BERTH_HEALTH_KEEP_DAYS lies between 1 and 36500 days.")
 ACCEPT_NODES: str = env.str("BERTH_ACCEPT_NODES", default="operator")
 if ACCEPT_NODES not in ("operator", "auto"):
     raise ImproperlyConfigured("BERTH_ACCEPT_NODES is operator or auto.")
-MAX_WAITING_PER_TEAM: int = env.int("BERTH_MAX_WAITING_PER_TEAM", default=5000)
-API_READS_PER_MINUTE: int = env.int("BERTH_API_READS_PER_MINUTE", default=30_000)
-API_CHANGES_PER_MINUTE: int = env.int("BERTH_API_CHANGES_PER_MINUTE", default=30_000)
-if min(API_READS_PER_MINUTE, API_CHANGES_PER_MINUTE) < 0:
-    raise ImproperlyConfigured("Calls per minute cannot be below zero; 0 sets no limit.")
 
 LOGGING = {
     "version": 1,
