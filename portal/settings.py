@@ -223,6 +223,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },
+    "check_invariants": {
+        "task": "scheduler.tasks.check_invariants",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 

@@ -27,7 +27,7 @@ from portal.leases import (
 )
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import cycle, dispatch, forecasts, learning, power, predict, usage
+from scheduler import checking, cycle, dispatch, forecasts, learning, power, predict, usage
 
 log = logging.getLogger(__name__)
 # What is due by the clock, in this order: who ends comes before who starts. Each takes ``now`` and is safe to repeat.
@@ -162,3 +162,9 @@ def learn_durations() -> None:
 def predict_durations() -> None:
     """Predict how long new requests run."""
     predict.predict()
+
+
+@app.task
+def check_invariants() -> None:
+    """Look whether every promise about the rows holds."""
+    checking.check(now=db_now())

@@ -25,7 +25,7 @@ from portal.billing.models import UsageRecord
 from portal.common.errors import catalogue
 from portal.common.live import redis_client
 from portal.common.middleware import problem
-from portal.common.models import OutboxItem
+from portal.common.models import InvariantCheck, OutboxItem
 from portal.fleet.models import Device, Node
 from portal.fleet.selectors import node_state
 from portal.leases.models import Lease, LeaseRequest
@@ -155,6 +155,7 @@ class Figures:
         yield _plain("berth_outbox_items", "Nudges owed.", OutboxItem.objects.count())
         yield _plain("berth_leases_to_meter", "Leases not metered to their end.", _unmetered())
         yield _plain("berth_usage_records", "Billed intervals.", UsageRecord.objects.count())
+        yield from _invariants()
         yield from _cycles()
 
     def _nodes(self) -> dict[str, int]:
@@ -180,6 +181,18 @@ def _count(rows: Any, field: str) -> dict[str, int]:
 
 def _unmetered() -> int:
     return Lease.objects.filter(is_metered=False).count()
+
+
+def _invariants() -> Iterable[Metric]:
+    """Yield what the newest check of the invariants found; nothing before the first one: unknown, not zero."""
+    row = InvariantCheck.objects.filter(checked_at__isnull=False).first()
+    if row is not None and row.checked_at is not None:
+        yield _plain("berth_invariants_broken", "Invariants that do not hold.", len(row.breaches))
+        yield _plain(
+            "berth_invariants_checked_timestamp_seconds",
+            "When they were checked.",
+            row.checked_at.timestamp(),
+        )
 
 
 def _cycles() -> Iterable[Metric]:

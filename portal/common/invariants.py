@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from django.db import connection, transaction
 
 LIVE = "('booked','preparing','active','interrupted','ending','cleaning','failed')"
+PATIENCE = "2min"  # of each query: on years of usage some take longer than a request may
 ACTIVE_SECONDS = """
   SELECT lease_id, sum(floor(extract(epoch FROM left_at)) - floor(extract(epoch FROM at)))::bigint AS seconds
   FROM (
@@ -261,11 +262,18 @@ INVARIANTS = (
 )
 
 
-@transaction.atomic
 def broken() -> list[Breach]:
-    """Return the promises that do not hold, in one repeatable-read snapshot where none is open yet."""
+    """Return the promises that do not hold; changes nothing.
+
+    All are looked at in one snapshot, unless the caller has a transaction open already. A query that takes longer
+    than ``PATIENCE`` raises OperationalError.
+    """
+    is_alone = not connection.in_atomic_block
     found = []
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
+        if is_alone:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            cursor.execute(f"SET LOCAL statement_timeout = '{PATIENCE}'")
         for invariant in INVARIANTS:
             cursor.execute(f"SELECT * FROM ({invariant.offenders}) offenders LIMIT 20")
             offenders = tuple(str(row[0]) for row in cursor.fetchall())

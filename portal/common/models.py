@@ -21,3 +21,22 @@ class OutboxItem(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic} {self.key}"
+
+
+class InvariantCheck(models.Model):
+    """The newest check of all invariants: one row. ``breaches`` holds name, since when and offenders of each.
+
+    ``failure`` says why the newest try found out nothing; what was known before stays then.
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    tried_at = models.DateTimeField(null=True)
+    checked_at = models.DateTimeField(null=True)
+    breaches = models.JSONField(default=list)
+    failure = models.CharField(max_length=200, blank=True, default="")
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="one_invariant_check")]
+
+    def __str__(self) -> str:
+        return f"{len(self.breaches)} broken at {self.checked_at}"

@@ -301,6 +301,16 @@ def _given_up(_f: Facts) -> str:
     return _("A request failed too often and was given up. Look at the nodes that its leases were on.")
 
 
+def _invariant_broken(f: Facts) -> str:
+    return _(
+        "A check found rows that contradict each other (%(name)s). Run “manage.py check_invariants” to see which."
+    ) % {"name": f.get("name", "?")}
+
+
+def _invariant_healed(f: Facts) -> str:
+    return _("The rows agree with each other again (%(name)s).") % {"name": f.get("name", "?")}
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -326,6 +336,8 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "booking.replanned": ("calendar", "warn", _booking_replanned),
     "reservation.missed": ("calendar", "warn", _reservation_missed),
     "reservation.ended": ("calendar", "warn", _reservation_ended),
+    "invariant.broken": ("alert-triangle", "bad", _invariant_broken),
+    "invariant.healed": ("circle-check", "good", _invariant_healed),
     "request.awaits_approval": ("checkbox", "info", _awaits),
     "request.approved": ("circle-check", "good", _approved),
     "request.given_up": ("ban", "bad", _given_up),

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden, Invalid, NotFound
+from portal.common.models import InvariantCheck
 from portal.fleet import services as fleet
 from portal.fleet.models import Node
 from portal.leases.draining import bring_back
@@ -128,4 +129,5 @@ def _nodes_context(form: EnrolForm) -> dict[str, object]:
         "form": form,
         "is_enrolling": form.is_bound,
         "saving": fleet_saving(now=now),
+        "check": InvariantCheck.objects.first(),
     }
