@@ -76,6 +76,7 @@ INSTALLED_APPS = [
     "portal.telemetry",
     "portal.billing",
     "portal.agents",
+    "portal.backup",
     "portal.web",
     "portal.api",
     "portal.demo",
