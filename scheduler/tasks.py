@@ -18,6 +18,7 @@ from portal.fleet import forgetting
 from portal.leases import (
     bookings,
     draining,
+    extending,
     lifecycle,
     maintenance,
     preempting,
@@ -43,6 +44,7 @@ DUE: Final[tuple[Callable[..., object], ...]] = (
     lifecycle.interrupt_lost,
     silent.fail_unmade,
     silent.requeue_unheard,
+    extending.lapse_extensions,
     draining.settle_drains,
     resting.end_rests,
 )

@@ -229,6 +229,16 @@ class PartAnswer(Shape):
     is_extra = s.BooleanField()
 
 
+class ExtensionAnswer(Shape):
+    """More time that was asked for a lease and waits for an approver."""
+
+    state = s.CharField(help_text="awaiting_approval.")
+    extra_s = s.IntegerField()
+    until = s.DateTimeField(help_text="When the lease would end then.")
+    asked_by = s.CharField()
+    asked_at = s.DateTimeField()
+
+
 class LeaseDetail(LeaseAnswer):
     """A lease with its slices, and all leases that live together with it (itself too)."""
 
@@ -243,6 +253,7 @@ class LeaseDetail(LeaseAnswer):
         allow_null=True, help_text="Until when it could be extended at most; null while it does not run."
     )
     latest_end_because = s.CharField(allow_blank=True, help_text="booking, maintenance or flavor.")
+    extension = ExtensionAnswer(allow_null=True)
     can_manage = s.BooleanField()
     can_see_access = s.BooleanField()
     slots = Slot(many=True)

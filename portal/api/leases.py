@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
 from django.utils import timezone
@@ -22,7 +22,7 @@ from portal.api.answers import (
 )
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Empty, Whole
+from portal.api.fields import Body, Empty, Text, Whole
 from portal.api.filters import LeaseEventFilters, LeaseFilters
 from portal.api.idempotency import once
 from portal.api.money import usage_row
@@ -47,10 +47,17 @@ from portal.common.rows import fetch
 from portal.leases import lifecycle
 from portal.leases.ahead import latest_end
 from portal.leases.entrance import way_in, whole_environment
-from portal.leases.extending import extend_lease
+from portal.leases.extending import (
+    approve_extension,
+    extend_lease,
+    reject_extension,
+    waiting_extension,
+    withdraw_extension,
+)
 from portal.leases.failures import failure_code, failure_detail, why_failed
-from portal.leases.models import Lease, LeaseEvent
+from portal.leases.models import Lease, LeaseEvent, LeaseExtension
 from portal.leases.selectors import (
+    awaiting_extensions,
     gang_environment,
     may_manage_lease,
     may_see_access,
@@ -84,18 +91,30 @@ class ExtendBody(Body):
     extra_s = Whole(least=1, most=MOST_EXTRA_S)
 
 
+class ExtensionNoteBody(Body):
+    """A note that whoever asked will read."""
+
+    note = Text(most=300, default="", allow_blank=True)
+
+
 class Leases(Endpoint):
     """The leases of one's teams."""
 
-    parameters = LeaseFilters.names()
+    parameters = LeaseFilters.names() | {"awaiting_me"}
 
     @call("List leases", answer=LeaseAnswer, is_list=True, parameters=LeaseFilters.parameters(), tag=TAG)
     def get(self, request: Request) -> Response:
-        """List the leases of one's teams, newest first, with cost so far and time left."""
+        """List the leases of one's teams, newest first, with cost so far and time left.
+
+        `awaiting_me=true` lists those whose extension one could decide on.
+        """
         pages, now = Pages(), timezone.now()
-        found = pages.page(self.narrow(visible_leases(self.rights), LeaseFilters), request)
-        rows = lease_rows(found, cost_so_far(found, now=now), currency=currency(), now=now)
-        return Response(pages.answer(rows))
+        rows = visible_leases(self.rights)
+        if request.query_params.get("awaiting_me") == "true":
+            rows = rows.filter(pk__in=awaiting_extensions(self.rights).values("lease_id"))
+        found = pages.page(self.narrow(rows, LeaseFilters), request)
+        answers = lease_rows(found, cost_so_far(found, now=now), currency=currency(), now=now)
+        return Response(pages.answer(answers))
 
 
 class OneLease(Endpoint):
@@ -135,9 +154,58 @@ class Extend(Endpoint):
     @call("Extend a lease", body=ExtendBody, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
-        """Give an active lease more time, up to the flavor's longest."""
+        """Give an active lease more time, up to the flavor's longest.
+
+        Where the lease then takes more than the team may have without approval, its end stays and `extension`
+        waits for an approver.
+        """
         extra = self.take(ExtendBody)["extra_s"]
         extend_lease(lease=managed(self.rights, uid), actor=self.person, extra_s=extra, now=db_now())
+        return Response(detail(self.rights, visible_lease(self.rights, uid)))
+
+
+class ApproveExtension(Endpoint):
+    """Let a lease run longer."""
+
+    @call(
+        "Approve an extension", body=ExtensionNoteBody, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG
+    )
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Let a lease run longer as was asked, if it still can; nobody decides on their own."""
+        note = self.take(ExtensionNoteBody)["note"]
+        lease = visible_lease(self.rights, uid)
+        approve_extension(lease=lease, actor=self.person, rights=self.rights, note=note, now=db_now())
+        return Response(detail(self.rights, visible_lease(self.rights, uid)))
+
+
+class RejectExtension(Endpoint):
+    """Turn an extension down."""
+
+    @call(
+        "Reject an extension", body=ExtensionNoteBody, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG
+    )
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Turn an extension down with a note that whoever asked will read; the lease keeps its end."""
+        note = self.take(ExtensionNoteBody)["note"]
+        lease = visible_lease(self.rights, uid)
+        reject_extension(lease=lease, actor=self.person, rights=self.rights, note=note, now=db_now())
+        return Response(detail(self.rights, visible_lease(self.rights, uid)))
+
+
+class WithdrawExtension(Endpoint):
+    """Take back an extension."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Withdraw an extension", body=Empty, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Take back an extension that waits for approval. Safe to repeat."""
+        self.take(Empty)
+        lease = visible_lease(self.rights, uid)
+        withdraw_extension(lease=lease, actor=self.person, rights=self.rights, now=db_now())
         return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 
@@ -244,6 +312,19 @@ def managed(rights: Rights, uid: str, *, is_locked: bool = False) -> Lease:
     return lease
 
 
+def extension_row(lease: Lease, asked: LeaseExtension | None) -> Row | None:
+    """Return the extension that waits for an approver, None where none does."""
+    if asked is None:
+        return None
+    return {
+        "state": asked.state,
+        "extra_s": asked.extra_s,
+        "until": instant(lease.not_after + timedelta(seconds=asked.extra_s)),
+        "asked_by": asked.asked_by.username,
+        "asked_at": instant(asked.asked_at),
+    }
+
+
 def detail(rights: Rights, lease: Lease) -> Row:
     """Return a lease as its page shows it; its relations must be at hand."""
     now = timezone.now()
@@ -261,6 +342,7 @@ def detail(rights: Rights, lease: Lease) -> Row:
         "demand_version": lease.demand_version,
         "latest_end": instant(max(end.at, lease.not_after)) if end else None,
         "latest_end_because": end.why if end else "",
+        "extension": extension_row(lease, waiting_extension(lease)),
         "can_manage": may_manage_lease(rights, lease),
         "can_see_access": may_see_access(rights, lease),
         "slots": [slot_row(slot) for slot in slots],

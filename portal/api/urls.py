@@ -82,6 +82,11 @@ v1: list[URLPattern | URLResolver] = [
     path("leases/", leases.Leases.as_view(), name="leases"),
     path("leases/<str:uid>/", leases.OneLease.as_view(), name="lease"),
     path("leases/<str:uid>/extend/", leases.Extend.as_view(), name="extend"),
+    path("leases/<str:uid>/extension/approve/", leases.ApproveExtension.as_view(), name="approve-extension"),
+    path("leases/<str:uid>/extension/reject/", leases.RejectExtension.as_view(), name="reject-extension"),
+    path(
+        "leases/<str:uid>/extension/withdraw/", leases.WithdrawExtension.as_view(), name="withdraw-extension"
+    ),
     path("leases/<str:uid>/release/", leases.Release.as_view(), name="release"),
     path("leases/<str:uid>/events/", leases.LeaseSteps.as_view(), name="lease-steps"),
     path("leases/<str:uid>/access/", leases.LeaseAccess.as_view(), name="access"),

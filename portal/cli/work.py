@@ -192,6 +192,10 @@ def extend(
     if as_json:
         screen.out_json(found)
         return
+    if found.get("extension"):
+        until = words.when(found["extension"]["until"])
+        screen.say(f"{found['id']} waits for approval to run until {until}; as yet it ends as before.")
+        return
     screen.say(f"{found['id']} now ends {words.when(found['not_after'])}.")
 
 

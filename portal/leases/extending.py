@@ -1,45 +1,92 @@
-"""More time for a lease that runs, as far as nothing comes behind it.
+"""More time for a lease that runs, as far as nothing comes behind it and as much as may be had without approval.
 
-Lock order everywhere: quota rows, leases by id, nodes by id last.
+What a lease takes is judged as a whole: the time it has, and what is added. Above the team's threshold an extension
+waits for an approver, as a request of that size would, and takes effect when it is approved, if it still can.
+
+Lock order everywhere: quota rows, leases by id, nodes by id last; an extension comes after its leases.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.audit.services import record
-from portal.common.errors import Conflict, Invalid
+from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.common.rows import execute
 from portal.fleet.services import raise_revision
 from portal.leases import parts
 from portal.leases.ahead import Block, block_sentence, next_blocks
 from portal.leases.holds import hold_until
-from portal.leases.models import Lease
+from portal.leases.models import Lease, LeaseExtension
 from portal.leases.moves import announce, lock_leases
-from portal.leases.states import LeaseState
+from portal.leases.selectors import may_manage_lease
+from portal.leases.services import approvers, needs_approval
+from portal.leases.states import ExtensionState, LeaseState
+from portal.notifications.services import notify
+from portal.teams.models import Role
+from portal.teams.selectors import Rights
 
 
 @transaction.atomic
-def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> Lease:
+def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> LeaseExtension | None:
     """Give an active lease more time, or raise Invalid or Conflict saying why not.
 
+    Returns None when it runs longer now, and the extension when somebody must approve it first.
     The whole time may not pass the flavor's longest, and nothing may come behind it on its slots: no booking,
     no maintenance. The refusal says until when it could run (``latest_end``). All parts of a gang are extended
     together; what was grown is not, it ends with the lease it belongs to.
     """
     together = lock_leases(parts.gang_ids(lease))
     locked = next(one for one in together if one.pk == lease.pk)
+    if extra_s < 1:
+        raise Invalid(fields={"extra_s": _("Ask for at least one second more.")})
+    if waiting_extension(locked) is not None:
+        raise Conflict(
+            _("An extension of this lease waits for approval already. Withdraw it to ask for another one.")
+        )
+    _check(together, locked, extra_s, now)
+    if not _needs_approval(locked, extra_s):
+        _extend(together, locked, extra_s, now)
+        record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
+        return None
+    asked = LeaseExtension.objects.create(lease=locked, extra_s=extra_s, asked_by=actor, asked_at=now)
+    record(actor, "lease.extension_asked", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
+    others = [user for user in approvers(locked.team) if user.pk not in (actor.pk, locked.user_id)]
+    target = f"{locked.uid}#{asked.pk}"
+    notify(others, "extension.awaits_approval", target=target, at=now, by=str(actor), extra_s=extra_s)
+    announce([locked], at=now)
+    return asked
+
+
+def whole_s(lease: Lease, extra_s: int = 0) -> int:
+    """Return how many seconds a request has taken and will take with this active lease of it, and some more."""
+    assert lease.activated_at is not None
+    before = lease.request.duration_s - lease.request.remaining_s
+    return before + int((lease.not_after - lease.activated_at).total_seconds()) + extra_s
+
+
+def _needs_approval(lease: Lease, extra_s: int) -> bool:
+    request, whole = lease.request, whole_s(lease, extra_s)
+    if request.decided_by_id is not None and whole <= request.duration_s:
+        return False  # no more than was approved: it had been cut short
+    units = max(request.count * max(request.nodes, 1), request.most_count)
+    return needs_approval(lease.team, lease.flavor, count=units, duration_s=whole)
+
+
+def _check(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime) -> None:
+    """Raise Invalid or Conflict where the locked parts of a lease cannot run so much longer."""
     if locked.is_extra:
         raise Conflict(_("This one was grown while devices idled: it ends with the first one at the latest."))
     if any(one.preempt_at is not None for one in together):
         raise Conflict(_("This lease must make room for another request, so it cannot be extended."))
     if any(one.state != LeaseState.ACTIVE or one.not_after <= now for one in together):
         raise Conflict(_("Only a lease that is active can be extended."))
-    if extra_s < 1:
-        raise Invalid(fields={"extra_s": _("Ask for at least one second more.")})
     assert locked.activated_at is not None
     total = int((locked.not_after - locked.activated_at).total_seconds()) + extra_s
     longest = locked.flavor.max_duration_s
@@ -50,11 +97,16 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
                 % {"hours": longest // 3600}
             }
         )
+    block = min(
+        next_blocks([one.pk for one in together], now=now).values(), key=lambda found: found.at, default=None
+    )
+    if block is not None and locked.not_after + timedelta(seconds=extra_s) > block.at:
+        raise Conflict(_cannot_extend(locked, block), latest_end=max(block.at, locked.not_after).isoformat())
+
+
+def _extend(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetime) -> None:
     until = locked.not_after + timedelta(seconds=extra_s)
     ids = [one.pk for one in together]
-    block = min(next_blocks(ids, now=now).values(), key=lambda found: found.at, default=None)
-    if block is not None and until > block.at:
-        raise Conflict(_cannot_extend(locked, block), latest_end=max(block.at, locked.not_after).isoformat())
     Lease.objects.filter(pk__in=ids).update(not_after=until, warned_at=None)
     reached = hold_until(ids, until)
     if reached is not None and reached < until:  # booked since we looked; the transaction is undone
@@ -64,11 +116,91 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
         one.not_after, one.warned_at = until, None
     raise_revision([one.node_id for one in together])
     announce(together, at=now)
-    record(actor, "lease.extended", locked.uid, at=now, team_id=locked.team_id, extra_s=extra_s)
-    return locked
 
 
 def _cannot_extend(lease: Lease, block: Block) -> str:
     if block.at <= lease.not_after:
         return _("%(why)s It cannot be extended at all.") % {"why": block_sentence(block)}
     return _("%(why)s It can be extended until then.") % {"why": block_sentence(block)}
+
+
+def waiting_extension(lease: Lease) -> LeaseExtension | None:
+    """Return the extension of a lease that waits for an approver, None where none does."""
+    found = LeaseExtension.objects.filter(lease=lease, state=ExtensionState.AWAITING_APPROVAL)
+    return found.select_related("asked_by").first()
+
+
+@transaction.atomic
+def approve_extension(*, lease: Lease, actor: User, rights: Rights, note: str, now: datetime) -> Lease:
+    """Let the lease run longer as was asked, if it still can; nobody decides on their own.
+
+    Raises Conflict when it cannot any more: the extension goes on waiting, and may be turned down.
+    """
+    together = lock_leases(parts.gang_ids(lease))
+    locked = next(one for one in together if one.pk == lease.pk)
+    asked = _decidable(locked, actor, rights)
+    _check(together, locked, asked.extra_s, now)
+    _decide(asked, ExtensionState.APPROVED, actor, note, now)
+    _extend(together, locked, asked.extra_s, now)
+    team_id, extra_s = locked.team_id, asked.extra_s
+    record(actor, "lease.extension_approved", locked.uid, at=now, team_id=team_id, extra_s=extra_s)
+    told: dict[str, Any] = {"by": str(actor), "not_after": locked.not_after.isoformat()}
+    notify([asked.asked_by], "extension.approved", target=f"{locked.uid}#{asked.pk}", at=now, **told)
+    return locked
+
+
+@transaction.atomic
+def reject_extension(*, lease: Lease, actor: User, rights: Rights, note: str, now: datetime) -> Lease:
+    """Turn an extension down with a reason that whoever asked will read; the lease keeps its end."""
+    if not note.strip():
+        raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
+    (locked,) = lock_leases([lease.pk])
+    asked = _decidable(locked, actor, rights)
+    _decide(asked, ExtensionState.REJECTED, actor, note, now)
+    record(actor, "lease.extension_rejected", locked.uid, at=now, team_id=locked.team_id)
+    told: dict[str, Any] = {"by": str(actor), "note": note[:300]}
+    notify([asked.asked_by], "extension.rejected", target=f"{locked.uid}#{asked.pk}", at=now, **told)
+    announce([locked], at=now)
+    return locked
+
+
+@transaction.atomic
+def withdraw_extension(*, lease: Lease, actor: User, rights: Rights, now: datetime) -> Lease:
+    """Take back an extension that waits for approval; the lease keeps its end. Safe to repeat."""
+    (locked,) = lock_leases([lease.pk])
+    if not may_manage_lease(rights, locked):
+        raise Forbidden if rights.has(locked.team, *Role.values) else NotFound
+    asked = waiting_extension(locked)
+    if asked is not None:
+        asked.state, asked.decided_at = ExtensionState.WITHDRAWN, now
+        asked.save(update_fields=["state", "decided_at"])
+        record(actor, "lease.extension_withdrawn", locked.uid, at=now, team_id=locked.team_id)
+        announce([locked], at=now)
+    return locked
+
+
+def _decidable(lease: Lease, actor: User, rights: Rights) -> LeaseExtension:
+    rights.require(lease.team, Role.APPROVER, Role.ADMIN)
+    asked = waiting_extension(lease)
+    if asked is None:
+        raise Conflict(_("No extension of this lease waits for approval any more."))
+    if actor.pk in (asked.asked_by_id, lease.user_id):
+        raise Forbidden(_("Nobody decides on an extension of their own."))
+    return asked
+
+
+def _decide(asked: LeaseExtension, state: str, actor: User, note: str, now: datetime) -> None:
+    asked.state, asked.decided_by, asked.decided_at = state, actor, now
+    asked.decision_note = note[:300]
+    asked.save(update_fields=["state", "decided_by", "decided_at", "decision_note"])
+
+
+@transaction.atomic
+def lapse_extensions(*, now: datetime) -> int:
+    """Let extensions lapse that still waited when their lease ended; returns how many. Safe to repeat."""
+    return execute(
+        "UPDATE leases_leaseextension e SET state = 'lapsed', decided_at = %s FROM leases_lease l"
+        " WHERE l.id = e.lease_id AND e.state = 'awaiting_approval'"
+        " AND l.state NOT IN ('active', 'interrupted')",
+        [now],
+    )

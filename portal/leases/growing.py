@@ -11,14 +11,16 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.rows import Row, fetch
+from portal.leases.extending import whole_s
 from portal.leases.models import LeaseRequest
 from portal.leases.services import needs_approval
-from portal.leases.states import RequestState
+from portal.leases.states import LeaseState, RequestState
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
 
 # Below this much time left a further unit is not worth its start.
 LEAST_REST_S = 600
+RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 _GROWING = """
   FROM leases_leaserequest r
   JOIN leases_lease b ON b.request_id = r.id AND b.part = 0 AND NOT b.is_extra AND b.state = 'active'
@@ -73,7 +75,7 @@ def set_growth(
             }
         )
     if most_count > locked.most_count and needs_approval(
-        locked.team, locked.flavor, count=most_count, duration_s=locked.duration_s
+        locked.team, locked.flavor, count=most_count, duration_s=_whole_s(locked)
     ):
         raise Invalid(
             fields={
@@ -89,3 +91,9 @@ def set_growth(
             actor, "request.growth_set", locked.uid, at=now, team_id=locked.team_id, was=was, now=most_count
         )
     return locked
+
+
+def _whole_s(request: LeaseRequest) -> int:
+    """Return how long a request may run in all: as asked, or longer where its lease was extended."""
+    running = request.leases.filter(state__in=RUNNING, is_extra=False, activated_at__isnull=False)
+    return max([request.duration_s, *(whole_s(lease) for lease in running.select_related("request"))])

@@ -16,6 +16,7 @@ from portal.leases.states import (
     LIVE_LEASES,
     WANTED_LEASES,
     EndReason,
+    ExtensionState,
     LeaseState,
     Repeat,
     RequestState,
@@ -328,6 +329,54 @@ class Lease(models.Model):
         """Why it was told to go, as a stable code: elastic, priority or reclaim; "" while it may stay."""
         told = self.preempt_at is not None
         return why_told(is_extra=self.is_extra, is_preemptible=self.is_preemptible) if told else ""
+
+
+class LeaseExtension(models.Model):
+    """More time that was asked for a lease and needs an approval: with it the lease takes more than may be had
+    without. One at a time waits; decided, it never changes (a trigger). What lapsed had waited when its lease ended.
+    """
+
+    lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="extensions")
+    extra_s = models.PositiveIntegerField()
+    state = models.CharField(
+        max_length=20, choices=ExtensionState.choices, default=ExtensionState.AWAITING_APPROVAL
+    )
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    asked_at = models.DateTimeField()
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decision_note = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["asked_at", "id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["lease"],
+                name="one_extension_waits_per_lease",
+                condition=Q(state=ExtensionState.AWAITING_APPROVAL),
+            ),
+            models.CheckConstraint(condition=Q(extra_s__gte=1), name="extension_asks_for_time"),
+            models.CheckConstraint(
+                condition=Q(state__in=ExtensionState.values), name="extension_state_known"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=(ExtensionState.APPROVED, ExtensionState.REJECTED))
+                | (Q(decided_by__isnull=False) & ~Q(decided_by=F("asked_by"))),
+                name="extension_decided_by_another",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"+{self.extra_s} s for {self.lease_id}"
 
 
 class LeaseEvent(models.Model):

@@ -12,8 +12,8 @@ from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.common.rows import Rows, fetch
 from portal.fleet.models import Node
-from portal.leases.models import Lease, LeaseRequest
-from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
+from portal.leases.models import Lease, LeaseExtension, LeaseRequest
+from portal.leases.states import LIVE_LEASES, ExtensionState, LeaseState, RequestState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
 
@@ -167,6 +167,27 @@ def awaiting_approval(rights: Rights) -> QuerySet[LeaseRequest]:
         .select_related("team", "author", "flavor", "flavor__device_model")
         .order_by("submitted_at")
     )
+
+
+def awaiting_extensions(rights: Rights) -> QuerySet[LeaseExtension]:
+    """Return the extensions of running leases that this person could decide on, oldest first."""
+    teams = rights.teams_with((Role.APPROVER, Role.ADMIN))
+    return (
+        LeaseExtension.objects.filter(
+            below(teams, "lease__team__"),
+            state=ExtensionState.AWAITING_APPROVAL,
+            lease__state__in=(LeaseState.ACTIVE, LeaseState.INTERRUPTED),
+        )
+        .exclude(asked_by=rights.user)
+        .exclude(lease__user=rights.user)
+        .select_related("asked_by", "lease__team", "lease__user", "lease__flavor__device_model")
+        .select_related("lease__node", "lease__request")
+    )
+
+
+def decisions_waiting(rights: Rights) -> int:
+    """Return how many requests and extensions this person could decide on."""
+    return awaiting_approval(rights).count() + awaiting_extensions(rights).count()
 
 
 def seconds_left(lease: Lease, *, now: datetime) -> int | None:

@@ -63,6 +63,16 @@ class Repeat(models.TextChoices):
     WEEKLY = "weekly", _("Every week")
 
 
+class ExtensionState(models.TextChoices):
+    """Steps of an extension that needs an approval."""
+
+    AWAITING_APPROVAL = "awaiting_approval", _("Awaiting approval")
+    APPROVED = "approved", _("Approved")
+    REJECTED = "rejected", _("Rejected")
+    WITHDRAWN = "withdrawn", _("Withdrawn")
+    LAPSED = "lapsed", _("Lapsed")
+
+
 R, L = RequestState, LeaseState
 REQUEST_NEXT: dict[str, frozenset[str]] = {
     R.DRAFT: frozenset({R.SUBMITTED, R.WITHDRAWN}),

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from portal.common.logs import request_id
-from portal.leases.selectors import awaiting_approval
+from portal.leases.selectors import decisions_waiting
 from portal.notifications.models import Notification
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -71,7 +71,7 @@ def _common(request: HttpRequest) -> list[Entry]:
     rights = rights_of(request)
     asks, decides = rights.has_anywhere(*ASKS), rights.has_anywhere(*DECIDES)
     unread = Notification.objects.filter(user=rights.user, read_at=None).count()
-    waiting = awaiting_approval(rights).count() if decides else 0
+    waiting = decisions_waiting(rights) if decides else 0
     entries = [Entry("home", _("Home"), "home")]
     if asks:
         entries.append(Entry("request_new", _("New request"), "circle-plus", pgettext_lazy("nav", "New")))

@@ -19,7 +19,7 @@ from portal.billing.selectors import currency, period_of, team_spend
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.selectors import ONLINE, node_state
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.selectors import awaiting_approval, bookings_of, live_leases_of, visible_requests
+from portal.leases.selectors import bookings_of, decisions_waiting, live_leases_of, visible_requests
 from portal.leases.states import RequestState
 from portal.notifications.models import Notification
 from portal.quotas.models import Quota
@@ -173,7 +173,7 @@ def first_steps(rights: Rights, *, now: datetime) -> list[FirstStep]:
     """Return where people of other roles begin their day."""
     steps: list[FirstStep] = []
     if rights.has_anywhere(Role.APPROVER, Role.ADMIN):
-        text = _approvals_text(awaiting_approval(rights).count())
+        text = _approvals_text(decisions_waiting(rights))
         steps.append(FirstStep("web:approvals", _("Approvals"), text, "checkbox"))
     if rights.is_finance:
         steps.append(FirstStep("web:periods", _("Months"), _("Check and close a month."), "calendar"))

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
 from portal.leases.ahead import Block, block_sentence, latest_end
+from portal.leases.extending import waiting_extension
 from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, Placement
 from portal.leases.selectors import (
@@ -54,6 +55,16 @@ class Extension:
     currency: str
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """An extension that waits for an approver: whose it is, what it adds and what that costs."""
+
+    lease: Lease
+    by: str
+    asked_at: datetime
+    offer: Extension
+
+
 @require_safe
 def page(request: HttpRequest, uid: str) -> HttpResponse:
     """Show a lease to anybody in its team; access and actions to whom they belong."""
@@ -86,11 +97,13 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "receipt": receipt_of(lease) if is_over else None,
         "steps": request_steps(lease.request, [lease], starts_at=None),
         "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
+        "waiting": waiting_view(lease) if not is_over else None,
         "block_text": block_sentence(latest) if latest and latest.why != "flavor" else "",
         "may_extend": may_manage
         and lease.state == LeaseState.ACTIVE
         and not lease.is_extra
-        and lease.preempt_at is None,
+        and lease.preempt_at is None
+        and waiting_extension(lease) is None,
         "may_release": may_manage and lease.state in RELEASABLE,
         "longest": span(lease.flavor.max_duration_s),
         "saving": _saving(lease, row),
@@ -115,6 +128,15 @@ def processes(request: HttpRequest, uid: str) -> HttpResponse:
         return HttpResponse()
     context = {"lease": lease, "processes": own_processes(lease, now=now)}
     return render(request, "web/parts/lease_processes.html", context)
+
+
+def waiting_view(lease: Lease) -> Waiting | None:
+    """Return the extension of a lease that waits for an approver, with what it costs."""
+    asked = waiting_extension(lease)
+    if asked is None:
+        return None
+    offer = _extension(lease, asked.extra_s)
+    return Waiting(lease, str(asked.asked_by), asked.asked_at, offer)
 
 
 def _failure(rights: Rights, lease: Lease) -> dict[str, str]:

@@ -8,14 +8,19 @@ from django.views.decorators.http import require_POST
 
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
-from portal.leases.extending import extend_lease
+from portal.leases.extending import (
+    approve_extension,
+    extend_lease,
+    reject_extension,
+    withdraw_extension,
+)
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease
 from portal.leases.selectors import may_manage_lease, visible_lease
 from portal.leases.states import LeaseState
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
-from portal.web.requests_forms import ExtendForm
+from portal.web.requests_forms import ExtendForm, NoteForm
 
 
 @require_POST
@@ -35,10 +40,42 @@ def extend(request: HttpRequest, uid: str) -> HttpResponse:
         return refused(request, error, "web:lease", uid)
     try:
         extra_s = form.cleaned_data["extra"]
-        extend_lease(lease=lease, actor=person(request), extra_s=extra_s, now=db_now())
+        waiting = extend_lease(lease=lease, actor=person(request), extra_s=extra_s, now=db_now())
     except (Conflict, Invalid) as error:
         return refused(request, error, "web:lease", uid)
+    if waiting is not None:
+        said = _("So much time needs an approval. Approvers were told; until then the lease keeps its end.")
+        return done(request, said, "web:lease", uid)
     return done(request, _("Extended by %(time)s.") % {"time": span(extra_s)}, "web:lease", uid)
+
+
+@require_POST
+def withdraw(request: HttpRequest, uid: str) -> HttpResponse:
+    """Take back an extension that waits for approval. Safe to repeat."""
+    lease = _managed(request, uid)
+    withdraw_extension(lease=lease, actor=person(request), rights=rights_of(request), now=db_now())
+    return done(request, _("The extension is withdrawn. The lease keeps its end."), "web:lease", uid)
+
+
+@require_POST
+def decide(request: HttpRequest, uid: str) -> HttpResponse:
+    """Approve or reject an extension with a note; deciding twice is answered, not repeated."""
+    rights = rights_of(request)
+    lease = visible_lease(rights, uid)
+    form = NoteForm(request.POST)
+    if not form.is_valid():
+        sentences = {name: str(errors[0]) for name, errors in form.errors.items()}
+        return refused(request, Invalid(fields=sentences), "web:approvals")
+    is_approved = form.cleaned_data["decision"] == "approve"
+    act, note = approve_extension if is_approved else reject_extension, form.cleaned_data["note"]
+    try:
+        act(lease=lease, actor=person(request), rights=rights, note=note, now=db_now())
+    except (Conflict, Forbidden, Invalid) as error:
+        return refused(request, error, "web:lease", uid)
+    said = (
+        _("Approved. The lease runs longer now.") if is_approved else _("Rejected. The lease keeps its end.")
+    )
+    return done(request, said, "web:approvals")
 
 
 @require_POST

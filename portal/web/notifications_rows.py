@@ -111,6 +111,24 @@ def _awaits(f: Facts) -> str:
     return _("%(who)s asks for your approval of a large request.") % {"who": f.get("by", "?")}
 
 
+def _extension_awaits(f: Facts) -> str:
+    return _("%(who)s asks for your approval to extend a lease.") % {"who": f.get("by", "?")}
+
+
+def _extension_approved(f: Facts) -> str:
+    return _("%(who)s approved more time for your lease; it ends %(at)s now.") % {
+        "who": f.get("by", "?"),
+        "at": _at(f, "not_after"),
+    }
+
+
+def _extension_rejected(f: Facts) -> str:
+    return _("%(who)s rejected more time for your lease: %(note)s") % {
+        "who": f.get("by", "?"),
+        "note": f.get("note", "?"),
+    }
+
+
 def _approved(f: Facts) -> str:
     return _("%(who)s approved your request; it is in the queue now.") % {"who": f.get("by", "?")}
 
@@ -342,5 +360,8 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "request.approved": ("circle-check", "good", _approved),
     "request.given_up": ("ban", "bad", _given_up),
     "request.rejected": ("circle-x", "bad", _rejected),
+    "extension.awaits_approval": ("checkbox", "info", _extension_awaits),
+    "extension.approved": ("circle-check", "good", _extension_approved),
+    "extension.rejected": ("circle-x", "bad", _extension_rejected),
 }
 KINDS = frozenset(_KINDS)

@@ -15,17 +15,19 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.leases.models import LeaseRequest
-from portal.leases.selectors import awaiting_approval, visible_request
+from portal.leases.selectors import awaiting_approval, awaiting_extensions, visible_request
 from portal.leases.services import approve_request, reject_request
 from portal.quotas.models import Quota
 from portal.teams.models import Role
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import gpus
+from portal.web.leases import waiting_view
 from portal.web.requests_forms import NoteForm
 from portal.web.requests_rows import RequestRow, request_rows
 from portal.web.requests_wishes import wish_facts
 
 PER_PAGE = 20
+MOST_EXTENSIONS = 50
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,11 @@ def page(request: HttpRequest) -> HttpResponse:
     if not rights.has_anywhere(Role.APPROVER, Role.ADMIN):
         raise Forbidden(_("Approvals are for approvers and team admins."))
     shown = Paginator(awaiting_approval(rights), PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "web/approvals.html", {"page": shown, "decisions": decisions(shown.object_list)})
+    waiting = [
+        view for one in awaiting_extensions(rights)[:MOST_EXTENSIONS] if (view := waiting_view(one.lease))
+    ]
+    context = {"page": shown, "decisions": decisions(shown.object_list), "extensions": waiting}
+    return render(request, "web/approvals.html", context)
 
 
 @require_POST

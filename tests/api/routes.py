@@ -14,6 +14,7 @@ from portal.accounts.services import create_token
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device, Node
+from portal.leases.extending import extend_lease
 from portal.leases.maintenance import plan_window
 from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.leases.services import RequestSpec, submit_request
@@ -26,6 +27,7 @@ from tests.portal.builders import World
 MISSING = {
     "lease": "lse-0000000000000000",
     "ended": "lse-0000000000000000",
+    "asked": "lse-0000000000000000",
     "queued": "req-0000000000000000",
     "awaiting": "req-0000000000000000",
     "team": "no-such-team",
@@ -133,6 +135,9 @@ ROUTES = (
     Route("GET", "leases/"),
     Route("GET", "leases/{lease}/", is_foreign=True),
     Route("POST", "leases/{lease}/extend/", body={"extra_s": 60}, is_foreign=True),
+    Route("POST", "leases/{asked}/extension/approve/", "approver", {"note": "yes"}, 200, True),
+    Route("POST", "leases/{asked}/extension/reject/", "approver", {"note": "no"}, 200, True),
+    Route("POST", "leases/{asked}/extension/withdraw/", is_foreign=True),
     Route("POST", "leases/{lease}/release/", is_foreign=True),
     Route("GET", "leases/{lease}/events/", is_foreign=True),
     Route("GET", "leases/{lease}/access/", is_foreign=True),
@@ -200,6 +205,7 @@ def scene(world: World) -> dict[str, str]:
     """Return the names of one object of each kind, all of bob's team: running, ended, waiting, awaiting."""
     ended = world.ended("bob", seconds=600)
     lease = world.active("bob", at=world.now - timedelta(seconds=120))
+    asked = world.active("bob", at=world.now - timedelta(seconds=60))
     meter_all(now=world.now)
     queued = world.submit("bob", most_count=2)
     series = create_reservation(
@@ -227,6 +233,7 @@ def scene(world: World) -> dict[str, str]:
         spec=RequestSpec("h100", 3600),
         now=world.now,
     )
+    extend_lease(lease=asked, actor=world.user("bob"), extra_s=600, now=world.now)
     notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
     row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
     period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
@@ -235,6 +242,7 @@ def scene(world: World) -> dict[str, str]:
     return {
         "lease": lease.uid,
         "ended": ended.uid,
+        "asked": asked.uid,
         "queued": queued.uid,
         "series": series.uid,
         "window": window.uid,

@@ -112,3 +112,22 @@ def test_feed_of_events_goes_on_where_it_stopped(world: World, calls: Any) -> No
         "preparing", "active", "ending", "cleaning", "ended",
     ]  # fmt: skip
     assert rest["next"] is None
+
+
+def test_an_extension_above_the_threshold_waits_for_an_approver(world: World, calls: Any) -> None:
+    team = world.team("perception")
+    team.approval_above_gpu_seconds = 2 * 3600
+    team.save()
+    lease = world.active("bob", "h100", duration_s=3600)
+    bob, alice = calls("bob"), calls("alice")
+    ends = bob.get(f"leases/{lease.uid}/").json()["not_after"]
+
+    asked = bob.post(f"leases/{lease.uid}/extend/", {"extra_s": 7200}).json()
+
+    assert (asked["not_after"], asked["extension"]["state"]) == (ends, "awaiting_approval")
+    assert [row["id"] for row in alice.get("leases/?awaiting_me=true").json()["results"]] == [lease.uid]
+    assert bob.get("leases/?awaiting_me=true").json()["results"] == []
+    assert bob.post(f"leases/{lease.uid}/extension/approve/", {}).status_code == 403
+    longer = alice.post(f"leases/{lease.uid}/extension/approve/", {"note": "fine"}).json()
+    assert longer["extension"] is None
+    assert longer["not_after"] == asked["extension"]["until"]
