@@ -53,7 +53,7 @@ def test_a_portal_beyond_this_host_is_not_spoken_to_in_the_clear_unless_somebody
 
 
 def test_an_agent_does_not_start_towards_a_portal_in_the_clear(tmp_path, capsys):
-    words = ["--portal", "ws://portal:8000", "--node", "gpu-01", *(word.format(tmp_path) for word in L40S)]
+    words = [*(word.format(tmp_path) for word in L40S), "--portal", "ws://portal:8000"]
 
     assert cli.main(words, {"BERTH_ALLOW_PLAIN": "no"}) == 2
     assert "--allow-plain" in capsys.readouterr().err
