@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import pytest
 
 from portal.billing.closing import close_period
 from portal.billing.selectors import period_of
 from portal.catalog.models import Rate
-from portal.catalog.pricing import lowered
+from portal.catalog.pricing import lowered, to_minor
 from portal.catalog.services import set_rate
 from portal.common.errors import Conflict, Invalid
 from portal.fleet.models import DeviceModel
@@ -53,3 +54,12 @@ def test_a_lease_found_late_ends_at_the_second_its_time_was_up(world: World) -> 
 
     lease.refresh_from_db()
     assert lease.ended_at == lease.not_after == begin + timedelta(hours=1)
+
+
+def test_half_a_cent_is_rounded_up_and_less_is_not() -> None:
+    assert [to_minor(Fraction(micro)) for micro in (4_999, 5_000, 14_999, 15_000)] == [
+        0,
+        10_000,
+        10_000,
+        20_000,
+    ]

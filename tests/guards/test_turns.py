@@ -6,7 +6,9 @@ import pytest
 from django.db import transaction
 
 from portal.fleet.models import Layout
+from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.preempting import Told, tell
 from portal.leases.services import withdraw_request
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
@@ -51,3 +53,15 @@ def test_growth_that_its_author_has_stopped_meanwhile_is_not_given(world: World)
         assert commit.growth(decided.growth, policy_version=1, now=world.now, snapshot=seen) == []
 
     assert LeaseRequest.objects.get().leases.count() == 2
+
+
+def test_where_one_of_those_that_must_go_has_ended_none_of_them_is_told(world: World) -> None:
+    stays, gone, waiting = world.active(), world.active(), world.submit("charlie")
+    release_lease(lease=gone, actor=world.user("bob"), now=world.now)
+
+    with transaction.atomic():
+        found = [Told(lease.pk, waiting.pk, "priority") for lease in (stays, gone)]
+        assert tell(found, grace_s=60, now=world.now) == []
+
+    stays.refresh_from_db()
+    assert stays.preempt_at is None
