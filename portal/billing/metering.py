@@ -2,7 +2,8 @@
 
 An interval runs from an event into ``active`` to the next event out of it; both instants are
 floored to their second, so intervals tile exactly. Only pieces that can no longer change are
-written: the piece that still runs is shown as accruing and written when it ends.
+written (``portal.billing.horizon``): the others are shown as accruing and written when they are final.
+A piece whose month was closed meanwhile becomes an adjustment in the running month.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from datetime import datetime
 from django.db import transaction
 from psycopg.types.range import TimestamptzRange
 
+from portal.billing.horizon import settled_until
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
-from portal.billing.periods import month_bounds, period_of
+from portal.billing.periods import hold_periods, month_bounds
 from portal.catalog.models import Rate
-from portal.catalog.pricing import Stretch, cut, lowered
+from portal.catalog.pricing import Stretch, cut, cut_known, lowered
 from portal.common.clock import whole_second
-from portal.common.errors import Conflict
 from portal.common.failpoints import failpoint
 from portal.common.retry import with_retries
 from portal.common.rows import Rows
@@ -65,20 +66,35 @@ def active_intervals(events: Iterable[LeaseEvent]) -> list[Interval]:
     return [i for i in found if i.ends_at is None or i.ends_at > i.starts_at]
 
 
-def pieces(intervals: Sequence[Interval], rates: Sequence[Rate], *, now: datetime) -> list[Piece]:
-    """Cut intervals at month ends and rate changes up to ``now``; raises Conflict where no rate is in force."""
+def pieces(
+    intervals: Sequence[Interval],
+    rates: Sequence[Rate],
+    *,
+    now: datetime,
+    settled: datetime | None = None,
+    is_strict: bool = True,
+) -> list[Piece]:
+    """Cut intervals at month ends and rate changes up to ``now``.
+
+    ``settled`` is the instant before which no event of the lease can come: a piece of an interval that still runs
+    is final when it lies before it; without it none is. Raises Conflict where no rate is in force, or ends the
+    pieces there when not strict: what follows is cut once the price is known.
+    """
     found: list[Piece] = []
     for interval in intervals:
         end = interval.ends_at or whole_second(now)
         at = interval.starts_at
         while at < end:
             until = min(end, month_bounds(at)[1])
-            for stretch in cut(rates, at, until):
-                is_final = (
-                    interval.ends_at is not None or stretch.ends_at < end or until == month_bounds(at)[1]
+            for stretch in cut(rates, at, until) if is_strict else cut_known(rates, at, until):
+                is_whole = stretch.ends_at < end or until == month_bounds(at)[1]
+                is_final = interval.ends_at is not None or (
+                    is_whole and settled is not None and stretch.ends_at <= settled
                 )
                 found.append(Piece(stretch, is_final))
-            at = until
+                at = stretch.ends_at
+            if at < until:
+                return found
     return found
 
 
@@ -112,7 +128,11 @@ def meter_all(*, now: datetime) -> int:
 
 @transaction.atomic
 def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
-    """Meter the next leases above id ``after``; returns (records written, last id) or None when done."""
+    """Meter the next leases above id ``after``; returns (records written, last id) or None when done.
+
+    Locks leases, then periods. Leases that somebody holds are passed over: they stay unmetered, the next round
+    takes them, and no month closes without them.
+    """
     leases = list(
         Lease.objects.select_for_update(of=("self",), skip_locked=True)
         .filter(is_metered=False, activated_at__isnull=False, pk__gt=after)
@@ -127,20 +147,27 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
     events = events_by_lease(leases)
     rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
     known = _known_spans(leases)
-    records: list[UsageRecord] = []
+    settled = settled_until([ls.pk for ls in leases], now=now)
+    due: list[tuple[Lease, Stretch]] = []
     finished: list[int] = []
     for lease in leases:
-        try:
-            due = pieces(active_intervals(events[lease.pk]), rates[lease.flavor.device_model_id], now=now)
-        except Conflict as error:
-            log.error("lease %s cannot be metered: %s", lease.uid, error.detail)
-            continue
-        for piece in due:
-            start = piece.stretch.starts_at
-            if piece.is_final and (lease.pk, start) not in known:
-                records += _record(lease, piece.stretch, now)
+        intervals = active_intervals(events[lease.pk])
+        found = pieces(
+            intervals,
+            rates[lease.flavor.device_model_id],
+            now=now,
+            settled=settled.get(lease.pk),
+            is_strict=False,
+        )
+        due += [
+            (lease, p.stretch) for p in found if p.is_final and (lease.pk, p.stretch.starts_at) not in known
+        ]
         if lease.state not in STILL_RUNNING:
-            finished.append(lease.pk)
+            if sum(p.stretch.seconds for p in found) == _seconds(intervals):
+                finished.append(lease.pk)
+            else:
+                log.error("lease %s is not metered to its end: no price was in force", lease.uid)
+    records = _records(due, now)
     UsageRecord.objects.bulk_create(records)
     Lease.objects.filter(pk__in=finished).update(is_metered=True)
     if records:
@@ -148,32 +175,51 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
     return len(records), leases[-1].pk
 
 
+def _seconds(intervals: Iterable[Interval]) -> int:
+    """Return the length of intervals that have ended, in whole seconds."""
+    return sum(int((i.ends_at - i.starts_at).total_seconds()) for i in intervals if i.ends_at is not None)
+
+
 def _known_spans(leases: Sequence[Lease]) -> set[tuple[int, datetime]]:
     rows = UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list("lease_id", "span")
     return {(lease_id, span.lower) for lease_id, span in rows}
 
 
-def _record(lease: Lease, stretch: Stretch, now: datetime) -> list[UsageRecord]:
-    period = _period(stretch.starts_at)
-    if period.state == PeriodState.CLOSED:
-        log.error("usage of lease %s lies in the closed month %s and was not written", lease.uid, period)
+def _records(due: Sequence[tuple[Lease, Stretch]], now: datetime) -> list[UsageRecord]:
+    """Return the usage records of these pieces: each in its own month, or an adjustment where that is closed."""
+    if not due:
         return []
-    return [
-        UsageRecord(
-            lease=lease,
-            team_id=lease.team_id,
-            period=period,
-            rate=stretch.rate,
-            span=TimestamptzRange(stretch.starts_at, stretch.ends_at),
-            seconds=stretch.seconds,
-            share_milli=lease.share_milli,
-            share_milli_seconds=stretch.seconds * lease.share_milli,
-            micro_per_hour=lowered(stretch.rate.micro_per_hour, lease.price_milli),
-            currency=stretch.rate.card.currency,
-            recorded_at=now,
-        )
-    ]
+    running = month_bounds(now)[0]
+    periods = hold_periods([running, *(month_bounds(stretch.starts_at)[0] for _lease, stretch in due)])
+    found = []
+    for lease, stretch in due:
+        own = periods[month_bounds(stretch.starts_at)[0]]
+        if own.state == PeriodState.CLOSED:
+            log.warning("usage of lease %s is late for %s: it is adjusted", lease.uid, own)
+            found.append(_record(lease, stretch, periods[running], now, late_for=own))
+        else:
+            found.append(_record(lease, stretch, own, now))
+    return found
 
 
-def _period(at: datetime) -> BillingPeriod:
-    return period_of(at)
+def _record(
+    lease: Lease,
+    stretch: Stretch,
+    period: BillingPeriod,
+    now: datetime,
+    late_for: BillingPeriod | None = None,
+) -> UsageRecord:
+    return UsageRecord(
+        lease=lease,
+        team_id=lease.team_id,
+        period=period,
+        late_for=late_for,
+        rate=stretch.rate,
+        span=TimestamptzRange(stretch.starts_at, stretch.ends_at),
+        seconds=stretch.seconds,
+        share_milli=lease.share_milli,
+        share_milli_seconds=stretch.seconds * lease.share_milli,
+        micro_per_hour=lowered(stretch.rate.micro_per_hour, lease.price_milli),
+        currency=stretch.rate.card.currency,
+        recorded_at=now,
+    )

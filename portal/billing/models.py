@@ -77,7 +77,10 @@ class Invoice(models.Model):
 
 
 class InvoiceLine(models.Model):
-    """One flavor, person and price of an invoice; names and rate are copied, the amount rounded once."""
+    """One flavor, person and price of an invoice; names and rate are copied, the amount rounded once.
+
+    ``late_for`` makes it an adjustment: its usage belongs to that earlier month, which was closed already.
+    """
 
     invoice = models.ForeignKey(Invoice, on_delete=models.PROTECT, related_name="lines")
     position = models.PositiveIntegerField()
@@ -89,6 +92,7 @@ class InvoiceLine(models.Model):
     seconds = models.BigIntegerField()
     share_milli_seconds = models.BigIntegerField()
     amount_micro = models.BigIntegerField()
+    late_for = models.ForeignKey(BillingPeriod, null=True, on_delete=models.PROTECT, related_name="+")
 
     class Meta:
         ordering = ["position"]
@@ -107,12 +111,14 @@ class UsageRecord(models.Model):
     """A billed interval of a lease in whole seconds, inside one month and under one rate.
 
     ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held. ``micro_per_hour`` is
-    the rate, lowered to what the lease pays of it.
+    the rate, lowered to what the lease pays of it. Usage that was written after its month had been closed is an
+    adjustment: billed in the open month ``period``, dated and priced in the closed one, ``late_for``.
     """
 
     lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="usage")
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="usage")
     period = models.ForeignKey(BillingPeriod, on_delete=models.PROTECT, related_name="usage")
+    late_for = models.ForeignKey(BillingPeriod, null=True, on_delete=models.PROTECT, related_name="+")
     rate = models.ForeignKey(Rate, on_delete=models.PROTECT, related_name="+")
     line = models.ForeignKey(InvoiceLine, null=True, on_delete=models.SET_NULL, related_name="usage")
     span = DateTimeRangeField()

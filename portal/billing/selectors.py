@@ -29,17 +29,21 @@ __all__ = [
     "draft_lines",
     "hourly_micro",
     "invoice_view",
+    "line_key",
     "line_usage",
     "period_of",
     "team_spend",
 ]
 RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-LineKey = tuple[int, int, int]
+LineKey = tuple[int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class LineView:
-    """One line: a person, a flavor and a rate; ``key`` leads to its usage records."""
+    """One line: a person, a flavor and a rate; ``key`` leads to its usage records.
+
+    ``late_for`` is the earlier month, as "2026-10", that an adjustment belongs to; "" for usage of its own month.
+    """
 
     position: int
     person: str
@@ -51,6 +55,7 @@ class LineView:
     share_milli_seconds: int
     amount_micro: int
     key: str
+    late_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +149,24 @@ def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:
 def _usage(team: Team, period: BillingPeriod) -> list[UsageRecord]:
     rows = UsageRecord.objects.filter(team=team, period=period)
     return list(
-        rows.select_related("lease__user", "lease__flavor__device_model").order_by("lease_id", "span")
+        rows.select_related("lease__user", "lease__flavor__device_model", "late_for").order_by(
+            "lease_id", "span"
+        )
     )
 
 
 def _key(record: UsageRecord) -> LineKey:
-    return record.lease.user_id, record.lease.flavor_id, record.micro_per_hour
+    late_for = str(record.late_for) if record.late_for else ""
+    return record.lease.user_id, record.lease.flavor_id, record.micro_per_hour, late_for
+
+
+def line_key(record: UsageRecord) -> str:
+    """Return the ``key`` of the draft line that a usage record is part of; its lease must be at hand."""
+    return _key_text(_key(record))
+
+
+def _key_text(key: LineKey) -> str:
+    return "-".join(str(part) for part in key if part != "")
 
 
 def draft_lines(records: Sequence[UsageRecord]) -> list[tuple[LineView, list[UsageRecord]]]:
@@ -158,7 +175,8 @@ def draft_lines(records: Sequence[UsageRecord]) -> list[tuple[LineView, list[Usa
     for record in records:
         groups[_key(record)].append(record)
     ordered = sorted(
-        groups.items(), key=lambda g: (str(g[1][0].lease.user), g[1][0].lease.flavor.position, g[0])
+        groups.items(),
+        key=lambda g: (g[0][3], str(g[1][0].lease.user), g[1][0].lease.flavor.position, g[0]),
     )
     amounts = apportion(
         [exact_micro(sum(r.share_milli_seconds for r in rows), key[2]) for key, rows in ordered]
@@ -181,7 +199,8 @@ def _line(position: int, key: LineKey, rows: Sequence[UsageRecord], amount: int)
         seconds=sum(r.seconds for r in rows),
         share_milli_seconds=sum(r.share_milli_seconds for r in rows),
         amount_micro=amount,
-        key="-".join(str(part) for part in key),
+        key=_key_text(key),
+        late_for=key[3],
     )
 
 
@@ -201,8 +220,9 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
                 line.share_milli_seconds,
                 line.amount_micro,
                 key=str(line.position),
+                late_for=str(line.late_for) if line.late_for else "",
             )
-            for line in invoice.lines.all()
+            for line in invoice.lines.select_related("late_for")
         ]
         return InvoiceView(
             invoice, team, period, invoice.currency, rows, invoice.total_micro, 0, is_draft=False
@@ -221,9 +241,11 @@ def line_usage(team: Team, period: BillingPeriod, key: str) -> list[UsageRecord]
             return []
         rows = UsageRecord.objects.filter(line__invoice=invoice, line__position=int(key))
         return list(
-            rows.select_related("lease__user", "lease__flavor__device_model").order_by("lease_id", "span")
+            rows.select_related("lease__user", "lease__flavor__device_model", "late_for").order_by(
+                "lease_id", "span"
+            )
         )
-    return [r for r in _usage(team, period) if "-".join(str(p) for p in _key(r)) == key]
+    return [r for r in _usage(team, period) if line_key(r) == key]
 
 
 def accruing_by_lease(

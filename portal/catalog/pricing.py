@@ -81,6 +81,15 @@ def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> l
 
 def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[Stretch]:
     """Cut an interval along rates sorted by time; raises Conflict when they leave a gap."""
+    found = cut_known(rates, starts_at, ends_at)
+    at = found[-1].ends_at if found else starts_at
+    if at < ends_at:
+        raise Conflict(f"No rate is in force for this device from {at:%Y-%m-%d %H:%M}. Finance must add one.")
+    return found
+
+
+def cut_known(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[Stretch]:
+    """Cut an interval along rates sorted by time up to the first gap that they leave."""
     found: list[Stretch] = []
     at = starts_at
     for rate in rates:
@@ -89,8 +98,6 @@ def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[S
         if at < until and (rate.valid.lower is None or rate.valid.lower <= at):
             found.append(Stretch(rate, at, until))
             at = until
-    if at < ends_at:
-        raise Conflict(f"No rate is in force for this device from {at:%Y-%m-%d %H:%M}. Finance must add one.")
     return found
 
 

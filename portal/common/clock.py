@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.db import connection
 
@@ -17,5 +17,8 @@ def db_now() -> datetime:
 
 
 def whole_second(at: datetime) -> datetime:
-    """Return the instant floored to its second: intervals cut so tile exactly."""
-    return at.replace(microsecond=0)
+    """Return the instant floored to its second, in UTC: intervals cut so tile exactly.
+
+    Two instants of one zone with a summer time would be subtracted by their wall clocks.
+    """
+    return at.astimezone(UTC).replace(microsecond=0)

@@ -11,6 +11,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from portal.billing.models import UsageRecord
+from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.leases.models import Lease
 from portal.web.figures import gpus, money, span
@@ -48,7 +49,8 @@ class Receipt:
 
 def receipt_of(lease: Lease) -> Receipt:
     """Return the receipt; while metering has not come by yet it has no lines and ``is_counted`` is False."""
-    records = list(UsageRecord.objects.filter(lease=lease).select_related("period", "line").order_by("span"))
+    rows = UsageRecord.objects.filter(lease=lease).select_related("period", "late_for", "line", "lease")
+    records = list(rows.order_by("span"))
     exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
     total = money(to_minor(exact))
     seconds = sum(record.seconds for record in records)
@@ -83,11 +85,7 @@ def quoted_micro(lease: Lease) -> int | None:
 
 def line_url(record: UsageRecord, lease: Lease) -> str:
     """Return the address of the invoice line that holds this record; "" where there is no such page."""
-    key = (
-        str(record.line.position)
-        if record.line
-        else f"{lease.user_id}-{lease.flavor_id}-{record.micro_per_hour}"
-    )
+    key = str(record.line.position) if record.line else line_key(record)
     month = f"{record.period.starts_at:%Y-%m}"
     try:
         return reverse("web:invoice_line", args=[lease.team.slug, month, key])

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import IntegrityError, transaction
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.range import TimestamptzRange
 
@@ -27,24 +28,40 @@ def event(was: str, now: str, at: datetime) -> LeaseEvent:
     return LeaseEvent(was=was, now=now, at=at)
 
 
-@given(st.lists(st.integers(0, 40 * 86_400_000), min_size=1, max_size=12, unique=True))
-def test_pieces_tile_the_active_seconds_without_gap_or_overlap(moments: list[int]) -> None:
-    at = [START + timedelta(milliseconds=m) for m in sorted(moments)]
+# Months of 31, 28 and 29 days, a year's end, and the nights in which Berlin's clocks go forward and back.
+STARTS = [START, *(datetime(*day, 12, 0, 0, 250_000, tzinfo=UTC) for day in (
+    (2024, 2, 20), (2025, 12, 20), (2026, 3, 20), (2026, 10, 20)))]  # fmt: skip
+ZONES = [UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")]
+
+
+@given(
+    st.lists(st.integers(0, 40 * 86_400_000), min_size=1, max_size=12, unique=True),
+    st.sampled_from(STARTS),
+    st.sampled_from(ZONES),
+)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_pieces_tile_the_active_seconds_without_gap_or_overlap(
+    moments: list[int], start: datetime, zone: tzinfo
+) -> None:
+    at = [(start + timedelta(milliseconds=m)).astimezone(zone) for m in sorted(moments)]
     events = [
         event("interrupted", "active", t) if n % 2 == 0 else event("active", "interrupted", t)
         for n, t in enumerate(at)
     ]
-    now = at[-1] + timedelta(days=40)
+    now = at[-1].astimezone(UTC) + timedelta(days=40)
 
     intervals = active_intervals(events)
     found = pieces(intervals, RATES, now=now)
 
-    ends = [i.ends_at or now.replace(microsecond=0) for i in intervals]
+    ends = [i.ends_at or now.astimezone(UTC).replace(microsecond=0) for i in intervals]
     assert sum(p.stretch.seconds for p in found) == sum(
         int((end - i.starts_at).total_seconds()) for i, end in zip(intervals, ends, strict=True)
     )
     for before, after in itertools.pairwise(found):
         assert before.stretch.ends_at <= after.stretch.starts_at
+    # By the instants themselves, not by their seconds: what the zone's clock showed does not matter.
+    floors = [int(t.timestamp()) for t in at] + ([int(now.timestamp())] if len(at) % 2 else [])
+    assert sum(p.stretch.seconds for p in found) == sum(floors[1::2]) - sum(floors[::2])
     months = {(p.stretch.starts_at.month, (p.stretch.ends_at - timedelta(seconds=1)).month) for p in found}
     assert all(first == last for first, last in months)
 

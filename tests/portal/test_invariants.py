@@ -35,6 +35,14 @@ CORRUPTIONS = {
     " span = (SELECT span FROM billing_usagerecord ORDER BY id LIMIT 1)",
     "usage_tiles": "UPDATE billing_usagerecord SET seconds = seconds + 1,"
     " share_milli_seconds = (seconds + 1) * share_milli",
+    "usage_so_far": "UPDATE billing_usagerecord SET"
+    " lease_id = (SELECT min(id) FROM leases_lease WHERE state = 'active')"
+    " WHERE id = (SELECT min(id) FROM billing_usagerecord)",
+    "closed_months_are_whole": "DELETE FROM billing_usagerecord"
+    " WHERE id = (SELECT min(id) FROM billing_usagerecord)",
+    "usage_in_its_month": "UPDATE billing_usagerecord SET late_for_id = period_id",
+    "usage_on_its_invoice": "UPDATE billing_usagerecord SET currency = 'USD'",
+    "invoices_issued_by_closing": "UPDATE billing_billingperiod SET state = 'open', closed_at = NULL",
     "invoices_add_up": "UPDATE billing_invoice SET total_micro = total_micro + 10000",
     "lines_match_usage": "UPDATE billing_invoiceline SET seconds = seconds + 1",
     "closed_months_are_billed": "UPDATE billing_usagerecord SET line_id = NULL",
