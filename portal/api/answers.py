@@ -308,6 +308,7 @@ class UsageAnswer(Shape):
     share_milli = s.IntegerField()
     share_milli_seconds = s.IntegerField()
     price_per_hour = Money(help_text="Of a whole device.")
+    adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that it belongs to.")
 
 
 class SampleAnswer(Shape):
@@ -345,6 +346,22 @@ class PeriodAnswer(Shape):
     closed_at = s.DateTimeField(allow_null=True)
 
 
+class CloseCheck(Shape):
+    """One thing to look at before a month is closed."""
+
+    code = s.CharField()
+    is_met = s.BooleanField()
+    must = s.BooleanField(help_text="A must that is not met keeps the month open.")
+    figure = s.IntegerField()
+    sentence = s.CharField(help_text="How it stands, in the caller's language, with the places named.")
+
+
+class PeriodDetail(PeriodAnswer):
+    """A month with what has to hold before it is closed."""
+
+    checks = CloseCheck(many=True)
+
+
 class InvoiceRow(Shape):
     """A team's month."""
 
@@ -368,6 +385,7 @@ class LineAnswer(Shape):
     seconds = s.IntegerField()
     share_milli_seconds = s.IntegerField()
     amount = Money()
+    adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that its usage belongs to.")
 
 
 class InvoiceAnswer(InvoiceRow):

@@ -9,13 +9,13 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers import InvoiceAnswer, InvoiceRow, PeriodAnswer, UsageAnswer
+from portal.api.answers import InvoiceAnswer, InvoiceRow, PeriodAnswer, PeriodDetail, UsageAnswer
 from portal.api.describe import PAGING, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Empty
 from portal.api.filters import UsageFilters
 from portal.api.idempotency import once
-from portal.api.money import invoice_detail, month_of, period_row, usage_row
+from portal.api.money import invoice_detail, month_of, period_detail, period_row, usage_row
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
 from portal.api.shapes import Row
 from portal.api.teams import month_or_now
@@ -100,7 +100,7 @@ class Usage(Endpoint):
         """List the billed intervals of the teams in sight, newest first."""
         pages = Pages(most=MAX_FEED_SIZE)
         rows = UsageRecord.objects.filter(team__in=visible_teams(self.rights)).select_related(
-            "lease__user", "lease__flavor", "team"
+            "lease__user", "lease__flavor", "team", "late_for"
         )
         if "month" in request.query_params:
             rows = rows.filter(period=month_or_now(request))
@@ -118,13 +118,26 @@ class Periods(Endpoint):
         return Response({"next": None, "results": [period_row(p) for p in all_months(now=timezone.now())]})
 
 
+class OnePeriod(Endpoint):
+    """One month of accounts."""
+
+    @call("Read a month", answer=PeriodDetail, refusals=(404,), tag=TAG)
+    def get(self, request: Request, month: str) -> Response:
+        """Read a month and what has to hold before it is closed; a closed one has no checks. Finance."""
+        self.require_finance()
+        return Response(period_detail(named(month), now=timezone.now()))
+
+
 class ClosePeriod(Endpoint):
     """Close a month for good."""
 
     @call("Close a month", body=Empty, answer=PeriodAnswer, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, month: str) -> Response:
-        """Close a month that is over: one invoice per team, then nothing in it changes. Finance."""
+        """Close a month that is over: one invoice per team, then nothing in it changes. Finance.
+
+        Refused with `conflict` and every sentence of the month's checks that does not hold yet.
+        """
         self.require_finance()
         self.take(Empty)
         period = named(month)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from portal.api.shapes import Row
 from portal.api.wire import instant, money
-from portal.billing.models import BillingPeriod, UsageRecord
+from portal.billing.checklist import close_items
+from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.selectors import InvoiceView, LineView
 
 
 def usage_row(record: UsageRecord) -> Row:
-    """Return a usage record; its lease, user, flavor and team must be at hand."""
+    """Return a usage record; its lease, user, flavor, team and ``late_for`` must be at hand."""
     return {
         "id": record.pk,
         "lease": record.lease.uid,
@@ -22,6 +25,7 @@ def usage_row(record: UsageRecord) -> Row:
         "share_milli": record.share_milli,
         "share_milli_seconds": record.share_milli_seconds,
         "price_per_hour": money(record.micro_per_hour, record.currency),
+        "adjusts": month_of(record.late_for) if record.late_for else None,
     }
 
 
@@ -41,6 +45,23 @@ def period_row(period: BillingPeriod) -> Row:
     }
 
 
+def period_detail(period: BillingPeriod, *, now: datetime) -> Row:
+    """Return a month with what has to hold before it is closed."""
+    items = [] if period.state == PeriodState.CLOSED else close_items(period, now=now)
+    return period_row(period) | {
+        "checks": [
+            {
+                "code": item.code,
+                "is_met": item.is_met,
+                "must": item.must,
+                "figure": item.figure,
+                "sentence": item.sentence,
+            }
+            for item in items
+        ]
+    }
+
+
 def line_row(line: LineView, currency: str) -> Row:
     """Return one line of an invoice."""
     return {
@@ -54,6 +75,7 @@ def line_row(line: LineView, currency: str) -> Row:
         "seconds": line.seconds,
         "share_milli_seconds": line.share_milli_seconds,
         "amount": money(line.amount_micro, currency),
+        "adjusts": line.late_for or None,
     }
 
 

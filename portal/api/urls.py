@@ -136,6 +136,7 @@ v1: list[URLPattern | URLResolver] = [
     ),
     path("usage/", invoices.Usage.as_view(), name="usage"),
     path("periods/", invoices.Periods.as_view(), name="periods"),
+    path("periods/<str:month>/", invoices.OnePeriod.as_view(), name="period"),
     path("periods/<str:month>/close/", invoices.ClosePeriod.as_view(), name="close-period"),
     path("tokens/", people.Tokens.as_view(), name="tokens"),
     path("tokens/<short_number:key>/", people.OneToken.as_view(), name="token"),

@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from portal.cli import config, forecasts, health, look, nodes, plans, policies, quotas, screen, standing, work
+from portal.cli import (
+    books,
+    config,
+    forecasts,
+    health,
+    look,
+    nodes,
+    plans,
+    policies,
+    quotas,
+    screen,
+    standing,
+    work,
+)
 from portal.cli.run import Json, api, guarded
 
 app = typer.Typer(
@@ -93,6 +106,7 @@ app.command("reserve")(plans.reserve)
 app.add_typer(plans.reservation, name="reservation")
 app.add_typer(plans.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
+app.add_typer(books.app, name="month")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")
 app.add_typer(standing.app, name="team")

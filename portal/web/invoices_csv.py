@@ -15,6 +15,7 @@ MARK = "\ufeff"
 HEADER = (
     "month", "invoice", "state", "team", "cost_centre", "position", "person", "flavor", "device_model",
     "leases", "seconds", "gpu_hours", "price_per_gpu_hour", "currency", "amount",
+    "adjusts",
 )  # fmt: skip
 
 
@@ -52,6 +53,7 @@ def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
         _amount(line.micro_per_hour),
         view.currency,
         _amount(line.amount_micro),
+        line.late_for,
     ]
 
 

@@ -12,11 +12,9 @@ from typing import Any
 from django.db.models import Count, QuerySet, Sum
 from django.urls import reverse
 
-from portal.billing.models import BillingPeriod, Invoice, PeriodState, UsageRecord
-from portal.billing.selectors import accruing_micro, cost_so_far, currency
+from portal.billing.models import BillingPeriod, Invoice
+from portal.billing.selectors import accruing_micro, currency
 from portal.catalog.pricing import apportion
-from portal.leases.models import Lease
-from portal.leases.states import LeaseState
 from portal.teams.models import Team
 from portal.web.figures import money
 from portal.web.invoices_months import is_closed
@@ -65,16 +63,6 @@ class MonthRow:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing to look at before a month is closed; one that is not met but only told has ``must`` False."""
-
-    code: str
-    is_met: bool
-    must: bool
-    figure: int
-
-
 def board(teams: QuerySet[Team], period: BillingPeriod, *, name: str = "", now: datetime) -> Board:
     """Return a month's invoices of these teams: issued ones as frozen, drafts as of now."""
     found = teams.filter(name__icontains=name) if name else teams
@@ -110,28 +98,6 @@ def month_rows(periods: Sequence[BillingPeriod], teams: QuerySet[Team], *, now: 
     }
     drafts = month_totals([p for p in periods if not is_closed(p)], teams)
     return [_month(period, issued.get(period.pk), drafts.get(period.pk, {}), now) for period in periods]
-
-
-def checklist(period: BillingPeriod, *, now: datetime) -> list[Check]:
-    """Return what finance looks at before closing a month."""
-    unmetered = Lease.objects.filter(
-        is_metered=False, activated_at__isnull=False, activated_at__lt=period.ends_at
-    ).select_related("flavor")
-    leases = list(unmetered.exclude(ended_at__lte=period.starts_at)[:5000])
-    unpriced = sum(1 for cost in cost_so_far(leases, now=now).values() if cost is None)
-    lost = sum(1 for lease in leases if lease.state == LeaseState.INTERRUPTED)
-    still_open = BillingPeriod.objects.filter(starts_at__lt=period.starts_at).exclude(
-        state=PeriodState.CLOSED
-    )
-    records = UsageRecord.objects.filter(period=period)
-    return [
-        Check("over", period.ends_at <= now, True, 0),
-        Check("earlier", not still_open.exists(), False, still_open.count()),
-        Check("priced", unpriced == 0, True, unpriced),
-        Check("metered", not leases, False, len(leases)),
-        Check("lost", lost == 0, False, lost),
-        Check("usage", True, False, records.count()),
-    ]
 
 
 def _issued(teams: Sequence[Team], period: BillingPeriod) -> Board:

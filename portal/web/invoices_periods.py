@@ -9,13 +9,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
+from portal.billing.checklist import close_items, is_ready
 from portal.billing.closing import close_period
 from portal.billing.selectors import currency
 from portal.common.errors import BerthError, Forbidden
 from portal.teams.models import Role
 from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
-from portal.web.invoices_list import board, checklist, month_rows
+from portal.web.invoices_list import board, month_rows
 from portal.web.invoices_months import all_months, is_closed, named
 
 
@@ -43,12 +44,13 @@ def period(request: HttpRequest, month: str) -> HttpResponse:
     require_finance(request)
     now = timezone.now()
     found = named(month)
-    checks = [] if is_closed(found) else checklist(found, now=now)
+    checks = [] if is_closed(found) else close_items(found, now=now)
     context = {
         "period": found,
         "month": month,
         "checks": checks,
-        "can_close": bool(checks) and all(check.is_met for check in checks if check.must),
+        "is_over": found.ends_at <= now,
+        "can_close": bool(checks) and is_ready(checks),
         "board": board(visible_teams(rights_of(request), Role.FINANCE), found, now=now),
     }
     return render(request, "web/invoice_period.html", context)

@@ -28,7 +28,7 @@ HOURS_UNIT = 10_000  # GPU-hours are printed to four places
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line as printed: GPU-hours x price = amount."""
+    """One line as printed: GPU-hours x price = amount; ``late_for`` is the month that an adjustment belongs to."""
 
     position: int
     person: str
@@ -40,6 +40,7 @@ class Line:
     price: Decimal | None
     amount: Decimal | None
     key: str
+    late_for: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> Line:
         price=money(line.micro_per_hour),
         amount=money(line.amount_micro),
         key=line.key,
+        late_for=datetime.fromisoformat(f"{line.late_for}-01T00:00Z") if line.late_for else None,
     )
 
 

@@ -188,6 +188,7 @@ ROUTES = (
     Route("GET", "invoices/{team}/{month}/lines/{key}/usage/", is_foreign=True),
     Route("GET", "usage/"),
     Route("GET", "periods/"),
+    Route("GET", "periods/{last_month}/", "finance", None, 200, True),
     Route("POST", "periods/{last_month}/close/", "finance", None, 200, True),
     Route("GET", "tokens/"),
     Route("POST", "tokens/", body={"name": "laptop", "scopes": ["read"]}, status=201),

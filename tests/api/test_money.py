@@ -8,6 +8,7 @@ import pytest
 from portal.accounts.models import ApiToken
 from portal.api.wire import amount, instant
 from portal.billing.metering import meter_all
+from portal.billing.selectors import period_of
 from tests.portal.builders import World
 
 MARCH = datetime(2026, 3, 10, 12, tzinfo=UTC)
@@ -69,6 +70,23 @@ def test_finance_closes_a_month_once(world: World, calls: Any) -> None:
     (row,) = finance.get("invoices/?month=2026-03&team=perception").json()["results"]
     assert row["is_draft"] is False
     assert row["number"].startswith("202603-")
+
+
+def test_the_checks_of_a_month_are_those_its_close_keeps_to(world: World, calls: Any) -> None:
+    lease = world.active("bob", at=MARCH)  # its end came in March and is not settled
+    period_of(MARCH)
+    finance = calls("finance")
+
+    checks = finance.get("periods/2026-03/").json()["checks"]
+    refused = finance.post("periods/2026-03/close/")
+
+    unmet = [check for check in checks if check["must"] and not check["is_met"]]
+    assert {"settled", "metered"} == {check["code"] for check in unmet}
+    assert lease.uid in unmet[0]["sentence"]
+    assert refused.status_code == 409
+    assert unmet[0]["sentence"] in refused.json()["detail"]
+    assert refused.json()["facts"]["unmet"] == "settled metered"
+    assert calls("alice").get("periods/2026-03/").status_code == 403
 
 
 def test_csv_cells_cannot_be_formulas(world: World, calls: Any) -> None:

@@ -1,0 +1,173 @@
+"""What has to hold before a month is closed: one list for the page, the API, the command and the close itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.billing.horizon import settled_until
+from portal.billing.metering import active_intervals, events_by_lease, pieces, rates_by_model
+from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
+from portal.common.errors import Conflict
+from portal.common.invariants import MONEY, broken
+from portal.common.rows import fetch
+from portal.leases.models import Lease
+
+MOST_NAMED = 5
+# Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there.
+_UNLIKE_EVENTS = """
+  WITH month AS (
+    SELECT id, starts_at, ends_at, tstzmultirange(tstzrange(starts_at, ends_at)) AS span
+    FROM billing_billingperiod WHERE id = %s),
+  concerned AS (
+    SELECT l.id, l.uid FROM leases_lease l JOIN month m
+    ON l.activated_at < m.ends_at AND (l.ended_at IS NULL OR l.ended_at >= m.starts_at)
+    UNION SELECT l.id, l.uid FROM month m JOIN billing_usagerecord u ON m.id IN (u.period_id, u.late_for_id)
+    JOIN leases_lease l ON l.id = u.lease_id),
+  active AS (
+    SELECT lease_id, range_agg(tstzrange(date_trunc('second', at), date_trunc('second', left_at))) AS span
+    FROM (SELECT e.lease_id, e.now, e.at, coalesce(lead(e.at) OVER (PARTITION BY e.lease_id ORDER BY e.at, e.id),
+            greatest(%s, e.at)) AS left_at
+          FROM leases_leaseevent e JOIN concerned c ON c.id = e.lease_id) steps
+    WHERE now = 'active' GROUP BY lease_id),
+  metered AS (
+    SELECT u.lease_id, range_agg(u.span) AS span
+    FROM billing_usagerecord u JOIN concerned c ON c.id = u.lease_id GROUP BY u.lease_id)
+  SELECT c.uid FROM concerned c CROSS JOIN month
+  LEFT JOIN active a ON a.lease_id = c.id LEFT JOIN metered m ON m.lease_id = c.id
+  WHERE coalesce(a.span, '{}') * month.span <> coalesce(m.span, '{}') * month.span ORDER BY c.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseItem:
+    """One thing to look at before a month is closed: ``sentence`` says how it stands and names the places.
+
+    A must that is not met keeps the month open; ``is_met_by_closing`` is one that a close tries to meet first.
+    """
+
+    code: str
+    is_met: bool
+    must: bool
+    figure: int
+    sentence: str
+    is_met_by_closing: bool = False
+
+
+def close_items(period: BillingPeriod, *, now: datetime) -> list[CloseItem]:
+    """Return what must hold before the month is closed, and what else finance looks at. Read-only.
+
+    Inside a close, with the books locked, the answer cannot change any more; elsewhere it is as of now.
+    """
+    return [
+        _over(period, now),
+        _earlier(period),
+        _settled(period, now),
+        _priced(period, now),
+        _metered(period, now),
+        _sound(),
+        _usage(period),
+    ]
+
+
+def is_ready(items: Sequence[CloseItem]) -> bool:
+    """Say whether a close may be tried: no must is unmet, but for what the close meets itself."""
+    return all(item.is_met or not item.must or item.is_met_by_closing for item in items)
+
+
+def _over(period: BillingPeriod, now: datetime) -> CloseItem:
+    is_met = period.ends_at <= now
+    text = (
+        _("The month is over.")
+        if is_met
+        else _("The month still runs: it can be closed after its last second.")
+    )
+    return CloseItem("over", is_met, True, 0, text)
+
+
+def _earlier(period: BillingPeriod) -> CloseItem:
+    rows = BillingPeriod.objects.filter(starts_at__lt=period.starts_at).exclude(state=PeriodState.CLOSED)
+    names = [str(row) for row in rows.order_by("starts_at")]
+    text = ngettext(
+        "%(n)d earlier month is still open: %(names)s. Months are closed in their order.",
+        "%(n)d earlier months are still open: %(names)s. Months are closed in their order.",
+        len(names),
+    )
+    return _named("earlier", names, _("All earlier months are closed."), text)
+
+
+def _settled(period: BillingPeriod, now: datetime) -> CloseItem:
+    until = settled_until(None, now=now)
+    waiting = [pk for pk, at in until.items() if at < period.ends_at]
+    rows = Lease.objects.filter(pk__in=waiting).select_related("node").order_by("pk")
+    names = [f"{lease.uid} ({lease.node.name})" for lease in rows]
+    text = ngettext(
+        "The end of %(n)d lease may still be dated in this month, because its node has been silent since then"
+        " or its end is being settled: %(names)s.",
+        "The ends of %(n)d leases may still be dated in this month, because their nodes have been silent since"
+        " then or their ends are being settled: %(names)s.",
+        len(names),
+    )
+    return _named("settled", names, _("No node is silent whose last word came before the month's end."), text)
+
+
+def _priced(period: BillingPeriod, now: datetime) -> CloseItem:
+    rows = Lease.objects.filter(is_metered=False, activated_at__lt=period.ends_at).select_related("flavor")
+    leases = list(rows.order_by("pk"))
+    events = events_by_lease(leases)
+    rates = rates_by_model(lease.flavor.device_model_id for lease in leases)
+    names = []
+    for lease in leases:
+        until = min(now, period.ends_at)
+        intervals = [i for i in active_intervals(events[lease.pk]) if i.starts_at < until]
+        try:
+            pieces(intervals, rates[lease.flavor.device_model_id], now=until)
+        except Conflict:
+            names.append(lease.uid)
+    text = ngettext(
+        "%(n)d lease ran while no price was in force: %(names)s. Add one first.",
+        "%(n)d leases ran while no price was in force: %(names)s. Add one first.",
+        len(names),
+    )
+    return _named("priced", names, _("Every lease has a price."), text)
+
+
+def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
+    names = [str(uid) for (uid,) in fetch(_UNLIKE_EVENTS, [period.pk, now])]
+    text = ngettext(
+        "The usage of %(n)d lease is not its active time to the second yet: %(names)s. Closing meters it again, and"
+        " refuses while that stays so.",
+        "The usage of %(n)d leases is not their active time to the second yet: %(names)s. Closing meters them"
+        " again, and refuses while that stays so.",
+        len(names),
+    )
+    met = _("Every lease is metered to its last second in this month.")
+    return _named("metered", names, met, text, is_met_by_closing=True)
+
+
+def _sound() -> CloseItem:
+    names = [breach.invariant.name for breach in broken(MONEY)]
+    text = ngettext(
+        "%(n)d promise about money does not hold: %(names)s. An operator finds out more with check_invariants.",
+        "%(n)d promises about money do not hold: %(names)s. An operator finds out more with check_invariants.",
+        len(names),
+    )
+    return _named("sound", names, _("All sums and prices are right."), text)
+
+
+def _usage(period: BillingPeriod) -> CloseItem:
+    count = UsageRecord.objects.filter(period=period).count()
+    text = ngettext("%(n)d usage record goes onto lines.", "%(n)d usage records go onto lines.", count)
+    return CloseItem("usage", True, False, count, text % {"n": count})
+
+
+def _named(
+    code: str, names: Sequence[str], met: str, unmet: str, *, is_met_by_closing: bool = False
+) -> CloseItem:
+    shown = ", ".join(names[:MOST_NAMED]) + (" …" if len(names) > MOST_NAMED else "")
+    text = unmet % {"n": len(names), "names": shown} if names else met
+    return CloseItem(code, not names, True, len(names), text, bool(names) and is_met_by_closing)

@@ -1,0 +1,69 @@
+"""``berth month``: the months of the books, what keeps one open, and closing it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from portal.cli import screen, words
+from portal.cli.run import Json, api, guarded
+
+app = typer.Typer(help="See and close the months of the books.", no_args_is_help=True, rich_markup_mode=None)
+Month = Annotated[str, typer.Argument(metavar="MONTH", help="Written as YYYY-MM.")]
+
+
+@app.command("list")
+@guarded
+def list_months(as_json: Json = False) -> None:
+    """List the months of the books, the present one first."""
+    with api() as portal:
+        found = portal.get("periods/")["results"]
+    if as_json:
+        screen.out_json(found)
+        return
+    cells = [(row["month"], row["state"], words.when(row["closed_at"])) for row in found]
+    screen.table(("MONTH", "STATE", "CLOSED"), cells, empty="There are no months yet.")
+
+
+@app.command("show")
+@guarded
+def show(month: Month, as_json: Json = False) -> None:
+    """Show a month and what has to hold before it is closed. Finance."""
+    with api() as portal:
+        found = portal.get(f"periods/{_safe(month)}/")
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.facts((("month", found["month"]), ("state", found["state"])))
+    cells = [(_word(check["is_met"], check["must"]), check["sentence"]) for check in found["checks"]]
+    if cells:
+        screen.table(("", "BEFORE CLOSING"), cells, empty="")
+
+
+@app.command("close")
+@guarded
+def close(
+    month: Month,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Close a month for good: one invoice per team, then nothing in it changes. Finance."""
+    if not yes:
+        typer.confirm(f"Close {month} for good?", abort=True, err=True)
+    with api() as portal:
+        found = portal.post(f"periods/{_safe(month)}/close/", {})
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['month']} is closed.")
+
+
+def _word(is_met: bool, must: bool) -> str:
+    return "ok" if is_met else "open" if must else "note"
+
+
+def _safe(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    return quote(name, safe="") or "-"
