@@ -15,6 +15,7 @@ from rest_framework.views import set_rollback
 
 from portal.api import errors
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
+from portal.common.guards import refused_by_guard
 from portal.common.logs import request_id
 from portal.common.retry import unavailable
 from portal.common.states import IllegalMove
@@ -72,7 +73,7 @@ def _from_below(error: Exception) -> BerthError:
         return refusal
     if isinstance(error, (DataError, OverflowError, RecursionError, UnicodeError)):
         return Invalid("A value is too large or not in a form that can be stored.")
-    return errors.InternalError()
+    return refused_by_guard(error) or errors.InternalError()
 
 
 def body(error: BerthError, path: str) -> dict[str, Any]:

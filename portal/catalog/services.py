@@ -8,7 +8,8 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.catalog.models import Flavor, Rate, RateCard
-from portal.common.errors import Conflict, Invalid
+from portal.common.errors import Conflict, Invalid, PeriodClosed
+from portal.common.guards import is_about_closed_month
 from portal.fleet.models import DeviceModel, Mode
 
 MOST_CORES, MOST_GIB = 1024, 16_384
@@ -66,9 +67,10 @@ def set_aside(
 def set_rate(
     *, model: DeviceModel, micro_per_hour: int, starts_at: datetime, actor: User | None, now: datetime
 ) -> Rate:
-    """Add a price from ``starts_at`` on, ending the one before it; raises Invalid or Conflict.
+    """Add a price from ``starts_at`` on; raises Invalid, Conflict or PeriodClosed.
 
-    ``starts_at`` must lie in the future, except for the first rate of a model.
+    It ends the one before it and must then lie in the future. The first price of a model may begin in the past, but
+    not in a month that is closed.
     """
     card = RateCard.objects.select_for_update().get(is_default=True)
     if not 0 <= micro_per_hour <= 10**12:
@@ -93,6 +95,8 @@ def set_rate(
                 created_at=now,
             )
     except IntegrityError as error:
+        if is_about_closed_month(error):
+            raise PeriodClosed(_("A price cannot begin in a month that is closed.")) from error
         raise Conflict(_("Another price covers that time.")) from error
     record(actor, "rate.set", model.slug, at=now, micro_per_hour=micro_per_hour, starts_at=begin.isoformat())
     return rate

@@ -15,6 +15,7 @@ from django.shortcuts import render
 from django.template.loader import render_to_string
 
 from portal.common.errors import BerthError, Invalid
+from portal.common.guards import refused_by_guard
 from portal.common.logs import request_id as current_id
 from portal.common.retry import unavailable
 
@@ -104,7 +105,7 @@ class ErrorsForPeople:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the answer for the errors we know; None leaves the rest to Django."""
-        error = unavailable(error) or error
+        error = unavailable(error) or refused_by_guard(error) or error
         if isinstance(error, (DataError, OverflowError, RecursionError, UnicodeError, BadRequest)):
             error = Invalid("A value is too large or not in a form that can be stored.")
         if not isinstance(error, BerthError):

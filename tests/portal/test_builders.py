@@ -8,6 +8,7 @@ from django.db import connection
 from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 from portal.teams.models import Team
+from tests.emptying import empty
 from tests.portal.builders import World, _build, build_world, make_user
 from tests.portal.kept import NOT_OURS
 
@@ -36,7 +37,7 @@ def test_a_world_that_is_put_back_has_the_rows_of_one_that_is_built() -> None:
     put = installed()
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute("TRUNCATE " + ", ".join(f'"{table}"' for table in put) + " CASCADE")
+    empty(table for table in put if table != "audit_audithead")  # its row comes with the table
     built = _build(MARCH)
 
     assert put == installed()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -57,16 +58,35 @@ def test_a_month_that_still_runs_cannot_be_closed(world: World, signed_in: Signe
     assert not BillingPeriod.objects.filter(state=PeriodState.CLOSED).exists()
 
 
-def test_the_checklist_names_leases_that_ran_without_a_price(
+def test_the_checklist_names_what_keeps_the_month_open(
     world: World, signed_in: SignedIn, march: BillingPeriod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = world.active("bob", at=MARCH + timedelta(days=1))
-    monkeypatch.setattr("portal.web.invoices_list.cost_so_far", lambda leases, now: {lease.pk: None})
+    monkeypatch.setattr("portal.billing.checklist.rates_by_model", lambda models: defaultdict(list))
+    finance = signed_in("finance")
 
-    text = signed_in("finance").get("/finance/months/2026-03/").text
+    text = finance.get("/finance/months/2026-03/").text
+    refused = finance.post("/finance/months/2026-03/close/", follow=True)
 
-    assert "1 lease ran while no price was in force" in text
+    assert f"1 lease ran while no price was in force: {lease.uid}" in text
+    assert "may still be dated in this month, because its node has been silent since then" in text
     assert 'data-open-dialog="close-month"' not in text
+    assert "This month cannot be closed yet" in refused.text
+    march.refresh_from_db()
+    assert march.state == PeriodState.OPEN
+
+
+def test_a_refusal_of_the_books_is_a_sentence(
+    world: World, signed_in: SignedIn, march: BillingPeriod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portal.billing.closing._issue", lambda *_: [])
+
+    answer = signed_in("finance").post("/finance/months/2026-03/close/")
+
+    assert answer.status_code == 409
+    assert "The books do not allow this" in answer.text
+    march.refresh_from_db()
+    assert march.state == PeriodState.OPEN
 
 
 @pytest.mark.parametrize("name", ["alice", "bob", "charlie", "approver", "operator"])
