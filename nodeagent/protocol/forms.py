@@ -68,6 +68,7 @@ FORMS: Final[Mapping[str, Form]] = MappingProxyType(
         "nonce": is_name,
         "signature": is_name,
         "public_key": is_name,
+        "portal_key": is_name,
         "enrol_token": is_name,
         "nodes": is_device_node,
         "user": is_line,

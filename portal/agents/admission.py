@@ -24,7 +24,7 @@ from portal.common.rows import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import forget_acceptance, learn_devices
 
-KEY_BYTES = 32
+KEY_BYTES = NONCE_BYTES = 32
 # What a hello may change of its node; the rest belongs to operators, scheduler and reports. That it was heard is
 # noted once its welcome went out.
 TOLD = (
@@ -67,6 +67,8 @@ def admit(hello: Hello, *, nonce: str, now: datetime, handshake: Handshake | Non
     connection is over by then takes no effect. That the agent was heard is noted by what it says once it was
     welcomed.
     """
+    if hello.nonce and unhex(hello.nonce, NONCE_BYTES) is None:
+        raise AgentRefused("bad_nonce", "The agent's nonce must be 32 bytes in hex.")
     key = _proven_key(hello, nonce, now)
     if hello.portal_key and hello.portal_key not in known_keys():
         raise AgentRefused(

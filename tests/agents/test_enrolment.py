@@ -253,3 +253,20 @@ def test_a_blank_agents_leases_are_lost_at_the_word_before_also_when_that_fails_
     lease.refresh_from_db()
     assert (lease.state, lease.ended_at) == ("cleaning", word)
     assert Node.objects.get(pk=node.pk).last_seen_at == word, "it is heard once it speaks after its welcome"
+
+
+@pytest.mark.parametrize("nonce", ["ab", "ab:gpu-01", "x" * 64])
+def test_a_nonce_that_is_not_random_enough_gets_no_signature_of_the_portal(world: World, nonce: str) -> None:
+    hello = replace(Key().hello(token=token(world)), nonce=nonce)
+
+    assert refused(hello, world) == "bad_nonce"
+
+
+def test_an_agent_that_knows_another_portals_key_is_told_to_enrol_here(world: World) -> None:
+    key = Key()
+    admit(key.hello(token=token(world)), nonce=NONCE, now=world.now)
+    signed = key.private.sign(challenge_text(NONCE, "gpu-09", "ef" * 32, "12" * 32)).hex()
+    hello = replace(key.hello(), signature=signed, nonce="ef" * 32, portal_key="12" * 32)
+
+    assert refused(hello, world) == "other_portal"
+    assert refused(replace(hello, portal_key=""), world) == "bad_signature", "what it expects is signed too"

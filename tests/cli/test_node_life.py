@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from portal.cli.nodes import deadline
-from portal.fleet.models import Node
+from portal.fleet.models import Device, Node
 from tests.portal.builders import World
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -79,3 +79,18 @@ def test_a_deadline_is_a_time_from_now_or_an_instant(text: str, hours: float) ->
 def test_a_deadline_that_is_neither_says_how_to_write_it() -> None:
     with pytest.raises(typer.BadParameter):
         deadline("soon", NOON)
+
+
+def test_what_waits_is_listed_before_it_is_accepted(world: World, berth: Any) -> None:
+    Device.objects.filter(node__name="gpu-01", index=0).update(
+        is_accepted=False, accepted={"model": "A100", "memory_mib": 81_920}
+    )
+
+    seen = berth("node", "accept", "gpu-01", "--preview", who="operator").stdout
+    assert "was A100, 81920 MiB" in seen
+    assert Device.objects.filter(node__name="gpu-01", is_accepted=False).count() == 1
+
+    assert "accepted" in berth("node", "accept", "gpu-01", who="operator").stdout
+    assert not Device.objects.filter(node__name="gpu-01", is_accepted=False).exists()
+    assert "nothing" in berth("node", "accept", "gpu-01", who="operator").stdout
+    assert berth("node", "accept", "gpu-01", who="bob").exit_code == 1

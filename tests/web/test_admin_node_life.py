@@ -9,8 +9,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from portal.agents.acceptance import waiting_of
 from portal.agents.models import EnrolToken
-from portal.fleet.models import Node
+from portal.fleet.models import Device, Node
 from portal.leases.draining import drain_node, settle_drains
 from portal.leases.models import Lease
 from tests.portal.builders import World
@@ -197,3 +198,43 @@ def test_the_drains_of_a_fleet_cost_its_list_no_query_each(world: World, signed_
         counts.append(len(seen))
 
     assert counts[0] == counts[1]
+
+
+def test_what_waits_on_a_node_is_listed_and_accepted_as_it_was_shown(
+    world: World, signed_in: SignedIn
+) -> None:
+    Node.objects.filter(name="gpu-01").update(ahead_at=world.now, unknown_leases=["lse-of-tomorrow"])
+    Device.objects.filter(node__name="gpu-01", index=0).update(
+        is_accepted=False, said={"model": "H100 NVL", "memory_mib": 95_830}
+    )
+    Device.objects.filter(node__name="gpu-01", index=1).update(is_accepted=False, accepted=None)
+    operator = signed_in("operator")
+
+    page = operator.get("/cluster/gpu-01/").text
+    listed = operator.get("/operations/nodes/").text
+    stale = operator.post("/operations/nodes/gpu-01/accept/", {"seen": "0" * 16}, follow=True).text
+    waits = Device.objects.filter(node__name="gpu-01", is_accepted=False).count()
+
+    assert "Waits for your word" in page
+    assert "lse-of-tomorrow" in page
+    assert "H100 NVL" in page
+    assert "ahead of this database" in listed
+    assert "has changed meanwhile" in stale
+    assert waits == 2
+
+    Device.objects.filter(node__name="gpu-01", index=0).update(said={})
+    seen = waiting_of(Node.objects.get(name="gpu-01")).seen
+    assert seen in operator.get("/cluster/gpu-01/").text
+    operator.post("/operations/nodes/gpu-01/accept/", {"seen": seen})
+    assert not waiting_of(Node.objects.get(name="gpu-01"))
+    assert "Waits for your word" not in operator.get("/cluster/gpu-01/").text
+
+
+@pytest.mark.parametrize("who", ["bob", "alice", "charlie"])
+def test_only_operators_see_what_waits_and_accept_it(world: World, signed_in: SignedIn, who: str) -> None:
+    Device.objects.filter(node__name="gpu-01").update(is_accepted=False)
+    person = signed_in(who)
+
+    assert "Waits for your word" not in person.get("/cluster/gpu-01/").text
+    assert person.post("/operations/nodes/gpu-01/accept/").status_code == 403
+    assert not Device.objects.filter(node__name="gpu-01", is_accepted=True).exists()
