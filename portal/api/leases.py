@@ -50,6 +50,7 @@ from portal.leases.entrance import way_in, whole_environment
 from portal.leases.extending import (
     approve_extension,
     extend_lease,
+    lock_together,
     reject_extension,
     waiting_extension,
     withdraw_extension,
@@ -160,7 +161,10 @@ class Extend(Endpoint):
         waits for an approver.
         """
         extra = self.take(ExtendBody)["extra_s"]
-        extend_lease(lease=managed(self.rights, uid), actor=self.person, extra_s=extra, now=db_now())
+        lease = managed(self.rights, uid)
+        with transaction.atomic():
+            lock_together(lease)
+            extend_lease(lease=lease, actor=self.person, extra_s=extra, now=db_now())
         return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 
@@ -175,7 +179,9 @@ class ApproveExtension(Endpoint):
         """Let a lease run longer as was asked, if it still can; nobody decides on their own."""
         note = self.take(ExtensionNoteBody)["note"]
         lease = visible_lease(self.rights, uid)
-        approve_extension(lease=lease, actor=self.person, rights=self.rights, note=note, now=db_now())
+        with transaction.atomic():
+            lock_together(lease)
+            approve_extension(lease=lease, actor=self.person, rights=self.rights, note=note, now=db_now())
         return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 
@@ -190,7 +196,9 @@ class RejectExtension(Endpoint):
         """Turn an extension down with a note that whoever asked will read; the lease keeps its end."""
         note = self.take(ExtensionNoteBody)["note"]
         lease = visible_lease(self.rights, uid)
-        reject_extension(lease=lease, actor=self.person, rights=self.rights, note=note, now=db_now())
+        with transaction.atomic():
+            lock_together(lease)
+            reject_extension(lease=lease, actor=self.person, rights=self.rights, note=note, now=db_now())
         return Response(detail(self.rights, visible_lease(self.rights, uid)))
 
 

@@ -21,7 +21,9 @@ from redis.exceptions import RedisError
 
 from portal.accounts.models import User
 from portal.accounts.selectors import live_token
+from portal.accounts.tries import bad_tokens
 from portal.billing.models import UsageRecord
+from portal.common.addresses import client_address
 from portal.common.errors import catalogue
 from portal.common.live import redis_client
 from portal.common.middleware import problem
@@ -99,6 +101,13 @@ CHECKS: dict[str, Check] = {"database": _database, "redis": _redis, "migrations"
 def metrics(request: HttpRequest) -> HttpResponse:
     """Answer with Berth's figures for Prometheus: to this host itself, or to an operator."""
     if not (_is_local(request) or _is_operator(request)):
+        wait_s = _refused_for(request)
+        if wait_s:
+            refused = problem(
+                request, 429, "too_many_calls", "Too many calls with tokens that are not accepted."
+            )
+            refused["Retry-After"] = str(wait_s)
+            return refused
         return problem(
             request, 403, "forbidden", "These figures are for this host and for operators.",
             next_step="Send an operator's token as “Authorization: Bearer …”.",
@@ -130,11 +139,25 @@ def _is_local(request: HttpRequest) -> bool:
 
 
 def _is_operator(request: HttpRequest) -> bool:
-    kind, _space, secret = request.headers.get("Authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        token = live_token(secret.strip(), now=timezone.now())
+    secret = _bearer(request)
+    if secret is not None:
+        token = live_token(secret, now=timezone.now())
         return token is not None and Rights(token.user).is_operator
     return isinstance(request.user, User) and Rights(request.user).is_operator
+
+
+def _refused_for(request: HttpRequest) -> int:
+    """Count a call with a token that is not accepted; returns for how many seconds its place is refused."""
+    secret, now = _bearer(request), timezone.now()
+    if secret is None or live_token(secret, now=now) is not None:
+        return 0
+    return bad_tokens.refused_for(client_address(request), now=now)
+
+
+def _bearer(request: HttpRequest) -> str | None:
+    """Return the token that came along, None where there is none."""
+    kind, _space, secret = request.headers.get("Authorization", "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else None
 
 
 class Figures:

@@ -42,7 +42,7 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
     no maintenance. The refusal says until when it could run (``latest_end``). All parts of a gang are extended
     together; what was grown is not, it ends with the lease it belongs to.
     """
-    together = lock_leases(parts.gang_ids(lease))
+    together = lock_together(lease)
     locked = next(one for one in together if one.pk == lease.pk)
     if extra_s < 1:
         raise Invalid(fields={"extra_s": _("Ask for at least one second more.")})
@@ -62,6 +62,14 @@ def extend_lease(*, lease: Lease, actor: User, extra_s: int, now: datetime) -> L
     notify(others, "extension.awaits_approval", target=target, at=now, by=str(actor), extra_s=extra_s)
     announce([locked], at=now)
     return asked
+
+
+def lock_together(lease: Lease) -> list[Lease]:
+    """Lock what an extension of this lease changes, so that the caller's instant and look are of then and not before.
+
+    To be called within the transaction that goes on to extend or decide.
+    """
+    return lock_leases(parts.gang_ids(lease))
 
 
 def whole_s(lease: Lease, extra_s: int = 0) -> int:
@@ -136,7 +144,7 @@ def approve_extension(*, lease: Lease, actor: User, rights: Rights, note: str, n
 
     Raises Conflict when it cannot any more: the extension goes on waiting, and may be turned down.
     """
-    together = lock_leases(parts.gang_ids(lease))
+    together = lock_together(lease)
     locked = next(one for one in together if one.pk == lease.pk)
     asked = _decidable(locked, actor, rights)
     _check(together, locked, asked.extra_s, now)

@@ -59,7 +59,11 @@ async def live_socket(scope: Message, receive: Receive, send: Send) -> None:
         return
     try:
         visitor = await in_database(lambda: visitors.admit(headers, now=timezone.now()))
-        refusal = SIGN_IN if visitor is None else 0 if visitor.held else NOT_ALLOWED
+        refusal = 0 if visitor is not None and visitor.held else NOT_ALLOWED
+        if visitor is None:
+            peer = (scope.get("client") or ("",))[0]
+            wait_s = await in_database(lambda: visitors.refused_for(headers, peer, now=timezone.now()))
+            refusal = SLOW_DOWN if wait_s else SIGN_IN
     except DatabaseError as error:
         log.warning("a live socket could not be admitted: %s", error)
         visitor, refusal = None, LATER

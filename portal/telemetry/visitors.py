@@ -16,10 +16,13 @@ from django.utils.crypto import constant_time_compare
 
 from portal.accounts.models import ApiToken, User
 from portal.accounts.selectors import entering, live_token
+from portal.accounts.tries import bad_tokens
+from portal.common.addresses import believed
 from portal.teams.models import Membership
 
 Headers = Mapping[str, str]
 LONGEST_KEY = 64
+JOINED = {"cookie": "; ", "x-forwarded-for": ", "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,23 @@ class Visitor:
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers as text, the last of each name; cookies of several headers are joined."""
+    """Return the headers as text, the last of each name; several of cookies and of proxies are joined."""
     found: dict[str, str] = {}
     for name, value in raw:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        found[key] = f"{found[key]}; {text}" if key == "cookie" and key in found else text
+        found[key] = f"{found[key]}{JOINED[key]}{text}" if key in JOINED and key in found else text
     return found
+
+
+def refused_for(headers: Headers, peer: str, *, now: datetime) -> int:
+    """Count a socket that was not admitted; returns for how many seconds its place is refused, 0 while it may try.
+
+    Only a token is a guess at a secret, as on every other door; a page whose session has ended tries again by itself.
+    """
+    if "authorization" not in headers:
+        return 0
+    address = believed(peer, headers.get("x-forwarded-for", ""), settings.TRUSTED_PROXIES)
+    return bad_tokens.refused_for(address, now=now)
 
 
 def is_allowed_origin(headers: Headers) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
@@ -11,10 +12,11 @@ from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.leases.extending import (
     approve_extension,
     extend_lease,
+    lock_together,
     reject_extension,
     withdraw_extension,
 )
-from portal.leases.lifecycle import release_lease
+from portal.leases.lifecycle import lock_request_of_booking, release_locked
 from portal.leases.models import Lease
 from portal.leases.selectors import may_manage_lease, visible_lease
 from portal.leases.states import LeaseState
@@ -34,13 +36,15 @@ def extend(request: HttpRequest, uid: str) -> HttpResponse:
     if not form.is_valid():
         sentences = {name: str(errors[0]) for name, errors in form.errors.items()}
         return refused(request, Invalid(fields=sentences), "web:lease", uid)
-    seen = request.POST.get("seen", "")
-    if seen and seen != lease.not_after.isoformat():
-        error = Conflict(_("The end of this lease has changed since you looked; it was not extended again."))
-        return refused(request, error, "web:lease", uid)
+    seen, extra_s = request.POST.get("seen", ""), form.cleaned_data["extra"]
     try:
-        extra_s = form.cleaned_data["extra"]
-        waiting = extend_lease(lease=lease, actor=person(request), extra_s=extra_s, now=db_now())
+        with transaction.atomic():
+            locked = next(one for one in lock_together(lease) if one.pk == lease.pk)
+            if seen and seen != locked.not_after.isoformat():
+                raise Conflict(
+                    _("The end of this lease has changed since you looked; it was not extended again.")
+                )
+            waiting = extend_lease(lease=locked, actor=person(request), extra_s=extra_s, now=db_now())
     except (Conflict, Invalid) as error:
         return refused(request, error, "web:lease", uid)
     if waiting is not None:
@@ -69,7 +73,9 @@ def decide(request: HttpRequest, uid: str) -> HttpResponse:
     is_approved = form.cleaned_data["decision"] == "approve"
     act, note = approve_extension if is_approved else reject_extension, form.cleaned_data["note"]
     try:
-        act(lease=lease, actor=person(request), rights=rights, note=note, now=db_now())
+        with transaction.atomic():
+            lock_together(lease)
+            act(lease=lease, actor=person(request), rights=rights, note=note, now=db_now())
     except (Conflict, Forbidden, Invalid) as error:
         return refused(request, error, "web:lease", uid)
     said = (
@@ -81,10 +87,12 @@ def decide(request: HttpRequest, uid: str) -> HttpResponse:
 @require_POST
 def release(request: HttpRequest, uid: str) -> HttpResponse:
     """End a lease early, or give up a booking. Safe to repeat."""
-    lease = _managed(request, uid)
-    is_booking = lease.state == LeaseState.BOOKED
     try:
-        release_lease(lease=lease, actor=person(request), now=db_now())
+        with transaction.atomic():
+            lock_request_of_booking(uid)
+            lease = _managed(request, uid, is_locked=True)
+            is_booking = lease.state == LeaseState.BOOKED
+            release_locked(lease, actor=person(request), now=db_now())
     except Conflict as error:
         return refused(request, error, "web:lease", uid)
     said = _("Released. The money clock has stopped.")
@@ -93,10 +101,10 @@ def release(request: HttpRequest, uid: str) -> HttpResponse:
     return done(request, said, "web:lease", uid)
 
 
-def _managed(request: HttpRequest, uid: str) -> Lease:
+def _managed(request: HttpRequest, uid: str, *, is_locked: bool = False) -> Lease:
     """Return the lease, or refuse: missing when out of sight, forbidden when it is not theirs to manage."""
     rights = rights_of(request)
-    lease = visible_lease(rights, uid)
+    lease = visible_lease(rights, uid, is_locked=is_locked)
     if not may_manage_lease(rights, lease):
         raise Forbidden(_("Only the holder, a team admin or an operator may do this."))
     return lease

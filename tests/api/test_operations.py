@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from portal.accounts.tries import BAD_TOKEN, BadTokens
 from portal.api import operations
 from tests.portal.builders import World
 
@@ -66,3 +67,14 @@ def test_type_of_a_problem_leads_to_its_meaning(client: Client) -> None:
 
 def test_answers_stay_out_of_caches(client: Client) -> None:
     assert client.get("/api/v1/me/")["Cache-Control"] == "no-store"
+
+
+def test_guesses_at_an_operators_token_are_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portal.api.operations.bad_tokens", BadTokens())
+    wrong = {"REMOTE_ADDR": "192.0.2.7", "headers": {"Authorization": "Bearer bth_wrong"}}
+
+    answers = [client.get("/metrics", **wrong) for _nth in range(BAD_TOKEN.most + 1)]
+
+    assert [a.status_code for a in answers] == [403] * BAD_TOKEN.most + [429]
+    assert 0 < int(answers[-1]["Retry-After"]) <= BAD_TOKEN.window_s
+    assert client.get("/metrics", REMOTE_ADDR="192.0.2.8", headers=wrong["headers"]).status_code == 403

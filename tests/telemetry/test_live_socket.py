@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from portal.accounts.tries import BAD_TOKEN, BadTokens
 from portal.common.live import EVENTS, publish
 from portal.fleet.models import Node
 from portal.leases import lifecycle, moves
@@ -345,3 +347,24 @@ async def test_a_snapshot_is_never_older_than_the_silence_others_were_told(
         (snapshot,) = await bob.subscribe("node:gpu-01")
 
     assert snapshot["data"]["nodes"]["gpu-01"]["state"] == "stale"
+
+
+async def test_guesses_at_a_token_are_counted_by_place(
+    world: World, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr("portal.telemetry.visitors.bad_tokens", BadTokens())
+    settings.TRUSTED_PROXIES = [ip_network("10.0.0.1")]
+
+    wrong = "bth_wrong"
+
+    async def guess(token: str, place: str) -> int | None:
+        talk = Talk(token=token, **{"x-forwarded-for": place})
+        talk.scope["client"] = ("10.0.0.1", 4711)
+        async with talk:
+            return 0 if token != wrong and await talk.is_quiet() else await talk.ended()
+
+    codes = [await guess(wrong, "192.0.2.7") for _nth in range(BAD_TOKEN.most + 1)]
+
+    assert codes == [4401] * BAD_TOKEN.most + [4429]
+    assert await guess(wrong, "192.0.2.8") == 4401
+    assert await guess(await token_of(world, "bob"), "192.0.2.7") == 0
