@@ -105,6 +105,9 @@ def _settled(period: BillingPeriod, now: datetime) -> CloseItem:
     waiting = [pk for pk, at in until.items() if at < period.ends_at]
     rows = Lease.objects.filter(pk__in=waiting).select_related("node").order_by("pk")
     names = [f"{lease.uid} ({lease.node.name})" for lease in rows]
+    if period.ends_at > now:
+        text = ngettext("%(n)d lease still runs.", "%(n)d leases still run.", len(names))
+        return _named("settled", names, _("No lease runs."), text)
     text = ngettext(
         "The end of %(n)d lease may still be dated in this month, because its node has been silent since then"
         " or its end is being settled: %(names)s.",
@@ -138,6 +141,14 @@ def _priced(period: BillingPeriod, now: datetime) -> CloseItem:
 
 def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
     names = [str(uid) for (uid,) in fetch(_UNLIKE_EVENTS, [period.pk, now])]
+    met = _("Every lease is metered to its last second in this month.")
+    if period.ends_at > now:
+        text = ngettext(
+            "%(n)d lease is still to be metered: that is done when it ends, or its month or price does.",
+            "%(n)d leases are still to be metered: that is done when they end, or their month or price does.",
+            len(names),
+        )
+        return _named("metered", names, met, text)
     text = ngettext(
         "The usage of %(n)d lease is not its active time to the second yet: %(names)s. Closing meters it again, and"
         " refuses while that stays so.",
@@ -145,7 +156,6 @@ def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
         " again, and refuses while that stays so.",
         len(names),
     )
-    met = _("Every lease is metered to its last second in this month.")
     return _named("metered", names, met, text, is_met_by_closing=True)
 
 
@@ -168,6 +178,7 @@ def _usage(period: BillingPeriod) -> CloseItem:
 def _named(
     code: str, names: Sequence[str], met: str, unmet: str, *, is_met_by_closing: bool = False
 ) -> CloseItem:
-    shown = ", ".join(names[:MOST_NAMED]) + (" …" if len(names) > MOST_NAMED else "")
+    more = len(names) - MOST_NAMED
+    shown = ", ".join([*names[:MOST_NAMED], *([f"+{more}"] if more > 0 else [])])
     text = unmet % {"n": len(names), "names": shown} if names else met
     return CloseItem(code, not names, True, len(names), text, bool(names) and is_met_by_closing)

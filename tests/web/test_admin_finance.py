@@ -49,10 +49,13 @@ def test_a_month_that_still_runs_cannot_be_closed(world: World, signed_in: Signe
     finance = signed_in("finance")
     finance.get("/finance/months/")
 
+    world.active("bob")
     page = finance.get(f"/finance/months/{month}/").text
     answer = finance.post(f"/finance/months/{month}/close/", follow=True)
 
     assert "The month still runs" in page
+    assert "1 lease still runs." in page
+    assert "silent" not in page
     assert 'data-open-dialog="close-month"' not in page
     assert "not over yet" in answer.text
     assert not BillingPeriod.objects.filter(state=PeriodState.CLOSED).exists()
