@@ -2,7 +2,7 @@
 
 ``BERTH_FAILPOINTS`` names a folder, and counts only where ``BERTH_DRILL`` is 1 as well. A file there with the name
 of a point is an order for whoever passes it first: ``kill``, ``sleep <milliseconds>`` or ``raise``. It is renamed
-to ``<name>.hit.<process id>`` before it is carried out, so that the drill sees that the fault was really there.
+to ``<name>.hit.<process id>.<when>`` before it is carried out, so that the drill sees that the fault was really there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_asked_for() -> bool:
 
 
 def _obey(folder: Path, name: str) -> None:
-    taken = folder / f"{name}.hit.{os.getpid()}"
+    taken = folder / f"{name}.hit.{os.getpid()}.{time.monotonic_ns()}"
     try:
         (folder / name).rename(taken)  # of two that pass at once, one finds it
         order, _, figure = taken.read_text(encoding="ascii").strip().partition(" ")

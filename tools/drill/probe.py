@@ -92,6 +92,13 @@ class Prober:
             self._session = None
             return None
 
+    def close(self, month: str) -> bool:
+        """Close a month; says whether it is closed now."""
+        status, answer = self._call("POST", f"periods/{month}/close/", {}, "", who="fin")
+        if status == 200:
+            self._ledger.note("close", "fin", month=month)
+        return status == 200 or (status == 409 and (answer or {}).get("code") == "period_closed")
+
     def as_operator(self, path: str) -> int:
         """Let the root team's admin and operator end something; returns the answer's status."""
         for who in ("olga", "rhea"):
@@ -121,6 +128,6 @@ class Prober:
         finally:
             connection.close()
 
-    def close(self) -> None:
+    def let_go(self) -> None:
         if self._session is not None:
             self._session.close()

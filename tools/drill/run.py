@@ -21,6 +21,7 @@ from tools.drill.ledger import Ledger
 from tools.drill.load import Load
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack
+from tools.drill.walk import SHORT, Walked, cases, table, walk
 
 LOOK_EVERY_S = 10.0
 REST_WITHIN_S = 120.0
@@ -53,7 +54,7 @@ class Result:
     figures: list[dict[str, Any]] = field(default_factory=list)
     rest_s: float | None = None
     not_here: list[str] = field(default_factory=list)
-    unmet: list[str] = field(default_factory=list)
+    walked: Walked = field(default_factory=Walked)
 
     @property
     def is_good(self) -> bool:
@@ -63,7 +64,8 @@ class Result:
             or any(self.broken_meanwhile.values())
             or self.invariants
             or self.failures
-            or self.unmet
+            or self.walked.unmet
+            or None in self.walked.recovered_s.values()
             or self.rest_s is None
             or any(m.unseen or m.lost for m in self.met.values())
         )
@@ -78,6 +80,8 @@ class Drill:
         self.load = Load(stack.url, stack.world, self.ledger, seed, actors, pause_s)
         self.prober = Prober(stack, self.ledger)
         self.result = Result(seed)
+        # The walk closes the first months itself, so that nobody is in its way; people get those that are left.
+        self._own_months, self.load.months = self.load.months, []
         self._over = threading.Event()
 
     def warm(self) -> None:
@@ -85,7 +89,16 @@ class Drill:
         for node in NODES:
             self.prober.recovered(node, time.monotonic())
 
-    def run(self, *, calm_s: float, faults_s: float, is_short: bool, say: Any = print) -> Result:
+    def run(
+        self,
+        *,
+        calm_s: float,
+        faults_s: float,
+        is_short: bool,
+        walks: bool = True,
+        breaks: bool = True,
+        say: Any = print,
+    ) -> Result:
         """Let people work, first undisturbed, then while faults come; then rest and prove."""
         self.warm()
         watcher = threading.Thread(target=self._watch, daemon=True)
@@ -97,7 +110,13 @@ class Drill:
         if not self.stack.has_small_disk:
             self.result.not_here.append("disk.full: PostgreSQL's folder is on no disk of its own here")
         plan = schedule(self.seed, steps=400, is_short=is_short, has_disk=self.stack.has_small_disk)
-        for step in plan:
+        if walks:
+            self.result.walked = walk(
+                self.stack, self.prober, self.ledger, self._own_months,
+                chosen=SHORT if is_short else cases(), until_s=calm_over + faults_s * 0.6, say=say,
+            )  # fmt: skip
+            self.load.months += self._own_months
+        for step in plan if breaks else ():
             if time.monotonic() - calm_over > faults_s:
                 break
             self._meet(step, say)
@@ -241,12 +260,13 @@ def report(result: Result) -> str:
         f"acknowledged: {json.dumps(result.acknowledged)}",
         f"answers: {json.dumps(result.answers)}",
     ]
+    lines += table(result.walked)
     rest = "NEVER" if result.rest_s is None else f"after {result.rest_s:.1f} s"
     lines.append(f"everything at rest {rest}; {result.looks} looks while it ran")
     lines += [f"not observed here: {one}" for one in result.not_here]
     for name, met in sorted(result.met.items()):
         lines += [f"FAULT NOT SEEN {name}: {one}" for one in met.unseen]
-    lines += [f"ORDER NOT MET {one}" for one in result.unmet]
+    lines += [f"ORDER NOT MET {one}" for one in result.walked.unmet]
     for when, found in (("while it ran", result.broken_meanwhile), ("at rest", result.broken)):
         for name, sentences in found.items():
             if sentences:
@@ -263,6 +283,14 @@ def report(result: Result) -> str:
 
 def store(result: Result, path: Path) -> None:
     """Write everything as JSON."""
-    body = {**vars(result), "met": {k: vars(v) for k, v in result.met.items()}, "is_good": result.is_good}
+    walked = {f"{point}: {action}": took for (point, action), took in result.walked.recovered_s.items()}
+    met = {name: vars(one) for name, one in result.met.items()}
+    body = {
+        **vars(result),
+        "walked": walked,
+        "unmet": result.walked.unmet,
+        "met": met,
+        "is_good": result.is_good,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(body, indent=1, default=str))

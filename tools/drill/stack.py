@@ -218,7 +218,8 @@ class DrillStack(Stack):
 
     def hits(self, point: str) -> list[int]:
         """Return the processes that met an order at a failpoint."""
-        return [int(path.name.rsplit(".", 1)[1]) for path in self.orders.glob(f"{point}.hit.*")]
+        found = sorted(self.orders.glob(f"{point}.hit.*"), key=lambda path: int(path.name.rpartition(".")[2]))
+        return [int(path.name.split(".")[-2]) for path in found]
 
     def manage(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the portal beside the stack."""

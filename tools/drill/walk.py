@@ -1,0 +1,99 @@
+"""A walk over every failpoint: the process that passes it dies, waits or fails there, and Berth goes on."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from portal.common.failpoints import POINTS
+from tools.drill.faults import NODES
+from tools.drill.ledger import Ledger
+from tools.drill.probe import Prober
+from tools.drill.stack import DrillStack
+
+ACTIONS = ("kill", "sleep 3000", "raise")
+MET_WITHIN_S = 45.0
+# The few of the short form: one on either side of the commits that matter most.
+SHORT = (("turn.committed", "kill"), ("report.before_commit", "raise"), ("driver.gi.after", "kill"))
+
+
+@dataclass
+class Walked:
+    """What became of each case, by (point, action): seconds until the next lease, None where none came."""
+
+    recovered_s: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    unmet: list[str] = field(default_factory=list)
+
+
+def cases() -> list[tuple[str, str]]:
+    """Return every point with every action."""
+    return list(itertools.product(POINTS, ACTIONS))
+
+
+def walk(
+    stack: DrillStack,
+    prober: Prober,
+    ledger: Ledger,
+    months: list[str],
+    *,
+    chosen: Iterable[tuple[str, str]],
+    until_s: float,
+    say: Any,
+) -> Walked:
+    """Order each fault, see that it was met, and wait for the next lease. Ends early at an instant (monotonic)."""
+    found, nodes = Walked(), itertools.cycle(NODES)
+    for point, action in chosen:
+        if time.monotonic() > until_s:
+            break
+        known = stack.hits(point)
+        ledger.is_tolerant = action == "raise"
+        stack.order(point, action)
+        node = _provoke(stack, prober, point, months, next(nodes), len(known))
+        if node is None:
+            stack.revoke_orders()
+            found.unmet.append(f"{point}: {action}")
+            say(f"    {point}: {action}  NOT MET", flush=True)
+            continue
+        took = prober.recovered(node, time.monotonic())
+        ledger.is_tolerant = False
+        found.recovered_s[point, action] = took
+        say(f"    {point}: {action}  recovered {'NEVER' if took is None else f'{took:.2f} s'}", flush=True)
+    stack.revoke_orders()
+    ledger.is_tolerant = False
+    return found
+
+
+def _provoke(
+    stack: DrillStack, prober: Prober, point: str, months: list[str], node: str, known: int
+) -> str | None:
+    """Do what passes a point until somebody met the order; returns the node that is concerned."""
+    end = time.monotonic() + MET_WITHIN_S
+    node = "drill-02" if point.startswith(("driver.gi", "driver.ci", "driver.un")) else node
+    before = {stack.pid(name): name for name in NODES}
+    while time.monotonic() < end:
+        if point.startswith("close.") and months and prober.close(months[0]):
+            months.pop(0)
+        elif not point.startswith(("meter.", "expire.", "close.")):
+            prober.recovered(node, time.monotonic(), within_s=4)
+        if len(hits := stack.hits(point)) > known:
+            return next((before[pid] for pid in hits[known:] if pid in before), node)
+        time.sleep(0.1)
+    return None
+
+
+def table(found: Walked) -> list[str]:
+    """Return the walk as lines of a table."""
+    if not found.recovered_s:
+        return []
+    lines = ["", f"| failpoint | {' | '.join(ACTIONS)} |", "|--|--|--|--|"]
+    for point in dict.fromkeys(point for point, _action in found.recovered_s):
+        cells = []
+        for action in ACTIONS:
+            took = found.recovered_s.get((point, action), 0.0)
+            is_done = (point, action) in found.recovered_s
+            cells.append("–" if not is_done else "never" if took is None else f"{took:.2f} s")
+        lines.append(f"| {point} | {' | '.join(cells)} |")
+    return lines
