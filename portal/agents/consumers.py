@@ -33,7 +33,7 @@ from portal.agents import reports
 from portal.agents.admission import Admitted, admit
 from portal.agents.ahead import see_unknown
 from portal.agents.database import in_database
-from portal.agents.desired import orders
+from portal.agents.desired import Orders, orders
 from portal.agents.errors import AgentRefused
 from portal.agents.handshake import MOST_HELLO_BYTES, Handshake, Waiting
 from portal.agents.keys import FEATURE, Wish, store_new_key
@@ -241,16 +241,22 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 )
                 return
             self.is_held = found.is_held
-            if desired.revision > self.sent_revision and not self.is_held:
-                failpoint("desired.before_send")
-                self.sent_revision = desired.revision
-                await self._send(desired)
-                failpoint("desired.sent")
-            if found.wants_key and FEATURE in who.features:
-                await self._ask_key()
+            # What cannot be said ends the line: an agent that hears nothing more would wait for ever on a sound one.
+            if not await self._answering(lambda: self._tell(who, found)):  # noqa: B023 - awaited in this turn
+                return
             in_a_row = in_a_row + 1 if self.look.is_set() else 0
             if in_a_row >= ROW:
                 await asyncio.sleep(REST_S)
+
+    async def _tell(self, who: Admitted, found: Orders) -> None:
+        """Send the desired state if it is newer than what was sent, and ask for a new key where one is wanted."""
+        if found.desired.revision > self.sent_revision and not self.is_held:
+            failpoint("desired.before_send")
+            self.sent_revision = found.desired.revision
+            await self._send(found.desired)
+            failpoint("desired.sent")
+        if found.wants_key and FEATURE in who.features:
+            await self._ask_key()
 
     async def _ask_key(self) -> None:
         rotate = self.wish.ask(at=time.monotonic())

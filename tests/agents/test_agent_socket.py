@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodeagent import failpoints
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report, Samples
 from portal.agents import admission, consumers
@@ -65,6 +67,25 @@ async def test_an_agent_is_welcomed_and_gets_the_nodes_desired_state(world: Worl
 
     assert (welcome["type"], welcome["epoch"]) == ("welcome", 1)
     assert (desired["type"], desired["node"], desired["revision"]) == ("desired", "gpu-09", 0)
+
+
+async def test_an_agent_that_could_not_be_told_what_is_wanted_loses_its_line_and_is_told_on_the_next(
+    world: World, tmp_path: Path
+) -> None:
+    key = Key()
+    (tmp_path / "desired.before_send").write_text("raise")
+    failpoints.arm(tmp_path)
+    try:
+        async with Talk("/agent/v1") as talk:
+            await Agent(talk, key).enrol(world)
+            ended = await talk.hear()
+    finally:
+        failpoints.arm(None)
+    async with Talk("/agent/v1") as talk:
+        await Agent(talk, key).introduce()
+        told = await talk.hear()
+
+    assert (ended["type"], ended["code"], told["type"]) == ("refused", "internal", "desired")
 
 
 @pytest.mark.parametrize(
