@@ -31,9 +31,11 @@ class Prober:
         self._stack, self._ledger = stack, ledger
         self._numbers = itertools.count(1)
         self._session: psycopg.Connection[Any] | None = None
+        self._left: dict[str, list[str]] = {}
 
     def recovered(self, node: str, since: float, *, within_s: float = WITHIN_S) -> float | None:
         """Return seconds from an instant to the next lease that is asked for and becomes active; None: not in time."""
+        self._clear(node)
         end = since + within_s
         name = f"p{next(self._numbers)}"
         body = {"flavor": PROBES[node], "team": "probes", "duration_s": 60, "name": name}
@@ -44,9 +46,22 @@ class Prober:
             time.sleep(0.01)
         took = time.monotonic() - since
         if uid is None or lease is None:
+            if uid is not None:
+                self._left.setdefault(node, []).append(uid)
             return None
         self._give_back(uid, lease)
         return took
+
+    def _clear(self, node: str) -> None:
+        """Take back what was asked for on a node and did not come in time: it would hold the device now."""
+        for uid in self._left.pop(node, []):
+            status, _answer = self._call("POST", f"requests/{uid}/withdraw/", {}, "")
+            if status == 200:
+                self._ledger.note("withdraw", "pia", uid=uid, state="withdrawn")
+            elif status and (lease := self._active(uid)):
+                self._give_back(uid, lease)
+            else:
+                self._left.setdefault(node, []).append(uid)
 
     def _ask(self, body: dict[str, Any], name: str, end: float) -> str | None:
         self._ledger.send(name)

@@ -195,7 +195,7 @@ class Drill:
         running = session.execute(
             "SELECT l.uid, r.uid FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
             " WHERE l.state IN ('active', 'preparing', 'booked', 'interrupted')"
-            " AND l.not_after > clock_timestamp() + interval '20 s'"
+            " AND l.not_after > clock_timestamp() + interval '4 s'"
         ).fetchall()
         for (uid,) in waiting:
             self.prober.as_operator(f"requests/{uid}/withdraw/")

@@ -1,0 +1,43 @@
+"""Sixty seconds of a drill: a stack of its own, people at work, faults by a seed, and every proof at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.drill.run import Drill, Result, report
+from tools.drill.stack import running
+
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+SEED = 12
+CALM_S, FAULTS_S = 4.0, 26.0
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+    folder = tmp_path_factory.mktemp("drill")
+    for above in (folder, folder.parent, folder.parent.parent):
+        above.chmod(0o755)  # PostgreSQL does not run as root, and its account has to get there
+    with running(Path(folder), months=2, wants_small_disk=False) as stack:
+        drill = Drill(stack, seed=SEED, actors=2, pause_s=0.7)
+        yield drill.run(calm_s=CALM_S, faults_s=FAULTS_S, is_short=True, say=lambda *_words, **_how: None)
+
+
+def test_every_fault_was_seen_and_recovered_from(result: Result) -> None:
+    assert sum(len(met.seen) for met in result.met.values()) >= 1, report(result)
+    assert {name: met.unseen for name, met in result.met.items() if met.unseen} == {}
+    assert {name: met.lost for name, met in result.met.items() if met.lost} == {}
+    assert (result.walked.unmet, None in result.walked.recovered_s.values()) == ([], False), report(result)
+
+
+def test_nothing_was_lost_doubled_or_billed_beyond_its_events(result: Result) -> None:
+    assert result.rest_s is not None, report(result)
+    assert {name: found for name, found in result.broken.items() if found} == {}, report(result)
+    assert {name: found for name, found in result.broken_meanwhile.items() if found} == {}
+    assert result.invariants == ""
+
+
+def test_nobody_met_an_error_that_says_nothing(result: Result) -> None:
+    assert result.failures == []
