@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 # The first two need no database, so nobody waits while the third file makes it.
 SECONDS = {
+    "tests/drill/test_short_drill.py": 75,
     "tests/agent/test_soak.py": 34,
     "tests/replay/test_queue.py": 25,
     "tests/web/test_nonsense.py": 24,

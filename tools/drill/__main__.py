@@ -49,7 +49,7 @@ def main() -> int:
             faults_s=(whole_s - calm_s) / (0.6 if options.walk_only else 1.0),
             is_short=options.minutes < 5 and not options.walk_only,
             walks=not options.no_walk,
-            breaks=not options.walk_only,
+            most_faults=0 if options.walk_only else 400,
         )
     print(report(result))
     if options.json:

@@ -43,6 +43,8 @@ class Prober:
         lease = None
         while uid and lease is None and time.monotonic() < end:
             lease = self._active(uid)
+            if lease is None and self._left.get(node):
+                self._clear(node)
             time.sleep(0.01)
         took = time.monotonic() - since
         if uid is None or lease is None:

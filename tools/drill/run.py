@@ -96,7 +96,7 @@ class Drill:
         faults_s: float,
         is_short: bool,
         walks: bool = True,
-        breaks: bool = True,
+        most_faults: int = 400,
         say: Any = print,
     ) -> Result:
         """Let people work, first undisturbed, then while faults come; then rest and prove."""
@@ -109,14 +109,14 @@ class Drill:
         calm_over = time.monotonic()
         if not self.stack.has_small_disk:
             self.result.not_here.append("disk.full: PostgreSQL's folder is on no disk of its own here")
-        plan = schedule(self.seed, steps=400, is_short=is_short, has_disk=self.stack.has_small_disk)
+        plan = schedule(self.seed, steps=most_faults, is_short=is_short, has_disk=self.stack.has_small_disk)
         if walks:
             self.result.walked = walk(
                 self.stack, self.prober, self.ledger, self._own_months,
                 chosen=SHORT if is_short else cases(), until_s=calm_over + faults_s * 0.6, say=say,
             )  # fmt: skip
             self.load.months += self._own_months
-        for step in plan if breaks else ():
+        for step in plan:
             if time.monotonic() - calm_over > faults_s:
                 break
             self._meet(step, say)

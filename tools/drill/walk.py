@@ -77,7 +77,7 @@ def _provoke(
         if point.startswith("close.") and months and prober.close(months[0]):
             months.pop(0)
         elif not point.startswith(("meter.", "expire.", "close.")):
-            prober.recovered(node, time.monotonic(), within_s=4)
+            prober.recovered(node, time.monotonic(), within_s=15)
         if len(hits := stack.hits(point)) > known:
             return next((before[pid] for pid in hits[known:] if pid in before), node)
         time.sleep(0.1)
