@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -214,16 +215,18 @@ def _numbered(names: Sequence[str | int | None]) -> list[int]:
 
 @lru_cache(maxsize=32)
 def _cached_tables(
-    policy: PlacePolicy, demand: Demand, models: tuple[str, ...], most: int, scale: tuple[int, int]
+    policy: PlacePolicy,
+    demand: Demand,
+    models: tuple[str, ...],
+    nodes: tuple[tuple[tuple[int, int], int], ...],
 ) -> Any:
-    cpu, gpu = scale
-    biggest = columns([cpu], [PLENTY], [0], [most])
-    biggest.free[:] = gpu // most
-    return policy.tables(demand.counts(), models, biggest)
+    kinds = [kind for kind, number in nodes for _ in range(number)]
+    idle = columns([cpu for cpu, _ in kinds], [PLENTY] * len(kinds), [0] * len(kinds), [n for _, n in kinds])
+    return policy.tables(demand.counts(), models, idle)
 
 
 def _tables(policy: PlacePolicy, demand: Demand, models: tuple[str, ...], at: Columns) -> Any:
     """The policy's tables; equal fleets with equal demand share them, because solving takes a while."""
-    most = at.free.shape[1]
-    scale = int(at.cpu.max(initial=1)), WHOLE * most
-    return _cached_tables(policy, demand, models, most, scale)
+    boards = (at.free >= 0).sum(1)
+    nodes = Counter(zip(at.cpu.tolist(), boards.tolist(), strict=True))
+    return _cached_tables(policy, demand, models, tuple(sorted(nodes.items())))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )
-from scheduler.engine.place import admission, moving, prices
+from scheduler.engine.place import admission, moving, prices, prr
 from scheduler.engine.place.outlook import outlook
 from scheduler.engine.place.policy import Decider, policy_named
 from scheduler.engine.place.statistics import Form
@@ -314,3 +315,37 @@ def test_the_full_trace_is_placed_better_than_by_the_published_rule(workload: st
     assert ours["allocated_percent"] >= least
     assert ours["allocated_percent"] > published["allocated_percent"] + 0.8
     assert ours["first_refusal_at_percent"] >= max(first, published["first_refusal_at_percent"])
+
+
+def test_tiers_stand_where_some_requests_fit_only_on_the_larger_nodes() -> None:
+    wanted = [(64_000, 40.0), (88_000, 50.0), (120_000, 10.0)]
+
+    assert prr.tiers(wanted, np.array([96_000] * 9 + [128_000])) == (88_000, 120_000)
+    assert prr.tiers(wanted, np.array([128_000] * 10)) == (88_000, 88_000)
+    assert prr.tiers([], np.array([96_000])) == (0, 0)
+
+
+def test_of_several_edges_the_one_that_divides_the_nodes_most_evenly_counts() -> None:
+    wanted = [(8_000, 1.0), (60_000, 1.0), (120_000, 1.0)]
+
+    assert prr.tiers(wanted, np.array([16_000, *[96_000] * 4, *[128_000] * 5])) == (60_000, 120_000)
+
+
+@pytest.mark.parametrize("large", [0.1, 0.5])
+def test_requests_for_whole_nodes_find_them_while_there_are_enough(large: float) -> None:
+    """Forty nodes, so many of them large: whole-node requests for part of either kind come last."""
+    count = 40
+    big = int(large * count)
+    hosts = tuple(
+        openb.Host(f"n{at}", 128_000 if at < big else 96_000, 1 << 20, 8, "A", at) for at in range(count)
+    )
+    small = (Form(8_000, 1024, 1000, 1, ""),) * (count * 8 // 2)
+    whole = tuple(Form(120_000 if at < big // 2 else 88_000, 1024, 1000, 8, "") for at in range(count // 2))
+    arrivals = (*small, *whole)
+    trace = openb.Trace(
+        hosts, tuple(map(str, range(len(arrivals)))), arrivals, (None,) * len(arrivals), Counter(arrivals)
+    )
+
+    placed = openb.play(trace, policy_named("default")).nodes >= 0
+
+    assert placed[len(small) :].all()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tools.bench import (
     agent,
+    curve,
     cycle,
     forecast,
     latency,
@@ -29,6 +30,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "stages": ("one lease's way through the portal in one process: CPU and queries", stages.measure),
     "startup": ("first and second start to the first page, memory 10 s after it", startup.measure),
     "placement": ("openb trace (folder in TRACES), published rule and ours", placement.measure),
+    "curve": (
+        "placement at 70 to 130 % of demand beside FGD: openb (folder in TRACES) and mixes made from it",
+        curve.measure,
+    ),
     "cycle": (
         "one turn: 10,000 GPUs, 5,000 waiting, about 100 grants, rows read and committed",
         cycle.measure,

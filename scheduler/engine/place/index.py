@@ -36,7 +36,7 @@ BLOCK = 64
 NOWHERE = -1
 SAME = 1e-9  # costs closer than this are a tie, and a tie goes to the first node
 NEVER = np.inf
-MARKS = 8
+MARKS = 1 << 6  # a bit for each of six reserves
 FARTHEST = 1 << 60
 
 

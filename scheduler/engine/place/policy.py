@@ -69,7 +69,7 @@ def _typical(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> f
 
 
 def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> prr.Prices:
-    return prr.prices(forms, models, at.free.shape[1], prr.Weights())
+    return prr.prices(forms, models, at, prr.Weights())
 
 
 _PRR = PlacePolicy(

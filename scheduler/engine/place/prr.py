@@ -37,7 +37,7 @@ EVEN = 0.1  # part of a piece's price that is proportional to its size
 PART = 1.2  # how much a started board counts in the need for CPU
 KNOTS = (0.10, 0.30, 0.50, 0.70, 0.85, 0.95)
 RESERVED = (8, 4, 2)
-RESERVE_CPU_SHARE = 0.90
+MOST = 0.90  # of the requests of a tier are served by what its nodes have left
 LOAD = 1.5  # demand to be expected in all, per board of the fleet
 LEAST_COMING = 0.02
 
@@ -53,6 +53,7 @@ class Weights(NamedTuple):
     ramp: float = 0.25
     window: float = 0.3
     gather: float = 0.003
+    safety: float = 1.0
 
 
 class Prices(NamedTuple):
@@ -64,6 +65,7 @@ class Prices(NamedTuple):
     fits_one: Floats
     fits_many: Floats
     rates: Floats
+    reserve_size: Ints
     reserve_cpu: Ints
     weights: Floats
     sizes: Ints
@@ -71,36 +73,72 @@ class Prices(NamedTuple):
     churn: Floats
 
 
-def prices(forms: Mapping[Form, int], models: Sequence[str], most: int, weights: Weights) -> Prices:
-    """The tables for requests that look like ``forms``, on nodes of up to ``most`` boards.
+def prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns, weights: Weights) -> Prices:
+    """The tables for requests that look like ``forms``, on the idle nodes of ``at``.
 
     ``piece[r]``: price of r free thousandths of a board. ``knots``: milli-CPU wanted per board, six
     quantiles. ``fits_one[model, level, r]`` and ``fits_many[model, level, n]``: share of the typical GPU
     requests that could use a piece of r (n idle boards) on a node of that model whose CPU reaches
-    ``levels[:level]``. ``rates``: requests for exactly 8, 4, 2 boards per board of demand, and
-    ``reserve_cpu`` the milli-CPU that nine of ten of them need.
+    ``levels[:level]``. For each reserve ``reserve_size`` idle boards and ``reserve_cpu`` milli-CPU make a node one
+    of it, and ``rates`` are the requests per board of demand that it is kept for.
     """
     gpu = {form: number for form, number in forms.items() if form.gpu}
     demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
     even, pieces = np.arange(WHOLE + 1) / WHOLE, pieces_of(forms)
     per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
-    levels, fits_one, fits_many = _fits(forms, models, most)
-    of_size = [[(f, n) for f, n in gpu.items() if f.boards == size] for size in RESERVED]
+    levels, fits_one, fits_many = _fits(forms, models, at.free.shape[1])
+    reserves = _reserves(gpu, demand, at)
     return Prices(
         piece=(1 - EVEN) * piece_values(pieces) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
         fits_one=fits_one,
         fits_many=fits_many,
-        rates=np.array([sum(number for _, number in some) / demand for some in of_size]),
-        reserve_cpu=np.array(
-            [int(quantile([(f.cpu, float(n)) for f, n in some], RESERVE_CPU_SHARE)) for some in of_size],
-            np.int64,
-        ),
+        rates=np.array([rate for _, _, rate in reserves]),
+        reserve_size=np.array([size for size, _, _ in reserves], np.int64),
+        reserve_cpu=np.array([cpu for _, cpu, _ in reserves], np.int64),
         weights=np.array(weights),
         sizes=np.array([size for size, _ in pieces], np.int64),
         wanted=np.array([number for _, number in pieces]),
         churn=np.zeros(1),
+    )
+
+
+def _reserves(gpu: Mapping[Form, int], demand: float, at: Columns) -> list[tuple[int, int, float]]:
+    """Boards, milli-CPU and requests per board of demand of each reserve: two tiers for each size.
+
+    The lower tier counts every request of its size, as those of the upper take its nodes as well; the upper one
+    counts only the requests that the lower has too little CPU for.
+    """
+    found = []
+    boards = (at.free >= 0).sum(1)
+    for size in RESERVED:
+        wanted = [(form.cpu, float(number)) for form, number in gpu.items() if form.boards == size]
+        below = -1
+        for cpu in tiers(wanted, at.cpu[boards >= size]):
+            found.append((size, cpu, sum(number for needs, number in wanted if needs > below) / demand))
+            below = cpu
+    return found
+
+
+def tiers(wanted: Sequence[tuple[int, float]], there: Ints) -> tuple[int, int]:
+    """The milli-CPU that a node must have left to serve most requests, and most of those it is not enough for.
+
+    ``wanted`` pairs amounts with numbers of requests, ``there`` is the CPU of each node with boards enough. Where
+    some requests fit only on the larger nodes, the tiers are nine tenths of those below and above that edge; of
+    several edges the one that divides the nodes most evenly. Else they are a half and nine tenths of all.
+    """
+    best, edge = 0, None
+    for here in np.unique(there)[:-1].tolist():
+        smaller = int((there <= here).sum())
+        even = smaller * (len(there) - smaller)
+        if even > best and min(wanted, default=(0, 0.0))[0] <= here < max(wanted, default=(0, 0.0))[0]:
+            best, edge = even, here
+    if edge is None:
+        return int(quantile(wanted, 0.5)), int(quantile(wanted, MOST))
+    return (
+        int(quantile([one for one in wanted if one[0] <= edge], MOST)),
+        int(quantile([one for one in wanted if one[0] > edge], MOST)),
     )
 
 
@@ -179,11 +217,16 @@ def whole_part(free: int) -> float:
     return PART * free / WHOLE if 200 <= free < WHOLE else 0.0
 
 
-def marks_of(idle: int, cpu: int, idle_after: int, cpu_after: int, p: Prices) -> int:
-    """A bit for each reserve that a node leaves (kernel)."""
+def marks_of(want: Ints, idle: int, cpu: int, idle_after: int, cpu_after: int, p: Prices) -> int:
+    """A bit for each reserve that a node leaves and that is not kept for such a want (kernel).
+
+    A want for several boards pays for larger sizes, and for nodes of its own size with more CPU than it needs.
+    """
     marks = 0
-    for kind in range(3):
-        size, need = RESERVED[kind], p.reserve_cpu[kind]
+    for kind in range(p.reserve_size.shape[0]):
+        size, need = p.reserve_size[kind], p.reserve_cpu[kind]
+        if want[COUNT] > 1 and (size < want[COUNT] or (size == want[COUNT] and need <= want[CPU])):
+            continue
         if idle >= size and cpu >= need and not (idle_after >= size and cpu_after >= need):
             marks |= 1 << kind
     return marks
@@ -229,13 +272,13 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
             cost += w_fragment * here - before + lump
             if cost < best - 1e-12:
                 best, found, left = cost, board, idle_after
-        return best, found, marks_of(idle, cpu, left, cpu_after, p)
+        return best, found, marks_of(want, idle, cpu, left, cpu_after, p)
     idle_after = idle - want[COUNT]
     cost = want[COUNT] * p.piece[WHOLE]
     cost += w_cpu * starved(cpu_after, idle_after + parts, p.knots) - w_idle * (idle_after > 0)
     here = rough_after - want[COUNT] * WHOLE * (1.0 - p.fits_one[model, level_after, WHOLE])
     here -= WHOLE * idle_after * p.fits_many[model, level_after, idle_after]
-    marks = marks_of(idle, cpu, idle_after, cpu_after, p) if want[COUNT] <= 1 else 0
+    marks = marks_of(want, idle, cpu, idle_after, cpu_after, p)
     return cost + w_fragment * here - before + lump, -1, marks
 
 
@@ -264,28 +307,24 @@ def several_shares(at: Columns, want: Ints, node: int, p: Prices) -> float:
 
 def weigh(at: Columns, want: Ints, p: Prices, memo: Memo) -> None:
     """Price of leaving each set of reserves, by how many nodes are in them and still expected (kernel)."""
-    if want[COUNT] > 1:
-        memo.price[:] = 0.0
-        return
     seen = max(at.totals[0] + at.totals[2], 1)
     rest = max(0.0, p.weights[4] * at.totals[1] - at.totals[0]) / WHOLE
     rest += p.weights[6] * at.totals[1] / WHOLE * at.totals[2] / seen
-    for marks in range(8):
-        memo.price[marks] = 0.0
-    for kind in range(3):
-        target = p.rates[kind] * rest
-        if target <= 0:
-            continue
-        short = 1.0 + (target - memo.figures[kind]) / max(1.0, p.weights[5] * target)
-        cost = p.weights[3] * min(max(short, 0.0), 1.0)
-        for marks in range(8):
-            if (marks >> kind) & 1:
-                memo.price[marks] += cost
+    memo.price[0] = 0.0
+    for kind in range(p.rates.shape[0]):
+        target, cost = p.rates[kind] * rest, 0.0
+        # Few requests come in clumps: as many more as a Poisson count varies by.
+        target += p.weights[8] * np.sqrt(target)
+        if target > 0:
+            short = 1.0 + (target - memo.figures[kind]) / max(1.0, p.weights[5] * target)
+            cost = p.weights[3] * min(max(short, 0.0), 1.0)
+        for marks in range(1 << kind):
+            memo.price[(1 << kind) | marks] = memo.price[marks] + cost
 
 
 def note(at: Columns, node: int, p: Prices, memo: Memo, sign: int) -> None:
     """Count how many nodes are in each reserve (kernel)."""
     idle, cpu = idle_boards(at, node), at.cpu[node]
-    for kind in range(3):
-        if idle >= RESERVED[kind] and cpu >= p.reserve_cpu[kind]:
+    for kind in range(p.rates.shape[0]):
+        if idle >= p.reserve_size[kind] and cpu >= p.reserve_cpu[kind]:
             memo.figures[kind] += sign
