@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -80,3 +81,26 @@ class SignInPlace(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user_id} {self.place}"
+
+
+class BrowserSession(AbstractBaseSession):
+    """A browser's session, also of nobody yet. Only ``uid`` is ever shown: ``session_key`` lets its holder in."""
+
+    uid = models.CharField(max_length=24, unique=True)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="sessions"
+    )
+    began_at = models.DateTimeField(null=True, blank=True)
+    seen_at = models.DateTimeField()
+    place = models.CharField(max_length=50, blank=True)
+    browser = models.CharField(max_length=60, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(user=None) | Q(began_at__isnull=False), name="who_is_signed_in_began"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.uid

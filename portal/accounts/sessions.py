@@ -1,10 +1,12 @@
-"""Sessions of browsers: they end when idle, and after their longest time whatever happens.
+"""Sessions of browsers: they end when idle, after their longest time whatever happens, and when their person says so.
 
-The end stands in the row's ``expire_date``, so pages and live sockets see the same one.
+The end stands in the row's ``expire_date``, so pages and live sockets see the same one. A session that is ended
+early is a row that is gone: the next page signs in, live sockets close within seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,24 +16,32 @@ from django.conf import settings
 from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends import db
 from django.contrib.sessions.base_session import AbstractBaseSession
-from django.contrib.sessions.models import Session
 from django.db import DatabaseError, connection
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from portal.accounts.models import BrowserSession, User
+from portal.common.addresses import client_address
+
 log = logging.getLogger(__name__)
-BEGAN = "_began"
+BEGAN, PLACE, BROWSER = "_began", "_place", "_browser"
 TOUCH_EVERY = timedelta(minutes=1)
 
 
 class SessionStore(db.SessionStore):
     """Django's sessions in the database, with an idle end and an absolute end for who is signed in."""
 
-    ends_at: datetime | None = None
+    seen_at: datetime | None = None
+
+    @classmethod
+    def get_model_class(cls) -> type[AbstractBaseSession]:
+        """Return the table that says whose a session is."""
+        return BrowserSession
 
     def _get_session_from_db(self) -> Any:
         row = super()._get_session_from_db()  # type: ignore[misc]
-        self.ends_at = row.expire_date if row else None
+        self.seen_at = row.seen_at if row else None
         return row
 
     def create_model_instance(self, data: dict[str, Any]) -> AbstractBaseSession:
@@ -40,17 +50,57 @@ class SessionStore(db.SessionStore):
         if SESSION_KEY in data:
             data.setdefault(BEGAN, now.timestamp())
         row = super().create_model_instance(data)
-        row.expire_date = end_of(data, now)
+        assert isinstance(row, BrowserSession)
+        row.expire_date, row.seen_at = end_of(data, now), now
+        row.uid = uid_of(str(row.session_key))
+        if SESSION_KEY in data:
+            row.user_id = int(data[SESSION_KEY])
+            row.began_at = datetime.fromtimestamp(data[BEGAN], UTC)
+            row.place, row.browser = data.get(PLACE, ""), data.get(BROWSER, "")
         return row
 
     def touch(self, *, now: datetime) -> None:
         """Move the idle end on, at most once a minute."""
-        if BEGAN not in self:  # begun before sessions had an end
-            self[BEGAN] = now.timestamp()
-            return
-        end = end_of(self, now)
-        if self.ends_at is None or end - self.ends_at >= TOUCH_EVERY:
-            Session.objects.filter(session_key=self.session_key).update(expire_date=end)
+        if self.seen_at is None or now - self.seen_at >= TOUCH_EVERY:
+            rows = BrowserSession.objects.filter(session_key=self.session_key)
+            rows.update(expire_date=end_of(self, now), seen_at=now)
+
+
+def uid_of(session_key: str) -> str:
+    """Return the public name of a session: it tells nothing of the key, which has 160 random bits."""
+    return "ses-" + hashlib.sha256(session_key.encode()).hexdigest()[:16]
+
+
+def note_browser(request: HttpRequest) -> None:
+    """Keep from where and with what a person signs in, so that they know the session again."""
+    request.session[PLACE] = client_address(request)[:50]
+    request.session[BROWSER] = browser_of(request.headers.get("User-Agent", ""))
+
+
+def browser_of(agent: str) -> str:
+    """Return what a person calls their browser, as ``Firefox · Linux``; "" where it cannot be told."""
+    # Each names those before it as well: the first that fits is the one.
+    names = ("Edg", "OPR", "Firefox", "Chrome", "Safari", "curl", "python-httpx")
+    shown = {"Edg": "Edge", "OPR": "Opera", "python-httpx": "berth"}
+    systems = ("Windows", "Android", "iPhone", "iPad", "Mac OS X", "Linux")
+    found = [shown.get(name, name) for name in names if f"{name}/" in agent][:1]
+    found += [{"Mac OS X": "macOS"}.get(name, name) for name in systems if name in agent][:1]
+    return " · ".join(found)
+
+
+def live_sessions(user: User, *, now: datetime) -> QuerySet[BrowserSession]:
+    """Return the sessions of a person that have not ended, the one used last first."""
+    return BrowserSession.objects.filter(user=user, expire_date__gt=now).order_by("-seen_at", "uid")
+
+
+def end_sessions(user: User, *, uid: str = "", but: str = "", now: datetime) -> list[str]:
+    """End one live session of a person, or all, but the one with the key ``but``; returns their public names."""
+    rows = live_sessions(user, now=now).exclude(session_key=but)
+    if uid:
+        rows = rows.filter(uid=uid)
+    ended = list(rows.values_list("uid", flat=True))
+    BrowserSession.objects.filter(uid__in=ended).delete()
+    return sorted(ended)
 
 
 def end_of(data: Any, now: datetime) -> datetime:
@@ -82,4 +132,4 @@ def keep_session(get_response: Callable[[HttpRequest], HttpResponse]) -> Callabl
 
 def forget_sessions(*, now: datetime) -> int:
     """Drop the rows of sessions that have ended; returns how many."""
-    return Session.objects.filter(expire_date__lt=now).delete()[0]
+    return BrowserSession.objects.filter(expire_date__lt=now).delete()[0]

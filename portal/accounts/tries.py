@@ -80,9 +80,14 @@ def begin_attempt(name: str, address: str, *, now: datetime) -> Attempt:
 
 def succeed(attempt: Attempt, user: User, address: str, *, now: datetime) -> None:
     """Give back what a right password was counted for, and remember the place."""
+    give_back(attempt)
+    SignInPlace.objects.update_or_create(user=user, place=group_of(address), defaults={"last_at": now})
+
+
+def give_back(attempt: Attempt) -> None:
+    """Take back what a try was counted for: the password was right."""
     for limit, mark in attempt.marks:
         execute(GIVE_BACK, [limit.scope, mark])
-    SignInPlace.objects.update_or_create(user=user, place=group_of(address), defaults={"last_at": now})
 
 
 def forgive(name: str) -> None:

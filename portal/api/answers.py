@@ -416,6 +416,25 @@ class NewTokenAnswer(TokenAnswer):
     secret = s.CharField(allow_null=True, help_text="Shown once; keep it now.")
 
 
+class SessionAnswer(Shape):
+    """A live browser session of one's own."""
+
+    id = s.CharField()
+    browser = s.CharField(allow_blank=True, help_text="As “Firefox · Linux”; empty where it is not known.")
+    address = s.CharField(allow_blank=True, help_text="From where it signed in.")
+    began_at = s.DateTimeField()
+    seen_at = s.DateTimeField()
+    ends_at = s.DateTimeField(help_text="If nothing more is heard of it.")
+    is_current = s.BooleanField()
+
+
+class PasswordAnswer(Shape):
+    """What went with the old password."""
+
+    sessions_ended = s.IntegerField()
+    tokens_revoked = s.IntegerField()
+
+
 class NotificationAnswer(Shape):
     """Something a person should know."""
 

@@ -26,6 +26,7 @@ from portal.api import (
     quotas,
     requests,
     reservations,
+    sessions,
     standing,
     teams,
 )
@@ -140,6 +141,9 @@ v1: list[URLPattern | URLResolver] = [
     path("periods/<str:month>/close/", invoices.ClosePeriod.as_view(), name="close-period"),
     path("tokens/", people.Tokens.as_view(), name="tokens"),
     path("tokens/<short_number:key>/", people.OneToken.as_view(), name="token"),
+    path("sessions/", sessions.Sessions.as_view(), name="sessions"),
+    path("sessions/<str:uid>/", sessions.OneSession.as_view(), name="session"),
+    path("password/", sessions.Password.as_view(), name="password"),
     path("notifications/", people.Notifications.as_view(), name="notifications"),
     path("notifications/read/", people.MarkRead.as_view(), name="mark-read"),
     path("audit/", people.Audit.as_view(), name="audit"),

@@ -14,6 +14,7 @@ import typer
 from portal.cli import (
     books,
     config,
+    doors,
     forecasts,
     health,
     look,
@@ -89,6 +90,7 @@ def me(as_json: Json = False) -> None:
     screen.facts((("name", found["username"]), ("roles", roles), ("asks for", ", ".join(found["teams"]))))
 
 
+app.command("password")(doors.password)
 app.command("request")(work.request)
 app.command("list")(look.list_work)
 app.command("show")(look.show)
@@ -106,6 +108,7 @@ app.command("reserve")(plans.reserve)
 app.add_typer(plans.reservation, name="reservation")
 app.add_typer(plans.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
+app.add_typer(doors.app, name="session")
 app.add_typer(books.app, name="month")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
-from django.contrib.sessions.models import Session
 from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
-from portal.accounts.models import ApiToken, User
+from portal.accounts.models import ApiToken, BrowserSession, User
 from portal.accounts.selectors import entering, live_token
+from portal.accounts.sessions import SessionStore
 from portal.accounts.tries import bad_tokens
 from portal.common.addresses import believed
 from portal.teams.models import Membership
@@ -116,8 +116,8 @@ def _by_session(key: str, now: datetime) -> Visitor | None:
 
 def _by_sessions(keys: Collection[str], now: datetime) -> dict[tuple[str, int], Visitor]:
     """Return the visitors behind the sessions that are alive and whose password has not changed since."""
-    rows = Session.objects.filter(session_key__in=keys, expire_date__gt=now)
-    said = {row.session_key: row.get_decoded() for row in rows}
+    rows = BrowserSession.objects.filter(session_key__in=keys, expire_date__gt=now)
+    said = {row.session_key: SessionStore().decode(row.session_data) for row in rows}
     ids = {key: str(data.get(SESSION_KEY, "")) for key, data in said.items()}
     wanted = [int(pk) for pk in ids.values() if pk.isdigit()]
     users = {str(user.pk): user for user in User.objects.filter(entering(), pk__in=wanted)}

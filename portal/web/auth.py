@@ -20,6 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.models import User
+from portal.accounts.sessions import note_browser
 from portal.accounts.tries import begin_attempt
 from portal.audit import doors
 from portal.common.addresses import client_address
@@ -120,6 +121,7 @@ def _try(request: HttpRequest) -> HttpResponse:
         return _shown(request, form, status=422)
     doors.signed_in(user, attempt, address, now=now)
     login(request, user)
+    note_browser(request)
     return redirect(_goal(request))
 
 

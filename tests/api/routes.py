@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.contrib.auth import SESSION_KEY
+
 from portal.accounts.services import create_token
+from portal.accounts.sessions import SessionStore, uid_of
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device, Node
@@ -22,7 +25,7 @@ from portal.notifications.services import notify
 from portal.policies.services import save_policy
 from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
-from tests.portal.builders import World
+from tests.portal.builders import PASSWORD, World
 
 MISSING = {
     "lease": "lse-0000000000000000",
@@ -40,6 +43,7 @@ MISSING = {
     "month": "2001-01",
     "key": "9-9-9",
     "token": "999999999",
+    "session": "ses-0000000000000000",
     "policy": "999999999",
     "draft": "999999999",
     "cohort": "999999999",
@@ -193,6 +197,10 @@ ROUTES = (
     Route("GET", "tokens/"),
     Route("POST", "tokens/", body={"name": "laptop", "scopes": ["read"]}, status=201),
     Route("DELETE", "tokens/{token}/", status=204, is_foreign=True),
+    Route("GET", "sessions/"),
+    Route("DELETE", "sessions/", status=204),
+    Route("DELETE", "sessions/{session}/", status=204, is_foreign=True),
+    Route("PUT", "password/", body={"old": PASSWORD, "new": "a long walk home"}),
     Route("GET", "notifications/"),
     Route("POST", "notifications/read/"),
     Route("GET", "audit/", "operator"),
@@ -257,8 +265,17 @@ def scene(world: World) -> dict[str, str]:
         "last_month": f"{before.starts_at:%Y-%m}",
         "key": line.key,
         "token": str(row.pk),
+        "session": _signed_in(world),
         **_rules(world),
     }
+
+
+def _signed_in(world: World) -> str:
+    """Return the name of a browser session of bob's."""
+    store = SessionStore()
+    store[SESSION_KEY] = str(world.user("bob").pk)
+    store.save()
+    return uid_of(str(store.session_key))
 
 
 def _rules(world: World) -> dict[str, str]:

@@ -74,6 +74,13 @@ def _token_made(page: Any) -> None:
     page.locator(".snippet").first.wait_for()
 
 
+def _password_refused(page: Any) -> None:
+    for name in ("old", "new", "again"):
+        page.locator(f"#id_{name}").fill(f"not the {name} one")
+    page.locator("#password button[type=submit]").click()
+    page.locator(".field-error").first.wait_for()
+
+
 def _enrolled(page: Any) -> None:
     page.locator("#enrol [name=name]").fill("gpu-05")
     page.locator("#enrol button[type=submit]").click()
@@ -171,6 +178,8 @@ PAGES = (
     Page("invoice-line", "finance", lambda visitor: visitor.link(_past(visitor), LINE), "invoice_line"),
     Page("tokens", "bob", "/tokens/", "tokens"),
     Page("token-made", "alice", "/tokens/", "tokens", act=_token_made),
+    Page("sessions", "bob", "/sessions/", "sessions"),
+    Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
     Page("months", "finance", "/finance/months/", "periods"),
     Page("month", "finance", first("/finance/months/", r"/finance/months/[\d-]+/"), "period"),
     Page("prices", "finance", "/finance/prices/", "rates"),

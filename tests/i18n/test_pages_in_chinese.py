@@ -53,6 +53,7 @@ PAGES = {
         "/cluster/",
         "/notifications/",
         "/tokens/",
+        "/sessions/",
     ),
     "finance": ("/", "/invoices/", "/finance/months/", "/finance/prices/"),
     "operator": ("/", "/cluster/gpu-01/", "/operations/nodes/", "/operations/audit/"),

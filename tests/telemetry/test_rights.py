@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-from django.contrib.sessions.backends.db import SessionStore
-from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken
+from portal.accounts.models import ApiToken, BrowserSession
+from portal.accounts.sessions import SessionStore
 from portal.teams.models import Membership
 from portal.telemetry.switchboard import switchboard
 from tests.portal.builders import World
@@ -167,7 +166,7 @@ async def test_signing_out_ends_the_socket(world: World) -> None:
 
     async with Talk(**headers) as bob:
         await bob.subscribe("me")
-        await rows(Session.objects.all().delete)
+        await rows(BrowserSession.objects.all().delete)
         await review()
 
         assert await bob.ended() == 4401

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 
 from portal.accounts import sessions
+from portal.accounts.models import BrowserSession
 from portal.accounts.services import create_token, revoke_token
 from portal.accounts.sessions import forget_sessions
 from portal.common.errors import Invalid
@@ -45,7 +45,7 @@ def bob(world: World, clock: Clock) -> Client:
 
 
 def ends(client: Client) -> Any:
-    return Session.objects.get(session_key=client.cookies["sessionid"].value).expire_date
+    return BrowserSession.objects.get(session_key=client.cookies["sessionid"].value).expire_date
 
 
 def test_an_idle_session_ends_for_pages_and_sockets(bob: Client, clock: Clock) -> None:
