@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, connection, transaction
@@ -19,6 +19,7 @@ from portal.common.errors import QuotaExceeded
 from portal.common.rows import Rows
 from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
+from portal.fleet.sizes import own_names
 from portal.leases import hosts
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.leases.moves import announce, move_requests, note_events
@@ -56,7 +57,9 @@ def repartitions(found: Sequence[Repartition], *, now: datetime) -> None:
         row = Layout.objects.select_related("device__node").filter(device_id=cut.device_id).first()
         if row is None or Placement.objects.filter(device_id=cut.device_id, is_live=True).exists():
             continue
-        was, row.positions = row.positions, [list(one) for one in cut.layout]
+        names = own_names([cut.device_id])
+        was = row.positions
+        row.positions = [[names.get((cut.device_id, size), size), start] for size, start in cut.layout]
         row.save(update_fields=["positions"])
         record(None, "device.repartitioned", str(row.device), at=now, was=was, now=row.positions)
 
@@ -130,8 +133,9 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     note_events([(pk, "") for pk in booked], LeaseState.BOOKED, at=now)
     note_events([(pk, LeaseState.BOOKED) for pk in begun], LeaseState.PREPARING, at=now)
     book.make_room([grant for grant, _request in pairs])
+    names = _own_names([slot for grant, _request in pairs for slot in grant.slots])
     made = Placement.objects.bulk_create(
-        _placement(slot, lease, snapshot)
+        _placement(slot, lease, snapshot, names)
         for lease, (_grant, _request, part) in zip(leases, parts, strict=True)
         for slot in part.slots
     )
@@ -203,7 +207,8 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
         cut_by=grant.cut_by,
     )
     note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)
-    made = Placement.objects.bulk_create([_placement(slot, lease, snapshot) for slot in grant.slots])
+    names = _own_names(grant.slots)
+    made = Placement.objects.bulk_create([_placement(slot, lease, snapshot, names) for slot in grant.slots])
     hosts.count_in([p.pk for p in made if p.host_id])
     return [lease]
 
@@ -212,7 +217,15 @@ def _team(request: LeaseRequest) -> Team:
     return request.team
 
 
-def _placement(slot: Slot, lease: Lease, snapshot: Snapshot) -> Placement:
+def _own_names(slots: Sequence[Slot]) -> dict[tuple[int, str], str]:
+    """Return what drivers call the granted sizes where they have a name of their own for them."""
+    devices = {slot.device_id for slot in slots if slot.profile}
+    return own_names(devices) if devices else {}
+
+
+def _placement(
+    slot: Slot, lease: Lease, snapshot: Snapshot, names: Mapping[tuple[int, str], str]
+) -> Placement:
     period = TimestamptzRange(lease.starts_at, lease.not_after)
     if slot.mode in SHARED_MODES:
         host = hosts.host_for(
@@ -241,7 +254,7 @@ def _placement(slot: Slot, lease: Lease, snapshot: Snapshot) -> Placement:
         device_id=slot.device_id,
         team_id=lease.team_id,
         mode=slot.mode,
-        profile=slot.profile,
+        profile=names.get((slot.device_id, slot.profile), slot.profile),
         start=slot.start,
         size=slot.size,
         slots=Int8Range(slot.start, slot.start + slot.size),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from portal.common.rows import Row, fetch
 from portal.fleet.selectors import health_blocked_why
+from portal.fleet.sizes import SIZE_SQL
 from portal.leases.growing import LEAST_REST_S, growing_rows
 from scheduler.engine.model import Booking, Claim, Device, Held, Profile, Running
 from scheduler.kept import Kept
 
-PROFILES = (
-    "SELECT device_model_id, name, slices, starts, share_milli, memory_mib, max_instances FROM fleet_profile"
-    " ORDER BY slices, name"
+# Drivers, and so flavors, placements and layouts, have several names for one slice; the engine has one.
+_ASKED_SIZE = SIZE_SQL.format(model="f.device_model_id", name="f.profile")
+_HELD_SIZE = SIZE_SQL.format(
+    model="(SELECT held.model_id FROM fleet_device held WHERE held.id = p.device_id)", name="p.profile"
 )
+_PINNED_SIZE = SIZE_SQL.format(model="d.model_id", name="at->>0")
 
 
 class Placed(NamedTuple):
@@ -25,30 +29,41 @@ class Placed(NamedTuple):
     booking: Booking | None
 
 
-class _Profiles:
-    """The MIG profiles of each device model, as they were last read."""
+class _Sizes:
+    """MIG sizes by what a driver told, built once per distinct text: most devices of a model say the same."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.of_model: dict[int, tuple[Profile, ...]] = {}
+        self._names: list[Row] = []
+        self._told: dict[str, tuple[Profile, ...]] = {}
 
     def renew(self) -> bool:
-        """Read them again; says whether they changed."""
-        rows = fetch(PROFILES)
-        if rows == self.rows:
+        """Say whether a name means another size than it did when this was asked last."""
+        names = fetch("SELECT device_model_id, name, size FROM fleet_profile ORDER BY id")
+        if names == self._names:
             return False
-        found: dict[int, list[Profile]] = {}
-        for model, name, slices, starts, *sizes in rows:
-            found.setdefault(model, []).append(Profile(name, slices, tuple(starts), *sizes))
-        self.rows, self.of_model = rows, {model: tuple(profiles) for model, profiles in found.items()}
+        self._names, self._told = names, {}
         return True
 
+    def told(self, text: str) -> tuple[Profile, ...]:
+        """Return the sizes of a device under the names they are asked for by."""
+        found = self._told.get(text)
+        if found is None:
+            rows = sorted(json.loads(text), key=lambda row: (row["slices"], row["size"]))
+            found = self._told[text] = tuple(
+                Profile(
+                    row["size"], row["slices"], tuple(row["starts"]), row["share_milli"], row["memory_mib"],
+                    row["max_instances"],
+                )
+                for row in rows
+            )  # fmt: skip
+        return found
 
-_PROFILES = _Profiles()
+
+_SIZES = _Sizes()
 
 
 def _device(row: Row) -> Device:
-    pk, node, index, model_id, model, grid, memory, weight, modes, clients, domain, health, *more = row
+    pk, node, index, profiles, model, grid, memory, weight, modes, clients, domain, health, *more = row
     is_accepted, bandwidth, compute_class, switch, numa, layout = more
     return Device(
         id=pk,
@@ -58,7 +73,7 @@ def _device(row: Row) -> Device:
         memory_mib=memory,
         weight_milli=weight,
         modes=frozenset(modes),
-        profiles=_PROFILES.of_model.get(model_id, ()),
+        profiles=_SIZES.told(profiles),
         layout=None if layout is None else tuple((str(name), int(start)) for name, start in layout),
         max_clients=clients,
         index=index,
@@ -75,17 +90,23 @@ _DEVICES = Kept(
     "fleet_device d JOIN fleet_devicemodel m ON m.id = d.model_id LEFT JOIN fleet_layout y ON y.device_id = d.id",
     ("d", "m", "y"),
     "ORDER BY d.node_id, d.index",
-    "d.id, d.node_id, d.index, d.model_id, m.slug, m.grid, m.memory_mib, m.weight_milli, d.modes, d.max_clients,"
+    "d.id, d.node_id, d.index, d.profiles::text, m.slug, m.grid, m.memory_mib,"  # noqa: S608 (our own parts)
+    " m.weight_milli, d.modes, d.max_clients,"
     " d.link_domain, d.health, d.is_accepted, m.bandwidth_gbps, m.compute_class, d.pcie_switch, d.numa_node,"
-    " (SELECT json_agg(at) FROM jsonb_array_elements(y.positions) AS at)",
+    f" (SELECT json_agg(json_build_array({_PINNED_SIZE}, at->1))"
+    " FROM jsonb_array_elements(y.positions) AS at)",
     _device,
 )
 
 
+def heed_names() -> None:
+    """Read everything anew where a name means another size by now: devices, what is held and what is asked for."""
+    if _SIZES.renew():
+        forget()
+
+
 def devices() -> tuple[Device, ...]:
     """Return all devices by node and index."""
-    if _PROFILES.renew():
-        _DEVICES.forget()
     return _DEVICES.read()
 
 
@@ -104,7 +125,8 @@ _PLACED = Kept(
     "CASE WHEN coalesce(l.state, 'booked') = 'booked' THEN lower(p.period) END,"
     " p.device_id, p.start, p.size, p.mode, p.team_id, p.lease_id,"
     " least(coalesce(l.not_after, upper(p.period)), l.preempt_at), p.share_milli, p.memory_mib,"
-    " p.lease_id IS NULL, p.profile,"
+    " p.lease_id IS NULL,"
+    f" {_HELD_SIZE},"
     f" CASE WHEN {_FIRST} THEN coalesce(f.cpu_milli::bigint * l.count, 0) ELSE 0 END,"
     f" CASE WHEN {_FIRST} THEN coalesce(f.host_memory_mib::bigint * l.count, 0) ELSE 0 END",
     _placed,
@@ -126,7 +148,8 @@ def _claim(row: Row) -> Claim:
 
 
 _ASKED = (
-    "m.slug, r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at, f.profile, f.share_milli,"
+    "m.slug, r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at,"
+    f" {_ASKED_SIZE}, f.share_milli,"
     " f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count, 0, 0, 0, '', '', r.nodes,"
     " f.max_memory_mib, r.author_id, r.work, r.is_preemptible, r.starts_at, r.least_duration_s, r.most_count,"
     " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.evictions"
@@ -147,7 +170,8 @@ def claims(most: int) -> tuple[Claim, ...]:
 
 
 _GROWING = (
-    "SELECT m.slug, r.id, r.team_id, f.mode, 1, 0, r.priority, r.queued_at, f.profile, f.share_milli,"
+    "SELECT m.slug, r.id, r.team_id, f.mode, 1, 0, r.priority, r.queued_at,"  # noqa: S608 (our own parts)
+    f" {_ASKED_SIZE}, f.share_milli,"
     " f.memory_mib, f.cpu_milli, f.host_memory_mib, 0, 0, 0, '', '', 1, f.max_memory_mib, r.author_id, r.work, true"
     " FROM leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id WHERE r.id = ANY(%s) ORDER BY r.id"

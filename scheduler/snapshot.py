@@ -50,6 +50,7 @@ _NODES = Rows(NodeRow)
 
 def take(*, now: datetime) -> Snapshot:
     """Return everything one turn may look at, in one read-only transaction's worth of queries."""
+    facts.heed_names()
     placed = facts.placed()
     steps: dict[int, int] = dict(fetch(STEPS, [now, now]))
     outages = tuple(Outage(*row) for row in fetch(OUTAGES, [now]))

@@ -20,6 +20,7 @@ from portal.common.live import NODES, publish_on_commit
 from portal.common.retry import with_retries
 from portal.fleet.models import Device, DeviceModel, Node
 from portal.fleet.services import model_slug
+from portal.fleet.sizes import learn_sizes
 from portal.leases.models import Placement
 from portal.notifications.services import notify
 from portal.teams.selectors import operators
@@ -111,15 +112,19 @@ def _accept(node: Node, actor: User | None, now: datetime, seen: str) -> Node:
 def _take_in(device: Device) -> None:
     """Accept one device as what its node says it is now."""
     slug = model_slug(str(device.said.get("model", "")))
-    if slug and slug != device.model.slug:
+    told = device.said.pop("profiles", None)
+    is_other = bool(slug) and slug != device.model.slug
+    if is_other:
         if Placement.objects.filter(device=device, is_live=True).exists():
             raise Conflict(
                 _("Device %(index)s became another model and still holds leases. Empty the node first.")
                 % {"index": device.index}
             )
         device.model = DeviceModel.objects.get(slug=slug)
+    if told or (told is not None and is_other):
+        device.profiles = learn_sizes(device.model, told)
     device.accepted, device.is_accepted = device.said, True
-    device.save(update_fields=["model", "accepted", "is_accepted"])
+    device.save(update_fields=["model", "said", "accepted", "is_accepted", "profiles"])
 
 
 def tell_waiting(node: Node, before: Sequence[tuple[str, Any]], *, now: datetime) -> None:

@@ -74,6 +74,9 @@ class DeviceAnswer(Shape):
     model = s.CharField()
     memory_mib = s.IntegerField()
     modes = s.ListField(child=s.CharField())
+    profiles = s.ListField(
+        child=s.CharField(), help_text="MIG sizes as the driver of this device names them (docs/mig.md)."
+    )
     health = s.CharField()
     is_accepted = s.BooleanField(help_text="Nothing is placed on a device that waits for an operator.")
     pci_bus_id = s.CharField(required=False, allow_blank=True)

@@ -231,6 +231,7 @@ def device_row(device: Device, *, is_operator: bool) -> Row:
         "model": device.model.slug,
         "memory_mib": device.model.memory_mib,
         "modes": list(device.modes),
+        "profiles": [row["name"] for row in device.profiles],
         "health": str(device.health),
         "is_accepted": device.is_accepted,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from django.db.models import F
+
 from portal.catalog.models import Flavor
 from portal.catalog.services import share_of
 from portal.fleet.models import DeviceModel, Mode
@@ -31,7 +33,7 @@ def standard_offers(model: DeviceModel) -> Iterator[Offer]:
     if Mode.EXCLUSIVE in modes:
         yield Offer(model.slug, f"Whole {model.name}", Mode.EXCLUSIVE, most=8)
     if Mode.MIG in modes:
-        for profile in model.profiles.all():
+        for profile in model.profiles.filter(size=F("name")):
             # "+me", "+gfx" and the like are the same slice with a media engine: offered only on purpose.
             if "+" not in profile.name and "-" not in profile.name:
                 slug = f"{model.slug}-{profile.name.replace('.', '-')}"

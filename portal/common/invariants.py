@@ -232,12 +232,14 @@ INVARIANTS = (
     ),
     Invariant(
         "slices_lie_legally",
-        "A slice lies where its profile may begin on that model, a whole board from its first slot to its last.",
+        "A slice lies where its size may begin on that device, a whole board from its first slot to its last.",
         """SELECT p.id FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id
            JOIN fleet_devicemodel m ON m.id = d.model_id WHERE p.is_live AND p.host_id IS NULL
            AND (p.slots <> int8range(p.start, p.start + p.size) OR CASE WHEN p.mode = 'mig' THEN NOT EXISTS (
-             SELECT 1 FROM fleet_profile f WHERE f.device_model_id = m.id AND f.name = p.profile
-             AND f.slices = p.size AND p.start = ANY(f.starts))
+             SELECT 1 FROM jsonb_array_elements(d.profiles) own LEFT JOIN fleet_profile f
+             ON f.device_model_id = m.id AND f.name = p.profile
+             WHERE (own->>'name' = p.profile OR own->>'size' = f.size)
+             AND (own->>'slices')::int = p.size AND own->'starts' @> to_jsonb(p.start))
            ELSE p.start <> 0 OR p.size <> m.grid END)""",
     ),
     Invariant(

@@ -47,10 +47,15 @@ class DeviceModel(models.Model):
 
 
 class Profile(models.Model):
-    """A MIG size of a device model: slices, legal starts and its share of the board."""
+    """A name that some driver gives a MIG slice of a device model, as it was first told.
+
+    ``size`` is the name under which the slice is asked for on every device of the model: its own, or that of the
+    same slice from another driver. What one device's driver says now is in ``Device.profiles``.
+    """
 
     device_model = models.ForeignKey(DeviceModel, on_delete=models.CASCADE, related_name="profiles")
     name = models.CharField(max_length=30)
+    size = models.CharField(max_length=30)
     slices = models.PositiveSmallIntegerField()
     starts = ArrayField(models.PositiveSmallIntegerField())
     memory_mib = models.PositiveIntegerField()
@@ -229,6 +234,9 @@ class Device(models.Model):
     ``refusals`` holds, per mode that the board could have and its node cannot offer, what is missing there.
     ``said`` is the model and memory that its node names now, ``accepted`` what of them an operator, or the policy,
     has accepted (None: nothing yet). Nothing is placed on a device that is not accepted as it is.
+    ``profiles`` are the MIG sizes of this very device in its driver's words: name, slices, starts, memory_mib,
+    sm_count, max_instances, share_milli, and the ``size`` of its model that each is (``portal.fleet.sizes``). Until a
+    device is accepted, what it tells of them waits in ``said``.
     """
 
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="devices")
@@ -247,6 +255,7 @@ class Device(models.Model):
     refusals = models.JSONField(default=dict, blank=True)
     said = models.JSONField(default=dict, blank=True)
     accepted = models.JSONField(null=True, blank=True)
+    profiles = models.JSONField(default=list, blank=True)
     is_accepted = models.BooleanField(default=False)
     last_seen_at = models.DateTimeField(null=True, blank=True)
 

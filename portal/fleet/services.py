@@ -18,21 +18,10 @@ from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
 from portal.common.rows import execute, fetch
 from portal.fleet.health import settle
-from portal.fleet.models import Device, DeviceModel, Health, Mode, Node, Profile
+from portal.fleet.models import Device, DeviceModel, Health, Mode, Node
+from portal.fleet.sizes import is_near, learn_sizes, told_by
 
 MOST_LEASE = 40
-# A change of memory by less than one part in so many is no other device.
-MEMORY_TOLERANCE = 10
-
-
-def slot_share(
-    slices: int, grid: int, memory_mib: int, board_mib: int, sm: int | None, board_sm: int | None
-) -> int:
-    """Return a slice's share of its board in thousandths, rounded up: the largest of SM, MiB and slots."""
-    shares = [-(-slices * 1000 // grid), -(-memory_mib * 1000 // board_mib)]
-    if sm and board_sm:
-        shares.append(-(-sm * 1000 // board_sm))
-    return min(1000, max(shares))
 
 
 def model_slug(name: str) -> str:
@@ -41,7 +30,7 @@ def model_slug(name: str) -> str:
 
 
 def learn_model(fact: DeviceFact) -> DeviceModel:
-    """Return the model of a reported device, made on first sight with its profiles. Safe to repeat.
+    """Return the model of a reported device, made on first sight. Safe to repeat.
 
     Bandwidth and class come from the table of boards, once; a model that is not in it stays unknown.
     """
@@ -59,26 +48,6 @@ def learn_model(fact: DeviceFact) -> DeviceModel:
     if (model.bandwidth_gbps, model.compute_class) == (None, None) != (bandwidth_gbps, compute_class):
         model.bandwidth_gbps, model.compute_class = bandwidth_gbps, compute_class
         model.save(update_fields=["bandwidth_gbps", "compute_class"])
-    known = set(model.profiles.values_list("name", flat=True))
-    Profile.objects.bulk_create(
-        [
-            Profile(
-                device_model=model,
-                name=p.name,
-                slices=p.slices,
-                starts=list(p.starts),
-                memory_mib=p.memory_mib,
-                sm_count=p.sm_count,
-                max_instances=p.max_instances,
-                share_milli=slot_share(
-                    p.slices, fact.grid, p.memory_mib, fact.memory_mib, p.sm_count, fact.sm_count
-                ),
-            )
-            for p in fact.profiles
-            if p.name not in known
-        ],
-        ignore_conflicts=True,
-    )
     return model
 
 
@@ -127,8 +96,26 @@ def _is_same(accepted: dict[str, Any], said: dict[str, Any]) -> bool:
     """Say whether a device is what was accepted; another driver may count its memory a little differently."""
     if accepted.get("model") != said["model"]:
         return False
-    had = accepted["memory_mib"]
-    return bool(abs(said["memory_mib"] - had) * MEMORY_TOLERANCE <= had)
+    return is_near(said["memory_mib"], accepted["memory_mib"])
+
+
+class _Learned:
+    """Models and sizes of one inventory, each looked up once: the boards of a node are mostly alike."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, DeviceModel] = {}
+        self._sizes: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+
+    def model(self, fact: DeviceFact) -> DeviceModel:
+        if fact.model not in self._models:
+            self._models[fact.model] = learn_model(fact)
+        return self._models[fact.model]
+
+    def sizes(self, fact: DeviceFact) -> list[dict[str, Any]]:
+        key = (fact.model, fact.grid, fact.memory_mib, fact.sm_count, fact.profiles)
+        if key not in self._sizes:
+            self._sizes[key] = learn_sizes(self.model(fact), told_by(fact))
+        return self._sizes[key]
 
 
 def learn_devices(
@@ -138,10 +125,11 @@ def learn_devices(
 
     A device not reported any more is marked missing, never deleted: leases and bills refer to it. ``accepts`` takes
     what is new or changed into service at once (None: as BERTH_ACCEPT_NODES says); otherwise it waits for an
-    operator. Call inside a transaction.
+    operator. A device that lists no MIG sizes now keeps those it listed before. Call inside a transaction.
     """
     refused = []
     accepts = settings.ACCEPT_NODES == "auto" if accepts is None else accepts
+    learned = _Learned()
     for fact in facts:
         owner = Device.objects.filter(uuid=fact.uuid).exclude(node=node).exists()
         if owner:
@@ -151,25 +139,26 @@ def learn_devices(
         said = told["said"]
         device, created = Device.objects.get_or_create(
             uuid=fact.uuid,
-            defaults={"node": node, "model": learn_model(fact), "modes": _modes_of(fact), **told}
+            defaults={"node": node, "model": learned.model(fact), "modes": _modes_of(fact), **told}
             | ({"accepted": said, "is_accepted": True} if accepts else {}),
         )
-        if created:
-            continue
-        if (
-            accepts or device.accepted == {}
-        ):  # devices from before this was asked count as accepted as they come
-            device.accepted = said
-        device.is_accepted = device.accepted is not None and _is_same(device.accepted, said)
+        if not created:
+            if accepts or device.accepted == {}:
+                device.accepted = said  # devices from before this was asked count as accepted as they come
+            device.is_accepted = device.accepted is not None and _is_same(device.accepted, said)
+            device.modes = _chosen(device, _modes_of(fact))
+            for name, value in told.items():
+                setattr(device, name, value)
         if not device.is_accepted:
-            learn_model(fact)
-        device.modes = _chosen(device, _modes_of(fact))
-        for name, value in told.items():
-            setattr(device, name, value)
+            device.said = said | {"profiles": told_by(fact)}
+        elif fact.profiles and device.model_id == learned.model(fact).pk:
+            device.profiles = learned.sizes(fact)
         is_back = device.health == Health.MISSING
         if is_back:
             device.health, device.health_reason = Health.OK, ""
-        device.save(update_fields=[*told, "modes", "health", "health_reason", "accepted", "is_accepted"])
+        device.save(
+            update_fields=[*told, "modes", "health", "health_reason", "accepted", "is_accepted", "profiles"]
+        )
         if is_back:
             settle({device.pk})  # what was critical before it went away still is
     seen = [fact.uuid for fact in facts]

@@ -17,7 +17,7 @@ from django.db import IntegrityError, transaction
 from portal.audit.services import record
 from portal.common.errors import QuotaExceeded
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
-from portal.common.rows import Rows, fetch
+from portal.common.rows import Rows, execute, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
@@ -33,6 +33,14 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE = 200
 _LEASES = Rows(Lease, "team", "request", "user", "node")
 _BOOKED = "it.request_id = %s AND it.state = 'booked' ORDER BY it.id"
+# What the drivers call the slices of these leases now, where that changed since they were booked.
+_NAMES_NOW = """
+UPDATE leases_placement p SET profile = own->>'name'
+  FROM fleet_device d, fleet_profile known, jsonb_array_elements(d.profiles) own
+ WHERE p.lease_id = ANY(%s) AND p.is_live AND p.profile <> '' AND d.id = p.device_id
+   AND known.device_model_id = d.model_id AND known.name = p.profile AND own->>'size' = known.size
+   AND own->>'name' <> p.profile
+"""
 # Another lease that still holds a slot, or the host that a share goes into, of the leases given.
 _STILL_HELD = """
 SELECT 1 FROM leases_placement p
@@ -97,6 +105,8 @@ def _begin(request_id: int, seen: Sequence[Lease], now: datetime) -> None:
     if [lease.pk for lease in leases] != [lease.pk for lease in seen]:
         raise _Busy
     move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
+    # The node may have another driver by now. A lease that has begun keeps the names that its agent was told.
+    execute(_NAMES_NOW, [[lease.pk for lease in leases]])
     shares = Placement.objects.filter(lease__in=leases, is_live=True, host__isnull=False)
     hosts.count_in(list(shares.values_list("pk", flat=True)))
     raise_revision([lease.node_id for lease in leases])

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from portal.catalog.models import Flavor
+from portal.fleet.sizes import size_names
 from portal.leases import offering
 from portal.leases.models import LeaseRequest
 from portal.leases.offering import Candidate, Offer, as_chosen, claim_for
@@ -79,7 +80,11 @@ def free_units() -> dict[int, int | None]:
     if snapshot is None:
         return {f.pk: None for f in flavors}
     snapshot = awakened(snapshot)
-    return {f.pk: engine_free_units(snapshot, claim_for(-1, None, f, 1, 3600, 0, snapshot)) for f in flavors}
+    sizes = size_names()
+    return {
+        f.pk: engine_free_units(snapshot, claim_for(-1, None, f, 1, 3600, 0, snapshot, sizes))
+        for f in flavors
+    }
 
 
 def preview(
@@ -99,7 +104,9 @@ def preview(
     else:
         book, probable = _without(book, instead_of.pk), _without(probable, instead_of.pk)
     rank = PRIORITIES.get(spec.priority, 0)
-    wanted = as_chosen(claim_for(-1, team, flavor, spec.count, spec.duration_s, rank, book), spec)
+    wanted = as_chosen(
+        claim_for(-1, team, flavor, spec.count, spec.duration_s, rank, book, size_names()), spec
+    )
     others = offering.candidates(team, wanted, flavor, spec, book)
     found, changes = counter_offers(
         probable, policy, wanted, [one.claim for one in others.values()], horizon_s=HORIZON_S

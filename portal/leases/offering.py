@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, cast
@@ -10,6 +10,7 @@ from typing import Literal, cast
 from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.common.errors import BerthError
+from portal.fleet.sizes import size_names
 from portal.leases.services import RequestSpec
 from portal.teams.models import Team
 from scheduler.engine.model import Claim, Snapshot, Work
@@ -52,9 +53,19 @@ class Candidate:
 
 
 def claim_for(
-    number: int, team: Team | None, flavor: Flavor, count: int, duration_s: int, rank: int, snapshot: Snapshot
+    number: int,
+    team: Team | None,
+    flavor: Flavor,
+    count: int,
+    duration_s: int,
+    rank: int,
+    snapshot: Snapshot,
+    sizes: Mapping[tuple[int, str], str],
 ) -> Claim:
-    """Return the what-if claim of that (negative) number for units of a flavor, asked for now."""
+    """Return the what-if claim of that (negative) number for units of a flavor, asked for now.
+
+    ``sizes`` are those behind other names (``portal.fleet.sizes.size_names``).
+    """
     return Claim(
         id=number,
         team_id=team.pk if team else 0,
@@ -64,7 +75,7 @@ def claim_for(
         priority=rank,
         queued_at=snapshot.taken_at,
         models=frozenset({flavor.device_model.slug}),
-        profile=flavor.profile,
+        profile=sizes.get((flavor.device_model_id, flavor.profile), flavor.profile),
         share_milli=flavor.share_milli,
         memory_mib=flavor.memory_mib,
         cpu_milli=flavor.cpu_milli * count,
@@ -91,7 +102,7 @@ def candidates(
 
     Which of them are near enough to be offered the engine says (``scheduler.engine.nearest``).
     """
-    count, duration_s = wanted.count, wanted.duration_s
+    count, duration_s, sizes = wanted.count, wanted.duration_s, size_names()
     asked: list[tuple[Flavor, int, int]] = [(flavor, fewer, duration_s) for fewer in range(count - 1, 0, -1)]
     least = max(flavor.min_duration_s, LEAST_S)
     asked += [(flavor, count, duration_s // part) for part in (2, 4) if duration_s // part >= least]
@@ -105,7 +116,7 @@ def candidates(
     ]
     return {
         number: Candidate(
-            f, n, s, as_chosen(claim_for(number, team, f, n, s, wanted.priority, snapshot), spec)
+            f, n, s, as_chosen(claim_for(number, team, f, n, s, wanted.priority, snapshot, sizes), spec)
         )
         for number, (f, n, s) in zip(range(-2, -2 - len(asked), -1), asked, strict=True)
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,8 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.fleet.maintenance import nodes_in_maintenance
-from portal.fleet.models import Device, Layout, Mode, Node, Partition, Profile
+from portal.fleet.models import Device, Layout, Mode, Node, Partition
 from portal.fleet.selectors import ASLEEP, ONLINE, UNACCEPTED, blocked_why, device_blocked_why, node_state
+from portal.fleet.sizes import size_names
 from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
@@ -153,36 +154,39 @@ def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_o
     devices = list(
         Device.objects.filter(node_id__in=ids).select_related("model").order_by("node_id", "index")
     )
-    sizes = _sizes({device.model_id for device in devices})
+    names = size_names()
     layouts = {row.device_id: row.positions for row in Layout.objects.filter(device__node_id__in=ids)}
     foreign: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in Partition.objects.filter(device__node_id__in=ids, lease_uid=""):
         foreign[row.device_id].append((row.start, row.size))
-    known: dict[tuple[int, str], tuple[int, ...]] = {}
+    known: dict[str, tuple[int, ...]] = {}
     boards = []
     for device in devices:
         pinned = layouts.get(device.pk)
-        key = (device.model_id, str(pinned))
+        key = f"{device.model_id} {device.profiles} {pinned}"
         if key not in known:
-            known[key] = _positions(device.model.grid, sizes.get(device.model_id, ()), pinned)
+            known[key] = _positions(device, pinned, names)
         positions = known[key] if Mode.MIG in device.modes else ()
         fault, why = _device_fault(device, is_operator=is_operator), closed[device.node_id]
         boards.append(Board(device, positions, fault, why, tuple(foreign[device.pk])))
     return boards
 
 
-def _sizes(model_ids: Iterable[int]) -> dict[int, tuple[Size, ...]]:
-    found: dict[int, list[Size]] = defaultdict(list)
-    for row in Profile.objects.filter(device_model_id__in=list(model_ids)):
-        found[row.device_model_id].append(
-            Size(row.name, row.slices, tuple(row.starts), row.share_milli, row.memory_mib, row.max_instances)
+def _positions(
+    device: Device, pinned: list[list[Any]] | None, names: Mapping[tuple[int, str], str]
+) -> tuple[int, ...]:
+    """Return where slices may lie on a device, as bits; a layout may call a size by any of its names."""
+    sizes = tuple(
+        Size(
+            row["size"], row["slices"], tuple(row["starts"]), row["share_milli"], row["memory_mib"],
+            row["max_instances"],
         )
-    return {model: tuple(rows) for model, rows in found.items()}
-
-
-def _positions(grid: int, sizes: tuple[Size, ...], pinned: list[list[Any]] | None) -> tuple[int, ...]:
-    layout = None if pinned is None else tuple((str(name), int(start)) for name, start in pinned)
-    spans = Geometry(grid, sizes, layout).spans
+        for row in device.profiles
+    )  # fmt: skip
+    layout = None
+    if pinned is not None:
+        layout = tuple((names.get((device.model_id, name), str(name)), int(start)) for name, start in pinned)
+    spans = Geometry(device.model.grid, sizes, layout).spans
     return tuple({span.bits for places in spans.values() for span in places})
 
 

@@ -93,7 +93,8 @@ def size_of(room: Room, claim: Claim) -> Size | None:
     """What one unit surely has: thousandths of a reference device and MiB; None when no board offers it."""
     shape = shape_of(claim, room.policy)
     kinds = {
-        (b.device.model, b.device.memory_mib, b.device.weight_milli): b for b in room.matching(shape.kind)
+        (b.device.model, b.device.memory_mib, b.device.weight_milli, id(b.geometry)): b
+        for b in room.matching(shape.kind)
     }
     sizes = [_unit(board, shape) for board in kinds.values()]
     return (min(part for part, _ in sizes), min(memory for _, memory in sizes)) if sizes else None

@@ -165,7 +165,7 @@ def test_a_booking_that_cannot_begin_is_planned_anew_and_its_author_is_told_why(
         world.gone(running, at=at)
     if why == "cordoned":
         world.nodes["gpu-01"].is_cordoned = True
-        world.nodes["gpu-01"].save()
+        world.nodes["gpu-01"].save(update_fields=["is_cordoned"])
     elif why == "device":
         Device.objects.filter(placements__lease=lease).update(health="quarantined")
     elif why == "quota":

@@ -11,7 +11,8 @@ from scheduler.engine.pools import capacity_of
 class Costs:
     """Weighted thousandths of claims and of the fleet.
 
-    A claim of several models counts as on the lightest of them, as the quota does when it looks ahead.
+    A claim of several models counts as on the lightest of them, as the quota does when it looks ahead; a slice as
+    the largest that a device of its model makes of it.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -21,7 +22,8 @@ class Costs:
             weight = self._weights.get(device.model, device.weight_milli)
             self._weights[device.model] = min(weight, device.weight_milli)
             for profile in device.profiles:
-                self._parts[device.model, profile.name] = profile.share_milli
+                part = device.model, profile.name
+                self._parts[part] = max(self._parts.get(part, 0), profile.share_milli)
         self._lightest = min(self._weights.values(), default=1000)
         self._known: dict[tuple[object, ...], int] = {}
         self.capacity = capacity_of(snapshot)
