@@ -15,7 +15,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-FEW = 3_000
+FEW = 2_000
 INPUTS = int(os.environ.get("BERTH_HOSTILE_INPUTS") or FEW)
 SEED = int(os.environ.get("BERTH_HOSTILE_SEED") or 1)
 IS_FEW = INPUTS <= FEW

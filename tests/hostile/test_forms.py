@@ -18,7 +18,7 @@ from tests.hostile.plenty import IS_FEW, Surface
 from tests.portal.builders import World
 
 PEOPLE = ("", "bob", "alice", "approver", "finance", "operator")
-MOST_PAGES = 25 if IS_FEW else 200
+MOST_PAGES = 12 if IS_FEW else 200
 PROOF = "csrfmiddlewaretoken"
 
 
