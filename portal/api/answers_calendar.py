@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.answers import Shape
-from portal.leases.states import Repeat, RequestState
+from portal.leases.states import Approval, Repeat, RequestState
 
 
 class EntryAnswer(Shape):
@@ -60,6 +60,8 @@ class ReservationAnswer(Shape):
     until = s.DateTimeField(allow_null=True)
     zone = s.CharField(help_text="The time zone in which the hour stays the same.")
     made_until = s.DateTimeField(allow_null=True, help_text="Its times were asked for up to here.")
+    approval = s.ChoiceField(Approval.choices, help_text="Nothing is asked for while it awaits approval.")
+    decision_note = s.CharField(allow_blank=True)
     cancelled_at = s.DateTimeField(allow_null=True)
     created_at = s.DateTimeField()
 

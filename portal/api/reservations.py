@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -64,7 +65,10 @@ class Reservations(Endpoint):
     )  # fmt: skip
     @once
     def post(self, request: Request) -> Response:
-        """Book the same every day or week. The times of the next four weeks are asked for at once."""
+        """Book the same every day or week. The times of the next four weeks are asked for at once.
+
+        Where they are together more than the team may have without approval, it awaits approval first.
+        """
         values, now = self.take(ReservationBody), db_now()
         made = reservations.create_reservation(
             team=team_to_ask_for(self.rights, values.pop("team", None)),
@@ -85,6 +89,45 @@ class OneReservation(Endpoint):
         """Read a reservation with its times from now on and what became of them."""
         found = reservations.series_named(self.rights, uid)
         return Response(detail(self.rights, found, now=timezone.now()))
+
+
+class ReservationNoteBody(Body):
+    """Why a reservation is approved or rejected."""
+
+    note = Text(most=300, default="", allow_blank=True)
+
+
+class ApproveReservation(Endpoint):
+    """Let a reservation be booked."""
+
+    @call(
+        "Approve a reservation", body=ReservationNoteBody, answer=ReservationDetail,
+        refusals=(404, 409, 422), tag=TAG,
+    )  # fmt: skip
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Let all times of a reservation be booked as they come; nobody decides on their own."""
+        return self.decide(uid, reservations.approve_reservation)
+
+    def decide(self, uid: str, act: Callable[..., Reservation]) -> Response:
+        """Decide on a reservation with the note of the body."""
+        note, now = self.take(ReservationNoteBody)["note"], db_now()
+        found = reservations.series_named(self.rights, uid)
+        act(series=found, actor=self.person, rights=self.rights, note=note, now=now)
+        return Response(detail(self.rights, reservations.series_named(self.rights, uid), now=now))
+
+
+class RejectReservation(ApproveReservation):
+    """Turn a reservation down."""
+
+    @call(
+        "Reject a reservation", body=ReservationNoteBody, answer=ReservationDetail,
+        refusals=(404, 409, 422), tag=TAG,
+    )  # fmt: skip
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Turn a reservation down with a note that its author will read; it ends."""
+        return self.decide(uid, reservations.reject_reservation)
 
 
 class CancelReservation(Endpoint):
@@ -119,6 +162,8 @@ def series_row(series: Reservation) -> Row:
         "until": instant(series.until),
         "zone": series.zone,
         "made_until": instant(series.made_until),
+        "approval": str(series.approval),
+        "decision_note": series.decision_note,
         "cancelled_at": instant(series.cancelled_at),
         "created_at": instant(series.created_at),
     }

@@ -99,6 +99,14 @@ v1: list[URLPattern | URLResolver] = [
     path("reservations/", reservations.Reservations.as_view(), name="reservations"),
     path("reservations/<str:uid>/", reservations.OneReservation.as_view(), name="reservation"),
     path(
+        "reservations/<str:uid>/approve/",
+        reservations.ApproveReservation.as_view(),
+        name="approve-reservation",
+    ),
+    path(
+        "reservations/<str:uid>/reject/", reservations.RejectReservation.as_view(), name="reject-reservation"
+    ),
+    path(
         "reservations/<str:uid>/cancel/", reservations.CancelReservation.as_view(), name="cancel-reservation"
     ),
     path("maintenance/", maintenance.Windows.as_view(), name="maintenance"),

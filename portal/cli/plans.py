@@ -99,6 +99,9 @@ def reserve(
         screen.out_json(found)
         return
     screen.out(found["id"])
+    if found["approval"] == "awaiting_approval":
+        screen.say("It waits for approval; nothing is booked until then.")
+        return
     screen.say(f"{len(found['times'])} times in the next four weeks; see “berth reservation show”.")
 
 
@@ -131,13 +134,22 @@ def list_series(as_json: Json = False) -> None:
         return
     cells = [
         (
-            r["id"], "cancelled" if r["cancelled_at"] else r["repeat"], f"{r['count']} × {r['flavor']}",
+            r["id"], _again(r), f"{r['count']} × {r['flavor']}",
             words.when(r["starts_at"]), words.span(r["duration_s"]), r["zone"], r["team"], r["author"], r["name"],
         )
         for r in rows
     ]  # fmt: skip
     columns = ("ID", "AGAIN", "WHAT", "FIRST", "FOR", "ZONE", "TEAM", "WHO", "NAME")
     screen.table(columns, cells, empty="There are none. Make one with “berth reserve FLAVOR --start …”.")
+
+
+def _again(row: dict[str, Any]) -> str:
+    """Return how a reservation comes again, or why it does not."""
+    if row["approval"] in ("awaiting_approval", "rejected") and (
+        row["approval"] == "rejected" or not row["cancelled_at"]
+    ):
+        return str(row["approval"])
+    return "cancelled" if row["cancelled_at"] else str(row["repeat"])
 
 
 @reservation.command("show")

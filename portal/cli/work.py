@@ -217,6 +217,45 @@ def grow(
     screen.say(f"{found['id']} {'grows no more' if is_over else 'may grow to ' + str(found['most_count'])}.")
 
 
+Waiting = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A request (req-…), a lease to extend (lse-…), a reservation (rsv-…)."),
+]
+KINDS = {"req": "requests/{}/", "lse": "leases/{}/extension/", "rsv": "reservations/{}/"}
+
+
+@guarded
+def approve(
+    name: Waiting,
+    note: Annotated[str, typer.Option(help="What whoever asked will read.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Approve what waits for your decision."""
+    _decide(name, "approve", note, as_json)
+
+
+@guarded
+def reject(
+    name: Waiting,
+    note: Annotated[str, typer.Option(help="Why; whoever asked will read it.")],
+    as_json: Json = False,
+) -> None:
+    """Turn down what waits for your decision, with a reason."""
+    _decide(name, "reject", note, as_json)
+
+
+def _decide(name: str, verdict: str, note: str, as_json: bool) -> None:
+    kind = KINDS.get(name.partition("-")[0])
+    if kind is None:
+        raise typer.BadParameter("name a request (req-…), a lease (lse-…) or a reservation (rsv-…)")
+    with api() as portal:
+        found = portal.post(f"{kind.format(_part(name))}{verdict}/", {"note": note})
+    if as_json:
+        screen.out_json(found)
+        return
+    screen.say(f"{found['id']}: {'approved' if verdict == 'approve' else 'rejected'}.")
+
+
 @guarded
 def withdraw(name: Name, as_json: Json = False) -> None:
     """Take back a request that has not started."""

@@ -15,6 +15,7 @@ from portal.fleet.models import Device, Mode, Node
 from portal.leases.states import (
     LIVE_LEASES,
     WANTED_LEASES,
+    Approval,
     EndReason,
     ExtensionState,
     LeaseState,
@@ -158,6 +159,17 @@ class Reservation(models.Model):
     until = models.DateTimeField(null=True, blank=True)
     zone = models.CharField(max_length=60, default="UTC")
     made_until = models.DateTimeField(null=True, blank=True)
+    approval = models.CharField(max_length=20, choices=Approval.choices, default=Approval.NOT_NEEDED)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decision_note = models.CharField(max_length=300, blank=True)
     cancelled_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 
@@ -169,6 +181,18 @@ class Reservation(models.Model):
             models.CheckConstraint(
                 condition=Q(until=None) | Q(until__gte=F("starts_at")),
                 name="reservation_ends_after_it_starts",
+            ),
+            models.CheckConstraint(
+                condition=Q(approval__in=Approval.values), name="reservation_approval_known"
+            ),
+            models.CheckConstraint(
+                condition=~Q(approval__in=(Approval.APPROVED, Approval.REJECTED))
+                | (Q(decided_by__isnull=False) & ~Q(decided_by=F("author"))),
+                name="reservation_decided_by_another",
+            ),
+            models.CheckConstraint(
+                condition=~Q(approval=Approval.AWAITING) | Q(made_until=None),
+                name="reservation_asks_once_approved",
             ),
         ]
 

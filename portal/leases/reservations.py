@@ -1,6 +1,10 @@
 """Reservations: bookings that come again. Each time becomes a request of its own, which the next turn books.
 
 A clash stops nothing but the one time it hits: its author is told, the others stand.
+
+What a series holds is judged as the whole: all of its times in the first four weeks, as many as are asked for ahead,
+against the team's threshold. Above it the series waits for an approver before anything is asked for; the times of an
+approved one need no approval of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from django.db import transaction
@@ -24,8 +29,16 @@ from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.moves import move_requests
 from portal.leases.selectors import is_booked
-from portal.leases.services import RequestSpec, check_may_ask, check_possible, check_spec, submit_request
-from portal.leases.states import Repeat, RequestState
+from portal.leases.services import (
+    RequestSpec,
+    approvers,
+    check_may_ask,
+    check_possible,
+    check_spec,
+    needs_approval,
+    submit_request,
+)
+from portal.leases.states import Approval, Repeat, RequestState
 from portal.notifications.services import notify
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
@@ -100,11 +113,35 @@ def check_series(spec: SeriesSpec, *, now: datetime) -> None:
         raise Invalid(fields=fields)
 
 
+def spec_of_series(series: Reservation) -> SeriesSpec:
+    """Return what a series asks for."""
+    return SeriesSpec(
+        flavor=series.flavor.slug,
+        duration_s=series.duration_s,
+        starts_at=series.starts_at,
+        repeat=series.repeat,
+        until=series.until,
+        zone=series.zone,
+        count=series.count,
+        name=series.name,
+        purpose=series.purpose,
+    )
+
+
+def held_s(spec: SeriesSpec) -> int:
+    """Return for how many seconds a checked series holds what it asks for, over all its times of four weeks."""
+    upto = min(spec.until or spec.starts_at + AHEAD, spec.starts_at + AHEAD - timedelta(seconds=1))
+    before = spec.starts_at - timedelta(seconds=1)
+    times = occurrences(spec.starts_at, spec.repeat, spec.zone, after=before, until=upto)
+    return spec.duration_s * sum(1 for _at in times)
+
+
 def create_reservation(
     *, team: Team, actor: User, rights: Rights, spec: SeriesSpec, now: datetime
 ) -> Reservation:
     """Store a series and ask for its first times, or raise with what to change.
 
+    Where all its times together are more than the team may have without approval it only waits for an approver.
     Invalid, Impossible, Forbidden and NotFound change nothing. Opens its own transactions.
     """
     check_may_ask(rights, team, "normal")
@@ -113,6 +150,7 @@ def create_reservation(
     check_possible(team, flavor, spec.count)
     if Reservation.objects.filter(author=actor, cancelled_at=None).count() >= MOST_SERIES:
         raise Conflict(_("You have %(n)d reservations already; cancel one first.") % {"n": MOST_SERIES})
+    is_large = needs_approval(team, flavor, count=spec.count, duration_s=held_s(spec))
     with transaction.atomic():
         made = Reservation.objects.create(
             team=team,
@@ -126,12 +164,65 @@ def create_reservation(
             repeat=spec.repeat,
             until=spec.until,
             zone=spec.zone,
+            approval=Approval.AWAITING if is_large else Approval.NOT_NEEDED,
             created_at=now,
         )
         record(actor, "reservation.made", made.uid, at=now, team_id=team.pk, repeat=spec.repeat)
+        if is_large:
+            others = [user for user in approvers(team) if user.pk != actor.pk]
+            notify(others, "reservation.awaits_approval", target=made.uid, at=now, by=str(actor))
+            return made
     with_retries(lambda: _make(made.pk, now))
     made.refresh_from_db()
     return made
+
+
+def approve_reservation(
+    *, series: Reservation, actor: User, rights: Rights, note: str, now: datetime
+) -> Reservation:
+    """Let a series that waits be asked for, time by time; its author may never decide it.
+
+    Opens its own transactions.
+    """
+    with transaction.atomic():
+        locked = _decide(series, Approval.APPROVED, actor, rights, note, now)
+        record(actor, "reservation.approved", locked.uid, at=now, team_id=locked.team_id)
+        notify([locked.author], "reservation.approved", target=locked.uid, at=now, by=str(actor))
+    with_retries(lambda: _make(locked.pk, now))
+    locked.refresh_from_db()
+    return locked
+
+
+@transaction.atomic
+def reject_reservation(
+    *, series: Reservation, actor: User, rights: Rights, note: str, now: datetime
+) -> Reservation:
+    """Turn a series down with a reason that its author will read; it ends without having asked for anything."""
+    if not note.strip():
+        raise Invalid(fields={"note": _("Say why, so that the person knows what to change.")})
+    locked = _decide(series, Approval.REJECTED, actor, rights, note, now)
+    record(actor, "reservation.rejected", locked.uid, at=now, team_id=locked.team_id)
+    told: dict[str, Any] = {"by": str(actor), "note": note[:300]}
+    notify([locked.author], "reservation.rejected", target=locked.uid, at=now, **told)
+    return locked
+
+
+def _decide(
+    series: Reservation, approval: str, actor: User, rights: Rights, note: str, now: datetime
+) -> Reservation:
+    """Write a decision on a series that waits, or raise Forbidden, NotFound or Conflict."""
+    rights.require(series.team, Role.APPROVER, Role.ADMIN)
+    locked = Reservation.objects.select_for_update(of=("self",)).select_related("author").get(pk=series.pk)
+    if locked.author_id == actor.pk:
+        raise Forbidden(_("Nobody decides on a reservation of their own."))
+    if locked.approval != Approval.AWAITING or locked.cancelled_at is not None:
+        raise Conflict(_("This reservation does not wait for approval any more."))
+    locked.approval, locked.decided_by, locked.decided_at = approval, actor, now
+    locked.decision_note = note[:300]
+    if approval == Approval.REJECTED:
+        locked.cancelled_at = now
+    locked.save(update_fields=["approval", "decided_by", "decided_at", "decision_note", "cancelled_at"])
+    return locked
 
 
 def _one(spec: SeriesSpec) -> RequestSpec:
@@ -146,8 +237,10 @@ def make_occurrences(*, now: datetime) -> int:
 
     A series that fails unexpectedly changes nothing and is tried again by the next sweep; the others go on.
     """
-    due = Reservation.objects.filter(cancelled_at=None).filter(
-        Q(made_until=None) | Q(made_until__lt=now + AHEAD - timedelta(hours=1))
+    due = (
+        Reservation.objects.filter(cancelled_at=None)
+        .exclude(approval=Approval.AWAITING)
+        .filter(Q(made_until=None) | Q(made_until__lt=now + AHEAD - timedelta(hours=1)))
     )
     due = due.filter(Q(until=None) | Q(made_until=None) | Q(made_until__lt=F("until")))
     return sum(_make_or_log(pk, now) for pk in due.order_by("id").values_list("pk", flat=True)[:500])
@@ -169,6 +262,7 @@ def _make(reservation_id: int, now: datetime) -> int:
         Reservation.objects.select_for_update(of=("self",), skip_locked=True)
         .select_related("team", "author", "flavor")
         .filter(pk=reservation_id, cancelled_at=None)
+        .exclude(approval=Approval.AWAITING)
         .first()
     )
     if series is None:
@@ -206,7 +300,12 @@ def _ask(series: Reservation, at: datetime, now: datetime) -> int:
     )
     with transaction.atomic():
         request = submit_request(
-            team=series.team, actor=series.author, rights=Rights(series.author), spec=spec, now=now
+            team=series.team,
+            actor=series.author,
+            rights=Rights(series.author),
+            spec=spec,
+            now=now,
+            is_approved=series.approval == Approval.APPROVED,
         )
         LeaseRequest.objects.filter(pk=request.pk).update(series=series)
     return 1

@@ -12,8 +12,8 @@ from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.common.rows import Rows, fetch
 from portal.fleet.models import Node
-from portal.leases.models import Lease, LeaseExtension, LeaseRequest
-from portal.leases.states import LIVE_LEASES, ExtensionState, LeaseState, RequestState
+from portal.leases.models import Lease, LeaseExtension, LeaseRequest, Reservation
+from portal.leases.states import LIVE_LEASES, Approval, ExtensionState, LeaseState, RequestState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
 
@@ -185,9 +185,21 @@ def awaiting_extensions(rights: Rights) -> QuerySet[LeaseExtension]:
     )
 
 
+def awaiting_series(rights: Rights) -> QuerySet[Reservation]:
+    """Return the series that this person could decide on, oldest first."""
+    teams = rights.teams_with((Role.APPROVER, Role.ADMIN))
+    return (
+        Reservation.objects.filter(below(teams, "team__"), approval=Approval.AWAITING, cancelled_at=None)
+        .exclude(author=rights.user)
+        .select_related("team", "author", "flavor", "flavor__device_model")
+        .order_by("created_at", "id")
+    )
+
+
 def decisions_waiting(rights: Rights) -> int:
-    """Return how many requests and extensions this person could decide on."""
-    return awaiting_approval(rights).count() + awaiting_extensions(rights).count()
+    """Return how many requests, extensions and series this person could decide on."""
+    found = (awaiting_approval(rights), awaiting_extensions(rights), awaiting_series(rights))
+    return sum(rows.count() for rows in found)
 
 
 def seconds_left(lease: Lease, *, now: datetime) -> int | None:

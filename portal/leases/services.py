@@ -175,19 +175,19 @@ def check_may_ask(rights: Rights, team: Team, priority: str) -> None:
 
 
 def submit_request(
-    *, team: Team, actor: User, rights: Rights, spec: RequestSpec, now: datetime
+    *, team: Team, actor: User, rights: Rights, spec: RequestSpec, now: datetime, is_approved: bool = False
 ) -> LeaseRequest:
     """Accept a request for GPU time, or raise with what to change.
 
-    Invalid, Impossible, Forbidden, NotFound and TooManyWaiting change nothing. Opens its own
-    transaction; the scheduler is nudged after commit.
+    ``is_approved``: somebody has approved it already, as one time of a series. Invalid, Impossible, Forbidden,
+    NotFound and TooManyWaiting change nothing. Opens its own transaction; the scheduler is nudged after commit.
     """
     check_may_ask(rights, team, spec.priority)
     flavor = check_spec(spec, now=now)
     check_possible(team, flavor, spec.count, spec.nodes)
     check_queue_room(team)
     price = quote_of(flavor, spec, now=now)
-    is_large = needs_approval(
+    is_large = not is_approved and needs_approval(
         team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
     )
     request = LeaseRequest(

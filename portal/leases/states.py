@@ -73,6 +73,15 @@ class ExtensionState(models.TextChoices):
     LAPSED = "lapsed", _("Lapsed")
 
 
+class Approval(models.TextChoices):
+    """Whether a series needs an approval, and what came of it."""
+
+    NOT_NEEDED = "not_needed", _("Not needed")
+    AWAITING = "awaiting_approval", _("Awaiting approval")
+    APPROVED = "approved", _("Approved")
+    REJECTED = "rejected", _("Rejected")
+
+
 R, L = RequestState, LeaseState
 REQUEST_NEXT: dict[str, frozenset[str]] = {
     R.DRAFT: frozenset({R.SUBMITTED, R.WITHDRAWN}),

@@ -129,6 +129,21 @@ def _extension_rejected(f: Facts) -> str:
     }
 
 
+def _series_awaits(f: Facts) -> str:
+    return _("%(who)s asks for your approval of a reservation.") % {"who": f.get("by", "?")}
+
+
+def _series_approved(f: Facts) -> str:
+    return _("%(who)s approved your reservation; its times are being booked.") % {"who": f.get("by", "?")}
+
+
+def _series_rejected(f: Facts) -> str:
+    return _("%(who)s rejected your reservation: %(note)s") % {
+        "who": f.get("by", "?"),
+        "note": f.get("note", "?"),
+    }
+
+
 def _approved(f: Facts) -> str:
     return _("%(who)s approved your request; it is in the queue now.") % {"who": f.get("by", "?")}
 
@@ -362,6 +377,9 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "request.rejected": ("circle-x", "bad", _rejected),
     "extension.awaits_approval": ("checkbox", "info", _extension_awaits),
     "extension.approved": ("circle-check", "good", _extension_approved),
+    "reservation.awaits_approval": ("checkbox", "info", _series_awaits),
+    "reservation.approved": ("circle-check", "good", _series_approved),
+    "reservation.rejected": ("circle-x", "bad", _series_rejected),
     "extension.rejected": ("circle-x", "bad", _extension_rejected),
 }
 KINDS = frozenset(_KINDS)

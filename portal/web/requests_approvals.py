@@ -12,18 +12,21 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from portal.catalog.pricing import quote
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
-from portal.leases.models import LeaseRequest
-from portal.leases.selectors import awaiting_approval, awaiting_extensions, visible_request
+from portal.leases.models import LeaseRequest, Reservation
+from portal.leases.reservations import held_s, spec_of_series
+from portal.leases.selectors import awaiting_approval, awaiting_extensions, awaiting_series, visible_request
 from portal.leases.services import approve_request, reject_request
+from portal.leases.states import Repeat
 from portal.quotas.models import Quota
 from portal.teams.models import Role
 from portal.web.access import done, person, refused, rights_of
-from portal.web.figures import gpus
+from portal.web.figures import gpus, span
 from portal.web.leases import waiting_view
 from portal.web.requests_forms import NoteForm
-from portal.web.requests_rows import RequestRow, request_rows
+from portal.web.requests_rows import RequestRow, request_rows, what_text
 from portal.web.requests_wishes import wish_facts
 
 PER_PAGE = 20
@@ -43,6 +46,21 @@ class Decision:
     wishes: list[tuple[str, str, datetime | None]]
 
 
+@dataclass(frozen=True)
+class SeriesDecision:
+    """A series with what its approver needs to know: its times, time and price over four weeks."""
+
+    series: Reservation
+    title: str
+    what: str
+    length: str
+    repeat: str
+    n_times: int
+    whole: str
+    price: int
+    currency: str
+
+
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
     """Show what waits for this person's decision, the oldest first."""
@@ -53,8 +71,31 @@ def page(request: HttpRequest) -> HttpResponse:
     waiting = [
         view for one in awaiting_extensions(rights)[:MOST_EXTENSIONS] if (view := waiting_view(one.lease))
     ]
-    context = {"page": shown, "decisions": decisions(shown.object_list), "extensions": waiting}
+    series = [_series_decision(one) for one in awaiting_series(rights)[:MOST_EXTENSIONS]]
+    context = {
+        "page": shown,
+        "decisions": decisions(shown.object_list),
+        "extensions": waiting,
+        "series": series,
+    }
     return render(request, "web/approvals.html", context)
+
+
+def _series_decision(series: Reservation) -> SeriesDecision:
+    spec = spec_of_series(series)
+    whole_s = held_s(spec)
+    price = quote(series.flavor, count=series.count, duration_s=whole_s, starts_at=series.starts_at)
+    return SeriesDecision(
+        series=series,
+        title=series.name or what_text(series.flavor.shown_name, series.count),
+        what=what_text(series.flavor.shown_name, series.count),
+        length=span(series.duration_s) or "",
+        repeat=str(Repeat(series.repeat).label),
+        n_times=whole_s // series.duration_s,
+        whole=span(whole_s) or "",
+        price=price.amount_micro,
+        currency=price.currency,
+    )
 
 
 @require_POST

@@ -17,16 +17,16 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.catalog.models import Flavor
 from portal.common.clock import db_now
-from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.common.errors import BerthError, Conflict, Forbidden, Invalid
 from portal.leases import reservations
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec
-from portal.leases.states import Repeat
+from portal.leases.states import Approval, Repeat
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
-from portal.web.requests_forms import DurationField
+from portal.web.requests_forms import DurationField, NoteForm
 from portal.web.requests_rows import what_text
 
 LOCAL = "%Y-%m-%dT%H:%M"
@@ -147,6 +147,8 @@ class SeriesRow:
     until: datetime | None
     zone: str
     length: str
+    state: str
+    note: str
     is_cancelled: bool
 
 
@@ -186,12 +188,10 @@ def page(request: HttpRequest) -> HttpResponse:
     except BerthError as error:
         form.add_error(None, f"{error.detail} {error.next_step}")
         return _shown(request, form, status=error.status)
-    return done(
-        request,
-        _("Reserved. Each time is booked by itself; you hear if one is taken."),
-        "web:reservation",
-        made.uid,
-    )
+    said = _("Reserved. Each time is booked by itself; you hear if one is taken.")
+    if made.approval == Approval.AWAITING:
+        said = _("So much time needs an approval. Approvers were told; nothing is booked until then.")
+    return done(request, said, "web:reservation", made.uid)
 
 
 @require_safe
@@ -206,6 +206,29 @@ def one(request: HttpRequest, uid: str) -> HttpResponse:
         "may_cancel": reservations.may_manage_series(rights, series) and series.cancelled_at is None,
     }
     return render(request, "web/reservation.html", context)
+
+
+@require_POST
+def decide(request: HttpRequest, uid: str) -> HttpResponse:
+    """Approve or reject a reservation with a note; deciding twice is answered, not repeated."""
+    rights = rights_of(request)
+    series = reservations.series_named(rights, uid)
+    form = NoteForm(request.POST)
+    if not form.is_valid():
+        sentences = {name: str(errors[0]) for name, errors in form.errors.items()}
+        return refused(request, Invalid(fields=sentences), "web:approvals")
+    is_approved, note = form.cleaned_data["decision"] == "approve", form.cleaned_data["note"]
+    act = reservations.approve_reservation if is_approved else reservations.reject_reservation
+    try:
+        act(series=series, actor=person(request), rights=rights, note=note, now=db_now())
+    except (Conflict, Forbidden, Invalid) as error:
+        return refused(request, error, "web:reservation", uid)
+    said = (
+        _("Approved. Its times are being booked.")
+        if is_approved
+        else _("Rejected. Nothing is booked for it.")
+    )
+    return done(request, said, "web:approvals")
 
 
 @require_POST
@@ -250,6 +273,8 @@ def _row(series: Reservation) -> SeriesRow:
         until=series.until,
         zone=series.zone,
         length=span(series.duration_s) or "",
+        state="" if series.approval in (Approval.NOT_NEEDED, Approval.APPROVED) else str(series.approval),
+        note=series.decision_note,
         is_cancelled=series.cancelled_at is not None,
     )
 

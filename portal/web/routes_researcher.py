@@ -45,6 +45,7 @@ urlpatterns = [
     path("calendar/mine.ics", calendar.mine, name="calendar_mine"),
     path("reservations/", reservations.page, name="reservations"),
     path("reservations/<str:uid>/", reservations.one, name="reservation"),
+    path("reservations/<str:uid>/decide/", reservations.decide, name="reservation_decide"),
     path("reservations/<str:uid>/cancel/", reservations.cancel, name="reservation_cancel"),
     path("notifications/", notifications.page, name="notifications"),
     path("notifications/read/", notifications.read, name="notifications_read"),

@@ -39,6 +39,7 @@ MISSING = {
     "device": "GPU-00000000-0000-0000-0000-000000000000",
     "flavor": "no-such-flavor",
     "series": "rsv-0000000000000000",
+    "waiting": "rsv-0000000000000000",
     "window": "mnt-0000000000000000",
     "month": "2001-01",
     "key": "9-9-9",
@@ -153,6 +154,8 @@ ROUTES = (
     Route("GET", "reservations/"),
     Route("POST", "reservations/", body=AGAIN, status=201),
     Route("GET", "reservations/{series}/", is_foreign=True),
+    Route("POST", "reservations/{waiting}/approve/", "alice", {"note": "go"}, 200, True),
+    Route("POST", "reservations/{waiting}/reject/", "alice", {"note": "too long"}, 200, True),
     Route("POST", "reservations/{series}/cancel/", is_foreign=True),
     Route("GET", "maintenance/"),
     Route("POST", "maintenance/", "operator", {**AWAY, "nodes": ["gpu-01"], "reason": "fans"}, 201),
@@ -242,6 +245,13 @@ def scene(world: World) -> dict[str, str]:
         spec=RequestSpec("h100", 3600),
         now=world.now,
     )
+    waiting = create_reservation(
+        team=team,
+        actor=world.user("bob"),
+        rights=world.rights("bob"),
+        spec=SeriesSpec("h100", 3600, world.now + timedelta(days=3)),
+        now=world.now,
+    )
     extend_lease(lease=asked, actor=world.user("bob"), extra_s=600, now=world.now)
     notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
     row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
@@ -254,6 +264,7 @@ def scene(world: World) -> dict[str, str]:
         "asked": asked.uid,
         "queued": queued.uid,
         "series": series.uid,
+        "waiting": waiting.uid,
         "window": window.uid,
         "awaiting": awaiting.uid,
         "team": "perception",
