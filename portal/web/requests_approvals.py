@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
@@ -23,7 +24,7 @@ from portal.leases.states import Repeat
 from portal.quotas.models import Quota
 from portal.teams.models import Role
 from portal.web.access import done, person, refused, rights_of
-from portal.web.figures import gpus, span
+from portal.web.figures import gpus, money, span
 from portal.web.leases import waiting_view
 from portal.web.requests_forms import NoteForm
 from portal.web.requests_rows import RequestRow, request_rows, what_text
@@ -57,7 +58,7 @@ class SeriesDecision:
     repeat: str
     n_times: int
     whole: str
-    price: int
+    price: Decimal | None
     currency: str
 
 
@@ -93,7 +94,7 @@ def _series_decision(series: Reservation) -> SeriesDecision:
         repeat=str(Repeat(series.repeat).label),
         n_times=whole_s // series.duration_s,
         whole=span(whole_s) or "",
-        price=price.amount_micro,
+        price=money(price.amount_micro),
         currency=price.currency,
     )
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
+from portal.catalog.pricing import quote
 from portal.leases.models import LeaseRequest, Reservation
 from tests.cli.conftest import Berth, berth, home, one_connection  # noqa: F401
 from tests.portal.builders import World
@@ -30,6 +31,8 @@ def test_an_approver_decides_with_times_and_price_at_hand(series: Reservation, s
 
     assert series.uid in text
     assert "28 times" in text
+    price = quote(series.flavor, count=1, duration_s=28 * 3600, starts_at=series.starts_at)
+    assert f"{price.amount_micro / 1e6:,.2f}" in text
     assert "Its times are being booked" in said
     assert "Nothing waits for you" in said
     assert LeaseRequest.objects.filter(series=series, state="queued").exists()
@@ -62,7 +65,7 @@ def test_in_chinese_it_waits_too(series: Reservation, signed_in: SignedIn) -> No
 
     text = bob.get(f"/reservations/{series.uid}/", headers={"Accept-Language": "zh-hans"}).text
 
-    assert "此预订正在等待审批" in text
+    assert "此周期预订正在等待审批" in text
 
 
 def test_by_command_line_requests_and_reservations_are_decided(
