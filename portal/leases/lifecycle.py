@@ -408,7 +408,11 @@ def resume_leases(leases: Sequence[Lease], *, at: datetime) -> None:
     gangs = [ls for ls in back if ls.request.nodes != 1]
     if gangs:
         silent = parts.silent_gangs(gangs, at=at)
-        back = [ls for ls in back if ls.request_id not in silent]
         whole = [ls for ls in gangs if ls.request_id not in silent]
-        back += [ls for ls in parts.gang_parts_of(whole) if ls.state == LeaseState.INTERRUPTED]
+        others = [ls for ls in parts.gang_parts_of(whole) if ls.state == LeaseState.INTERRUPTED]
+        # A part may end before the others; what became active past its end could never be ended any more.
+        over = [ls for ls in others if is_over(ls, at)]
+        end_leases(over, reason=EndReason.EXPIRED, at=at)
+        stays = silent | {ls.request_id for ls in over}
+        back = [ls for ls in [*back, *others] if ls.request_id not in stays]
     move_all(back, LeaseState.ACTIVE, at=at, reason="the node is back")

@@ -154,10 +154,8 @@ def test_a_part_whose_failure_the_others_missed_takes_them_along_in_the_next_swe
 
 def test_while_one_node_is_silent_nobody_pays_for_the_gang(wide: World) -> None:
     request, (first, _second) = running(wide)
-    wide.nodes["gpu-01"].last_seen_at = wide.now + timedelta(seconds=100)
-    wide.nodes["gpu-01"].save()
-    wide.nodes["gpu-02"].last_seen_at = wide.now + timedelta(seconds=500)
-    wide.nodes["gpu-02"].save()
+    Node.objects.filter(name="gpu-01").update(last_seen_at=wide.now + timedelta(seconds=100))
+    Node.objects.filter(name="gpu-02").update(last_seen_at=wide.now + timedelta(seconds=500))
 
     lifecycle.interrupt_lost(now=wide.now + timedelta(seconds=500))
     assert states(request) == ["interrupted", "interrupted"]
@@ -170,6 +168,21 @@ def test_while_one_node_is_silent_nobody_pays_for_the_gang(wide: World) -> None:
         lifecycle.resume_leases(moves.lock_leases([first.pk]), at=wide.now + timedelta(seconds=510))
 
     assert states(request) == ["active", "active"]
+
+
+def test_a_gang_does_not_go_on_when_the_time_of_another_part_is_up(wide: World) -> None:
+    request, (first, second) = running(wide)
+    Node.objects.update(last_seen_at=wide.now + timedelta(seconds=100))
+    lifecycle.interrupt_lost(now=wide.now + timedelta(seconds=500))
+    end = wide.now + timedelta(seconds=600)
+    Lease.objects.filter(pk=second.pk).update(not_after=end, cut_by="booking")
+    Node.objects.update(last_seen_at=wide.now + timedelta(seconds=601))
+
+    with transaction.atomic():
+        lifecycle.resume_leases(moves.lock_leases([first.pk]), at=wide.now + timedelta(seconds=601))
+
+    assert states(request) == ["cleaning", "cleaning"]
+    assert [(ls.ended_at, ls.end_reason) for ls in parts_of(request)] == [(end, "expired")] * 2
 
 
 def test_time_that_is_up_ends_all_parts_at_that_instant(wide: World) -> None:
