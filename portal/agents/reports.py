@@ -55,7 +55,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     see_power(node, report.power, report.power_note, now=now)
     execute(
         "UPDATE fleet_node SET observed_revision = least(%s, desired_revision), last_seq = %s, boot_id = %s,"
-        " last_seen_at = %s WHERE id = %s",
+        " last_seen_at = greatest(last_seen_at, %s) WHERE id = %s",
         [report.revision, report.seq, report.boot_id, now, node_id],
     )
     failpoint("report.before_commit")

@@ -10,6 +10,8 @@ from nodeagent.protocol.messages import HealthFact, LeaseReport, PartitionFact, 
 from portal.agents.desired import desired_state
 from portal.agents.errors import AgentRefused
 from portal.agents.reports import accept_report
+from portal.agents.silence import heard
+from portal.common.clock import db_now
 from portal.fleet.models import Device, Node, Partition
 from portal.leases import lifecycle
 from portal.leases.draining import drain_node
@@ -88,6 +90,17 @@ def test_a_frame_seen_before_changes_nothing(world: World, desk: Desk) -> None:
 
     assert not accept_report(desk.node.pk, frame)
     assert Lease.objects.get(pk=lease.pk).activated_at == first
+
+
+def test_the_last_word_of_a_node_never_goes_back(world: World, desk: Desk) -> None:
+    # A heartbeat that was stored while this report waited for a lease.
+    later = db_now() + timedelta(minutes=1)
+    heard(desk.node.pk, now=later)
+
+    desk.say(ready(granted(world)))
+    heard(desk.node.pk, now=later - timedelta(seconds=5))
+
+    assert Node.objects.get(pk=desk.node.pk).last_seen_at == later
 
 
 def test_a_frame_of_an_older_enrolment_is_refused(world: World, desk: Desk) -> None:
