@@ -7,6 +7,7 @@ from django.db import IntegrityError, connection, transaction
 
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound
 from portal.common.states import IllegalMove
+from portal.fleet.models import Node
 from portal.leases import lifecycle, moves
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
@@ -131,8 +132,7 @@ def test_a_lost_lease_puts_its_request_back_with_the_time_left(world: World) -> 
 
 def test_a_silent_node_stops_the_money_at_its_last_word(world: World) -> None:
     lease = world.active(duration_s=3600)
-    world.nodes["gpu-01"].last_seen_at = world.now + timedelta(seconds=100)
-    world.nodes["gpu-01"].save()
+    Node.objects.update(last_seen_at=world.now + timedelta(seconds=100))
 
     lifecycle.interrupt_lost(now=world.now + timedelta(seconds=500))
 
