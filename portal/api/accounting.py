@@ -1,4 +1,4 @@
-"""For operators: ended leases by two clocks, and the proof that nothing overlaps."""
+"""For operators: ended leases by two clocks, the check of the invariants, and the proof that nothing overlaps."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from django.db import connection
 from django.db.models import Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers import AccountingAnswer, OverlapsAnswer
+from portal.api.answers import AccountingAnswer, OverlapsAnswer, Shape
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.filters import AccountingFilters
 from portal.api.pagination import MAX_FEED_SIZE, Pages
 from portal.api.shapes import Row
 from portal.api.wire import instant
+from portal.common.models import InvariantCheck
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 
@@ -52,6 +54,45 @@ class Accounting(Endpoint):
         )
         found = pages.page(self.narrow(rows, AccountingFilters), request)
         return Response(pages.answer([accounting_row(lease) for lease in found]))
+
+
+class BreachAnswer(Shape):
+    """An invariant that does not hold, since when it was seen, and some of the rows that break it."""
+
+    name = s.CharField()
+    promise = s.CharField()
+    since = s.DateTimeField()
+    offenders = s.ListField(child=s.CharField())
+
+
+class InvariantsAnswer(Shape):
+    """The newest check of the invariants. `checked_at` null: none was finished yet, so nothing is known.
+
+    `failure` says why the newest try, at `tried_at`, found out nothing; what was known before stays then.
+    """
+
+    checked_at = s.DateTimeField(allow_null=True)
+    tried_at = s.DateTimeField(allow_null=True)
+    failure = s.CharField(allow_blank=True)
+    broken = BreachAnswer(many=True)
+
+
+class Invariants(Endpoint):
+    """What the hourly check of the invariants found."""
+
+    @call("Read the check of the invariants", answer=InvariantsAnswer, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """Read what the newest hourly check of all invariants found. Operators."""
+        self.require_operator()
+        row = InvariantCheck.objects.first() or InvariantCheck()
+        return Response(
+            {
+                "checked_at": instant(row.checked_at),
+                "tried_at": instant(row.tried_at),
+                "failure": row.failure,
+                "broken": row.breaches,
+            }
+        )
 
 
 class Overlaps(Endpoint):

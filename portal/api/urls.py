@@ -157,6 +157,7 @@ v1: list[URLPattern | URLResolver] = [
     path("audit/", people.Audit.as_view(), name="audit"),
     path("fleet/accounting/", accounting.Accounting.as_view(), name="accounting"),
     path("fleet/energy/", power.Energy.as_view(), name="energy"),
+    path("fleet/invariants/", accounting.Invariants.as_view(), name="invariants"),
     path("fleet/overlaps/", accounting.Overlaps.as_view(), name="overlaps"),
 ]
 

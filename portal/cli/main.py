@@ -24,6 +24,7 @@ from portal.cli import (
     quotas,
     screen,
     standing,
+    words,
     work,
 )
 from portal.cli.run import Json, api, guarded
@@ -91,6 +92,34 @@ def me(as_json: Json = False) -> None:
 
 
 app.command("password")(doors.password)
+
+
+@app.command()
+@guarded
+def invariants(as_json: Json = False) -> None:
+    """Show what the newest hourly check of the invariants found. Exit code 1 where one is broken. For operators."""
+    with api() as portal:
+        found = portal.get("fleet/invariants/")
+    if as_json:
+        screen.out_json(found)
+    else:
+        if found["failure"]:
+            screen.say(
+                f"The check of {words.when(found['tried_at'])} could not be finished: {found['failure']}"
+            )
+        if found["checked_at"] is None:
+            screen.say("No check was finished yet. One runs every hour.")
+        else:
+            screen.say(f"Checked {words.when(found['checked_at'])}.")
+            cells = [
+                (one["name"], words.when(one["since"]), one["promise"], ", ".join(one["offenders"]))
+                for one in found["broken"]
+            ]
+            screen.table(("INVARIANT", "SINCE", "PROMISE", "ROWS"), cells, empty="All invariants hold.")
+    if found["broken"]:
+        raise typer.Exit(1)
+
+
 app.command("request")(work.request)
 app.command("list")(look.list_work)
 app.command("show")(look.show)

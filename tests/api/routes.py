@@ -208,6 +208,7 @@ ROUTES = (
     Route("POST", "notifications/read/"),
     Route("GET", "audit/", "operator"),
     Route("GET", "fleet/accounting/", "operator"),
+    Route("GET", "fleet/invariants/", "operator"),
     Route("GET", "fleet/overlaps/", "operator"),
 )
 WRITES = tuple(route for route in ROUTES if route.method in ("POST", "PUT"))

@@ -72,6 +72,17 @@ def test_a_check_that_cannot_be_finished_changes_nothing_that_was_known(
     assert told() == [("operator", "invariant.broken")]
 
 
+def test_a_check_that_could_not_be_finished_is_said(world: World) -> None:
+    InvariantCheck.objects.create(tried_at=world.now, failure="canceling statement due to statement timeout")
+    operator = Client()
+    operator.force_login(world.user("operator"))
+
+    assert "The rows could not be checked" in operator.get("/operations/nodes/").text
+    told = operator.get("/api/v1/fleet/invariants/").json()
+    assert told["checked_at"] is None
+    assert told["failure"] == "canceling statement due to statement timeout"
+
+
 def test_an_older_look_does_not_write_over_a_newer_one(world: World) -> None:
     checking.check(now=world.now + HOUR)
     spoil(1)
@@ -90,6 +101,9 @@ def test_the_task_the_page_the_figures_and_the_command_say_it(world: World, caps
 
     assert "berth_invariants_broken 1.0" in operator.get("/metrics").text
     assert "quota_counters" in operator.get("/operations/nodes/").text
+    (told,) = operator.get("/api/v1/fleet/invariants/").json()["broken"]
+    assert told["name"] == "quota_counters"
+    assert told["offenders"]
     with pytest.raises(CommandError):
         call_command("check_invariants", json=True)
     assert [one["name"] for one in json.loads(capsys.readouterr().out)["broken"]] == ["quota_counters"]

@@ -107,7 +107,7 @@ def catalogue(now: datetime) -> None:
         node, facts = Node.objects.create(name=name, created_at=now), []
         for board, count, modes in kinds:
             facts += device_facts(name, board, count, modes, len(facts))
-        learn_devices(node, facts, now=now)
+        learn_devices(node, facts, now=now, accepts=True)
     card = RateCard.objects.create(name="Standard", currency="EUR", is_default=True)
     for model in DeviceModel.objects.all():
         Rate.objects.create(
