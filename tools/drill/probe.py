@@ -33,8 +33,13 @@ class Prober:
         self._session: psycopg.Connection[Any] | None = None
         self._left: dict[str, list[str]] = {}
 
-    def recovered(self, node: str, since: float, *, within_s: float = WITHIN_S) -> float | None:
-        """Return seconds from an instant to the next lease that is asked for and becomes active; None: not in time."""
+    def recovered(
+        self, node: str, since: float, *, within_s: float = WITHIN_S, clears: bool = False
+    ) -> float | None:
+        """Return seconds from an instant to the next lease that is asked for and becomes active; None: not in time.
+
+        With ``clears`` an operator lets devices work again that rest because a start on them failed.
+        """
         self._clear(node)
         end = since + within_s
         name = f"p{next(self._numbers)}"
@@ -45,6 +50,8 @@ class Prober:
             lease = self._active(uid)
             if lease is None and self._left.get(node):
                 self._clear(node)
+            if lease is None and clears:
+                self.clear_devices()
             time.sleep(0.01)
         took = time.monotonic() - since
         if uid is None or lease is None:
@@ -115,6 +122,12 @@ class Prober:
         if status == 200:
             self._ledger.note("close", "fin", month=month)
         return status == 200 or (status == 409 and (answer or {}).get("code") == "period_closed")
+
+    def clear_devices(self) -> None:
+        """Let devices that rest after a failed start take work again, as an operator would who knows why."""
+        found = self._one("SELECT uuid FROM fleet_device WHERE health <> 'ok' AND %s <> '' LIMIT 1", "any")
+        if found:
+            self.as_operator(f"devices/{found}/clear-health/")
 
     def as_operator(self, path: str) -> int:
         """Let the root team's admin and operator end something; returns the answer's status."""

@@ -216,10 +216,11 @@ class DrillStack(Stack):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    def hits(self, point: str) -> list[int]:
-        """Return the processes that met an order at a failpoint."""
+    def hits(self, point: str) -> list[tuple[int, float]]:
+        """Return the processes that met an order at a failpoint, and when (monotonic), the latest last."""
         found = sorted(self.orders.glob(f"{point}.hit.*"), key=lambda path: int(path.name.rpartition(".")[2]))
-        return [int(path.name.split(".")[-2]) for path in found]
+        words = [path.name.split(".")[-2:] for path in found]
+        return [(int(pid), int(at_ns) / 1e9) for pid, at_ns in words]
 
     def manage(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the portal beside the stack."""

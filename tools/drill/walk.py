@@ -51,13 +51,18 @@ def walk(
         known = stack.hits(point)
         ledger.is_tolerant = action == "raise"
         stack.order(point, action)
-        node = _provoke(stack, prober, point, months, next(nodes), len(known))
-        if node is None:
+        met = _provoke(stack, prober, point, months, next(nodes), len(known))
+        if met is None:
             stack.revoke_orders()
             found.unmet.append(f"{point}: {action}")
             say(f"    {point}: {action}  NOT MET", flush=True)
             continue
-        took = prober.recovered(node, time.monotonic())
+        node, since, took = met
+        # A device on which a start failed rests for minutes: that is meant, so an operator ends it here.
+        rests = action == "raise" and point.startswith("driver.")
+        took = took or prober.recovered(node, since, clears=rests)
+        if rests:
+            prober.clear_devices()
         ledger.is_tolerant = False
         found.recovered_s[point, action] = took
         say(f"    {point}: {action}  recovered {'NEVER' if took is None else f'{took:.2f} s'}", flush=True)
@@ -68,18 +73,26 @@ def walk(
 
 def _provoke(
     stack: DrillStack, prober: Prober, point: str, months: list[str], node: str, known: int
-) -> str | None:
-    """Do what passes a point until somebody met the order; returns the node that is concerned."""
+) -> tuple[str, float, float | None] | None:
+    """Do what passes a point until somebody met the order.
+
+    Returns the node that is concerned, when the order was met (monotonic), and how many seconds later a lease that
+    was under way became active, if one did.
+    """
     end = time.monotonic() + MET_WITHIN_S
     node = "drill-02" if point.startswith(("driver.gi", "driver.ci", "driver.un")) else node
     before = {stack.pid(name): name for name in NODES}
     while time.monotonic() < end:
+        began, took = time.monotonic(), None
         if point.startswith("close.") and months and prober.close(months[0]):
             months.pop(0)
         elif not point.startswith(("meter.", "expire.", "close.")):
-            prober.recovered(node, time.monotonic(), within_s=15)
+            took = prober.recovered(node, began, within_s=15)
         if len(hits := stack.hits(point)) > known:
-            return next((before[pid] for pid in hits[known:] if pid in before), node)
+            pid, at = hits[-1]
+            concerned = before.get(pid, node)
+            is_later = took is not None and concerned == node and began + took > at
+            return concerned, at, began + took - at if is_later and took is not None else None
         time.sleep(0.1)
     return None
 
