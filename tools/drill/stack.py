@@ -59,6 +59,7 @@ class DrillStack(Stack):
             "BERTH_FAILPOINTS": str(self.orders),
             "BERTH_NODE_LOST_AFTER_S": str(LOST_AFTER_S),
             "BERTH_LEASE_GRACE_S": "2",
+            "BERTH_ACCEPT_NODES": "auto",
         }
         self._watching = threading.Event()
         self._lock = threading.Lock()
