@@ -13,8 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from psycopg.types.range import TimestamptzRange
 
 from portal.billing.horizon import settled_until
@@ -168,11 +170,33 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
             else:
                 log.error("lease %s is not metered to its end: no price was in force", lease.uid)
     records = _records(due, now)
-    UsageRecord.objects.bulk_create(records)
-    Lease.objects.filter(pk__in=finished).update(is_metered=True)
+    refused = _store(records)
+    Lease.objects.filter(pk__in=set(finished) - refused).update(is_metered=True)
     if records:
         failpoint("meter.before_commit")
-    return len(records), leases[-1].pk
+    return sum(record.lease_id not in refused for record in records), leases[-1].pk
+
+
+def _store(records: Sequence[UsageRecord]) -> set[int]:
+    """Write usage records and return the leases of which the database refuses them, usually none.
+
+    One lease with usage of old that stands in the way keeps its month open, and must not keep others unmetered.
+    """
+    try:
+        with transaction.atomic():
+            UsageRecord.objects.bulk_create(records)
+        return set()
+    except IntegrityError:
+        log.warning("usage is refused by the database: it is written lease by lease")
+    refused: set[int] = set()
+    for lease_id, own in groupby(records, key=attrgetter("lease_id")):
+        try:
+            with transaction.atomic():
+                UsageRecord.objects.bulk_create(own)
+        except IntegrityError:
+            log.exception("usage of the lease with id %s is refused by the database", lease_id)
+            refused.add(lease_id)
+    return refused
 
 
 def _seconds(intervals: Iterable[Interval]) -> int:

@@ -227,6 +227,29 @@ class TestClosing:
             close_period(period=period_of(january.now), actor=None, now=MONTH_END + MINUTE)
 
 
+def test_a_lease_whose_usage_is_refused_keeps_no_other_unmetered(january: World) -> None:
+    stuck = january.ended("bob", seconds=600)
+    meter_all(now=january.now)
+    with past_triggers(), connection.cursor() as cursor:  # what an earlier release cut at another second
+        cursor.execute(
+            "UPDATE billing_usagerecord SET seconds = 599, share_milli_seconds = 599 * share_milli,"
+            " span = tstzrange(lower(span) + interval '1 s', upper(span))"
+        )
+    Lease.objects.filter(pk=stuck.pk).update(is_metered=False)
+    other = january.ended("bob", seconds=60)
+
+    assert meter_all(now=MONTH_END) == 1
+
+    assert (billed(other), billed(stuck)) == (60, 599)
+    assert set(Lease.objects.filter(is_metered=False)) == {stuck}
+    with pytest.raises(Conflict, match=stuck.uid):
+        close_period(period=period_of(january.now), actor=None, now=MONTH_END + MINUTE)
+
+    mend_usage(now=MONTH_END + MINUTE)
+    assert billed(stuck) == 600
+    assert broken() == []
+
+
 class TestLateUsage:
     @pytest.fixture
     def late(self, january: World) -> Lease:

@@ -81,6 +81,19 @@ def test_a_lease_of_eight_seconds_is_billed_for_eight_however_late_it_is_ended(
     assert broken() == []
 
 
+def test_a_lease_that_the_database_refuses_to_end_keeps_no_other_from_ending(world: World) -> None:
+    stuck, other = world.active(duration_s=600), world.active(duration_s=600)
+    # As if an earlier release had let it go on after its end: no step may follow then.
+    Lease.objects.filter(pk=stuck.pk).update(moved_at=world.now + 700 * SECOND)
+
+    assert lifecycle.expire_due(now=world.now + 650 * SECOND) == 1
+
+    other.refresh_from_db()
+    stuck.refresh_from_db()
+    assert (other.state, other.ended_at) == ("ending", world.now + 600 * SECOND)
+    assert stuck.state == "active"
+
+
 def test_a_lease_that_was_interrupted_ends_at_its_end_when_its_node_comes_back_later(world: World) -> None:
     lease = world.active(duration_s=600)
     lifecycle.interrupt_lost(now=world.now + 400 * SECOND)
