@@ -115,6 +115,7 @@ def test_a_frame_of_an_older_enrolment_is_refused(world: World, desk: Desk) -> N
 def test_word_of_an_earlier_generation_says_nothing_about_this_one(world: World, desk: Desk) -> None:
     lease = granted(world)
 
+    desk.say(replace(ready(lease), generation=lease.generation - 1))
     desk.say(replace(ready(lease), generation=lease.generation + 1))
 
     assert Lease.objects.get(pk=lease.pk).state == "preparing"
