@@ -49,6 +49,10 @@ def objects(world: World) -> dict[str, str]:
     return scene(world)
 
 
+# A wrong password is counted and written down: that is what it is there for.
+COUNTED = {"password/"}
+
+
 def _called(openapi: Any, route: Route) -> Any:
     parts = route.path.split("/")
     for path, methods in openapi["paths"].items():
@@ -133,7 +137,8 @@ def test_values_that_are_odd_are_taken_or_refused_but_never_break(
                         wrong.append((route.method, route.path, name, str(value)[:40], answer.content[:200]))
                     if answer.status_code == 422 and not _names_a_field(answer, openapi, route):
                         wrong.append((route.method, route.path, name, str(value)[:40], answer.content[:300]))
-                    if answer.status_code >= 400 and fingerprint() != before:
+                    is_counted = route.path in COUNTED
+                    if answer.status_code >= 400 and not is_counted and fingerprint() != before:
                         wrong.append((route.method, route.path, name, str(value)[:40], "changed something"))
                     transaction.set_rollback(True)
     assert not wrong, "\n".join(str(one) for one in wrong)

@@ -46,7 +46,7 @@ ATTACKS = (
     ),
     (
         "one_live_lease_per_part",
-        "DROP INDEX one_live_lease_per_part",
+        "DROP INDEX one_live_lease_per_part; DROP INDEX one_wanted_lease_per_part",
         "UPDATE leases_lease SET request_id = (SELECT max(request_id) FROM leases_lease) WHERE state = 'active'",
     ),
     (
@@ -79,7 +79,7 @@ ATTACKS = (
         "one_rate_at_a_time",
         "ALTER TABLE catalog_rate DROP CONSTRAINT one_rate_at_a_time",
         "INSERT INTO catalog_rate (card_id, device_model_id, micro_per_hour, valid, created_at)"
-        " SELECT card_id, device_model_id, 1, valid, now() FROM catalog_rate",
+        " SELECT card_id, device_model_id, 1, tstzrange(now(), NULL), now() FROM catalog_rate",
     ),
     (
         "billing_usage_frozen",
@@ -104,7 +104,7 @@ ATTACKS = (
     (
         "period_runs_forward",
         "ALTER TABLE billing_billingperiod DROP CONSTRAINT period_runs_forward",
-        "UPDATE billing_billingperiod SET ends_at = starts_at WHERE state = 'open'",
+        "INSERT INTO billing_billingperiod (starts_at, ends_at, state) VALUES ('2031-01-01', '2031-01-01', 'open')",
     ),
 )
 
