@@ -202,7 +202,7 @@ _RUNNING = Kept(
     " OR (l.state IN ('ending', 'cleaning') AND l.preempted_for_id IS NOT NULL) ORDER BY l.id",
     "l.id, l.request_id, l.team_id, l.user_id, l.node_id, l.starts_at, l.not_after, l.cost_milli, l.count,"
     " r.priority, r.work, l.is_preemptible, l.is_extra, r.evictions, r.duration_s - r.remaining_s,"
-    " coalesce(r.predicted_s, 0), l.preempt_at, l.preempted_for_id",
+    " coalesce(r.predicted_s, 0), l.preempt_at, l.preempted_for_id, r.queued_at",
     lambda row: Running(*row),
 )
 

@@ -17,39 +17,42 @@ from dataclasses import astuple
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 from django.db import IntegrityError
 
 from portal.common.rows import execute, fetch
 from portal.leases.states import Work
 from portal.policies.durations import current_model
 from portal.policies.models import DurationModel
-from scheduler.engine.learning.curves import CURVES
 from scheduler.engine.learning.durations import Durations, durations_from
 from scheduler.engine.learning.habits import Kind, Past
-from scheduler.engine.learning.history import GROUPS, History, group_of
+from scheduler.engine.learning.lengths import LEAST, NEW, Record
 
 log = logging.getLogger(__name__)
-LEAST = 200  # ended requests before anything is learned
-NEW = 50  # ended requests since the last model before another one is made
 MOST = 20_000  # the newest ended requests that are learned from
 MOST_AT_ONCE = 2_000
 KEEP = 24  # models
 TRAINING_S = 300
-SMOOTHING = 10.0
 WORK = {value: at for at, value in enumerate(Work.values)}
 # What a request ran in all its leases; extras of an elastic one and the other nodes of a gang ran beside it.
 PAST = (
     "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
     " r.submitted_at, max(l.ended_at), sum(extract(epoch FROM l.ended_at - l.activated_at))::float,"
-    " max(u.peak), r.count"
+    " max(u.peak), r.count * greatest(r.nodes, 1), coalesce(r.predicted_s, 0)"
     " FROM (SELECT * FROM leases_leaserequest WHERE state = 'fulfilled' ORDER BY id DESC LIMIT %s) r"
     " JOIN leases_lease l ON l.request_id = r.id"
     " LEFT JOIN LATERAL (SELECT max(m.memory_max_mib) AS peak FROM telemetry_minuterollup m"
     " WHERE m.lease_id = l.id AND m.device_id IS NULL) u ON TRUE"
     " WHERE l.part = 0 AND l.activated_at IS NOT NULL AND l.ended_at IS NOT NULL"
     " GROUP BY r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
-    " r.submitted_at, r.count ORDER BY r.id DESC"
+    " r.submitted_at, r.count, r.nodes, r.predicted_s ORDER BY r.id DESC"
+)
+# Those that have begun and not ended: what they ran so far, in leases before and in the one that lives.
+UNFINISHED = (
+    "SELECT r.team_id, r.count * greatest(r.nodes, 1),"
+    " sum(extract(epoch FROM coalesce(l.ended_at, %s) - l.activated_at))::float"
+    " FROM leases_leaserequest r JOIN leases_lease l ON l.request_id = r.id"
+    " WHERE r.state IN ('queued', 'granted') AND l.part = 0 AND l.activated_at <= coalesce(l.ended_at, %s)"
+    " GROUP BY r.id, r.team_id, r.count, r.nodes"
 )
 OPEN = (
     "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s, r.submitted_at"
@@ -82,7 +85,7 @@ def learn(*, now: datetime) -> DurationModel | None:
     try:
         made = DurationModel.objects.create(
             version=(last.version if last else 0) + 1,
-            curves=curves([(row[1], row[12], row[10]) for row in rows]),
+            curves=lengths(rows, fetch(UNFINISHED, [now, now])),
             trees=answer["model"],
             figures=figures,
             requests=len(rows),
@@ -130,28 +133,13 @@ def current() -> Durations | None:
     return _loaded[0][1]
 
 
-def curves(ended: Iterable[tuple[int, int, float]]) -> list[list[Any]]:
-    """Return the order index over age per team and size group, from (team id, units, seconds run) of ended requests.
-
-    Gittins index by Kaplan-Meier hazards, as in the queue's learned policy (``scheduler.engine.learning``).
-    """
-    known = list(ended)
-    teams = sorted({team for team, _, _ in known})
-    place = {team: at for at, team in enumerate(teams)}
-    history = History(len(teams), SMOOTHING, CURVES["gittins"])
-    for team, units, ran_s in known:
-        history.note_end(history.form_of(place[team], units, 0.0), max(ran_s, 1.0))
-    history.renew(0, np.zeros(0, np.int64), np.zeros(0))
-    found = []
-    for team, group in sorted({(team, group_of(units)) for team, units, _ in known}):
-        form = history.form_of(place[team], _UNITS[group], 0.0)
-        history.draw(form)
-        found.append([team, group, [round(float(value), 3) for value in history.table[form]]])
-    return found
-
-
-_UNITS = {group_of(units): units for units in (1, 2, 8, 9)}  # one number of units of each size group
-assert len(_UNITS) == GROUPS
+def lengths(rows: Iterable[Sequence[Any]], unfinished: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    """Return how long requests run by team and size, from rows of PAST and UNFINISHED, as the engine learns it."""
+    record = Record()
+    for row in rows:
+        record.note(row[1], row[12], max(row[10], 1.0), row[13])
+    found = record.learned(1, [(team, units, ran_s) for team, units, ran_s in unfinished])
+    return {"lengths": found.lengths, "errors": found.errors}
 
 
 def _trained(past: Sequence[Past]) -> dict[str, Any] | None:

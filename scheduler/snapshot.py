@@ -21,7 +21,9 @@ OUTAGES = (
     " WHERE w.cancelled_at IS NULL AND w.ends_at > %s ORDER BY w.starts_at, w.id, n.node_id"
 )
 PEOPLE = "SELECT team_id, user_id, used_milli_s FROM quotas_personusage ORDER BY team_id, user_id"
-LEARNED = "SELECT version, curves FROM policies_durationmodel ORDER BY version DESC LIMIT 1"
+NEWEST = "SELECT id FROM policies_durationmodel ORDER BY version DESC LIMIT 1"
+LEARNED = "SELECT version, curves FROM policies_durationmodel WHERE id = %s"
+_LEARNED: dict[int, Learned] = {}  # by the id of the newest model
 STEPS = (
     "SELECT t.id, max(g.steps) FROM quotas_prioritygrant g JOIN teams_team t ON g.team_id = ANY(t.lineage)"
     " WHERE g.revoked_at IS NULL AND g.starts_at <= %s AND g.ends_at > %s GROUP BY t.id"
@@ -79,9 +81,23 @@ def _node(n: NodeRow, blocked: str) -> Node:
 
 
 def _learned() -> Learned:
-    for version, curves in fetch(LEARNED):
-        rows = json.loads(curves)  # a plain cursor hands JSON out as text
-        return Learned(version, tuple((team, group, tuple(curve)) for team, group, curve in rows))
+    """Return what was learned of lengths; each model is read once per process."""
+    newest = next((pk for (pk,) in fetch(NEWEST)), 0)
+    if newest not in _LEARNED:
+        found = _read_learned(newest) if newest else Learned()
+        _LEARNED.clear()
+        _LEARNED[newest] = found
+    return _LEARNED[newest]
+
+
+def _read_learned(pk: int) -> Learned:
+    for version, text in fetch(LEARNED, [pk]):
+        found = json.loads(text)  # a plain cursor hands JSON out as text
+        if isinstance(
+            found, dict
+        ):  # older models held something else, and the next one comes within the hour
+            lengths = tuple((team, group, tuple(chances)) for team, group, chances in found["lengths"])
+            return Learned(version, lengths, tuple(found["errors"]))
     return Learned()
 
 

@@ -64,9 +64,11 @@ class DemandTable(models.Model):
 
 
 class DurationModel(models.Model):
-    """What was learned about how long requests run: order curves for the engine, and how well it predicts.
+    """What was learned about how long requests run: lengths for the engine's order, and how well it predicts.
 
-    ``curves`` rows are (team id, size group, index per age bin), ``trees`` is the predictor itself as plain
+    ``curves`` is an object of ``lengths``, rows of (team id, size group, probability per bin of the length), and
+    ``errors``, counts by how many bins predictions were off (``scheduler.engine.learning.lengths``).
+    ``trees`` is the predictor itself as plain
     numbers (``scheduler.engine.learning.trees``). ``figures`` compares the errors of the
     predictor, the person's own estimate and the team's average on requests it was not trained on.
     """

@@ -188,6 +188,21 @@ RULES = (
         gettext_lazy("Teams get their guarantee back from those of their cohort who borrowed it."),
     ),
     Rule(
+        "preempting.by_score", "preempting", "yes_no", gettext_lazy("For better scores, too"),
+        gettext_lazy(
+            "Leases that allowed it also make room for requests that the order scores clearly better, such as short"
+            " ones. Orders without scores ignore this."
+        ),
+    ),
+    Rule(
+        "preempting.interactive", "preempting", "yes_no", gettext_lazy("Interactive work as well"),
+        gettext_lazy("Leases for interactive work go for better scores only where this is set."),
+    ),
+    Rule(
+        "preempting.factor", "preempting", "number", gettext_lazy("How much better"),
+        gettext_lazy("A score must be so many times better: 1 for any better one, more preempts less."),
+    ),
+    Rule(
         "preempting.least_run_s", "preempting", "seconds", gettext_lazy("Not before it ran"),
         gettext_lazy("A lease is left alone for this long."),
     ),

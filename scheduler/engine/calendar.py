@@ -85,10 +85,11 @@ class Calendar:
     one budget. Blocks that begin after the longest claim of the queue would end are left out.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> None:
+        """``room``: the room of the snapshot, where the caller keeps one."""
         self.now = snapshot.taken_at
         self._seen = _closed_now(snapshot)
-        self.room = EngineState.from_snapshot(self._seen, policy)
+        self.room = EngineState.from_snapshot(self._seen, policy) if room is None else room
         self.blocks = known_blocks(snapshot)
         self._known = tuple(self.blocks)
         self._reached = self.now

@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 5, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 6, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from scheduler.engine.cells import instant, items, known, mode, text, us, whole, wholes
 from scheduler.engine.demand import MOST_CHURN_MILLI, Demand
 from scheduler.engine.errors import BadSnapshot
+from scheduler.engine.learning.bins import BINS
 from scheduler.engine.model import Device, Learned, Node, Profile, Snapshot
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.tables import (
@@ -28,7 +29,7 @@ from scheduler.engine.tables import (
     booking_row,
 )
 
-VERSION = 5
+VERSION = 6
 # Tables whose rows are the fields of a value: how a row is written and read.
 ROWS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = {
     "held": (HELD.row, HELD.value),
@@ -162,7 +163,7 @@ def _demand(document: dict[str, Any]) -> Demand:
 
 def _learned_row(learned: Learned) -> Row | None:
     return (
-        [learned.version, [[*key, list(curve)] for *key, curve in learned.curves]]
+        [learned.version, [[*key, list(row)] for *key, row in learned.lengths], list(learned.errors)]
         if learned.version
         else None
     )
@@ -172,15 +173,18 @@ def _learned(document: dict[str, Any]) -> Learned:
     if document["learned"] is None:
         return Learned()
     try:
-        version, curves = items(document["learned"])
-        return Learned(whole(version, 1), tuple(_curve(items(row)) for row in items(curves)))
+        version, rows, errors = items(document["learned"])
+        lengths = tuple(_length(items(row)) for row in items(rows))
+        return Learned(whole(version, 1), lengths, tuple(float(count) for count in items(errors)))
     except (ValueError, TypeError, OverflowError) as error:
         raise BadSnapshot("learned", str(error)) from None
 
 
-def _curve(row: Row) -> tuple[int, int, tuple[float, ...]]:
-    team, group, curve = row
-    return whole(team), whole(group, 0), tuple(float(value) for value in items(curve))
+def _length(row: Row) -> tuple[int, int, tuple[float, ...]]:
+    team, group, chances = row
+    if len(items(chances)) != BINS:
+        raise ValueError(f"{len(chances)} bins instead of {BINS}")
+    return whole(team), whole(group), tuple(float(chance) for chance in chances)
 
 
 def _form(row: Row) -> tuple[Form, int]:

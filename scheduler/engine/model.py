@@ -221,7 +221,8 @@ class Running:
     """A live lease beside its placements: whose it is, how long it runs, and whether it may be preempted.
 
     ``claim_id`` is its request, ``cost_milli`` what it takes of the quota, ``ran_s`` what its request ran
-    before this start. ``is_extra`` marks what an elastic lease has grown by. ``preempt_at`` is set once it has
+    before this start, ``queued_at`` since when that has been in the queue or out of it (None: since it
+    started). ``is_extra`` marks what an elastic lease has grown by. ``preempt_at`` is set once it has
     been told to go, on behalf of the claim ``preempted_for``; such a lease stays here until it is clean.
     """
 
@@ -243,6 +244,7 @@ class Running:
     predicted_s: int = 0
     preempt_at: datetime | None = None
     preempted_for: int | None = None
+    queued_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +267,15 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The order index learned from ended requests, one curve over age per team and size group.
+    """How long requests run, from those that ended and those that have not (``scheduler.engine.learning``).
 
-    Rows are (team id, size group, index per age bin), see ``scheduler.engine.learning``. Version 0: nothing.
+    ``lengths`` are rows (team id, size group, probability per bin of the length); group -1 is any size of the
+    team, team 0 everybody. ``errors`` counts by how many bins predictions were off. Version 0: nothing.
     """
 
     version: int = 0
-    curves: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
+    lengths: tuple[tuple[int, int, tuple[float, ...]], ...] = ()
+    errors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +347,7 @@ class Preemption:
     """A live lease that has to go, so that the claim ``claim_id`` gets its place.
 
     ``why``: reclaim (it was borrowed of the claim's guarantee), priority (it may be preempted, and the claim
-    stands higher) or elastic (it had grown by this).
+    stands higher, by score too where the policy says so) or elastic (it had grown by this).
     """
 
     lease_id: int

@@ -31,7 +31,7 @@ class Kept:
     """What the rest of the turn sees, who starts before it, and whose place is kept with the leases told.
 
     ``spared`` are leases that were told to go and help nobody any more. ``promised`` is what kept places will
-    cost, by team: counted as used in ``seen``, though nobody uses it yet.
+    cost, by team: counted as used in ``seen``, though nobody uses it yet; ``parts`` is what is free of them.
     """
 
     seen: Snapshot
@@ -39,10 +39,24 @@ class Kept:
     placed: tuple[tuple[Claim, tuple[Running, ...]], ...] = ()
     spared: tuple[int, ...] = ()
     promised: tuple[tuple[int, int], ...] = ()
+    parts: tuple[Held, ...] = ()
+
+    def release(self, room: EngineState) -> None:
+        """Give back in a room that outlives the turn what was taken there for those who do not start yet."""
+        for part in self.parts:
+            board = room.board_of[part.device_id]
+            board.drop(part)
+            room.host_of(board).take(part, -1)
+        room.look_again_at(self.parts)
+        for team_id, cost in self.promised:
+            room.budget.take(team_id, -cost)
 
 
-def keep_places(snapshot: Snapshot, policy: Policy) -> Kept:
-    """Serve those first who are owed a place; where it is not free yet, take it for them from everybody else."""
+def keep_places(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> Kept:
+    """Serve those first who are owed a place; where it is not free yet, take it for them from everybody else.
+
+    ``room`` is the room of the snapshot where the caller keeps one: what is done is done there.
+    """
     told: dict[int, list[Running]] = {}
     for one in snapshot.running:
         if one.preempt_at is not None and one.preempted_for is not None:
@@ -52,7 +66,7 @@ def keep_places(snapshot: Snapshot, policy: Policy) -> Kept:
         return Kept(snapshot, spared=_spared(told, set(), snapshot))
     # The oldest promise first: who is freed for one must not start another, who may count on somebody else.
     owed.sort(key=lambda claim: _since(told.get(claim.id, ()), snapshot.taken_at))
-    keeper = _Keeper(snapshot, policy, told)
+    keeper = _Keeper(snapshot, policy, told, room)
     for claim in owed:
         keeper.serve(claim)
     return keeper.result()
@@ -83,13 +97,19 @@ def _spared(told: dict[int, list[Running]], served: set[int], snapshot: Snapshot
 class _Keeper:
     """Two rooms side by side: as it is, and as it will be once those who were told are gone."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, told: dict[int, list[Running]]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        told: dict[int, list[Running]],
+        room: EngineState | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.told = told
         leases = {one.lease_id for its in told.values() for one in its}
         self.leaving = [held for held in snapshot.held if held.lease_id in leases]
-        self.room = EngineState.from_snapshot(snapshot, policy)
+        self.room = EngineState.from_snapshot(snapshot, policy) if room is None else room
         self.then = EngineState.from_snapshot(_later(snapshot, leases), policy)
         for held in self.leaving:
             board = self.then.board_of.get(held.device_id)
@@ -99,6 +119,7 @@ class _Keeper:
         self.held: list[Held] = []
         self.placed: list[tuple[Claim, tuple[Running, ...]]] = []
         self.promised: list[tuple[int, int]] = []
+        self.parts: list[Held] = []
 
     def serve(self, claim: Claim) -> None:
         """Let the claim start, or keep its place, or leave it to the rest of the turn."""
@@ -140,6 +161,7 @@ class _Keeper:
                 board.put(part)
                 self.room.host_of(board).take(part, 1)
                 self.held.append(part)
+                self.parts.append(part)
         self.room.look_again_at(self.held)
         self.room.budget.take(grant.team_id, grant.cost_milli)
         self.promised.append((grant.team_id, grant.cost_milli))
@@ -159,6 +181,7 @@ class _Keeper:
             tuple(self.placed),
             _spared(self.told, served, self.snapshot),
             tuple(self.promised),
+            tuple(self.parts),
         )
 
 

@@ -8,48 +8,73 @@ from scheduler.engine.explain import Explainer
 from scheduler.engine.joint import serve_together
 from scheduler.engine.model import Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
-from scheduler.engine.reclaim import reclaimed
+from scheduler.engine.reclaim import Decided, reclaimed
 from scheduler.engine.recut import repartitioned
 from scheduler.engine.serve import Serving, Want, is_booking
 from scheduler.engine.shape import Shape
+from scheduler.engine.state import EngineState
 
 
-def plan(snapshot: Snapshot, policy: Policy) -> Plan:
+def plan(
+    snapshot: Snapshot, policy: Policy, room: EngineState | None = None, *, explains: bool = True
+) -> Plan:
     """Decide one turn.
 
     Same snapshot and policy give the same plan. Every claim that gets nothing leaves with ordered
-    wait reasons. A claim that cannot start blocks nobody behind it, but for a promised start that nobody may
+    wait reasons, none without ``explains``. A claim that cannot start blocks nobody behind it, but for a promised
+    start that nobody may
     delay (see ``scheduler.engine.serve``). Where nothing begins later, claims are placed together if that
     serves all that one after another would serve, and more. Raises UnknownPolicy when the
     policy names a rule that does not exist. Where the policy repartitions, idle boards get another pinned
     layout when that lets more claims start, and the grants of the plan count on it. Leases that may be taken
     back are told to go where that lets a waiting claim start (see ``scheduler.engine.reclaim``).
+
+    ``room`` is for those who decide turn after turn: the room that the snapshot describes, kept between turns.
+    Afterwards it holds the grants and growth of the plan as well. It is for fleets whose boards and nodes do
+    not change, and is not looked at where the policy repartitions or nodes are away.
     """
-    return reclaimed(snapshot, policy, _decide)
+    if room is not None and (policy.repartition or snapshot.outages):
+        room = None
+    if room is not None:
+        room.now = snapshot.taken_at
+    return reclaimed(snapshot, policy, _Planner(policy, explains), room)
 
 
-def _decide(snapshot: Snapshot, policy: Policy) -> Plan:
-    found = _plan(snapshot, policy)
-    return found if not policy.repartition else repartitioned(snapshot, policy, found, _plan)
+class _Planner:
+    """Decides an ordinary turn, and remembers how it went."""
+
+    def __init__(self, policy: Policy, explains: bool) -> None:
+        self._policy = policy
+        self._explains = explains
+
+    def __call__(self, snapshot: Snapshot, room: EngineState | None = None) -> Decided:
+        found = self._plan(snapshot, room)
+        if not self._policy.repartition:
+            return found
+        better = repartitioned(snapshot, self._policy, found.plan, lambda seen, _: self._plan(seen).plan)
+        return Decided(better, found.turn)
+
+    def _plan(self, snapshot: Snapshot, room: EngineState | None = None) -> Decided:
+        turn = decided(snapshot, self._policy, room)
+        waits = _waits(snapshot, turn) if self._explains else _unexplained(turn)
+        growth = grown(turn.calendar, snapshot.growing, turn.waiting)
+        return Decided(Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth), turn)
 
 
-def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
-    turn = decided(snapshot, policy)
-    waits = _waits(snapshot, turn)
-    growth = grown(turn.calendar, snapshot.growing, turn.waiting)
-    return Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth)
-
-
-def decided(snapshot: Snapshot, policy: Policy) -> Serving:
+def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> Serving:
     """One turn without its wait reasons, for those who look further ahead; see ``plan``."""
     snapshot = waking(snapshot)
-    turn = Serving(snapshot, policy)
+    turn = Serving(snapshot, policy, room)
     turn.serve()
-    if turn.is_plain:
+    if turn.is_plain and not turn.lineup.blocks:
         served = turn.grants, turn.waiting
         queue = [claim for claim in turn.lineup.served if not is_booking(claim, snapshot.taken_at)]
         turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, served)
     return turn
+
+
+def _unexplained(turn: Serving) -> tuple[Wait, ...]:
+    return tuple(Wait(claim.id, at, ()) for at, (claim, _) in enumerate(turn.waiting, start=1))
 
 
 def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:

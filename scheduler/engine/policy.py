@@ -57,11 +57,16 @@ class Preempting:
     """What may be taken back: leases that said so (``preemptible``), and what is borrowed of others' guarantees.
 
     A lease has ``grace_s`` from the notice to its end, and is left alone for its first ``least_run_s`` and
-    after ``most_evictions``.
+    after ``most_evictions``. With ``by_score`` a lease that said so also goes for a request of equal or higher
+    priority whose score, by an order that gives one, times ``factor`` is still below its own; leases for
+    interactive work only where ``interactive`` says so, too.
     """
 
     preemptible: bool = True
     borrowed: bool = True
+    by_score: bool = False
+    interactive: bool = False
+    factor: float = 1.2
     least_run_s: int = 600
     grace_s: int = 120
     most_evictions: int = 20
@@ -98,7 +103,7 @@ class Policy:
     pools: Pools = Pools()
     half_life_s: int = 7 * 86_400
     penalty_s: int = 3_600
-    ageing_s: int = 3_600
+    ageing_s: int = 300
     backfill: Backfill = "easy"
     depth: int = 1
     reserve_after_s: int = 600

@@ -46,6 +46,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "reserve_after_s": (0, 30 * DAY_S),
     "memory_factors": (1000, 10_000),
     "part": (0, 1_000_000),
+    "preempting.factor": (1, 100),
     "preempting.least_run_s": (0, 7 * DAY_S),
     "preempting.grace_s": (0, DAY_S),
     "preempting.most_evictions": (0, 1000),
@@ -388,6 +389,9 @@ def _preempting(reader: _Reader, value: Any, at: str) -> Preempting:
     kinds: dict[str, Any] = {
         "preemptible": reader.yes_no,
         "borrowed": reader.yes_no,
+        "by_score": reader.yes_no,
+        "interactive": reader.yes_no,
+        "factor": reader.number,
         "least_run_s": reader.whole,
         "grace_s": reader.whole,
         "most_evictions": reader.whole,

@@ -15,28 +15,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import NamedTuple
 
 from scheduler.engine.model import Claim, Plan, Policy, Preemption, Reason, Running, Snapshot, Wait
 from scheduler.engine.places import Kept, keep_places, with_used
+from scheduler.engine.serve import Serving
 from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState
 from scheduler.engine.victims import Search, hopeful, units_of
 
-Planner = Callable[[Snapshot, Policy], Plan]
+
+class Decided(NamedTuple):
+    """An ordinary turn: what came out, and how it went."""
+
+    plan: Plan
+    turn: Serving
+
+
+Planner = Callable[[Snapshot, EngineState | None], Decided]
 
 MOST_CLAIMS = 64
 # With bookings or maintenance ahead each find is played through once more by the whole plan.
 MOST_CHECKS = 8
 
 
-def reclaimed(snapshot: Snapshot, policy: Policy, planner: Planner) -> Plan:
+def reclaimed(snapshot: Snapshot, policy: Policy, planner: Planner, room: EngineState | None = None) -> Plan:
     """The plan with those served first for whom leases were told to go, and with who must go next.
 
     Costs nothing where no live lease was told to go and none may be. ``planner`` decides an ordinary turn.
+    ``room`` is the room of the snapshot where the caller keeps one, and then holds what was granted.
     """
-    kept = keep_places(snapshot, policy)
-    found = planner(kept.seen, policy)
-    named = _named(kept, policy, found, planner)
+    kept = keep_places(snapshot, policy, room)
+    decided = planner(kept.seen, room)
+    found = decided.plan
+    named = _named(kept, policy, decided, planner)
+    if room is not None:
+        kept.release(room)
     waits = _waits(kept, found, named, snapshot, policy)
     return replace(
         found,
@@ -74,44 +88,61 @@ def _room_is_made(told: Sequence[Running]) -> Reason:
     return Reason("room_is_made", {"leases": [one.lease_id for one in told], "ends_at": last})
 
 
-def _named(kept: Kept, policy: Policy, found: Plan, planner: Planner) -> list[Preemption]:
+def _named(kept: Kept, policy: Policy, decided: Decided, planner: Planner) -> list[Preemption]:
     """Who must go for the claims that still wait, in their order; at most MOST_CLAIMS of them are looked at."""
-    snapshot = kept.seen
+    snapshot, found = kept.seen, decided.plan
+    scored = decided.turn.lineup.scored if policy.preempting.by_score else None
     claims = {claim.id: claim for claim in snapshot.queue if claim.starts_at is None}
     waits = (
         claims[wait.claim_id]
         for wait in found.waits
         if wait.claim_id in claims and not wait.is_impossible and not _is_node_waking(wait)
     )
-    waiting = hopeful(snapshot, policy, waits, MOST_CLAIMS)
-    units = units_of(snapshot, policy) if waiting else []
+    waiting = hopeful(snapshot, policy, waits, MOST_CLAIMS, by_score=scored is not None)
+    if not waiting:
+        return []
+    room = _room_after(snapshot, policy, decided)
+    units = units_of(snapshot, policy, room, scored)
     if not units:
         return []
-    room = EngineState.from_snapshot(snapshot, policy)
-    for grant in (one for one in (*found.grants, *found.growth) if one.starts_at is None):
-        room.grant(grant, snapshot.taken_at)
-    search = Search(room, units, policy.preempting, kept.promised)
+    search = Search(room, units, policy.preempting, kept.promised, scored)
     has_blocks = bool(snapshot.bookings or snapshot.outages)
     checks = MOST_CHECKS
     named: list[Preemption] = []
-    hopeless: set[tuple[object, ...]] = set()
+    # With what score equal claims found nothing, and whom these yield to: a worse one finds no more.
+    hopeless: dict[tuple[object, ...], list[tuple[float, frozenset[int]]]] = {}
+    has_limits = any(q.ceiling_milli is not None or q.cohort_id is not None for q in snapshot.quotas)
     for claim in waiting:
         shape = shape_of(claim, policy)
-        key = (claim.team_id, shape, claim.priority, claim.is_preemptible, claim.yields_to)
-        if key in hopeless:
+        key = (has_limits and claim.team_id, shape, claim.priority, claim.is_preemptible)
+        score = scored.score(claim) if scored else 0.0
+        failed = hopeless.setdefault(key, [])
+        if any(score >= least and yields <= claim.yields_to for least, yields in failed):
             continue
-        victims = search.find(claim, shape)
+        victims = search.find(claim, shape, score)
         if victims and has_blocks:
             checks -= 1
-            if checks < 0 or not _starts(snapshot, policy, planner, room, claim):
+            if checks < 0 or not _starts(snapshot, planner, search.room, claim):
                 victims = None
         if victims is None:
             search.forget()
-            hopeless.add(key)
+            failed.append((score, claim.yields_to))
             continue
         search.keep()
         named += [Preemption(lease.lease_id, claim.id, why) for unit, why in victims for lease in unit.leases]
+    search.restore()
     return named
+
+
+def _room_after(snapshot: Snapshot, policy: Policy, decided: Decided) -> EngineState:
+    """The room with all that the turn granted."""
+    if not policy.repartition:
+        return decided.turn.calendar.room
+    room = EngineState.from_snapshot(snapshot, policy)
+    for grant in (*decided.plan.grants, *decided.plan.growth):
+        if grant.starts_at is None:
+            room.grant(grant, snapshot.taken_at)
+    return room
 
 
 def _is_node_waking(wait: Wait) -> bool:
@@ -120,7 +151,7 @@ def _is_node_waking(wait: Wait) -> bool:
     return "node_waking" in codes and codes[0] in ("node_waking", "behind")
 
 
-def _starts(snapshot: Snapshot, policy: Policy, planner: Planner, room: EngineState, claim: Claim) -> bool:
+def _starts(snapshot: Snapshot, planner: Planner, room: EngineState, claim: Claim) -> bool:
     """Whether the whole plan, with all that lies ahead, would let the claim start in a room like this one."""
     seen = replace(
         snapshot,
@@ -129,4 +160,4 @@ def _starts(snapshot: Snapshot, policy: Policy, planner: Planner, room: EngineSt
         held=tuple(held for board in room.boards for held in board.held),
         quotas=with_used(snapshot.quotas, room.budget),
     )
-    return any(grant.claim_id == claim.id for grant in planner(seen, policy).grants)
+    return any(grant.claim_id == claim.id for grant in planner(seen, None).plan.grants)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from scheduler.engine.board import Board, by_node
 from scheduler.engine.demand import USUAL_DEMAND, Demand
@@ -45,6 +45,8 @@ class Room:
         self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
         self._makes: dict[Kind, Groups] = {}
         self._least_cost: dict[Shape, int] = {}
+        # For those who look at the room turn after turn: what they found, under a name of their own.
+        self.kept: dict[str, Any] = {}
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Self:
@@ -99,7 +101,12 @@ class Room:
         """Hear that the boards of these placements are no longer what they were."""
         if self._fleet is not None:
             boards = {one.device_id: self.board_of.get(one.device_id) for one in held}
-            self._fleet.refresh(board for board in boards.values() if board is not None)
+            self.look_again(board for board in boards.values() if board is not None)
+
+    def look_again(self, boards: Iterable[Board]) -> None:
+        """Hear that these boards are no longer what they were."""
+        if self._fleet is not None:
+            self._fleet.refresh(boards)
 
     def spots(self, shape: Shape, duration_s: int | None = None) -> list[Spot] | None:
         """Where the placement policy would put the shape now, quota aside; None when it does not fit."""

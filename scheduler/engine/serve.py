@@ -17,7 +17,7 @@ from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.policy import Policy
 from scheduler.engine.refused import Refused
 from scheduler.engine.shape import Shape, shape_of
-from scheduler.engine.state import Refusal
+from scheduler.engine.state import EngineState, Refusal
 
 Want = tuple[int, Shape]
 
@@ -29,8 +29,8 @@ class Serving:
     ``promised`` says when each claim that got a promise starts at the latest, as far as known ends go.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
-        self.calendar = Calendar(snapshot, policy)
+    def __init__(self, snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> None:
+        self.calendar = Calendar(snapshot, policy, room)
         self.lineup = Lineup(snapshot, policy)
         self.grants: list[Grant] = []
         self.waiting: list[tuple[Claim, Want]] = []
@@ -51,15 +51,19 @@ class Serving:
     def serve(self) -> None:
         """Grant in order what can be granted; then place the bookings, clear of what was promised."""
         bookings = []
+        is_blocked = False
         for claim in self.lineup:
             if is_booking(claim, self.calendar.now):
                 bookings.append(claim)
+            elif is_blocked:
+                self.waiting.append((claim, (claim.team_id, shape_of(claim, self._policy))))
             else:
-                self._serve(claim)
+                is_blocked = not self._serve(claim) and self.lineup.blocks
         if bookings:
             self._book(bookings)
 
-    def _serve(self, claim: Claim) -> None:
+    def _serve(self, claim: Claim) -> bool:
+        """Grant it or let it wait; says whether it starts."""
         shape = shape_of(claim, self._policy)
         want = (claim.team_id, shape)
         if not self._known.covers(claim, want):
@@ -68,11 +72,12 @@ class Serving:
                 self.calendar.grant(answer)
                 self.grants.append(answer)
                 self.lineup.note(answer)
-                return
+                return True
             self._known.add(claim, want, answer)
         if self._left and self._waited_long(claim) and self._known.is_for_room(claim, want):
             self._left -= self._promise(claim, shape)
         self.waiting.append((claim, want))
+        return False
 
     def _waited_long(self, claim: Claim) -> bool:
         waited_s = (self.calendar.now - claim.queued_at).total_seconds()

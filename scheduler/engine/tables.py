@@ -92,7 +92,7 @@ CLAIM = Table(
 QUOTA = Table(TeamQuota, ANY, MAYBE, MAYBE, ANY, TEXT, COUNT, KNOWN, MAYBE)
 RUNNING = Table(
     Running, ANY, ANY, ANY, ANY, ANY, AT, AT, COUNT, SOME, ANY, WORK, FLAG, FLAG, COUNT, COUNT, COUNT,
-    MAYBE_AT, MAYBE,
+    MAYBE_AT, MAYBE, MAYBE_AT,
 )  # fmt: skip
 OUTAGE = Table(Outage, ANY, AT, AT, TEXT)
 PERSON = Table(PersonUsage, ANY, ANY, COUNT)

@@ -2,7 +2,8 @@
 
 Leases that live and end together (the parts of a gang) are one unit; what a lease has grown by is a unit of
 its own. A unit is lost time: what it ran since its start, times what it takes of the quota. Grown units cost
-nothing. For a claim on one node every node is tried: its cheapest units go until the claim fits, and those
+nothing. Where the policy compares scores a unit is lost cost over score instead: what is nearly done, or waited
+long, costs most. For a claim on one node every node is tried: its cheapest units go until the claim fits, and those
 that turn out not to be needed are spared, the dearest first. A gang takes the nodes that cost least. Where
 quota is short, the cheapest units that give some back go as well. A set counts only when the room would then
 grant the claim.
@@ -10,14 +11,16 @@ grant the claim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
 
 from scheduler.engine.board import Board
+from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
+from scheduler.engine.order.live.ranking import Scored, life_of
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.policy import Preempting
 from scheduler.engine.quota import Account, Budget
@@ -41,57 +44,120 @@ class UnitKind(NamedTuple):
     team_id: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Leases that can only go together, with what they hold. ``loss`` is in quota units x seconds."""
+    """Leases that can only go together, with what they hold. ``loss`` is in quota units x seconds.
 
-    leases: tuple[Running, ...]
-    held: tuple[Held, ...]
-    cost: int
-    loss: int
-    rank: int
+    Where scores are compared ``loss`` is in quota units over score, and ``score`` that of the unit: 0 where it
+    does not go for a better one. These two and ``rank`` hold for one turn, the rest as long as the leases do.
+    ``on`` says by node what going gives back: boards, milli-CPU, MiB.
+    """
+
+    __slots__ = ("cost", "held", "is_whole", "kind", "leases", "life", "loss", "on", "rank", "score")
+
+    def __init__(self, leases: tuple[Running, ...], held: tuple[Held, ...], room: EngineState) -> None:
+        one = leases[0]
+        self.leases = leases
+        self.held = held
+        self.kind = UnitKind(one.is_extra, one.is_preemptible, one.priority, one.team_id)
+        self.cost = sum(lease.cost_milli for lease in leases)
+        self.life = life_of(leases)
+        self.is_whole = all(place.mode == "exclusive" for place in held)
+        self.on: dict[int, tuple[int, int, int]] = {}
+        for place in held:
+            board = room.board_of.get(place.device_id)
+            if board is not None:
+                boards, cpu, memory = self.on.get(board.node.id, (0, 0, 0))
+                self.on[board.node.id] = boards + 1, cpu + place.cpu_milli, memory + place.host_memory_mib
+        self.loss: float = 0
+        self.score = 0.0
+        self.rank = 0
 
     @property
     def lease(self) -> Running:
         """The lease that speaks for them."""
         return self.leases[0]
 
-    @property
-    def kind(self) -> UnitKind:
-        """What decides by which right it may be taken."""
-        lease = self.leases[0]
-        return UnitKind(lease.is_extra, lease.is_preemptible, lease.priority, lease.team_id)
 
-
-def units_of(snapshot: Snapshot, policy: Policy) -> list[Unit]:
+def units_of(
+    snapshot: Snapshot, policy: Policy, room: EngineState, scored: Scored | None = None
+) -> list[Unit]:
     """What could be told to go at all now, whoever asks; the cheapest first.
 
     Left alone are those that were told already, that end within the grace period anyway, that have not run for
-    the least time, or were preempted often enough. What was grown may go at any time.
+    the least time, or were preempted often enough. What was grown may go at any time. ``scored`` gives scores,
+    where the policy compares them. A room that outlives the turn remembers units of leases that stay the same.
     """
     rules, now = policy.preempting, snapshot.taken_at
-    ends_anyway = now + timedelta(seconds=rules.grace_s)
+    ends_anyway, ran_enough = (
+        now + timedelta(seconds=rules.grace_s),
+        now - timedelta(seconds=rules.least_run_s),
+    )
     borrowers = _borrowers(snapshot) if rules.borrowed else frozenset()
     groups: dict[int, list[Running]] = {}
     for one in snapshot.running:
-        may_go = one.is_extra or (rules.preemptible and one.is_preemptible) or one.team_id in borrowers
-        if may_go:
+        if one.is_extra or (rules.preemptible and one.is_preemptible) or one.team_id in borrowers:
             groups.setdefault(one.claim_id, []).append(one)
     chosen: list[tuple[Running, ...]] = []
     for leases in groups.values():
-        extras = [one for one in leases if one.is_extra and one.preempt_at is None]
+        extras = [one for one in leases if one.is_extra and one.preempt_at is None] if len(leases) > 1 else []
+        if len(leases) == 1 and leases[0].is_extra and leases[0].preempt_at is None:
+            extras = leases
         chosen += [(one,) for one in extras if one.until > ends_anyway]
         base = [one for one in leases if not one.is_extra]
-        if base and all(_may_go(one, rules, now, ends_anyway) for one in base):
-            chosen.append(tuple(base + extras))
-    held: dict[int, list[Held]] = {one.lease_id: [] for leases in chosen for one in leases}
-    for place in snapshot.held if held else ():
-        if place.lease_id in held:
-            held[place.lease_id].append(place)
-    units = [_unit(leases, held, now) for leases in chosen]
-    units = [unit for unit in units if unit.held]
-    units.sort(key=lambda unit: (unit.loss, unit.lease.lease_id))
-    return [Unit(u.leases, u.held, u.cost, u.loss, rank) for rank, u in enumerate(units)]
+        if base and all(
+            one.preempt_at is None
+            and one.until > ends_anyway
+            and one.evictions < rules.most_evictions
+            and one.started_at <= ran_enough
+            for one in base
+        ):
+            chosen.append((*base, *extras))
+    units = _known_units(chosen, snapshot, room)
+    at, least_s = now.timestamp(), max(rules.least_run_s, 1)
+    for unit in units:
+        one = unit.leases[0]
+        if scored is None or one.is_extra:
+            unit.loss, unit.score = _lost(unit.leases, now), 0.0
+            continue
+        score = scored.score_of(unit.life)
+        unit.loss = unit.cost / score
+        # Who was preempted before is left alone for longer each time.
+        is_ripe = at - unit.life.began >= least_s * (1 + one.evictions)
+        may_go = one.is_preemptible and (rules.interactive or one.work != "interactive")
+        unit.score = score if is_ripe and may_go else 0.0
+    if scored is None:
+        units.sort(key=lambda unit: (unit.loss, unit.leases[0].lease_id))
+    else:
+        # The worst scores first, as they have least to lose for what they hold.
+        units.sort(key=lambda unit: (unit.loss / max(unit.cost, 1), unit.leases[0].lease_id))
+    for rank, unit in enumerate(units):
+        unit.rank = rank
+    return units
+
+
+def _known_units(chosen: Iterable[tuple[Running, ...]], snapshot: Snapshot, room: EngineState) -> list[Unit]:
+    """The units of these leases that hold anything; those of a kept room that are the same as a turn ago are reused."""
+    known: dict[tuple[int, ...], Unit] = room.kept.setdefault("units", {})
+    found: dict[tuple[int, ...], Unit] = {}
+    new: list[tuple[tuple[int, ...], tuple[Running, ...]]] = []
+    for leases in chosen:
+        key = tuple([id(one) for one in leases])
+        unit = known.get(key)
+        if unit is None:
+            new.append((key, leases))
+        else:
+            found[key] = unit
+    if new:
+        held: dict[int, list[Held]] = {one.lease_id: [] for _, leases in new for one in leases}
+        for place in snapshot.held:
+            if place.lease_id in held:
+                held[place.lease_id].append(place)
+        for key, leases in new:
+            places = tuple(place for one in leases for place in held[one.lease_id])
+            if places:
+                found[key] = Unit(leases, places, room)
+    room.kept["units"] = found
+    return list(found.values())
 
 
 def _borrowers(snapshot: Snapshot) -> frozenset[int]:
@@ -103,23 +169,12 @@ def _borrowers(snapshot: Snapshot) -> frozenset[int]:
     return frozenset(team_id for team_id, its in members if its is not None and its.borrows() > 0)
 
 
-def _may_go(one: Running, rules: Preempting, now: datetime, ends_anyway: datetime) -> bool:
-    return (
-        one.preempt_at is None
-        and one.until > ends_anyway
-        and one.evictions < rules.most_evictions
-        and now - one.started_at >= timedelta(seconds=rules.least_run_s)
-    )
-
-
-def _unit(leases: tuple[Running, ...], held: dict[int, list[Held]], now: datetime) -> Unit:
-    loss = sum(
+def _lost(leases: Iterable[Running], now: datetime) -> int:
+    return sum(
         max(1, int((now - one.started_at).total_seconds())) * max(1, one.cost_milli)
         for one in leases
         if not one.is_extra
     )
-    places = tuple(place for one in leases for place in held[one.lease_id])
-    return Unit(leases, places, sum(one.cost_milli for one in leases), loss, 0)
 
 
 class Search:
@@ -131,29 +186,36 @@ class Search:
         units: Sequence[Unit],
         rules: Preempting,
         promised: Iterable[tuple[int, int]] = (),
+        scored: Scored | None = None,
     ) -> None:
         """``promised``: what the room counts as used by teams (team, cost) that have not started to use it."""
         self.room = room
+        self._scored = scored
         self.rules = rules
         self._units = list(units)
         self._kinds = {unit.kind for unit in units}
+        self._worst = max((unit.score for unit in units), default=0.0)
         self._on: dict[int, list[Unit]] = {}  # by node, the cheapest first
         for unit in units:
-            boards = (room.board_of.get(held.device_id) for held in unit.held)
-            for node_id in {board.node.id for board in boards if board is not None}:
+            for node_id in unit.on:
                 self._on.setdefault(node_id, []).append(unit)
+        self._is_whole = all(unit.is_whole for unit in units)
         self._is_gone: set[Unit] = set()
         self._gone: dict[Unit, None] = {}  # dropped in this search, in order
         self._saved: dict[Board, list[Held]] = {}
         self._grant: Grant | None = None
+        # What to undo in ``restore``: boards as they were found, and what was kept since.
+        self._first: dict[Board, list[Held]] = {}
+        self._granted: list[Grant] = []
+        self._dropped: list[Unit] = []
         self._promised: dict[int, int] = {}  # by the team of the account that is guaranteed something
         for team_id, cost in promised:
             self._promise(team_id, cost)
 
-    def find(self, claim: Claim, shape: Shape) -> Found | None:
+    def find(self, claim: Claim, shape: Shape, score: float = 0.0) -> Found | None:
         """Who must go so that the claim fits, with why; none where it fits as it is; None where nothing helps.
 
-        The room is left without them.
+        ``score`` is the claim's where scores are compared. The room is left without them.
         """
         self._gone, self._saved, self._grant = {}, {}, None
         if not shape.wanted:
@@ -164,12 +226,13 @@ class Search:
             claim.team_id, self.room.least_cost(shape)
         )
         kinds = {kind: self._why(claim, kind, may_reclaim=may_reclaim) for kind in self._kinds}
-        if not any(kinds.values()):
+        bound = self.rules.factor * score if self._scored else math.inf
+        able = _Able(kinds, claim, bound)
+        if not any(kinds.values()) and bound >= self._worst:
             return None
-        able = _Able(kinds, claim)
         if not self._make_room(claim, shape, able):
             return None
-        found = [(unit, kinds[unit.kind]) for unit in self._gone]
+        found = [(unit, kinds[unit.kind] or PRIORITY) for unit in self._gone]
         if any(why == RECLAIM for _, why in found) and not self._is_inside_guarantee(claim):
             self.forget()
             return None
@@ -178,15 +241,33 @@ class Search:
     def keep(self) -> None:
         """Let the claim have what was found: for those who come later it is taken."""
         if self._grant is not None:
+            for slot in self._grant.slots:
+                board = self.room.board_of[slot.device_id]
+                self._first.setdefault(board, list(board.held))
             self.room.grant(self._grant, self.room.now)
+            self._granted.append(self._grant)
             self._promise(self._grant.team_id, self._grant.cost_milli)
         self._is_gone |= self._gone.keys()
+        self._dropped += self._gone
         gone = {lease.lease_id for unit in self._gone for lease in unit.leases}
         for unit in self._units if gone else ():
             # What was grown is a unit of its own and goes with its base as well.
             if any(lease.lease_id in gone for lease in unit.leases):
                 self._is_gone.add(unit)
         self._gone, self._saved, self._grant = {}, {}, None
+
+    def restore(self) -> None:
+        """Leave the room as it was before the first search."""
+        for grant in self._granted:
+            for held in held_by(grant, self.room.now):
+                self.room.host_of(self.room.board_of[held.device_id]).take(held, -1)
+            self.room.budget.take(grant.team_id, -grant.cost_milli)
+        for unit in self._dropped:
+            self._count(unit, 1)
+        for board, was in self._first.items():
+            board.refill(was)
+        self.room.look_again(self._first)
+        self._granted, self._dropped, self._first, self._saved = [], [], {}, {}
 
     def forget(self) -> None:
         """Put everything back that the last search dropped."""
@@ -273,14 +354,58 @@ class Search:
 
     def _prices(
         self, claim: Claim, shape: Shape, able: _Able
-    ) -> list[tuple[int, int, list[Unit], Sequence[Board]]]:
+    ) -> list[tuple[float, int, list[Unit], Sequence[Board]]]:
         """What clearing each node loses, how many go there, who they are, and its boards; nothing stays dropped."""
+        if shape.kind.mode == "exclusive" and self._is_whole:
+            return self._counted(claim, shape, able)
         prices = []
         for group, units in self._nodes(shape, able):
             if self._clear(claim, shape, group, units):
                 prices.append((sum(u.loss for u in self._gone), len(self._gone), list(self._gone), group))
             self._put_back(list(self._gone))
         self._saved = {}  # as they were: nothing to look at again
+        return prices
+
+    def _counted(
+        self, claim: Claim, shape: Shape, able: _Able
+    ) -> list[tuple[float, int, list[Unit], Sequence[Board]]]:
+        """``_prices`` for whole boards where everything that may go holds whole boards: counting is enough.
+
+        Where boards of a node differ in kind, what is found is only likely to do.
+        """
+        prices: list[tuple[float, int, list[Unit], Sequence[Board]]] = []
+        for group in self.room.groups(shape.kind):
+            node_id = group[0].node.id
+            on_node = self._on.get(node_id)
+            if not on_node:
+                continue
+            host = self.room.host_of(group[0])
+            boards = sum([not board.use for board in group]) - shape.wanted
+            cpu, memory = host.cpu_free - shape.cpu_milli, host.memory_free - shape.host_memory_mib
+            gone: list[Unit] = []
+            for unit in on_node:
+                if boards >= 0 and cpu >= 0 and memory >= 0:
+                    break
+                if (
+                    unit in self._is_gone
+                    or not able.holds_for(unit)
+                    or not self._spares_guarantee(claim, unit)
+                ):
+                    continue
+                more = unit.on[node_id]
+                boards, cpu, memory = boards + more[0], cpu + more[1], memory + more[2]
+                gone.append(unit)
+            if not gone or boards < 0 or cpu < 0 or memory < 0:
+                continue
+            kept = []
+            for unit in reversed(gone):
+                less = unit.on[node_id]
+                if boards >= less[0] and cpu >= less[1] and memory >= less[2]:
+                    boards, cpu, memory = boards - less[0], cpu - less[1], memory - less[2]
+                else:
+                    kept.append(unit)
+            if kept:
+                prices.append((sum([unit.loss for unit in kept]), len(kept), kept, group))
         return prices
 
     def _empty_nodes(self, claim: Claim, shape: Shape, able: _Able) -> bool:
@@ -384,6 +509,7 @@ class Search:
             board = self.room.board_of.get(held.device_id)
             if board is not None:
                 self._saved.setdefault(board, list(board.held))
+                self._first.setdefault(board, self._saved[board])
                 self.room.host_of(board).take(held, sign)
                 self.room.budget.take(held.team_id, sign * board.cost_of(held))
 
@@ -403,15 +529,21 @@ class Search:
 
 
 class _Able:
-    """Which units a claim may take, by kind; never those of a claim that it yields to."""
+    """Which units a claim may take, by kind or by score; never those of a claim that it yields to.
 
-    def __init__(self, whys: Mapping[UnitKind, str], claim: Claim) -> None:
+    By score go those above ``bound`` that do not stand higher.
+    """
+
+    def __init__(self, whys: Mapping[UnitKind, str], claim: Claim, bound: float) -> None:
         self._whys = whys
+        self._bound = bound
+        self._priority = claim.priority
         self._but = claim.yields_to | {claim.id}
 
     def holds_for(self, unit: Unit) -> bool:
         """Whether it may take this one."""
-        return bool(self._whys[unit.kind]) and unit.lease.claim_id not in self._but
+        is_worse = unit.score > self._bound and unit.lease.priority <= self._priority
+        return (is_worse or bool(self._whys[unit.kind])) and unit.lease.claim_id not in self._but
 
 
 def outranks(claim: Claim, priority: int) -> bool:
@@ -421,9 +553,13 @@ def outranks(claim: Claim, priority: int) -> bool:
     return (claim.priority, not claim.is_preemptible) > (priority, False)
 
 
-def hopeful(snapshot: Snapshot, policy: Policy, claims: Iterable[Claim], most: int) -> list[Claim]:
+def hopeful(
+    snapshot: Snapshot, policy: Policy, claims: Iterable[Claim], most: int, *, by_score: bool = False
+) -> list[Claim]:
     """The first of the claims, at most so many, that may take anything of what lives at all: a quick look."""
     rules = policy.preempting
+    if by_score and any(one.is_preemptible for one in snapshot.running):
+        return list(islice(claims, most))
     kinds = {
         UnitKind(one.is_extra, one.is_preemptible, one.priority, 0)
         for one in snapshot.running

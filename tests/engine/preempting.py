@@ -88,6 +88,11 @@ class Stage(Cluster):
         """Who is told to go in a turn: lease id to (claim id, why)."""
         return {one.lease_id: (one.claim_id, one.why) for one in self.turn().preemptions}
 
+    @staticmethod
+    def told_by(stage: Stage) -> dict[int, str]:
+        """Who is told to go on a stage, and why."""
+        return {one.lease_id: one.why for one in stage.turn().preemptions}
+
     def turn(self) -> Plan:
         """One turn, as the engine gives it."""
         return plan(self.snapshot(), self.policy)

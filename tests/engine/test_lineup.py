@@ -8,12 +8,20 @@ from datetime import timedelta
 import pytest
 
 from scheduler.engine import plan
+from scheduler.engine.learning.lengths import Record
 from scheduler.engine.model import Claim, Learned, PersonUsage, Policy, Running, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.lineup import Lineup
 from tests.engine.builder import HOUR, NOON, Cluster
 
 ALICE, BOB, CHARLIE = 1, 2, 3
+
+
+def ended(team: int, lengths: list[float]) -> Learned:
+    record = Record()
+    for length in lengths:
+        record.note(team, 1, length)
+    return record.learned(1)
 
 
 def order(cluster: Cluster, name: str, **more: object) -> list[str]:
@@ -195,22 +203,46 @@ def test_the_default_goes_by_what_was_learned_of_team_and_size(cluster: Cluster)
     cluster.request("vision", team="vision", user_id=ALICE, queued_s=0)
     vision = cluster.team_id("vision")
 
-    short = Learned(1, ((vision, 0, (60.0, 60.0)),))
-    long = Learned(1, ((vision, 0, (9e9, 9e9)),))
+    short, long = ended(vision, [60] * 100), ended(vision, [10**9] * 100)
 
-    assert order(cluster, "default")[0] == "speech"
     assert order(cluster, "default", learned=short)[0] == "vision"
-    assert order(cluster, "default", learned=long)[0] == "speech"  # never more than it may run
+    assert order(cluster, "default", learned=long)[0] == "speech"
 
 
-def test_the_default_reads_the_curve_at_the_age_a_preempted_request_has_run_to(cluster: Cluster) -> None:
+def test_the_default_reads_what_was_learned_at_the_age_a_preempted_request_has_run_to(
+    cluster: Cluster,
+) -> None:
     cluster.node("a", devices=8)
-    curve = tuple([3000.0] * 10 + [30.0] * 10)
     cluster.request("fresh", queued_s=0)
-    cluster.request("nearly done", ran_s=900, queued_s=0)
-    learned = Learned(1, ((cluster.team_id("vision"), 0, curve),))
+    cluster.request("nearly done", ran_s=720, queued_s=720)
+
+    # Whatever of this team is old enough is about to end.
+    learned = ended(cluster.team_id("vision"), [1000] * 100)
 
     assert order(cluster, "default", learned=learned) == ["nearly done", "fresh"]
+
+
+def test_the_default_heeds_what_is_predicted_as_far_as_predictions_were_right(cluster: Cluster) -> None:
+    cluster.node("a", devices=8)
+    cluster.request("long", queued_s=0, predicted_s=8000, hours=9)
+    cluster.request("short", queued_s=0, predicted_s=80, hours=9)
+    vision = cluster.team_id("vision")
+    right, wrong = Record(), Record()
+    for at in range(400):
+        length = 80 if at % 2 else 8000
+        right.note(vision, 1, length, length)
+        wrong.note(vision, 1, length, 8080 - length)
+
+    assert order(cluster, "default", learned=right.learned(1)) == ["short", "long"]
+    assert order(cluster, "default", learned=wrong.learned(2)) == ["long", "short"]
+
+
+def test_what_a_request_ran_before_it_was_preempted_is_no_waiting(cluster: Cluster) -> None:
+    cluster.node("a", devices=8)
+    cluster.request("waited", queued_s=7200, hours=1)
+    cluster.request("ran", queued_s=7200, ran_s=7200, hours=1)
+
+    assert order(cluster, "shortest") == ["waited", "ran"]
 
 
 def test_the_default_softens_the_index_by_use_of_the_share(cluster: Cluster) -> None:
@@ -271,7 +303,7 @@ def test_plain_figures_of_an_odd_snapshot_are_no_trouble(cluster: Cluster) -> No
     claims: tuple[Claim, ...] = tuple(
         replace(cluster.queue[0], id=team, team_id=team) for team in (1, 5, 6, 7)
     )
-    snapshot = Snapshot(NOON, (), (), (), claims, circle, learned=Learned(1, ((5, 0, ()),)))
+    snapshot = Snapshot(NOON, (), (), (), claims, circle, learned=Learned(1))
 
     for name in ORDERS:
         assert [claim.id for claim in Lineup(snapshot, Policy(order=name))] == [1, 5, 6, 7]

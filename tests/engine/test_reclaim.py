@@ -8,8 +8,10 @@ from datetime import timedelta
 import pytest
 
 from scheduler.engine import plan
+from scheduler.engine.events import Ended, held_by
 from scheduler.engine.model import Booking, Held, Outage
 from scheduler.engine.policy import Policy, Preempting
+from scheduler.engine.state import EngineState
 from tests.engine.builder import NOON
 from tests.engine.preempting import Stage
 
@@ -52,6 +54,83 @@ def test_a_higher_lease_stays_and_one_that_never_agreed_too(stage: Stage) -> Non
     stage.request("one")
 
     assert stage.told() == {}
+
+
+def by_score(stage: Stage, **more: object) -> Stage:
+    """Let scores decide among leases that agreed, by what people ask for as long as nothing was learned."""
+    rules = Preempting(by_score=True, **more)  # type: ignore[arg-type]
+    stage.policy = Policy(order="default", preempting=rules)
+    return stage
+
+
+def test_a_clearly_better_score_takes_from_who_agreed_where_the_policy_compares_scores(stage: Stage) -> None:
+    stage.node("a")
+    lease = stage.lease((1, "whole", 0), hours=10, is_preemptible=True, work="training")
+    stage.request("short", hours=0.5, is_preemptible=True, queued_s=0)
+    assert stage.told() == {}
+
+    assert stage.told_by(by_score(stage)) == {lease: "priority"}
+    assert stage.told_by(by_score(stage, factor=100.0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("lease", "request_more"),
+    [
+        ({"is_preemptible": False}, {}),
+        ({"work": "interactive"}, {}),
+        ({"priority": 1}, {}),
+        ({"evictions": 20}, {}),
+        ({"ran_s": 2000, "evictions": 3}, {}),  # it must run four times the least time now
+        ({}, {"yields_to": frozenset({1000})}),
+    ],
+)
+def test_scores_never_take_from_those(
+    stage: Stage, lease: dict[str, object], request_more: dict[str, object]
+) -> None:
+    stage.node("a")
+    stage.lease((1, "whole", 0), hours=100, **{"is_preemptible": True, "work": "training", **lease})  # type: ignore[arg-type]
+    stage.request("short", **{"hours": 0.2, "is_preemptible": True, **request_more})  # type: ignore[arg-type]
+
+    assert by_score(stage).told() == {}
+
+
+def test_interactive_leases_go_for_better_scores_where_the_policy_says_so(stage: Stage) -> None:
+    stage.node("a")
+    lease = stage.lease((1, "whole", 0), hours=100, is_preemptible=True, work="interactive")
+    stage.request("short", hours=0.2, is_preemptible=True)
+
+    assert stage.told_by(by_score(stage, interactive=True)) == {lease: "priority"}
+
+
+def test_by_score_the_worst_goes_and_who_is_not_needed_is_spared(stage: Stage) -> None:
+    stage.node("a", devices=4)
+    training = {"is_preemptible": True, "work": "training"}
+    stage.lease((1, "whole", 0), hours=3, **training)
+    wide = stage.lease((2, "whole", 0), (3, "whole", 0), hours=200, **training)
+    stage.lease((4, "whole", 0), hours=150, **training)
+    stage.request("short", count=2, hours=0.2, is_preemptible=True)
+
+    assert stage.told_by(by_score(stage)) == {wide: "priority"}
+
+
+def test_a_kept_room_gives_the_same_plan_and_is_left_with_its_grants(stage: Stage) -> None:
+    stage.node("a", devices=3)
+    stage.lease((1, "whole", 0), hours=100, is_preemptible=True, work="training")
+    stage.request("fits", count=2, hours=1)
+    stage.request("short", hours=0.2, is_preemptible=True)
+    by_score(stage)
+    snapshot = stage.snapshot()
+    room = EngineState.from_snapshot(snapshot, stage.policy)
+
+    found = plan(snapshot, stage.policy, room, explains=False)
+
+    plain = plan(snapshot, stage.policy)
+    assert (found.grants, found.preemptions) == (plain.grants, plain.preemptions)
+    assert len(found.preemptions) == 1
+    assert [bool(board.use) for board in room.boards] == [True, True, False]
+    room.apply(Ended(held_by(found.grants[0], NOON)))
+    again = plan(snapshot, stage.policy, room, explains=False)
+    assert (again.grants, again.preemptions) == (plain.grants, plain.preemptions)
 
 
 def test_nobody_goes_where_that_would_not_make_room(stage: Stage) -> None:

@@ -112,8 +112,10 @@ def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(
     seen = snapshot.take(now=world.now)
     assert {claim.predicted_s for claim in seen.queue} == {before.predicted_s}
     assert seen.learned.version == made.version == 1
-    ((team, group, curve),) = seen.learned.curves
-    assert (team, group, len(curve)) == (world.team("perception").pk, 0, BINS)
+    team = world.team("perception").pk
+    assert [row[:2] for row in seen.learned.lengths] == [(team, 0), (team, -1), (0, -1)]
+    assert {len(chances) for _, _, chances in seen.learned.lengths} == {BINS}
+    assert sum(seen.learned.errors) == 0  # nobody was predicted anything before
 
 
 def test_figures_say_how_much_better_it_is_than_the_time_asked(trained_once: None, world: World) -> None:

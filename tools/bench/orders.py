@@ -22,11 +22,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scheduler.engine.events import held_by
-from scheduler.engine.learning.curves import CURVES
-from scheduler.engine.learning.history import History, group_of
+from scheduler.engine.learning.lengths import Record
 from scheduler.engine.model import (
     Claim,
     Device,
@@ -50,8 +47,7 @@ from scheduler.engine.policy import WORKS, Pools
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 SAMPLE = "tests/data/philly/jobs.csv"
 PEOPLE, BOARDS = 4, 8
-SMOOTHING = 10.0
-SIZES = (1, 2, 8, 9)  # one number of boards of each size group
+RENEW_S = 14_400
 ASKED = (1.0, 1.5, 2.0, 4.0, 8.0)
 
 
@@ -111,8 +107,8 @@ class _Run:
         self.used: dict[tuple[int, int], float] = defaultdict(float)
         self.counted_to = 0
         self.started: dict[int, int] = {}
-        teams = 1 + max(job.team for job in jobs)
-        self.history = History(teams, SMOOTHING, CURVES["gittins"]) if learns else None
+        self.record = Record() if learns else None
+        self.due = 0
         self.learned = Learned()
 
     def figures(self) -> dict[str, Any]:
@@ -137,22 +133,16 @@ class _Run:
         return {**self._waits(), "turns": turns, "wall_s": round(time.monotonic() - began, 1)}
 
     def _learn(self, job: Job, now: int) -> None:
-        """Remember an end, and draw all curves anew when they are due."""
-        if self.history is None:
+        """Remember an end, and learn anew every four hours."""
+        if self.record is None:
             return
-        self.history.note_end(self.history.form_of(job.team, job.gpus, 0.0), job.duration_s)
-        if not self.history.is_due(now):
+        self.record.note(job.team, job.gpus, job.duration_s)
+        if now < self.due:
             return
+        self.due = now + RENEW_S
         live = [self.jobs[job_id] for job_id in self.running]
-        forms = np.array([self.history.form_of(one.team, one.gpus, 0.0) for one in live], np.int64)
-        self.history.renew(now, forms, np.array([now - self.started[one.id] for one in live], float))
-        rows = tuple(self._curve(self.history, team.team_id, size) for team in self.quotas for size in SIZES)
-        self.learned = Learned(self.learned.version + 1, rows)
-
-    def _curve(self, history: History, team: int, gpus: int) -> tuple[int, int, tuple[float, ...]]:
-        form = history.form_of(team, gpus, 0.0)
-        history.draw(form)
-        return team, group_of(gpus), tuple(float(value) for value in history.table[form])
+        unfinished = [(one.team, one.gpus, float(now - self.started[one.id])) for one in live]
+        self.learned = self.record.learned(self.learned.version + 1, unfinished)
 
     def _claim(self, job: Job) -> Claim:
         is_gang = job.gpus > BOARDS

@@ -11,7 +11,7 @@ from functools import cached_property
 from scheduler.engine.model import Claim, Grant, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.order.live.costs import Costs
-from scheduler.engine.order.live.ranking import Order, Ranking
+from scheduler.engine.order.live.ranking import Order, Ranking, Scored
 from scheduler.engine.pools import WITHIN, Entitlements
 
 OF_QUOTA = frozenset({"quota_ceiling", "cohort_exhausted"})
@@ -73,6 +73,17 @@ class Lineup:
         self._pools.take(claim.work, grant.cost_milli)
         if self._ranking is not None:
             self._ranking.refresh()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nobody may overtake who waits for room."""
+        return self._order.blocks
+
+    @property
+    def scored(self) -> Scored | None:
+        """The order's scores, where it has any."""
+        rules = self._rules
+        return rules if isinstance(rules, Scored) else None
 
     def explain(self, claim: Claim, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
         """The reasons, and ``pool_full`` where other kinds of work went first because they are within their part.

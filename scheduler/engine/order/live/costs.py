@@ -16,17 +16,10 @@ class Costs:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._weights: dict[str, int] = {}
-        self._parts: dict[tuple[str, str], int] = {}
-        for device in snapshot.devices:
-            weight = self._weights.get(device.model, device.weight_milli)
-            self._weights[device.model] = min(weight, device.weight_milli)
-            for profile in device.profiles:
-                part = device.model, profile.name
-                self._parts[part] = max(self._parts.get(part, 0), profile.share_milli)
+        prices = _prices_of(snapshot)
+        self._weights, self._parts, self._known = prices.weights, prices.parts, prices.known
         self._lightest = min(self._weights.values(), default=1000)
-        self._known: dict[tuple[object, ...], int] = {}
-        self.capacity = capacity_of(snapshot)
+        self.capacity = prices.capacity
 
     def of(self, claim: Claim) -> int:
         """Weighted thousandths of all units of the claim together."""
@@ -44,6 +37,42 @@ class Costs:
             if model in self._weights
         ]
         return min(units, default=claim.share_milli * self._lightest // 1000)
+
+
+class _Prices:
+    """What units cost on a fleet, as far as it was asked."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.devices, self.nodes, self.outages = snapshot.devices, snapshot.nodes, snapshot.outages
+        self.weights: dict[str, int] = {}
+        self.parts: dict[tuple[str, str], int] = {}
+        self.known: dict[tuple[object, ...], int] = {}
+        self.capacity = capacity_of(snapshot)
+        for device in snapshot.devices:
+            weight = self.weights.get(device.model, device.weight_milli)
+            self.weights[device.model] = min(weight, device.weight_milli)
+            for profile in device.profiles:
+                part = device.model, profile.name
+                self.parts[part] = max(self.parts.get(part, 0), profile.share_milli)
+
+
+_last: list[_Prices] = []
+
+
+def _prices_of(snapshot: Snapshot) -> _Prices:
+    """The prices of a fleet; those of the last one are kept as long as it stays the same."""
+    known = _last[0] if _last else None
+    is_same = (
+        known is not None
+        and known.devices is snapshot.devices
+        and known.nodes is snapshot.nodes
+        and not known.outages
+        and not snapshot.outages
+    )
+    if known is None or not is_same:
+        known = _Prices(snapshot)
+        _last[:] = [known]
+    return known
 
 
 def units_of(claim: Claim) -> int:

@@ -24,6 +24,7 @@ class DominantShare:
     """Who holds least of what it holds most of goes first."""
 
     by_priority: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._tree = TeamTree(snapshot.quotas)

@@ -24,6 +24,7 @@ class FairTree:
     """Fair Tree with decayed usage; a grant counts at once as ``penalty_s`` of use."""
 
     by_priority: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._tree = used_tree(snapshot, policy)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
 from scheduler.engine.order.live.costs import Costs
+from scheduler.engine.order.live.index import index, waited_s
 from scheduler.engine.order.live.ranking import Sorted, tie
 
-SIZE_POWER = 0.8
 AGEING_POWER = 1.0
 
 
@@ -17,6 +17,7 @@ class Fifo:
     """First come, first served, whatever the priority."""
 
     by_priority: ClassVar[bool] = False
+    blocks: ClassVar[bool] = False
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         pass
@@ -53,7 +54,8 @@ class Shortest(Fifo):
         return Sorted(claims, lambda claim: (self._worth(claim), tie(claim)))
 
     def _worth(self, claim: Claim) -> float:
-        return aged(claim, length_s(claim), self._costs, self._now.timestamp(), self._ageing_s, AGEING_POWER)
+        waited = waited_s(self._now.timestamp(), claim.queued_at.timestamp(), claim.ran_s)
+        return index(length_s(claim), self._costs.of(claim), waited, self._ageing_s, AGEING_POWER)
 
 
 def length_s(claim: Claim) -> float:
@@ -65,10 +67,3 @@ def length_s(claim: Claim) -> float:
         return float(claim.duration_s)
     left = claim.predicted_s - claim.ran_s if claim.predicted_s > claim.ran_s else claim.ran_s
     return float(min(left, claim.duration_s))
-
-
-def aged(claim: Claim, length_s: float, costs: Costs, now: float, ageing_s: float, power: float) -> float:
-    """Length x size^0.8 / (1 + waited / ageing_s)^power; ``now`` in seconds since the epoch."""
-    waited = max(0.0, now - claim.queued_at.timestamp())
-    size = max(costs.of(claim), 1) / 1000
-    return float(max(length_s, 1.0) * size**SIZE_POWER / (1.0 + waited / ageing_s) ** power)

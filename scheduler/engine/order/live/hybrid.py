@@ -4,31 +4,27 @@ The index of a claim is
 
     length x size^0.8 / (1 + waited / ageing_s)^(2 / (1 + 3 x pressure)) x ratio^0.5
 
-Length is the geometric mean of the learned curve of the team and size, at the age the request has run to, and
-the request's own figure: what is predicted, else the time asked for. Without a curve it is its own figure. Either
-alone misleads somewhere (docs/queue.md), both together nowhere much. Pressure is what the queue asks over what
-the fleet has: in overload, where somebody must wait anyway, ageing weakens (docs/queue.md). The ratio is the
-geometric mean of the team's and the person's part of all usage over their part of all shares, each at least 0.05:
-soft weights of that size change the mean wait by a few per cent only.
+Length is the Gittins index of what was learned of the team and size, and of what is predicted of the request, at
+the age it has run to; never more than it may still run. As long as nothing was learned the time asked for counts
+as a prediction. Pressure is what the queue asks over what the fleet has: in overload, where somebody must wait
+anyway, ageing weakens (docs/queue.md). The ratio is the geometric mean of the team's and the person's part of all
+usage over their part of all shares, each at least 0.05.
+
+What runs has the same index, so that it can be compared with what waits (``scheduler.engine.victims``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
-from scheduler.engine.learning.history import group_of
-from scheduler.engine.model import Claim, Grant, Learned, Policy, Snapshot, TeamQuota
-from scheduler.engine.order.learned import curve_at
+from scheduler.engine.learning.lengths import curves_of
+from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.order.live.costs import Costs, units_of
-from scheduler.engine.order.live.fixed import aged, length_s
-from scheduler.engine.order.live.ranking import Heaped
+from scheduler.engine.order.live.index import AGEING_POWER, RELIEF, index, waited_s
+from scheduler.engine.order.live.ranking import Heaped, Life
 from scheduler.engine.order.live.tree import Branch, used_tree
 
-AGEING_POWER, RELIEF = 2.0, 3.0
 LEAST_RATIO = 0.05
 FAIRNESS_POWER = 0.5
 
@@ -37,19 +33,25 @@ class Hybrid:
     """Learned length, size, wait and a soft fair share."""
 
     by_priority: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._tree = used_tree(snapshot, policy)
         self._penalty_s = policy.penalty_s
         self._now = snapshot.taken_at.timestamp()
         self._ageing_s = max(policy.ageing_s, 1)
-        self._lengths = Lengths(snapshot.learned)
+        self._curves = curves_of(snapshot.learned)
+        self._is_new = not snapshot.learned.version
         self._entitled: dict[Branch, tuple[tuple[Branch, float], ...]] = {}
+        self._weights: dict[tuple[int, int], float] = {}
         self.costs = Costs(snapshot)
         asked = sum(self.costs.of(claim) for claim in snapshot.queue)
         self._power = AGEING_POWER / (1.0 + RELIEF * asked / max(self.costs.capacity, 1))
         for claim in snapshot.queue:
             self._tree.leaf(claim.team_id, claim.user_id)
+        if policy.preempting.by_score:
+            for lease in snapshot.running:
+                self._tree.leaf(lease.team_id, lease.user_id)
 
     def ranking(self, claims: Sequence[Claim]) -> Heaped:
         """By index as of now."""
@@ -62,6 +64,7 @@ class Hybrid:
     def note(self, claim: Claim, grant: Grant) -> None:
         """Count the grant as ``penalty_s`` of use at once."""
         self._tree.use(self.leaf(claim), grant.cost_milli * self._penalty_s)
+        self._weights.clear()
 
     def leaf(self, claim: Claim) -> Branch:
         """Whose claim it is."""
@@ -69,8 +72,29 @@ class Hybrid:
 
     def worth(self, claim: Claim) -> float:
         """The index but for fairness, low goes first."""
-        length = self._lengths.of(claim)
-        return aged(claim, length, self.costs, self._now, self._ageing_s, self._power)
+        predicted = claim.predicted_s or (claim.ran_s + claim.duration_s if self._is_new else 0)
+        length = self._curves.rank(claim.team_id, units_of(claim), claim.ran_s, predicted)
+        length = min(length, claim.duration_s)
+        waited = waited_s(self._now, claim.queued_at.timestamp(), claim.ran_s)
+        return index(length, self.costs.of(claim), waited, self._ageing_s, self._power)
+
+    def score(self, claim: Claim) -> float:
+        """The index of a claim as it is now, low goes first."""
+        return self.worth(claim) * self.weight(self.leaf(claim))
+
+    def score_of(self, life: Life) -> float:
+        """The index of leases that live, as if they could choose again."""
+        age, left = life.ran_s + max(self._now - life.began, 0.0), max(life.until - self._now, 1.0)
+        predicted = life.predicted_s or (age + left if self._is_new else 0)
+        length = min(self._curves.rank(life.team_id, life.units, age, predicted), left)
+        worth = index(length, life.cost_milli, life.waited_s, self._ageing_s, self._power)
+        return worth * self._weight_of(life.team_id, life.user_id)
+
+    def _weight_of(self, team_id: int, user_id: int) -> float:
+        found = self._weights.get((team_id, user_id))
+        if found is None:
+            found = self._weights[team_id, user_id] = self.weight(self._tree.leaf(team_id, user_id))
+        return found
 
     def weight(self, leaf: Branch) -> float:
         """The index is multiplied by this; a grant can only raise it.
@@ -131,28 +155,6 @@ class GuaranteesFirst(Hybrid):
             seen.add(here.team_id)
             yield here
             here = self._quotas.get(here.parent_id or 0)
-
-
-class Lengths:
-    """How long a claim will still run, in seconds, as far as anybody can tell; never more than it may."""
-
-    def __init__(self, learned: Learned) -> None:
-        self._tables = {
-            (team, group): np.array([curve], float) for team, group, curve in learned.curves if curve
-        }
-        self._known: dict[tuple[int, int, int], float] = {}
-
-    def of(self, claim: Claim) -> float:
-        """Seconds."""
-        key = (claim.team_id, group_of(units_of(claim)), claim.ran_s)
-        table = self._tables.get(key[:2])
-        own = length_s(claim)
-        if table is None:
-            return own
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = curve_at(table, 0, float(claim.ran_s))
-        return math.sqrt(min(found, float(claim.duration_s)) * own)
 
 
 def _team(leaf: Branch) -> tuple[Branch, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from scheduler.engine.model import Claim, Grant, Policy, Snapshot
+from scheduler.engine.model import Claim, Grant, Policy, Running, Snapshot
+from scheduler.engine.order.live.index import waited_s
 
 Tie = tuple[datetime, bool, int]
 
@@ -29,9 +31,12 @@ class Ranking(Protocol):
 
 
 class Order(Protocol):
-    """An order policy for one turn. ``by_priority``: a higher priority always goes first."""
+    """An order policy for one turn. ``by_priority``: a higher priority always goes first. ``blocks``: nobody
+    overtakes who waits for room.
+    """
 
     by_priority: ClassVar[bool]
+    blocks: ClassVar[bool]
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None: ...
 
@@ -40,6 +45,54 @@ class Order(Protocol):
 
     def note(self, claim: Claim, grant: Grant) -> None:
         """Count what the claim was granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What the score of leases that live and end together depends on; instants in seconds since 1970.
+
+    ``units`` and ``cost_milli`` are of all of them, ``ran_s`` is what their request ran and ``waited_s`` what it
+    waited before they began.
+    """
+
+    team_id: int
+    user_id: int
+    units: int
+    cost_milli: int
+    began: float
+    until: float
+    ran_s: int
+    waited_s: float
+    predicted_s: int
+
+
+def life_of(leases: Sequence[Running]) -> Life:
+    """The life of leases that began together."""
+    one = leases[0]
+    began = one.started_at.timestamp()
+    queued = began if one.queued_at is None else one.queued_at.timestamp()
+    return Life(
+        one.team_id,
+        one.user_id,
+        sum(lease.count for lease in leases),
+        sum(lease.cost_milli for lease in leases),
+        began,
+        one.until.timestamp(),
+        one.ran_s,
+        waited_s(began, queued, one.ran_s),
+        one.predicted_s,
+    )
+
+
+@runtime_checkable
+class Scored(Protocol):
+    """An order whose claims and leases can be compared: the lower score goes first."""
+
+    def score(self, claim: Claim) -> float:
+        """The score of a claim that waits."""
+
+    def score_of(self, life: Life) -> float:
+        """The score of leases that live, as if they could choose again."""
 
 
 class Sorted:

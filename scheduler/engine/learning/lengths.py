@@ -1,0 +1,134 @@
+"""How long requests run, by team and size: what ended and what has not, as a turn reads it (``Learned``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from scheduler.engine.columns import Floats
+from scheduler.engine.learning.bins import BINS, bin_of
+from scheduler.engine.learning.curves import gittins
+from scheduler.engine.learning.estimates import EstimateErrors
+from scheduler.engine.learning.hazards import hazards, probabilities
+from scheduler.engine.model import Learned
+
+GROUPS = 4  # of GPU counts: 1, 2-4, 5-8, more
+EVERYBODY, ANY_SIZE = 0, -1
+SMOOTHING = 10.0  # so many imagined requests of the wider group stand beside those of a narrow one
+# When lengths are learned anew: with so many ended requests, and so many more since the last time.
+LEAST, NEW, EVERY_S = 200, 50, 3_600
+
+Class = tuple[int, int]
+
+
+def group_of(units: int) -> int:
+    """Which group of sizes a number of units belongs to."""
+    return 0 if units <= 1 else 1 if units <= 4 else 2 if units <= 8 else 3
+
+
+class Record:
+    """Ends by team and group of sizes, and how far predictions were off. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._ended: dict[Class, Floats] = {}
+        self._errors = EstimateErrors()
+
+    def note(self, team: int, units: int, ran_s: float, predicted_s: float = 0.0) -> None:
+        """Remember that a request ended after so many seconds; a prediction of at most one second says nothing."""
+        at = bin_of(ran_s)
+        counts = self._ended.setdefault((team, group_of(units)), np.zeros(BINS))
+        counts[at] += 1
+        if predicted_s > 1:
+            self._errors.note(bin_of(predicted_s), at)
+
+    def learned(self, version: int, unfinished: Iterable[tuple[int, int, float]] = ()) -> Learned:
+        """What is known now; ``unfinished`` are (team, units, seconds run) of those that have not ended.
+
+        They count as longer than so far (Kaplan-Meier): without them lengths would be biased short.
+        """
+        running: dict[Class, Floats] = {}
+        for team, units, ran_s in unfinished:
+            if ran_s > 1:
+                running.setdefault((team, group_of(units)), np.zeros(BINS))[bin_of(ran_s)] += 1
+        classes = sorted(self._ended.keys() | running.keys())
+        nothing = np.zeros(BINS)
+        teams = sorted({team for team, _ in classes})
+        # A class without an end beside the others of its team is what is known of any size of the team, and
+        # one of a team without any what is known of everybody.
+        rows = [*classes, *((team, ANY_SIZE) for team in teams), (EVERYBODY, ANY_SIZE)]
+        place = {team: number for number, team in enumerate([*teams, EVERYBODY])}
+        ended = np.array([self._ended.get(row, nothing) for row in rows])
+        open_ = np.array([running.get(row, nothing) for row in rows])
+        at_risk = (
+            np.cumsum(ended[:, ::-1], axis=1)[:, ::-1] + np.cumsum(open_[:, ::-1], axis=1)[:, ::-1] - open_
+        )
+        team_of = np.array([place[team] for team, _ in rows], np.int64)
+        chances = probabilities(hazards(ended, at_risk, team_of, SMOOTHING))
+        lengths = tuple(
+            (*row, tuple(round(float(one), 9) for one in chance))
+            for row, chance in zip(rows, chances, strict=True)
+        )
+        return Learned(version, lengths, tuple(float(count) for count in self._errors.counts))
+
+
+class Curves:
+    """The curves drawn from what was learned: what is asked for is drawn once. Safe for several threads."""
+
+    def __init__(self, learned: Learned) -> None:
+        # Of everybody something is known also where nothing was learned.
+        rows = (*Record().learned(0).lengths, *learned.lengths)
+        self._chances = {(team, group): np.array(row) for team, group, row in rows}
+        errors = EstimateErrors()
+        if learned.errors:
+            errors.counts = np.array(learned.errors)
+        self._errors = errors
+        self._forms: dict[tuple[int, int], Class] = {}
+        self._drawn: dict[tuple[Class, int], list[float]] = {}
+        self._ranks: dict[tuple[int, int, float], list[float]] = {}
+
+    def rank(self, team: int, units: int, age_s: float, predicted_s: float) -> float:
+        """The Gittins index at that age: least expected seconds spent per chance to end; low goes first."""
+        drawn = self._ranks.get((team, units, predicted_s))
+        if drawn is None:
+            drawn = self._ranks[team, units, predicted_s] = self._curve(team, units, predicted_s)
+        if age_s <= 1.0:
+            return drawn[0]
+        # Between bins along the logarithm of the age.
+        at = 2.0 * math.log2(age_s)
+        low = int(at)
+        if low >= BINS - 1:
+            return drawn[-1]
+        part = at - low
+        return (1.0 - part) * drawn[low] + part * drawn[low + 1]
+
+    def _curve(self, team: int, units: int, predicted_s: float) -> list[float]:
+        key = self._form(team, units), bin_of(predicted_s) + 1 if predicted_s > 1 else 0
+        drawn = self._drawn.get(key)
+        if drawn is None:
+            chance = self._chances[key[0]]
+            if key[1]:
+                chance = chance * self._errors.likelihood(key[1] - 1)
+            drawn = self._drawn[key] = gittins(chance).tolist()
+        return drawn
+
+    def _form(self, team: int, units: int) -> Class:
+        form = self._forms.get((team, units))
+        if form is None:
+            group = group_of(units)
+            wider: tuple[Class, ...] = ((team, group), (team, ANY_SIZE), (EVERYBODY, ANY_SIZE))
+            form = self._forms[team, units] = next(one for one in wider if one in self._chances)
+        return form
+
+
+_last: list[tuple[Learned, Curves]] = []
+
+
+def curves_of(learned: Learned) -> Curves:
+    """The curves of what was learned; the last one's are kept."""
+    known = _last[0] if _last else None
+    if known is None or known[0] is not learned:
+        known = learned, Curves(learned)
+        _last[:] = [known]
+    return known[1]
