@@ -12,6 +12,7 @@ import argparse
 import heapq
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from scheduler.engine.learning.history import History
 from scheduler.engine.line import RUNNING, WAITING, Floor, Line, age_of, close_ranks, leave
 from scheduler.engine.order.queue import Queue
 from scheduler.engine.order.rules import policy_named
-from scheduler.replay import queue as replay
+from scheduler.replay import rows as replay
+from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, read
 from scheduler.replay.tables import BadTrace
 
 HORIZON_S = 14 * 86_400
@@ -48,7 +50,11 @@ class Shown:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this experiment."""
-    replay.add_arguments(parser)
+    parser.add_argument("--jobs", type=Path, required=True, help="CSV: seq,submit_s,duration_s,gpus[,vc,…]")
+    parser.add_argument("--nodes", type=int, default=64, help="nodes of the cluster")
+    parser.add_argument("--gpus-per-node", type=int, default=8, help="GPUs of a node")
+    parser.add_argument("--policy", default="default", help="queue policy (default: default)")
+    parser.add_argument("--estimates", choices=(COLUMN, PERFECT, NONE), help="durations people give")
     parser.add_argument("--sample", type=int, default=2000, help="forecasts to make at most, evenly spread")
 
 
@@ -61,9 +67,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ("--gpus-per-node", options.gpus_per_node),
         ("--sample", options.sample),
     ):
-        if not 1 <= value <= replay.MOST:
-            raise BadTrace(f"{name} {value}: between 1 and {replay.MOST} are needed.")
-    jobs = replay.read(options.jobs, options.nodes * options.gpus_per_node)
+        if not 1 <= value <= MOST:
+            raise BadTrace(f"{name} {value}: between 1 and {MOST} are needed.")
+    jobs = read(options.jobs, options.nodes * options.gpus_per_node)
     source, estimates = replay.estimates_of(options, policy, jobs)
     boards = [options.gpus_per_node] * options.nodes
     count = Counter()
@@ -117,7 +123,7 @@ class Counter:
 class Forecaster:
     """Looks on while the trace is played, forecasts every so many-th arrival that waits, and learns."""
 
-    def __init__(self, jobs: replay.Jobs, estimates: list[float] | None, *, every: int) -> None:
+    def __init__(self, jobs: Jobs, estimates: list[float] | None, *, every: int) -> None:
         count = len(jobs.submit)
         self.estimates = estimates
         self.every = every

@@ -18,7 +18,7 @@ import numpy as np
 from scheduler.engine.columns import Floats, Ints
 from scheduler.engine.learning.durations import HALF
 from scheduler.engine.learning.habits import Habits, Kind, Past, walked
-from scheduler.replay import queue as replay
+from scheduler.replay.jobs import Jobs, read
 from scheduler.replay.tables import BadTrace
 from scheduler.training import JUDGED, P50, P90, Table, fit, judged
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     if not 1 <= options.every_h <= 10_000:
         raise BadTrace(f"--every-h {options.every_h}: between 1 and 10000 are needed.")
-    jobs = replay.read(options.jobs, MOST_GPUS)
+    jobs = read(options.jobs, MOST_GPUS)
     estimates = None if options.no_estimates else jobs.estimate
     past = [_past(jobs, estimates, row) for row in range(len(jobs.submit))]
     known = walked(past, Habits())
@@ -83,7 +83,7 @@ def guesses(table: Table, ended: Ints, coming: Ints) -> tuple[Floats, Floats]:
     return table.habit[coming] + HALF * half, table.habit[coming] + most.predict(table.rows[coming]) + missed
 
 
-def _past(jobs: replay.Jobs, estimates: list[float] | None, row: int) -> Past:
+def _past(jobs: Jobs, estimates: list[float] | None, row: int) -> Past:
     """A job as if it had started when it was submitted: only its length counts here."""
     at, ran = jobs.submit[row], jobs.duration[row]
     kind = Kind(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from scheduler.engine.order.rules import policy_named
-from scheduler.replay import forecast, predict, queue
+from scheduler.replay import forecast, predict, rows
 from scheduler.replay.__main__ import main
+from scheduler.replay.jobs import read
 from scheduler.replay.tables import BadTrace
 
 
@@ -53,9 +54,9 @@ def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str, jobs
 
 
 def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
-    jobs = queue.read(trace, 8)
+    jobs = read(trace, 8)
     watch = forecast.Forecaster(jobs, None, every=5)
-    queue.play(jobs, policy_named("default"), [4, 4], None, watch=watch)
+    rows.play(jobs, policy_named("default"), [4, 4], None, watch=watch)
     return [(one.made, one.raw_s, one.p50_s, one.p90_s) for one in watch.shown]
 
 
@@ -74,9 +75,9 @@ def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Pat
 
 
 def test_looking_on_changes_nothing(trace: Path) -> None:
-    jobs = queue.read(trace, 8)
-    plain = queue.play(jobs, policy_named("default"), [4, 4], None)
-    watched = queue.play(
+    jobs = read(trace, 8)
+    plain = rows.play(jobs, policy_named("default"), [4, 4], None)
+    watched = rows.play(
         jobs, policy_named("default"), [4, 4], None, watch=forecast.Forecaster(jobs, None, every=3)
     )
 

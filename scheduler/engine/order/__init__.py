@@ -8,6 +8,7 @@ from scheduler.engine.order.live.fair import FairTree
 from scheduler.engine.order.live.fixed import Fifo, PriorityFifo, Shortest
 from scheduler.engine.order.live.hybrid import GuaranteesFirst, Hybrid
 from scheduler.engine.order.live.ranking import Order
+from scheduler.engine.order.yardsticks import YARDSTICKS
 
 ORDERS: dict[str, type[Order]] = {
     "fifo": Fifo,
@@ -21,8 +22,8 @@ ORDERS: dict[str, type[Order]] = {
 
 
 def order_named(name: str) -> type[Order]:
-    """The order policy of that name, or raise UnknownPolicy."""
-    try:
-        return ORDERS[name]
-    except KeyError:
-        raise UnknownPolicy("order", name, sorted(ORDERS)) from None
+    """The order policy or yardstick of that name, or raise UnknownPolicy."""
+    found = ORDERS.get(name) or YARDSTICKS.get(name)
+    if found is None:
+        raise UnknownPolicy("order", name, sorted(ORDERS))
+    return found

@@ -1,0 +1,15 @@
+"""Orders to measure against: published rules and those that know the future. No policy offers them."""
+
+from __future__ import annotations
+
+from scheduler.engine.order.live.ranking import Order
+from scheduler.engine.order.yardsticks.attained import Attained, TwoLevel
+from scheduler.engine.order.yardsticks.known import BlockingFifo, ShortestFirst, ShortestLeft
+
+YARDSTICKS: dict[str, type[Order]] = {
+    "blocking_fifo": BlockingFifo,
+    "sjf": ShortestFirst,
+    "srtf": ShortestLeft,
+    "two_level": TwoLevel,
+    "attained": Attained,
+}

@@ -1,0 +1,45 @@
+"""By arrival or by the time asked for, which tells the future where people ask for just what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.order.live.fixed import Fifo
+from scheduler.engine.order.live.ranking import Life, Sorted, tie
+
+
+class BlockingFifo(Fifo):
+    """First come, first served, and nobody overtakes."""
+
+    blocks: ClassVar[bool] = True
+
+
+class ShortestFirst(Fifo):
+    """The shortest goes first, and nobody overtakes."""
+
+    blocks: ClassVar[bool] = True
+
+    def ranking(self, claims: Sequence[Claim]) -> Sorted:
+        """By the time asked for."""
+        return Sorted(claims, lambda claim: (claim.duration_s, tie(claim)))
+
+
+class ShortestLeft(Fifo):
+    """The shortest remaining time goes first, and takes from those that have more left."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        self._now = snapshot.taken_at.timestamp()
+
+    def ranking(self, claims: Sequence[Claim]) -> Sorted:
+        """By the time left of what was asked for."""
+        return Sorted(claims, lambda claim: (claim.duration_s, tie(claim)))
+
+    def score(self, claim: Claim) -> float:
+        """Seconds left."""
+        return float(claim.duration_s)
+
+    def score_of(self, life: Life) -> float:
+        """Seconds left."""
+        return max(life.until - self._now, 1.0)

@@ -1,0 +1,67 @@
+"""Jobs of a trace: what came when, how large, how long, of which team, and what people thought it would take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.replay.tables import BadTrace, Row, rows
+
+NEEDED = ("seq", "submit_s", "duration_s", "gpus")
+COLUMN, PERFECT, NONE = "column", "perfect", "none"
+MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The trace by submit time and seq. Seconds; ``estimate`` is 0 where there is none."""
+
+    submit: list[int]
+    duration: list[int]
+    gpus: list[int]
+    team: list[int]
+    estimate: list[float] | None
+    teams: tuple[str, ...]
+
+
+def read(path: Path, most: int) -> Jobs:
+    """The jobs of a CSV file; ``most`` is how many GPUs there are. Raises BadTrace."""
+    found, teams = [], {"": 0}
+    has_estimates, seen = False, set[int]()
+    for row in rows(path, NEEDED):
+        seq = row.integer("seq")
+        if seq in seen:
+            raise row.refusal("seq", f"{seq} stands in an earlier line as well")
+        seen.add(seq)
+        has_estimates = has_estimates or "est_duration_s" in row.cells
+        team = teams.setdefault(row.optional("vc"), len(teams))
+        found.append(
+            (row.integer("submit_s"), seq, row.integer("duration_s"), _gpus(row, most), team, _estimate(row))
+        )
+    if not found:
+        raise BadTrace(f"{path}: no job.")
+    found.sort()
+    submit, _, duration, gpus, team_of, estimate = (list(column) for column in zip(*found, strict=True))
+    return Jobs(submit, duration, gpus, team_of, estimate if has_estimates else None, tuple(teams))
+
+
+def _gpus(row: Row, most: int) -> int:
+    count = row.integer("gpus", least=1)
+    if count > most:
+        raise row.refusal("gpus", f"is {count}, and the cluster has only {most} GPUs")
+    return count
+
+
+def _estimate(row: Row) -> float:
+    return row.number("est_duration_s") if row.optional("est_duration_s") else 0.0
+
+
+def estimates_from(path: Path, jobs: Jobs, source: str) -> list[float] | None:
+    """What people say their jobs will take; None for nothing. Raises BadTrace."""
+    if source == NONE:
+        return None
+    if source == PERFECT:
+        return [float(duration) for duration in jobs.duration]
+    if jobs.estimate is None:
+        raise BadTrace(f"{path}, line 1: no column est_duration_s; use --estimates none or perfect.")
+    return jobs.estimate

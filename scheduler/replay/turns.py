@@ -1,0 +1,316 @@
+"""Jobs of a trace as requests of the product: they queue, get leases, are preempted and end, turn by turn.
+
+Every turn is ``scheduler.engine.plan.plan`` on a snapshot such as the database gives: claims, leases, decayed use,
+and what was learned so far by the product's own rule. The room is kept between turns. All ends of a second come
+first, then its arrivals, then a turn; while anything waits there is also a turn each full minute. Without notice
+those who must go are gone at once, and another turn follows in the same second.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Protocol
+
+from scheduler.engine.events import Ended, held_by
+from scheduler.engine.learning.lengths import EVERY_S, LEAST, NEW, Record
+from scheduler.engine.model import (
+    Claim,
+    Device,
+    Grant,
+    Held,
+    Learned,
+    Node,
+    PersonUsage,
+    Policy,
+    Preemption,
+    Running,
+    Snapshot,
+    TeamQuota,
+)
+from scheduler.engine.plan import plan
+from scheduler.engine.state import EngineState
+from scheduler.replay.jobs import Jobs
+
+ZERO = datetime(2017, 10, 1, tzinfo=UTC)
+TICK_S = 60
+# What everybody asks for who does not know better; no trace has a longer job.
+ASKED_S = 60 * 86_400
+# What a preemption costs before a job runs usefully again; more for those on several nodes.
+SMALL_COST_S, LARGE_COST_S, LARGE_FROM = 40, 60, 8
+OWED_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """So many equal nodes with so many GPUs each."""
+
+    nodes: int
+    gpus: int
+
+
+@dataclass(slots=True)
+class Played:
+    """What happened to each job, in seconds of the trace, and how much was decided."""
+
+    waited: list[int]
+    started: list[int]
+    ended: list[int]
+    evictions: list[int]
+    turns: int = 0
+    decisions: int = 0
+    preemptions: int = 0
+
+
+class Watch(Protocol):
+    """Somebody who looks on while a trace is played, and must not change anything."""
+
+    def ended(self, row: int, now: int) -> None:
+        """A job has ended."""
+
+    def turned(self, snapshot: Snapshot, came: range, began: Sequence[int], now: int) -> None:
+        """A turn is over: what it saw, the jobs that came since the last one, and those that began to run."""
+
+
+class Turns:
+    """A trace on a cluster under a policy.
+
+    ``estimates`` stand for what the product predicts (0: nothing). With ``is_told`` people ask for just the time
+    that they need, as yardsticks want it; else all ask for ASKED_S. ``is_preemptible``: everybody said so.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        policy: Policy,
+        cluster: Cluster,
+        *,
+        estimates: Sequence[float] | None = None,
+        is_told: bool = False,
+        is_preemptible: bool = True,
+        watch: Watch | None = None,
+    ) -> None:
+        self.jobs = jobs
+        self.policy = policy
+        self.cluster = cluster
+        self.estimates = estimates
+        self.is_preemptible = is_preemptible
+        self.watch = watch
+        count = len(jobs.submit)
+        self.played = Played([0] * count, [0] * count, [0] * count, [0] * count)
+        self._left = list(jobs.duration)  # seconds until its end, what it owes for preemptions included
+        self._asked = list(jobs.duration) if is_told else [ASKED_S] * count
+        self._is_told = is_told
+        self._ran = [0] * count
+        self._since = [0] * count
+        self._runs = [0] * count
+        self._owed_to = [0] * count
+        self._yields: list[frozenset[int]] = [frozenset()] * count
+        self._queue: dict[int, Claim] = {}
+        self._running: dict[int, Running] = {}
+        self._held: dict[int, tuple[Held, ...]] = {}
+        self._ends: list[tuple[int, int, int]] = []
+        self._nodes = tuple(Node(n, f"n{n}") for n in range(1, cluster.nodes + 1))
+        self._devices = tuple(
+            Device(n * cluster.gpus + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
+            for n in range(1, cluster.nodes + 1)
+            for at in range(cluster.gpus)
+        )
+        self._quotas = tuple(TeamQuota(team + 1, None, None, 0) for team in range(len(jobs.teams)))
+        self._used = [0.0] * len(jobs.teams)
+        self._rate = [0] * len(jobs.teams)
+        self._counted_to = 0
+        self._record = Record()
+        self._learned = Learned()
+        self._ended = self._seen = self._learned_at = 0
+        self._room = EngineState.from_snapshot(self._snapshot(0), policy)
+
+    def play(self) -> Played:
+        """Play to the last end."""
+        jobs, count = self.jobs, len(self.jobs.submit)
+        arrived = seen = tick = 0
+        while arrived < count or self._ends:
+            now = min(
+                jobs.submit[arrived] if arrived < count else self._ends[0][0],
+                self._ends[0][0] if self._ends else 1 << 60,
+            )
+            if self._queue:
+                now = min(now, tick)
+            self._count(now)
+            while self._ends and self._ends[0][0] <= now:
+                self._end(*heapq.heappop(self._ends)[1:], now)
+            self._learn(now)
+            while arrived < count and jobs.submit[arrived] <= now:
+                self._since[arrived] = now
+                self._queue[arrived] = self._claim(arrived)
+                arrived += 1
+            tick = (now // TICK_S + 1) * TICK_S
+            while self._queue and self._turn(now, range(seen, arrived)):
+                seen = arrived
+            if not self._queue:
+                seen = arrived
+        return self.played
+
+    def _turn(self, now: int, came: range) -> bool:
+        """One turn; says whether another one must follow at once, because those told to go are gone."""
+        for row in [row for row in self._queue if 0 < self._owed_to[row] < now]:
+            self._owed_to[row] = 0
+            self._queue[row] = replace(self._queue[row], is_owed=False)
+        snapshot = self._snapshot(now)
+        found = plan(snapshot, self.policy, self._room, explains=False)
+        self.played.turns += 1
+        self.played.decisions += len(found.grants) + len(found.preemptions)
+        for grant in found.grants:
+            self._start(grant, now)
+        for lease_id in found.spared:
+            row = -lease_id - 1
+            self._running[row] = replace(self._running[row], preempt_at=None, preempted_for=None)
+        if self.watch:
+            self.watch.turned(snapshot, came, [grant.claim_id - 1 for grant in found.grants], now)
+        gone = [self._tell(one, now) for one in found.preemptions]
+        return any(gone)
+
+    def _snapshot(self, now: int) -> Snapshot:
+        return Snapshot(
+            ZERO + timedelta(seconds=now),
+            self._nodes,
+            self._devices,
+            tuple(chain.from_iterable(self._held.values())),
+            tuple(self._queue.values()),
+            self._quotas,
+            people=tuple(PersonUsage(team + 1, 1, int(used)) for team, used in enumerate(self._used) if used),
+            running=tuple(self._running.values()),
+            learned=self._learned,
+        )
+
+    def _claim(self, row: int) -> Claim:
+        gpus, most = self.jobs.gpus[row], self.cluster.gpus
+        nodes, count = (1, gpus) if gpus <= most else (gpus // most, most) if gpus % most == 0 else (0, gpus)
+        return Claim(
+            row + 1,
+            self.jobs.team[row] + 1,
+            "exclusive",
+            count,
+            self._left[row] if self._is_told else self._asked[row] - self._ran[row],
+            0,
+            ZERO + timedelta(seconds=self.jobs.submit[row]),
+            nodes=nodes,
+            user_id=1,
+            work="training",
+            is_preemptible=self.is_preemptible,
+            predicted_s=int(self.estimates[row]) if self.estimates else 0,
+            ran_s=self._ran[row],
+            evictions=self.played.evictions[row],
+            yields_to=self._yields[row],
+        )
+
+    def _start(self, grant: Grant, now: int) -> None:
+        row = grant.claim_id - 1
+        claim = self._queue.pop(row)
+        self.played.waited[row] += now - self._since[row]
+        self.played.started[row] = self._since[row] = now
+        self._owed_to[row] = 0
+        self._runs[row] += 1
+        heapq.heappush(self._ends, (now + self._left[row], row, self._runs[row]))
+        at = ZERO + timedelta(seconds=now)
+        self._held[row] = held_by(grant, at)
+        self._running[row] = Running(
+            -claim.id,
+            claim.id,
+            claim.team_id,
+            claim.user_id,
+            grant.node_id,
+            at,
+            at + timedelta(seconds=grant.duration_s),
+            grant.cost_milli,
+            count=self.jobs.gpus[row],
+            work=claim.work,
+            is_preemptible=claim.is_preemptible,
+            evictions=claim.evictions,
+            ran_s=claim.ran_s,
+            predicted_s=claim.predicted_s,
+            queued_at=claim.queued_at,
+        )
+        self._rate[claim.team_id - 1] += grant.cost_milli
+
+    def _tell(self, one: Preemption, now: int) -> bool:
+        """A lease hears that it must go; says whether it is gone already."""
+        row, taker = -one.lease_id - 1, one.claim_id - 1
+        grace_s = self.policy.preempting.grace_s
+        self._owed_to[taker] = now + grace_s + OWED_S
+        self._queue[taker] = replace(self._queue[taker], is_owed=True)
+        at = ZERO + timedelta(seconds=now + grace_s)
+        self._running[row] = replace(self._running[row], preempt_at=at, preempted_for=one.claim_id)
+        if not grace_s:
+            self._evict(row, now)
+            return True
+        heapq.heappush(self._ends, (now + grace_s, row, -self._runs[row]))
+        return False
+
+    def _end(self, row: int, run: int, now: int) -> None:
+        """A lease ends: by itself, or (a negative run) because it was told to."""
+        if abs(run) != self._runs[row] or row not in self._running:
+            return
+        if run < 0:
+            lease = self._running[row]
+            if lease.preempt_at is not None and lease.preempt_at <= ZERO + timedelta(seconds=now):
+                self._evict(row, now)
+            return
+        jobs = self.jobs
+        ran = self._leave(row, now)
+        self.played.ended[row] = now
+        self._ended += 1
+        predicted = self.estimates[row] if self.estimates else 0.0
+        self._record.note(jobs.team[row] + 1, jobs.gpus[row], self._ran[row] + ran, predicted)
+        if self.watch:
+            self.watch.ended(row, now)
+
+    def _evict(self, row: int, now: int) -> None:
+        """A lease goes for another request, and its own request queues again with what it owes."""
+        taker = self._running[row].preempted_for
+        ran = self._leave(row, now)
+        self.played.preemptions += 1
+        self.played.evictions[row] += 1
+        self._ran[row] += ran
+        self._left[row] -= ran
+        self._left[row] += LARGE_COST_S if self.jobs.gpus[row] > LARGE_FROM else SMALL_COST_S
+        if taker is not None:
+            self._yields[row] |= {taker}
+        self._since[row] = now
+        self._queue[row] = self._claim(row)
+
+    def _leave(self, row: int, now: int) -> int:
+        """The lease gives back what it holds; how long it ran."""
+        lease = self._running.pop(row)
+        self._room.apply(Ended(self._held.pop(row)))
+        self._runs[row] += 1
+        self._rate[lease.team_id - 1] -= lease.cost_milli
+        return now - self._since[row]
+
+    def _count(self, now: int) -> None:
+        """Bring decayed use up to date."""
+        passed, self._counted_to = now - self._counted_to, now
+        if passed:
+            left = 0.5 ** (passed / self.policy.half_life_s)
+            for team, rate in enumerate(self._rate):
+                self._used[team] = self._used[team] * left + rate * passed
+
+    def _learn(self, now: int) -> None:
+        """Learn lengths anew when the product would: every hour, with enough ends."""
+        if now < self._learned_at + EVERY_S:
+            return
+        self._learned_at = now - now % EVERY_S
+        if self._ended < LEAST or self._ended < self._seen + NEW:
+            return
+        self._seen = self._ended
+        self._learned = self._record.learned(self._learned.version + 1, self._unfinished(now))
+
+    def _unfinished(self, now: int) -> Iterable[tuple[int, int, float]]:
+        jobs = self.jobs
+        for row in self._running:
+            yield jobs.team[row] + 1, jobs.gpus[row], float(self._ran[row] + now - self._since[row])
+        for row in self._queue:
+            yield jobs.team[row] + 1, jobs.gpus[row], float(self._ran[row])
