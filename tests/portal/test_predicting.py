@@ -118,6 +118,46 @@ def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(
     assert sum(seen.learned.errors) == 0  # nobody was predicted anything before
 
 
+def test_requests_that_still_run_count_as_longer_than_so_far(world: World) -> None:
+    ended(world, 260)
+    before = predict.lengths(predict.fetch(predict.PAST, [predict.MOST]), unfinished(world))
+    running(world, 60)
+
+    after = predict.lengths(predict.fetch(predict.PAST, [predict.MOST]), unfinished(world))
+
+    assert [row[2] for row in unfinished(world)] == [18_000.0] * 60
+    assert over_an_hour(after) > 3 * over_an_hour(before)
+
+
+def running(world: World, count: int) -> None:
+    """So many requests of bob that have run for five hours."""
+    team, author, flavor = world.team("perception"), world.user("bob"), world.flavors["h100-1g-10gb"]
+    began = world.now - timedelta(hours=5)
+    requests = LeaseRequest.objects.bulk_create(
+        LeaseRequest(
+            team=team, author=author, flavor=flavor, duration_s=21_600, remaining_s=21_600, cost_milli=143,
+            quote_micro=0, currency="EUR", state=RequestState.GRANTED, submitted_at=began, queued_at=began,
+        )
+        for _ in range(count)
+    )  # fmt: skip
+    Lease.objects.bulk_create(
+        Lease(
+            request=one, team=team, user=author, flavor=flavor, node=world.nodes["gpu-01"],
+            state=LeaseState.ACTIVE, share_milli=143, cost_milli=143, starts_at=began,
+            not_after=began + timedelta(hours=6), activated_at=began,
+        )
+        for one in requests
+    )  # fmt: skip
+
+
+def unfinished(world: World) -> list[Sequence[Any]]:
+    return list(predict.fetch(predict.UNFINISHED, [world.now, world.now]))
+
+
+def over_an_hour(found: dict[str, Any]) -> float:
+    return sum(found["lengths"][0][2][24:])
+
+
 def test_figures_say_how_much_better_it_is_than_the_time_asked(trained_once: None, world: World) -> None:
     ended(world, 260)
 
