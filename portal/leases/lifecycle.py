@@ -339,7 +339,7 @@ def fail_leases(leases: Sequence[Lease], *, at: datetime, fault: str) -> None:
     live = [
         ls for ls in leases if ls.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
     ]
-    move_all(
+    live = move_all(
         live,
         LeaseState.FAILED,
         at=at,

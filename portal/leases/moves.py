@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.models import Model
 
 from portal.common.live import EVENTS, publish_on_commit
-from portal.common.rows import Rows, execute
+from portal.common.rows import Rows, execute, fetch
 from portal.common.states import check_move
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, LeaseState
@@ -66,7 +66,8 @@ def move_all(
 
     The leases must have been locked in this transaction. ``at`` becomes the instant of the step as
     ``step_instant`` allows it, and the fields named by ``stamps`` get that same instant. Raises IllegalMove when
-    the table has no such step. Returns the leases, updated in place.
+    the table has no such step. Returns the leases that were moved, updated in place. One that this transaction has
+    moved already by another copy, with its gang or its base, is only read again.
     """
     if not leases:
         return []
@@ -74,13 +75,19 @@ def move_all(
         check_move(LEASE_NEXT, lease.state, to, f"lease {lease.uid}")
     instants = [step_instant(lease, at=at, is_end="ended_at" in stamps) for lease in leases]
     stamps = ("moved_at", *stamps)
-    _take_step(_LEASE_STEP, leases, to, instants=instants, reason=reason, stamps=stamps, fields=fields)
+    moved = _take_step(
+        _LEASE_STEP, leases, to, instants=instants, reason=reason, stamps=stamps, fields=fields
+    )
     for lease, instant in zip(leases, instants, strict=True):
+        if lease.pk not in moved:
+            lease.refresh_from_db(fields=["state", "moved_at", "ended_at", "end_reason", "not_after"])
+            continue
         lease.state = to
         for name, value in [*((stamp, instant) for stamp in stamps), *fields.items()]:
             setattr(lease, name, value)
-    announce(leases, at=at)
-    return list(leases)
+    done = [lease for lease in leases if lease.pk in moved]
+    announce(done, at=at)
+    return done
 
 
 def _take_step(
@@ -92,16 +99,20 @@ def _take_step(
     reason: str,
     stamps: Sequence[str] = (),
     fields: dict[str, Any],
-) -> None:
-    """Set the state of locked rows, with extra fields, and record the step: one statement."""
+) -> set[int]:
+    """Set the state of locked rows that are as said, with extra fields, and record the step: one statement.
+
+    Returns the keys of those that were moved.
+    """
     sets = [(kind.model._meta.get_field(name), getattr(value, "pk", value)) for name, value in fields.items()]
     columns = "".join(f', "{field.column}" = %s' for field, _value in sets)  # type: ignore[union-attr]
     columns += "".join(f', "{stamp}" = step.at' for stamp in stamps)
-    execute(
+    found = fetch(
         "WITH step AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[]) AS step(id, was, at)),"  # noqa: S608 (ours)
-        f" moved AS (UPDATE {kind.table} it SET state = %s{columns} FROM step WHERE it.id = step.id)"
+        f" moved AS (UPDATE {kind.table} it SET state = %s{columns} FROM step"
+        "  WHERE it.id = step.id AND it.state = step.was RETURNING it.id)"
         f" INSERT INTO {kind.events} ({kind.key}, was, now, at, reason)"
-        " SELECT id, was, %s, at, %s FROM step",
+        f" SELECT id, was, %s, at, %s FROM step JOIN moved USING (id) RETURNING {kind.key}",
         [
             *([row.pk for row in rows], [str(row.state) for row in rows], list(instants)),
             str(to),
@@ -109,6 +120,7 @@ def _take_step(
             *(str(to), str(reason)[:300]),
         ],
     )
+    return {key for (key,) in found}
 
 
 def note_events(steps: Sequence[tuple[int, str]], to: str, *, at: datetime, reason: str = "") -> None:

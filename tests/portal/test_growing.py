@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.invariants import broken
@@ -12,7 +13,7 @@ from portal.fleet.models import Node
 from portal.leases import lifecycle, moves
 from portal.leases.extending import extend_lease
 from portal.leases.growing import set_growth
-from portal.leases.models import Lease, LeaseRequest, SharedHost
+from portal.leases.models import Lease, LeaseEvent, LeaseRequest, SharedHost
 from portal.leases.preempting import preempt_due
 from portal.quotas.models import Quota
 from tests.portal.builders import World
@@ -218,3 +219,34 @@ def test_an_extra_whose_base_has_ended_meanwhile_goes_in_the_next_sweep(world: W
     assert lifecycle.end_left_behind(now=world.now) == 3
 
     assert {ls.state for ls in extras(base)} == {"cleaning"}
+
+
+def test_a_base_and_what_it_grew_by_that_fail_in_one_report_each_take_one_step(
+    world: World, base: Lease
+) -> None:
+    grown = world.turn()
+    world.ready(*grown)
+
+    with transaction.atomic():
+        locked = moves.lock_leases([base.pk, *(lease.pk for lease in grown)])
+        for lease in locked:  # as accept_report does: the first takes the others with it
+            lifecycle.fail_leases([lease], at=world.now, fault="unit_failed: gone")
+
+    for lease in extras(base):
+        steps = list(LeaseEvent.objects.filter(lease=lease).order_by("id").values_list("was", "now"))
+        assert [was for was, _ in steps[1:]] == [now for _, now in steps[:-1]]
+    assert [b for b in broken() if b.invariant.name == "steps_are_a_chain"] == []
+
+
+def test_a_gang_that_is_gone_in_one_report_each_takes_one_step(world: World, base: Lease) -> None:
+    grown = world.turn()
+    world.ready(*grown)
+
+    with transaction.atomic():
+        locked = moves.lock_leases([base.pk, *(lease.pk for lease in grown)])
+        for lease in locked:
+            lifecycle.end_leases([lease], reason="released", at=world.now)
+        lifecycle.clean_leases(locked, at=world.now)
+
+    assert {lease.state for lease in Lease.objects.filter(request=base.request_id)} == {"ended"}
+    assert broken() == []
