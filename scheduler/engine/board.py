@@ -235,10 +235,14 @@ class Board:
         if held.mode in SHARED_MODES:
             self._unhost(held)
             return True
-        self.mask &= ~(((1 << held.size) - 1) << held.start)
         for name in self._profiles_of(held):
             self.counts[name] -= 1
-        if not self.mask:
+        # What is left says what is taken: after a fault two may be told of the same slices, a lease whose node is
+        # silent and a partition that nobody knows.
+        self.mask = 0
+        for one in self.held:
+            self.mask |= ((1 << one.size) - 1) << one.start
+        if not self.held:
             self._clear()
         return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from itertools import product
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.engine.board import Board, by_node
 from scheduler.engine.geometry import geometry_of
 from scheduler.engine.layouts import is_legal
-from scheduler.engine.model import Policy
+from scheduler.engine.model import Held, Policy
 from scheduler.engine.place.fill import Groups
 from scheduler.engine.place.mig import Term, least_loss, place_mig, spread
 from scheduler.engine.room import Room
@@ -178,3 +180,19 @@ def test_a_place_is_found_whenever_there_is_one_and_never_overlaps(
             new = tuple((profile, start) for where, start in spots if where is board)
             assert is_legal(board.device, live + new)
         assert place_mig(shape, groups, term) == spots
+
+
+def test_a_board_on_which_two_hold_the_same_slices_gives_back_one_after_the_other() -> None:
+    """After a fault a lease of a silent node and a partition that nobody knows may stand at one place."""
+    cluster = Cluster()
+    cluster.node("a", "h100-80gb", devices=1)
+    (board,) = Room.from_snapshot(cluster.snapshot(), Policy()).boards
+    first = Held(board.device.id, 0, 4, "mig", 1, 7, NOON + timedelta(hours=1), 500, profile="3g.40gb")
+    second = replace(first, lease_id=None, team_id=0, until=NOON + timedelta(hours=2))
+    board.put(first)
+    board.put(second)
+
+    assert board.drop(first)
+    assert board.mask == 0b1111, "what the other holds is not free"
+    assert board.drop(second)
+    assert (board.mask, board.use, board.counts) == (0, "", {})
