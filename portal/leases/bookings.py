@@ -15,7 +15,6 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from portal.audit.services import record
-from portal.common.clock import db_now
 from portal.common.errors import QuotaExceeded
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
 from portal.common.rows import Rows, execute, fetch
@@ -105,7 +104,6 @@ def _begin(request_id: int, seen: Sequence[Lease], now: datetime) -> None:
     leases = _lock_booked(request_id)
     if [lease.pk for lease in leases] != [lease.pk for lease in seen]:
         raise _Busy
-    now = max(now, db_now())  # whoever held the place may have given it back while the locks were waited for
     move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
     # The node may have another driver by now. A lease that has begun keeps the names that its agent was told.
     execute(_NAMES_NOW, [[lease.pk for lease in leases]])
