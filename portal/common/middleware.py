@@ -43,7 +43,7 @@ def request_id(get_response: Handler) -> Handler:
 
 # Berth asks a browser for none of these; a page that was made to ask is refused by the browser.
 SENSORS = (
-    "accelerometer", "autoplay", "bluetooth", "camera", "display-capture", "encrypted-media", "geolocation",
+    "accelerometer", "autoplay", "camera", "display-capture", "encrypted-media", "geolocation",
     "gyroscope", "hid", "idle-detection", "local-fonts", "magnetometer", "microphone", "midi", "payment",
     "publickey-credentials-get", "screen-wake-lock", "serial", "usb", "xr-spatial-tracking",
 )  # fmt: skip
