@@ -49,6 +49,15 @@ SELECT 1 FROM leases_placement p
    AND b.slots && o.slots AND lower(b.period) < lower(o.period)
  WHERE p.lease_id = ANY(%s) AND p.is_live LIMIT 1
 """
+# When the node confirmed that the last of what stood in these leases' place is gone, where that is after an instant.
+_GIVEN_BACK = """
+SELECT max(g.clean_at) FROM leases_lease g
+ WHERE g.node_id = ANY(%s) AND g.clean_at > %s AND EXISTS (
+   SELECT 1 FROM leases_placement s JOIN leases_placement was ON was.id = coalesce(s.host_id, s.id)
+     JOIN leases_placement p ON p.lease_id = ANY(%s) AND p.is_live
+     JOIN leases_placement o ON o.id = coalesce(p.host_id, p.id)
+    WHERE s.lease_id = g.id AND was.id <> o.id AND was.device_id = o.device_id AND was.slots && o.slots)
+"""
 
 
 def start_booked(*, now: datetime) -> int:
@@ -91,25 +100,32 @@ def _start(request_id: int, now: datetime) -> bool:
 
 
 class _Busy(Exception):
-    """Somebody else works on one of the leases."""
+    """Not now: somebody else works on one of the leases, or its place came free at its very end."""
 
 
 def _begin(request_id: int, seen: Sequence[Lease], now: datetime) -> None:
     """Take the quota of a locked request's bookings, then lock and start them.
 
     Quota rows come before leases, as on every other path: what is reserved was read without a lock, so it is
-    compared with what is locked then. Raises _Busy, QuotaExceeded and IntegrityError.
+    compared with what is locked then. They begin when what stood in their place was given back, where that is
+    later than ``now``: an instant that was taken before that was seen. Raises _Busy, QuotaExceeded and
+    IntegrityError.
     """
     quotas.reserve([(lease.team, lease.cost_milli) for lease in seen])
     leases = _lock_booked(request_id)
     if [lease.pk for lease in leases] != [lease.pk for lease in seen]:
         raise _Busy
-    move_all(leases, LeaseState.PREPARING, at=now, warned_at=None)
+    ids, nodes = [lease.pk for lease in leases], [lease.node_id for lease in leases]
+    ((given_back,),) = fetch(_GIVEN_BACK, [nodes, now, ids])
+    at = given_back or now
+    if at >= leases[0].not_after:
+        raise _Busy
+    move_all(leases, LeaseState.PREPARING, at=at, warned_at=None)
     # The node may have another driver by now. A lease that has begun keeps the names that its agent was told.
-    execute(_NAMES_NOW, [[lease.pk for lease in leases]])
+    execute(_NAMES_NOW, [ids])
     shares = Placement.objects.filter(lease__in=leases, is_live=True, host__isnull=False)
     hosts.count_in(list(shares.values_list("pk", flat=True)))
-    raise_revision([lease.node_id for lease in leases])
+    raise_revision(nodes)
 
 
 def _locked(request_id: int) -> LeaseRequest | None:

@@ -23,8 +23,8 @@ _COUNT = (
     "  FROM leases_placement WHERE id = ANY(%s) AND host_id IS NOT NULL GROUP BY host_id) s"
     " WHERE h.placement_id = s.host_id"
 )
-# A host whose shares are all gone is free; one that never had any that ran held nothing at any time. Where only
-# booked shares are left it is held from the first of them on.
+# A host whose shares are all gone is free; one in whose time none ran held nothing at any time. Where only booked
+# shares are left it is held from the first of them on, and what ran before is no part of its time any more.
 _SETTLE = """
 UPDATE leases_placement p SET is_live = s.first IS NOT NULL, period = CASE
          WHEN s.first IS NOT NULL THEN tstzrange(greatest(s.first, lower(p.period)), upper(p.period))
@@ -32,7 +32,7 @@ UPDATE leases_placement p SET is_live = s.first IS NOT NULL, period = CASE
          ELSE tstzrange(lower(p.period), greatest(least(%s, leases_next_start(p)),
                         lower(p.period) + interval '1 microsecond')) END
   FROM (SELECT h.id, min(lower(s.period)) FILTER (WHERE s.is_live) AS first,
-               coalesce(bool_or(NOT s.is_live AND NOT isempty(s.period)), false) AS has_run,
+               coalesce(bool_or(NOT s.is_live AND upper(s.period) > lower(h.period)), false) AS has_run,
                coalesce(bool_or(s.is_live AND l.state <> 'booked'), false) AS runs
           FROM leases_placement h LEFT JOIN leases_placement s ON s.host_id = h.id
           LEFT JOIN leases_lease l ON l.id = s.lease_id

@@ -258,7 +258,7 @@ class Lease(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="leases", db_index=False
     )
     flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="leases", db_index=False)
-    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="leases")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="leases", db_index=False)
     state = models.CharField(max_length=12, choices=LeaseState.choices, default=LeaseState.PREPARING)
     generation = models.PositiveIntegerField(default=1)
     count = models.PositiveSmallIntegerField(default=1)
@@ -299,6 +299,7 @@ class Lease(models.Model):
         ordering = ["-starts_at", "-id"]
         indexes = [
             models.Index(fields=["node"], name="lease_live_by_node", condition=Q(state__in=LIVE_LEASES)),
+            models.Index(fields=["node", "clean_at"], name="lease_by_node"),
             models.Index(fields=["not_after"], name="lease_due", condition=Q(state=LeaseState.ACTIVE)),
             models.Index(fields=["team", "-starts_at"], name="lease_by_team"),
             models.Index(fields=["user", "-starts_at"], name="lease_by_user"),

@@ -151,6 +151,21 @@ def test_a_booking_waits_for_a_slice_to_be_clean_and_then_begins(world: World) -
     assert start(world, world.now + HOUR + timedelta(seconds=6)) == 1
 
 
+def test_a_booking_begins_no_earlier_than_its_place_was_given_back(world: World) -> None:
+    running = world.active("charlie", "h100", duration_s=3600)
+    request = world.submit("bob", "h100", starts_at=world.now + HOUR)
+    later = book(world, request, device=Placement.objects.get(lease=running).device)
+    assert later is not None
+    lifecycle.expire_due(now=world.now + HOUR)
+    clean_at = world.now + HOUR + timedelta(milliseconds=1500)
+    world.gone(running, at=clean_at)
+
+    # The sweep took its instant before the node's report came.
+    assert start(world, world.now + HOUR + timedelta(milliseconds=1200)) == 1
+
+    assert LeaseEvent.objects.get(lease=later, now="preparing").at == clean_at
+
+
 @pytest.mark.parametrize("why", ["held", "cordoned", "device", "quota"])
 def test_a_booking_that_cannot_begin_is_planned_anew_and_its_author_is_told_why(
     world: World, why: str
@@ -243,6 +258,29 @@ def test_a_booked_share_shares_its_board_and_leaves_nothing_behind(world: World)
 
     assert not Placement.objects.filter(is_live=True).exists()
     assert broken() == []
+
+
+def test_a_host_that_waited_for_a_booking_held_nothing_when_that_is_planned_anew(world: World) -> None:
+    """Its board belonged to what was late to leave, until that was clean."""
+    device, soon = board(node="gpu-03"), timedelta(minutes=20)
+    share = world.active("bob", "l40s-quarter", duration_s=1800)
+    host = Placement.objects.get(lease=share).host
+    assert host is not None
+    assert host.device == device
+    booked_share = book(world, world.submit("bob", "l40s-quarter", starts_at=world.now + soon), device=device)
+    assert booked_share is not None
+    assert Placement.objects.get(lease=booked_share).host_id == host.pk
+    lifecycle.release_lease(lease=share, actor=world.user("bob"), now=world.now)
+    world.gone(share, at=world.now)
+
+    withdraw_request(
+        request=booked_share.request, actor=world.user("bob"), rights=world.rights("bob"),
+        now=world.now + soon + timedelta(seconds=1),
+    )  # fmt: skip
+
+    host.refresh_from_db()
+    assert not host.is_live
+    assert host.period.isempty
 
 
 def test_extending_stops_at_a_booking_and_says_until_when(world: World) -> None:
