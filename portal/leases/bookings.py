@@ -49,14 +49,15 @@ SELECT 1 FROM leases_placement p
    AND b.slots && o.slots AND lower(b.period) < lower(o.period)
  WHERE p.lease_id = ANY(%s) AND p.is_live LIMIT 1
 """
-# When the node confirmed that the last of what stood in these leases' place is gone, where that is after an instant.
+# When the node confirmed that the last of what stood in these leases' place is gone, where that is after an instant;
+# in a host that is shared they take the place of whatever was inside.
 _GIVEN_BACK = """
 SELECT max(g.clean_at) FROM leases_lease g
  WHERE g.node_id = ANY(%s) AND g.clean_at > %s AND EXISTS (
    SELECT 1 FROM leases_placement s JOIN leases_placement was ON was.id = coalesce(s.host_id, s.id)
      JOIN leases_placement p ON p.lease_id = ANY(%s) AND p.is_live
      JOIN leases_placement o ON o.id = coalesce(p.host_id, p.id)
-    WHERE s.lease_id = g.id AND was.id <> o.id AND was.device_id = o.device_id AND was.slots && o.slots)
+    WHERE s.lease_id = g.id AND was.device_id = o.device_id AND was.slots && o.slots)
 """
 
 

@@ -260,6 +260,24 @@ def test_a_booked_share_shares_its_board_and_leaves_nothing_behind(world: World)
     assert broken() == []
 
 
+def test_a_booked_share_begins_no_earlier_than_room_was_made_for_it_on_its_board(world: World) -> None:
+    shares = [world.active("bob", "l40s-quarter", duration_s=3600) for _ in range(4)]
+    host = Placement.objects.get(lease=shares[0]).host
+    assert host is not None
+    later = book(
+        world, world.submit("bob", "l40s-quarter", starts_at=world.now + HOUR), device=board(node="gpu-03")
+    )
+    assert later is not None
+    lifecycle.expire_due(now=world.now + HOUR)
+    clean_at = world.now + HOUR + timedelta(milliseconds=1500)
+    for share in shares:
+        world.gone(share, at=clean_at)
+
+    assert start(world, world.now + HOUR + timedelta(milliseconds=1200)) == 1
+
+    assert LeaseEvent.objects.get(lease=later, now="preparing").at == clean_at
+
+
 def test_a_host_that_waited_for_a_booking_held_nothing_when_that_is_planned_anew(world: World) -> None:
     """Its board belonged to what was late to leave, until that was clean."""
     device, soon = board(node="gpu-03"), timedelta(minutes=20)
