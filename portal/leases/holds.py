@@ -1,7 +1,7 @@
 """How long placements are held: never into what is booked behind them, whatever the wish.
 
 The database does it in one call, so that a booking that is stored at the same moment is seen too: the
-exclusion constraint refuses the overlap, and the function looks again.
+exclusion constraint refuses the overlap, and the function (migration 0007) looks again.
 """
 
 from __future__ import annotations
@@ -10,49 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from portal.common.rows import execute, fetch
-
-# Returns the earliest end that the placements have got: less than was wished where something comes behind.
-# A share is no part of the constraint: it reaches as far as its host, which reaches as far as it can.
-HOLD_SQL = """
-CREATE OR REPLACE FUNCTION leases_next_start(placement leases_placement) RETURNS timestamptz
-LANGUAGE sql STABLE AS $$
-  SELECT min(lower(b.period)) FROM leases_placement b
-   WHERE b.is_live AND b.host_id IS NULL AND b.device_id = placement.device_id AND b.id <> placement.id
-     AND b.slots && placement.slots AND lower(b.period) > lower(placement.period)
-$$;
-CREATE OR REPLACE FUNCTION leases_hold_until(leases bigint[], until timestamptz) RETURNS timestamptz
-LANGUAGE plpgsql AS $$
-DECLARE
-  tries integer := 0;
-  reached timestamptz;
-BEGIN
-  LOOP
-    BEGIN
-      UPDATE leases_placement p SET period = tstzrange(lower(p.period),
-             greatest(least(until, leases_next_start(p)), lower(p.period) + interval '1 microsecond'))
-       WHERE p.lease_id = ANY(leases) AND p.is_live AND p.host_id IS NULL;
-      UPDATE leases_placement h SET period = tstzrange(lower(h.period),
-             greatest(least(until, leases_next_start(h)), upper(h.period)))
-       WHERE h.is_live AND upper(h.period) < until AND h.id IN
-             (SELECT s.host_id FROM leases_placement s WHERE s.lease_id = ANY(leases) AND s.is_live);
-      UPDATE leases_placement p SET period = tstzrange(lower(p.period),
-             greatest(least(until, upper(h.period)), lower(p.period) + interval '1 microsecond'))
-        FROM leases_placement h
-       WHERE p.lease_id = ANY(leases) AND p.is_live AND h.id = p.host_id;
-      SELECT min(upper(p.period)) INTO reached FROM leases_placement p
-       WHERE p.lease_id = ANY(leases) AND p.is_live;
-      RETURN reached;
-    EXCEPTION WHEN exclusion_violation THEN
-      tries := tries + 1;
-      IF tries >= 5 THEN RAISE; END IF;
-    END;
-  END LOOP;
-END $$;
-"""
-DROP_SQL = """
-DROP FUNCTION IF EXISTS leases_hold_until(bigint[], timestamptz);
-DROP FUNCTION IF EXISTS leases_next_start(leases_placement);
-"""
 
 
 def hold_until(lease_ids: Sequence[int], until: datetime) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
@@ -16,7 +17,6 @@ from portal.common.invariants import broken
 from portal.fleet.models import Device
 from portal.leases.holds import hold_until
 from portal.leases.models import Lease, LeaseRequest, Placement
-from portal.leases.strangers import MARK_SQL
 from portal.policies.models import Policy as PolicyRow
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
@@ -25,6 +25,7 @@ from tests.portal.builders import EPOCH, World, build_world
 
 pytestmark = pytest.mark.django_db
 REFUSED = "serves MPS for another team"
+UPGRADE = import_module("portal.leases.migrations.0010_mps_one_team")
 
 
 def rules(version: int, **body: bool) -> None:
@@ -165,7 +166,7 @@ def test_an_upgrade_marks_the_teams_that_have_met_by_then_and_nobody_else(world:
         cursor.execute("SET LOCAL session_replication_role = origin")
         assert "mps_of_one_team" in {breach.invariant.name for breach in broken()}
 
-        cursor.execute(MARK_SQL)
+        cursor.execute(UPGRADE.MARK)
 
     marked = Placement.objects.filter(met_teams=True).values_list("pk", flat=True)
     assert set(marked) == {first.pk, second.pk}

@@ -1,8 +1,5 @@
 from django.db import migrations
 
-from portal.billing.models import PERIOD_NEXT
-from portal.common.states import guard_sql
-
 CLOSED_MONTH = """
 CREATE OR REPLACE FUNCTION billing_period_frozen() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -62,10 +59,26 @@ CREATE TRIGGER billing_line_frozen BEFORE INSERT OR UPDATE OR DELETE ON billing_
   FOR EACH ROW EXECUTE FUNCTION billing_line_frozen();
 """
 
+PERIOD_STATES = """
+CREATE OR REPLACE FUNCTION billing_billingperiod_state_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF OLD.state IS DISTINCT FROM NEW.state AND NOT (
+      (OLD.state = 'open' AND NEW.state IN ('closing'))
+      OR (OLD.state = 'closing' AND NEW.state IN ('closed', 'open'))) THEN
+    RAISE EXCEPTION 'billing_billingperiod %: state % cannot follow %', OLD.id, NEW.state, OLD.state
+      USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS billing_billingperiod_state_guard ON billing_billingperiod;
+CREATE TRIGGER billing_billingperiod_state_guard BEFORE UPDATE OF state ON billing_billingperiod
+  FOR EACH ROW EXECUTE FUNCTION billing_billingperiod_state_guard();
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [("billing", "0001_initial")]
     operations = [
-        migrations.RunSQL(guard_sql("billing_billingperiod", PERIOD_NEXT), migrations.RunSQL.noop),
+        migrations.RunSQL(PERIOD_STATES, migrations.RunSQL.noop),
         migrations.RunSQL(CLOSED_MONTH, migrations.RunSQL.noop),
     ]
