@@ -12,8 +12,7 @@ from portal.quotas.models import PersonUsage as UsageRow
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 from scheduler.engine.model import PersonUsage, TeamQuota
-from scheduler.engine.order.fair_tree import decayed
-from scheduler.engine.order.standing import Standing, team_standing
+from scheduler.engine.order.standing import Standing, decayed, team_standing
 
 QUOTAS = (
     "SELECT t.id, t.parent_id, coalesce(q.guaranteed_milli, 0) FROM teams_team t"

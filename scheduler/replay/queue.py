@@ -59,14 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Replay and measure. Raises BadTrace and UnknownPolicy."""
     started, cpu = time.perf_counter(), time.process_time()
-    limits = (
-        ("--nodes", options.nodes, 1),
-        ("--gpus-per-node", options.gpus_per_node, 1),
-        ("--notice", options.notice, 0),
-    )
-    for name, value, least in limits:
-        if not least <= value <= MOST:
-            raise BadTrace(f"{name} {value}: between {least} and {MOST} are needed.")
+    check(options)
     policy, knows = rules_of(options)
     policy_named(policy.place)
     cluster = Cluster(options.nodes, options.gpus_per_node)
@@ -100,6 +93,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "wall_s": round(time.perf_counter() - started, 3),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse impossible sizes. Raises BadTrace."""
+    limits = (
+        ("--nodes", options.nodes, 1),
+        ("--gpus-per-node", options.gpus_per_node, 1),
+        ("--notice", options.notice, 0),
+    )
+    for name, value, least in limits:
+        if not least <= value <= MOST:
+            raise BadTrace(f"{name} {value}: between {least} and {MOST} are needed.")
 
 
 def rules_of(options: argparse.Namespace) -> tuple[Policy, bool]:

@@ -31,6 +31,7 @@ from scheduler.engine.model import (
     Snapshot,
     TeamQuota,
 )
+from scheduler.engine.order.standing import decayed
 from scheduler.engine.plan import plan
 from scheduler.engine.state import EngineState
 from scheduler.replay.jobs import Jobs
@@ -68,18 +69,26 @@ class Played:
 class Watch(Protocol):
     """Somebody who looks on while a trace is played, and must not change anything."""
 
-    def ended(self, row: int, now: int) -> None:
-        """A job has ended."""
+    def turned(self, turns: Turns, came: range, began: Sequence[int], now: int) -> None:
+        """The turns of a second are over: the jobs that came since the last one, and those that began to run."""
 
-    def turned(self, snapshot: Snapshot, came: range, began: Sequence[int], now: int) -> None:
-        """A turn is over: what it saw, the jobs that came since the last one, and those that began to run."""
+
+class Predictor(Protocol):
+    """Says how long jobs will run, from those that have ended. May be asked about jobs that have come."""
+
+    def learn(self, ended: Sequence[tuple[int, int, int]]) -> None:
+        """Learn from the jobs that have ended: row, end and seconds run."""
+
+    def guess(self, rows: Sequence[int]) -> Sequence[int]:
+        """Seconds that half of such jobs stay below; 0 for unknown."""
 
 
 class Turns:
     """A trace on a cluster under a policy.
 
-    ``estimates`` stand for what the product predicts (0: nothing). With ``is_told`` people ask for just the time
-    that they need, as yardsticks want it; else all ask for ASKED_S. ``is_preemptible``: everybody said so.
+    ``estimates`` stand for what the product predicts (0: nothing); a ``predictor`` learns it on the way when the
+    product would. With ``is_told`` people ask for just the time that they need, as yardsticks want it; else all ask
+    for ASKED_S. ``is_preemptible``: everybody said so.
     """
 
     def __init__(
@@ -91,16 +100,19 @@ class Turns:
         estimates: Sequence[float] | None = None,
         is_told: bool = False,
         is_preemptible: bool = True,
+        predictor: Predictor | None = None,
         watch: Watch | None = None,
     ) -> None:
         self.jobs = jobs
         self.policy = policy
         self.cluster = cluster
-        self.estimates = estimates
+        self.predictor = predictor
         self.is_preemptible = is_preemptible
         self.watch = watch
         count = len(jobs.submit)
         self.played = Played([0] * count, [0] * count, [0] * count, [0] * count)
+        self._predicted = [int(one) for one in estimates] if estimates else [0] * count
+        self._over: list[tuple[int, int, int]] = []
         self._left = list(jobs.duration)  # seconds until its end, what it owes for preemptions included
         self._asked = list(jobs.duration) if is_told else [ASKED_S] * count
         self._is_told = is_told
@@ -125,7 +137,7 @@ class Turns:
         self._counted_to = 0
         self._record = Record()
         self._learned = Learned()
-        self._ended = self._seen = self._learned_at = 0
+        self._seen = self._learned_at = 0
         self._room = EngineState.from_snapshot(self._snapshot(0), policy)
 
     def play(self) -> Played:
@@ -145,16 +157,29 @@ class Turns:
             self._learn(now)
             while arrived < count and jobs.submit[arrived] <= now:
                 self._since[arrived] = now
+                if self.predictor:
+                    self._predicted[arrived] = self.predictor.guess([arrived])[0]
                 self._queue[arrived] = self._claim(arrived)
                 arrived += 1
             tick = (now // TICK_S + 1) * TICK_S
-            while self._queue and self._turn(now, range(seen, arrived)):
-                seen = arrived
-            if not self._queue:
-                seen = arrived
+            began: list[int] = []
+            while self._queue and self._turn(now, began):
+                pass
+            if self.watch and (began or seen < arrived):
+                self.watch.turned(self, range(seen, arrived), began, now)
+            seen = arrived
         return self.played
 
-    def _turn(self, now: int, came: range) -> bool:
+    def snapshot(self, now: int) -> Snapshot:
+        """What would be published now: whoever was told to go holds its place until then."""
+        seen = self._snapshot(now)
+        told = {one.lease_id: one.preempt_at for one in seen.running if one.preempt_at is not None}
+        if not told:
+            return seen
+        held = (replace(h, until=min(h.until, told.get(h.lease_id or 0, h.until))) for h in seen.held)
+        return replace(seen, held=tuple(held))
+
+    def _turn(self, now: int, began: list[int]) -> bool:
         """One turn; says whether another one must follow at once, because those told to go are gone."""
         for row in [row for row in self._queue if 0 < self._owed_to[row] < now]:
             self._owed_to[row] = 0
@@ -168,8 +193,7 @@ class Turns:
         for lease_id in found.spared:
             row = -lease_id - 1
             self._running[row] = replace(self._running[row], preempt_at=None, preempted_for=None)
-        if self.watch:
-            self.watch.turned(snapshot, came, [grant.claim_id - 1 for grant in found.grants], now)
+        began += [grant.claim_id - 1 for grant in found.grants]
         gone = [self._tell(one, now) for one in found.preemptions]
         return any(gone)
 
@@ -201,7 +225,7 @@ class Turns:
             user_id=1,
             work="training",
             is_preemptible=self.is_preemptible,
-            predicted_s=int(self.estimates[row]) if self.estimates else 0,
+            predicted_s=self._predicted[row],
             ran_s=self._ran[row],
             evictions=self.played.evictions[row],
             yields_to=self._yields[row],
@@ -262,11 +286,8 @@ class Turns:
         jobs = self.jobs
         ran = self._leave(row, now)
         self.played.ended[row] = now
-        self._ended += 1
-        predicted = self.estimates[row] if self.estimates else 0.0
-        self._record.note(jobs.team[row] + 1, jobs.gpus[row], self._ran[row] + ran, predicted)
-        if self.watch:
-            self.watch.ended(row, now)
+        self._over.append((row, now, self._ran[row] + ran))
+        self._record.note(jobs.team[row] + 1, jobs.gpus[row], self._ran[row] + ran, self._predicted[row])
 
     def _evict(self, row: int, now: int) -> None:
         """A lease goes for another request, and its own request queues again with what it owes."""
@@ -294,19 +315,30 @@ class Turns:
         """Bring decayed use up to date."""
         passed, self._counted_to = now - self._counted_to, now
         if passed:
-            left = 0.5 ** (passed / self.policy.half_life_s)
             for team, rate in enumerate(self._rate):
-                self._used[team] = self._used[team] * left + rate * passed
+                self._used[team] = decayed(self._used[team], passed, self.policy.half_life_s) + rate * passed
 
     def _learn(self, now: int) -> None:
         """Learn lengths anew when the product would: every hour, with enough ends."""
         if now < self._learned_at + EVERY_S:
             return
         self._learned_at = now - now % EVERY_S
-        if self._ended < LEAST or self._ended < self._seen + NEW:
+        if len(self._over) < max(LEAST, self._seen + NEW):
             return
-        self._seen = self._ended
+        self._seen = len(self._over)
         self._learned = self._record.learned(self._learned.version + 1, self._unfinished(now))
+        if self.predictor:
+            self.predictor.learn(self._over)
+            self._predict([*self._queue, *self._running], self.predictor)
+
+    def _predict(self, rows: Sequence[int], predictor: Predictor) -> None:
+        """Predict anew for those that wait or run."""
+        for row, predicted in zip(rows, predictor.guess(rows), strict=True):
+            self._predicted[row] = predicted
+            if row in self._queue:
+                self._queue[row] = replace(self._queue[row], predicted_s=predicted)
+            else:
+                self._running[row] = replace(self._running[row], predicted_s=predicted)
 
     def _unfinished(self, now: int) -> Iterable[tuple[int, int, float]]:
         jobs = self.jobs

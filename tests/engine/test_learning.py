@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine.learning.bins import BINS, HIGH, LOW, MIDDLE, bin_of
-from scheduler.engine.learning.curves import gittins, mean_remaining
+from scheduler.engine.learning.curves import gittins
 from scheduler.engine.learning.estimates import EstimateErrors
 from scheduler.engine.learning.hazards import hazards, probabilities
-from scheduler.engine.learning.history import History
 
 
 @given(st.floats(0, 1e12))
@@ -25,10 +24,10 @@ def random_p(seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_curves_equal_their_definition(seed: int) -> None:
+def test_the_index_equals_its_definition(seed: int) -> None:
     p = random_p(seed)
 
-    index, mean = gittins(p), mean_remaining(p)
+    index = gittins(p)
 
     for i in range(BINS):
         ratios = []
@@ -39,8 +38,6 @@ def test_curves_equal_their_definition(seed: int) -> None:
             ratios.append(work / done if done > 0 else np.inf)
         if p[i:].sum() > 1e-250:
             assert index[i] == pytest.approx(min(ratios), rel=1e-6)
-            expected = sum(p[b] * (MIDDLE[b] - LOW[i]) for b in range(i, BINS)) / p[i:].sum()
-            assert mean[i] == pytest.approx(expected, rel=1e-6)
 
 
 def test_hazards_of_one_big_class_are_its_own_frequencies() -> None:
@@ -75,43 +72,3 @@ def test_estimates_count_for_more_once_they_have_proved_right() -> None:
 
     assert errors.likelihood(20)[20] > 3 * before
     assert errors.likelihood(20)[30] < 0.02
-
-
-def test_a_history_learns_that_a_team_runs_short_requests() -> None:
-    history = History(2, 5.0, mean_remaining)
-    short, long = history.form_of(0, 1, 0.0), history.form_of(1, 1, 0.0)
-    for _ in range(50):
-        history.note_end(short, 30.0)
-        history.note_end(long, 30_000.0)
-
-    history.renew(100, np.zeros(0, np.int64), np.zeros(0))
-    history.draw(short)
-    history.draw(long)
-
-    assert history.table[short, 0] < history.table[long, 0] / 50
-
-
-def test_requests_still_running_make_the_expected_duration_longer() -> None:
-    forms, ages = np.zeros(30, np.int64), np.full(30, 50_000.0)
-    expected = []
-    for count in (0, 30):
-        history = History(1, 5.0, mean_remaining)
-        for _ in range(30):
-            history.note_end(0, 100.0)
-        history.renew(0, forms[:count], ages[:count])
-        history.draw(0)
-        expected.append(history.table[0, 0])
-
-    assert expected[1] > 10 * expected[0]
-
-
-def test_curves_are_renewed_more_often_in_the_beginning() -> None:
-    history = History(1, 5.0, gittins)
-    nobody = np.zeros(0, np.int64)
-
-    history.renew(1_000, nobody, np.zeros(0))
-    first = history.due
-    history.renew(20_000, nobody, np.zeros(0))
-
-    assert (first, history.due) == (3_400, 34_400)
-    assert not history.is_due(34_399)

@@ -12,6 +12,7 @@ from scheduler.engine.learning.lengths import Record
 from scheduler.engine.model import Claim, Learned, PersonUsage, Policy, Running, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.lineup import Lineup
+from scheduler.engine.order.standing import decayed
 from tests.engine.builder import HOUR, NOON, Cluster
 
 ALICE, BOB, CHARLIE = 1, 2, 3
@@ -307,3 +308,7 @@ def test_plain_figures_of_an_odd_snapshot_are_no_trouble(cluster: Cluster) -> No
 
     for name in ORDERS:
         assert [claim.id for claim in Lineup(snapshot, Policy(order=name))] == [1, 5, 6, 7]
+
+
+def test_usage_halves_in_a_half_life() -> None:
+    assert decayed(80.0, 7200, 3600) == pytest.approx(20.0)

@@ -6,15 +6,8 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-# The earlier queue engine, which the forecast replay still plays, and replays of placement; may only shrink.
-EARLIER = {
-    f"scheduler.engine.{name}"
-    for name in (
-        "consolidate", "line", "preempt", "learning.history", "order.at_start", "order.attained", "order.fair_tree",
-        "order.fifo", "order.learned", "order.queue", "order.remaining", "order.rules", "order.shortest", "order.turn",
-        "order.two_level", "place.admission", "place.moving",
-    )
-}  # fmt: skip
+# Replays of placement that decide by themselves; may only shrink.
+EARLIER = {"scheduler.engine.place.admission", "scheduler.engine.place.moving"}
 
 
 def modules(folder: str) -> dict[str, Path]:

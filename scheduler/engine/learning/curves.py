@@ -1,28 +1,18 @@
-"""Distribution of a duration -> what a request of a given age is worth: Gittins index or mean remaining.
+"""Distribution of a duration -> what a request of a given age is worth: the Gittins index.
 
-Both are in seconds and low is better. Gittins: Gittins, Multi-armed Bandit Allocation Indices (1989); for
+In seconds, low is better. Gittins, Multi-armed Bandit Allocation Indices (1989); for
 queues of unknown sizes see Scully, Harchol-Balter and Scheller-Wolf, SOAP (2018).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.learning.bins import BINS, HIGH, LOW, MIDDLE
 
-Curve = Callable[[Floats], Floats]
 NOTHING = 1e-300  # less probability than this says nothing: the end of the bin is taken
 _FROM_HERE = np.triu(np.ones((BINS, BINS)))
-
-
-def mean_remaining(p: Floats) -> Floats:
-    """Expected seconds still to run at the start of each bin, given that it was reached."""
-    mass = _FROM_HERE @ p
-    work = _FROM_HERE @ (p * MIDDLE) - LOW * mass
-    return np.where(mass < NOTHING, HIGH, work / np.maximum(mass, NOTHING))
 
 
 def gittins(p: Floats) -> Floats:
@@ -34,6 +24,3 @@ def gittins(p: Floats) -> Floats:
     ratio = np.where(ends > 0, work / np.where(ends > 0, ends, 1.0), np.inf)
     found = np.where(_FROM_HERE > 0, ratio, np.inf).min(axis=1)
     return np.where(_FROM_HERE @ p < NOTHING, HIGH, found)
-
-
-CURVES: dict[str, Curve] = {"gittins": gittins, "mean": mean_remaining}

@@ -46,6 +46,11 @@ def team_standing(quotas: Iterable[TeamQuota], people: Iterable[PersonUsage], te
     )
 
 
+def decayed(usage: float, seconds: float, half_life_s: float) -> float:
+    """What is left of a usage after so many seconds."""
+    return float(usage * 0.5 ** (seconds / half_life_s))
+
+
 def standing(branch: Branch) -> Standing:
     """Where a branch stands among its siblings."""
     family = branch.parent

@@ -1,6 +1,6 @@
 """Fair Tree over the teams and, inside a team, its people: who used least of its share goes first.
 
-Slurm's rule (slurm.schedmd.com/fair_tree.html, ``scheduler.engine.order.fair_tree``): walk down by falling
+Slurm's rule (slurm.schedmd.com/fair_tree.html): walk down by falling
 level factor, share among the siblings over part of their usage; equal siblings are walked as one, so their
 children compete directly, and equal people go by time queued.
 """
