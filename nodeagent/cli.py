@@ -19,7 +19,6 @@ from nodeagent import __version__, enter, install
 from nodeagent.agent import Agent, boot_clock
 from nodeagent.commands import apply, check, explain, soak
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
 from nodeagent.fleet import SpecError
 from nodeagent.guard import Guard
 from nodeagent.host import HostFacts
@@ -41,6 +40,7 @@ from nodeagent.options import (
     usual,
 )
 from nodeagent.patience import Patience, missing, wait_for_latecomers
+from nodeagent.protocol.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
 from nodeagent.reconcile import Reconciler
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.doors import RuntimeMissingError

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.health.rules import Rules, standard, told
+from nodeagent.protocol.fault_rules import Rules, standard, told
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from nodeagent.runtimes.base import CDI
 from nodeagent.runtimes.cdi import is_engines

@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
-from nodeagent.failpoints import failpoint
 from nodeagent.goals import FenceError
 from nodeagent.greeting import fresh_nonce, require_epoch, require_portal
 from nodeagent.host import HostFacts
 from nodeagent.keychange import KeyChange
 from nodeagent.link import Enrolment, RefusedError
 from nodeagent.protocol.codec import ProtocolError, decode, encode
+from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import (
     FEATURES,
     HEALTH_SLICES,

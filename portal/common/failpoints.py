@@ -6,7 +6,7 @@ anywhere else. The mechanism is the agent's, which knows no web stack.
 
 from __future__ import annotations
 
-from nodeagent.failpoints import FailpointReached, failpoint
+from nodeagent.protocol.failpoints import FailpointReached, failpoint
 
 __all__ = ["POINTS", "FailpointReached", "failpoint"]
 

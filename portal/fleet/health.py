@@ -24,7 +24,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from nodeagent.health.rules import standard
+from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import HealthFact
 from portal.accounts.models import User
 from portal.audit.services import record

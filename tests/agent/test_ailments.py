@@ -5,7 +5,7 @@ import pytest
 
 from nodeagent.drivers.nvml.ailments import Ailments
 from nodeagent.drivers.nvml.events import Event, Watch
-from nodeagent.health.rules import standard
+from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import HealthFact
 from tests.agent.builder import FakeTime
 from tests.agent.cards import Card, Cards, process

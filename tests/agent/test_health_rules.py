@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.health import rules
-from nodeagent.health.rules import Rules, RulesError, fact, parse, standard
+from nodeagent.protocol import fault_rules as rules
 from nodeagent.protocol.codec import decode, encode
+from nodeagent.protocol.fault_rules import Rules, RulesError, fact, parse, standard
 from nodeagent.protocol.messages import Report
 
 DOCUMENTED = (
@@ -16,7 +16,7 @@ DOCUMENTED = (
     *(136, 137, 140),
     *range(143, 159),
 )
-TABLE = json.loads(Path(rules.__file__).with_name("rules.json").read_text(encoding="utf-8"))
+TABLE = json.loads(Path(rules.__file__).with_name("fault_rules.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("xid", DOCUMENTED)

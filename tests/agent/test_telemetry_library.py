@@ -11,8 +11,8 @@ from nodeagent.drivers.nvml.slices import LiveSlice
 from nodeagent.drivers.nvml.telemetry import Telemetry
 from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
-from nodeagent.health.rules import standard
 from nodeagent.protocol.boards import board
+from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import DeviceFact
 from tests.agent.builder import FakeTime
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent import failpoints
+from nodeagent.protocol import failpoints
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report, Samples
 from portal.agents import admission, consumers

@@ -9,7 +9,7 @@ import pytest
 
 import nodeagent
 from nodeagent.drivers.vendor import LOST
-from nodeagent.health.rules import UNKNOWN_XID, standard
+from nodeagent.protocol.fault_rules import UNKNOWN_XID, standard
 from nodeagent.protocol.limits import ACTIONS
 from portal.fleet.health_words import action_text, code_text
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import failpoints
 from nodeagent.cli import USAGE, main
+from nodeagent.protocol import failpoints
 from portal.common.failpoints import POINTS, FailpointReached, failpoint
 
 ROOT = Path(__file__).parents[2]

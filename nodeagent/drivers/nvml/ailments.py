@@ -1,7 +1,7 @@
 """What cards complain about: the states they tell, joined with the events they reported.
 
 A state is a fact as long as it is read. An event is over in a moment, so it is kept until its rule says that it is
-done with (nodeagent/health/rules.py). Nothing here changes a card; no code path resets one.
+done with (nodeagent/protocol/fault_rules.py). Nothing here changes a card; no code path resets one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from nodeagent.drivers.nvml.asks import LostError, figure
 from nodeagent.drivers.nvml.events import ECC_CORRECTED, ECC_UNCORRECTED, XID, Event, Watch
 from nodeagent.drivers.nvml.loads import LISTS
-from nodeagent.health.rules import Rule, Rules, told
+from nodeagent.protocol.fault_rules import Rule, Rules, told
 from nodeagent.protocol.messages import HealthFact
 
 NS: Final = 1_000_000_000

@@ -41,7 +41,7 @@ from nodeagent.drivers.nvml.telemetry import Telemetry
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.nvml.words import text
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
-from nodeagent.health.rules import standard
+from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 from nodeagent.runtimes.cgroups import write_text
 from nodeagent.shell import HostShell, Shell

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeagent.health.rules import Rules, told
+from nodeagent.protocol.fault_rules import Rules, told
 from nodeagent.protocol.messages import HealthFact
 
 NS: Final = 1_000_000_000

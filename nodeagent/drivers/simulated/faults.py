@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.failpoints import failpoint
+from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import HealthFact
 
 

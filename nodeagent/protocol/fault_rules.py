@@ -1,4 +1,4 @@
-"""The table of faults (rules.json): XID codes and states of a card, how bad, what to do, and who said so.
+"""The table of faults (fault_rules.json): XID codes and states of a card, how bad, what to do, and who said so.
 
 Severities as the portal acts on them: info is only shown, warning may degrade one card, critical takes it out of
 work until an operator puts it back. What a program does wrong is never critical: the card is not to blame.
@@ -106,7 +106,7 @@ def fact(device: str, xid: int) -> HealthFact:
 @cache
 def standard() -> Rules:
     """Return the table that comes with the agent."""
-    return parse(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))
+    return parse(Path(__file__).with_name("fault_rules.json").read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> Rules:

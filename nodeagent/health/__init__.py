@@ -1,1 +1,0 @@
-"""What faults of cards mean and what somebody has to do about them."""
