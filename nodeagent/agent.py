@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI, WebSocketException
 
 from nodeagent.drivers.base import Driver
-from nodeagent.host import HostFacts
+from nodeagent.host.clock import boot_clock
+from nodeagent.host.facts import HostFacts
 from nodeagent.link import Address, Enrolment, RefusedError
 from nodeagent.protocol.messages import MAX_FRAME_BYTES
 from nodeagent.session import Session
@@ -118,8 +118,3 @@ class Agent:
         """Return how long to wait before dialling again: longer each time, never the same for two nodes."""
         longest: float = min(MOST_DELAY_S, FIRST_DELAY_S * (1 << min(max(0, self._failures - 1), 10)))
         return longest * self._dice.uniform(0.5, 1.0)
-
-
-def boot_clock() -> int:
-    """Return nanoseconds since boot, suspended time included: it goes on while the agent is down."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

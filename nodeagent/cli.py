@@ -16,12 +16,13 @@ from types import ModuleType
 from typing import Final
 
 from nodeagent import __version__, enter, install
-from nodeagent.agent import Agent, boot_clock
+from nodeagent.agent import Agent
 from nodeagent.commands import apply, check, explain, soak
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import SpecError
 from nodeagent.guard import Guard
-from nodeagent.host import HostFacts
+from nodeagent.host.clock import boot_clock
+from nodeagent.host.facts import HostFacts
 from nodeagent.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.journal import Journal, JournalError
 from nodeagent.link import Address, AddressError, Enrolment, RefusedError, address_of, token_source

@@ -22,12 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nodeagent.accounts import Account, account_of
+from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.files import Read, read_text
+from nodeagent.host.shell import HostShell, ProgramError, Shell
 from nodeagent.runtimes.base import Key, RuntimeRefusedError
-from nodeagent.runtimes.cgroups import Read, read_text
 from nodeagent.runtimes.names import unit_of
 from nodeagent.runtimes.systemd import SystemdRuntime
-from nodeagent.shell import HostShell, ProgramError, Shell
 
 FAILED: Final = 1
 NOT_FOUND: Final = 127

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeagent import notices
 from nodeagent.drivers.base import Driver
+from nodeagent.host import notices
 from nodeagent.processes import KILL, REPORT, Deed, Holding, Look, decide, holdings, is_same
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from nodeagent.reconcile import Reconciler

@@ -20,11 +20,10 @@ from stat import S_ISREG, S_ISVTX
 from typing import Final
 
 from nodeagent.enter import SAFE_PATH
-from nodeagent.runtimes.cgroups import Read, read_text
-from nodeagent.runtimes.files import put
+from nodeagent.host.files import Read, put, read_text
+from nodeagent.host.sandbox import unseen
+from nodeagent.host.shell import HostShell, ProgramError, Shell
 from nodeagent.runtimes.names import SLICE
-from nodeagent.sandbox import unseen
-from nodeagent.shell import HostShell, ProgramError, Shell
 
 OK: Final = 0
 FAILED: Final = 1

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
-from nodeagent import host
 from nodeagent.drivers import registry
 from nodeagent.drivers.amd.smi import LAYOUTS
-from nodeagent.host import HostFacts
+from nodeagent.host import facts as host
+from nodeagent.host.facts import HostFacts
 from nodeagent.patience import USUAL_S, Patience
 from nodeagent.processes import POLICIES
 from nodeagent.protocol.limits import MODES

@@ -14,11 +14,13 @@ from typing import Final, Protocol
 
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.host.files import subfolders
+from nodeagent.host.services import DISPLAYS, is_service, short_name, short_names, start_of
 from nodeagent.protocol.fault_rules import Rules, standard, told
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from nodeagent.runtimes.base import CDI
 from nodeagent.runtimes.cdi import is_engines
-from nodeagent.runtimes.cgroups import Cgroups, subfolders
+from nodeagent.runtimes.cgroups import Cgroups
 from nodeagent.works import GONE, Work
 
 log = logging.getLogger(__name__)
@@ -39,21 +41,6 @@ LOOKS_TO_TELL: Final = 2
 LOOKS_TO_KILL: Final = 3
 MOST_SAMPLES: Final = 1024
 MOST_NAMED: Final = 10
-# The kernel keeps 15 bytes of a name (TASK_COMM_LEN in include/linux/sched.h).
-COMM_BYTES: Final = 15
-
-# Services of the host. A user could give any program these names, so they excuse only accounts of the host itself.
-SERVICES: Final = (
-    "nvidia-persistenced",
-    "nv-hostengine",
-    "dcgm-exporter",
-    "nvidia-fabricmanager",
-    "nvsm_core",
-)
-DISPLAYS: Final = ("Xorg", "Xwayland", "gnome-shell", "kwin_wayland")
-MPS: Final = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
-# Root and the accounts of services; those of people begin here (UID_MIN in login.defs(5)).
-FIRST_PERSON: Final = 1000
 
 
 class Lists(Protocol):
@@ -186,7 +173,7 @@ class Look:
         self._listed: Callable[[str], list[ProcessFact]] = getattr(driver, "listed", driver.processes)
         self._runtime = runtime
         self._read = read
-        self._allowed = _shortened(allowed)
+        self._allowed = short_names(allowed)
         self._seat_uids: Callable[[str], frozenset[int]] = getattr(driver, "seat_uids", _no_seats)
         self._cgroups = Cgroups(read, subfolders, os.path.exists)
         self._rules = rules or standard()
@@ -278,9 +265,9 @@ class Look:
         return replace(one, looks=before.looks + 1)
 
     def _crowded(self, seen: Sequence[Seen]) -> Iterable[str]:
-        small = _shortened(DISPLAYS) | self._allowed
+        small = short_names(DISPLAYS) | self._allowed
         for one in seen:
-            if one.state == ORPHAN and one.looks >= LOOKS_TO_TELL and _short(one.name) not in small:
+            if one.state == ORPHAN and one.looks >= LOOKS_TO_TELL and short_name(one.name) not in small:
                 yield one.device
 
     def _facts(self, seen: Sequence[Seen]) -> Iterable[HealthFact]:
@@ -322,47 +309,6 @@ def is_same(deed: Deed, read: Callable[[str], str]) -> bool:
     return bool(deed.started) and start_of(read, deed.pid) == deed.started
 
 
-def is_service(
-    read: Callable[[str], str],
-    pid: int,
-    name: str,
-    *,
-    allowed: frozenset[str] = frozenset(),
-    seats: frozenset[int] = frozenset(),
-) -> bool:
-    """Say whether a process is a program of the host: a name that is known or ``allowed``, under a host's account.
-
-    That is root or the account of a service, for MPS servers also one of ``seats``, for whom this host runs them.
-    ``allowed`` are names of at most COMM_BYTES. All four uids of the process count.
-    """
-    short = _short(name)
-    if short not in _KNOWN and short not in allowed:
-        return False
-    uids = _uids(read, pid)
-    if not uids:
-        return False
-    return max(uids) < FIRST_PERSON or (short in _MPS_NAMES and uids <= seats)
-
-
-def _uids(read: Callable[[str], str], pid: int) -> frozenset[int]:
-    """Return the accounts in the status line of a process (proc_pid_status(5)), none where it cannot be read."""
-    try:
-        lines = read(f"/proc/{pid}/status").splitlines()
-    except (OSError, ValueError):
-        return frozenset()
-    words = next((line.split()[1:] for line in lines if line.startswith("Uid:")), [])
-    return frozenset(int(word) for word in words if word.isascii() and word.isdigit())
-
-
-def start_of(read: Callable[[str], str], pid: int) -> str:
-    """Return when a process started, in clock ticks since boot, "" when unknown: field 22 of proc_pid_stat(5)."""
-    try:
-        words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return words[19] if len(words) > 19 else ""
-
-
 def _is_on(holding: Holding, places: set[str]) -> bool:
     """Say whether a process is where the lease is. Cards tell apart MIG slices only: shares and whole cards are
     matched by the device.
@@ -383,17 +329,5 @@ def _named(chosen: Sequence[Seen]) -> str:
     return f"{first} and {more} more" if more > 0 else first
 
 
-def _short(name: str) -> str:
-    return name.encode()[:COMM_BYTES].decode(errors="ignore")
-
-
-def _shortened(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(_short(name) for name in names)
-
-
 def _no_seats(device: str) -> frozenset[int]:
     return frozenset()
-
-
-_MPS_NAMES: Final = _shortened(MPS)
-_KNOWN: Final = _shortened((*SERVICES, *DISPLAYS)) | _MPS_NAMES

@@ -24,9 +24,9 @@ from nodeagent.goals import (
     unknown,
     why_ended,
 )
+from nodeagent.host.notices import notice_path, take_down
 from nodeagent.journal import Journal
 from nodeagent.ledger import Ledger
-from nodeagent.notices import notice_path, take_down
 from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.room import obstacle

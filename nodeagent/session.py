@@ -13,7 +13,7 @@ from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
 from nodeagent.goals import FenceError
 from nodeagent.greeting import fresh_nonce, require_epoch, require_portal
-from nodeagent.host import HostFacts
+from nodeagent.host.facts import HostFacts
 from nodeagent.keychange import KeyChange
 from nodeagent.link import Enrolment, RefusedError
 from nodeagent.protocol.codec import ProtocolError, decode, encode

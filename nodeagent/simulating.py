@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.agent import boot_clock
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.simulated.home import SimulatedHome
@@ -16,9 +15,10 @@ from nodeagent.drivers.simulated.library.calls import call_named
 from nodeagent.drivers.simulated.library.script import ScriptError
 from nodeagent.drivers.simulated.store import HARDWARE
 from nodeagent.fleet import build, demo_spec, played, read_spec
+from nodeagent.host.clock import boot_clock
+from nodeagent.host.files import spare_folder
 from nodeagent.options import UsageError, offered
 from nodeagent.runtimes.base import Runtime
-from nodeagent.runtimes.files import spare_folder
 
 USUAL_COUNT: Final = 8
 REBOOTS: Final = "reboots"

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.host import notices
 from nodeagent.protocol.messages import HealthFact, PartitionFact, SlotAccess
 from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedError
 from nodeagent.works import TRIES, Place, Work

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from nodeagent.notices import VARIABLE
+from nodeagent.host.notices import VARIABLE
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.protocol.variables import merged
 from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nodeagent.agent import boot_clock
 from nodeagent.drivers.base import Driver
 from nodeagent.goals import FenceError
+from nodeagent.host.clock import boot_clock
 from nodeagent.identity import lock_state
 from nodeagent.journal import Journal
 from nodeagent.lanes import work_through

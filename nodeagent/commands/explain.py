@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nodeagent.agent import boot_clock
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
+from nodeagent.host.clock import boot_clock
 from nodeagent.journal import Journal, Record, peek
 from nodeagent.opening import open_host, state_of
 from nodeagent.options import UsageError, require_node

@@ -14,7 +14,7 @@ from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.fleet import NodeSpec
-from nodeagent.shell import HostShell
+from nodeagent.host.shell import HostShell
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RUN_DIR = Path("/run/berth-agent")

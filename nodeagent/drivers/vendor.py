@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import NAMESPACE_DNS, uuid5
 
-from nodeagent import notices
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact, Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
+from nodeagent.host import notices
+from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact
-from nodeagent.shell import ProgramError, Shell
 
 log = logging.getLogger(__name__)
 

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.host.files import Exists, Read, passable, put, read_text, subfolders
+from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.runtimes.base import (
     CDI,
     ISOLATED,
@@ -31,11 +33,10 @@ from nodeagent.runtimes.base import (
     RuntimeRefusedError,
     require_harmless,
 )
-from nodeagent.runtimes.cgroups import Cgroups, Exists, Read, read_text, subfolders
+from nodeagent.runtimes.cgroups import Cgroups
 from nodeagent.runtimes.driver_files import NVIDIA_NODE, driver_mounts
-from nodeagent.runtimes.files import LeaseFolder, passable, put
+from nodeagent.runtimes.lease_folder import LeaseFolder
 from nodeagent.runtimes.names import harmless, key_of_stem, stem_of
-from nodeagent.shell import ProgramError, Shell
 
 KIND: Final = "berth.local/lease"
 FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")  # where engines look by default (SPEC.md)

@@ -2,46 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
+from nodeagent.host.files import GONE, Exists, Folders, Read
 from nodeagent.runtimes.base import RuntimeRefusedError
 
 ROOT: Final = "/sys/fs/cgroup"
 UNIFIED_MARK: Final = f"{ROOT}/cgroup.controllers"
-# A cgroup that ended between two calls reads as missing, or as a device that is gone.
-GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
-
-Read = Callable[[str], str]
-Write = Callable[[str, str], None]
-Folders = Callable[[str], list[str]]
-Exists = Callable[[str], bool]
-
-
-def read_text(path: str) -> str:
-    """Read a small file of the host; raises OSError."""
-    return Path(path).read_text(encoding="utf-8", errors="replace")
-
-
-def write_text(path: str, text: str) -> None:
-    """Write to a file of the kernel that exists already; raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def subfolders(path: str) -> list[str]:
-    """Return the folders right below a folder, none for one that is gone."""
-    try:
-        with os.scandir(path) as found:
-            return sorted(one.path for one in found if one.is_dir(follow_symlinks=False))
-    except OSError as no:
-        if no.errno in GONE:
-            return []
-        raise
 
 
 class Cgroups:

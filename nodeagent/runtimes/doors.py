@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from nodeagent.accounts import Account, account_of
+from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.files import Exists, Read, read_text
+from nodeagent.host.shell import Shell
 from nodeagent.runtimes.base import ISOLATED, RUNTIME, Entrance, Grant, Key, Runtime, RuntimeRefusedError
 from nodeagent.runtimes.cdi import FOLDER, CdiSpecs, mounts_of
-from nodeagent.runtimes.cgroups import Exists, Read, read_text
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.systemd import SystemdRuntime
-from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
 

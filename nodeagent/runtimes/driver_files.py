@@ -12,8 +12,8 @@ import platform
 import re
 from typing import Final
 
-from nodeagent.runtimes.cgroups import Exists
-from nodeagent.shell import ProgramError, Shell
+from nodeagent.host.files import Exists
+from nodeagent.host.shell import ProgramError, Shell
 
 INSIDE: Final = "/usr/local/nvidia"
 LIBRARIES: Final = frozenset({

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from nodeagent.runtimes.cgroups import Read
-from nodeagent.shell import ProgramError, Shell
+from nodeagent.host.files import Read
+from nodeagent.host.shell import ProgramError, Shell
 
 PROGRAM: Final = "nvidia-modprobe"
 MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"

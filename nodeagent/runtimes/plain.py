@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from nodeagent.accounts import Account, account_of
+from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.files import put
 from nodeagent.protocol.variables import export_lines
 from nodeagent.runtimes.base import (
     ENV_FILE,
@@ -23,7 +24,7 @@ from nodeagent.runtimes.base import (
     RuntimeRefusedError,
     require_harmless,
 )
-from nodeagent.runtimes.files import LeaseFolder, put
+from nodeagent.runtimes.lease_folder import LeaseFolder
 from nodeagent.runtimes.names import key_of_stem, stem_of
 
 FOLDER_NAME: Final = "leases"

@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nodeagent.accounts import Account, account_of
+from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.files import Exists, Folders, Read, Write, read_text, subfolders, write_text
+from nodeagent.host.shell import Done, ProgramError, Shell
 from nodeagent.protocol.forms import is_line
 from nodeagent.runtimes import nodes
 from nodeagent.runtimes import unit as units
@@ -31,17 +33,7 @@ from nodeagent.runtimes.base import (
     RuntimeRefusedError,
     require_harmless,
 )
-from nodeagent.runtimes.cgroups import (
-    ROOT,
-    Cgroups,
-    Exists,
-    Folders,
-    Read,
-    Write,
-    read_text,
-    subfolders,
-    write_text,
-)
+from nodeagent.runtimes.cgroups import ROOT, Cgroups
 from nodeagent.runtimes.names import (
     END_PREFIX,
     SERVICE,
@@ -55,7 +47,6 @@ from nodeagent.runtimes.names import (
     stem_of,
     unit_of,
 )
-from nodeagent.shell import Done, ProgramError, Shell
 
 LEAST_VERSION: Final = 240  # Type=exec, and device rules for nodes that /dev/char does not list
 # What systemd takes for User= in its relaxed mode, directories included; nothing that it would expand.

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeagent.accounts import Account
+from nodeagent.host.accounts import Account
 from nodeagent.runtimes.base import Grant
 
 SHOWN: Final = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodeagent.accounts import Account
 from nodeagent.drivers.simulated.systemd import SimulatedSystemd
 from nodeagent.drivers.simulated.world import SimulatedShell, World
+from nodeagent.host.accounts import Account
 from nodeagent.runtimes.base import Grant
 from nodeagent.runtimes.systemd import SystemdRuntime
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.agent import Agent, boot_clock
+from nodeagent.agent import Agent
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
+from nodeagent.host.clock import boot_clock
 from nodeagent.identity import Identity, StateError, lock_state
 from nodeagent.journal import Journal
 from nodeagent.link import Enrolment, RefusedError, address_of, token_source

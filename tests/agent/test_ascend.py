@@ -15,9 +15,9 @@ from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Samples
-from nodeagent.shell import Done
 
 DATA = Path(__file__).parent.parent / "data/vendors/ascend"
 HALF = Shape("memlimit", "", 0, 500, 16_384)

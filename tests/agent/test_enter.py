@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from nodeagent import enter as entering
-from nodeagent.accounts import Account
 from nodeagent.enter import Caller, EnterError, add_options, enter, session_env
-from nodeagent.shell import Done
+from nodeagent.host.accounts import Account
+from nodeagent.host.shell import Done
 from tests.agent.systemd_bench import CGROUP, GRANT, PEOPLE, UNIT, Host, person
 
 LOGIN = "/user.slice/user-1001.slice/session-3.scope"
@@ -235,7 +235,7 @@ def test_programs_run_as_root_get_nothing_of_the_callers_environment(monkeypatch
 
 GIVE_UP = """
 import os
-from nodeagent.accounts import Account
+from nodeagent.host.accounts import Account
 from nodeagent.enter import _become
 os.chdir("/")
 _become(Account(65534, 65534, "/nonexistent", "nobody"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli import UsageError, host_facts, parser
-from nodeagent.host import HostFacts, cpu_milli, memory_mib
+from nodeagent.host.facts import HostFacts, cpu_milli, memory_mib
 
 
 def test_memory_is_read_as_the_kernel_counts_it(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.accounts import Account
-from nodeagent.notices import notice_path, put_up, take_down
+from nodeagent.host.accounts import Account
+from nodeagent.host.notices import notice_path, put_up, take_down
+from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import Desired, SlotAccess
 from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.unit import SHOWN
-from nodeagent.shell import Done
 from nodeagent.units import grant_of
 from nodeagent.works import NS, new_work
 from tests.agent.systemd_bench import Host

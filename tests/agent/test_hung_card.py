@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.notices import VARIABLE
+from nodeagent.host.notices import VARIABLE
 from nodeagent.protocol.messages import HealthFact, Notice
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.steps import carry_out

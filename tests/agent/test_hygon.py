@@ -16,9 +16,9 @@ from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, Nv
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.kfd import NODES
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Samples
-from nodeagent.shell import Done
 
 DATA = Path(__file__).parent.parent / "data/vendors/hygon"
 QUARTER = Shape("memlimit", "", 0, 250, 16_384)

@@ -14,6 +14,7 @@ import pytest
 
 from nodeagent import install
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.shell import Done
 from nodeagent.install import (
     AGENT_FILE,
     LOGIN_FILE,
@@ -27,7 +28,6 @@ from nodeagent.install import (
     uninstall,
     write,
 )
-from nodeagent.shell import Done
 
 PROGRAM = "/opt/berth/bin/berth-agent run"
 DEVICES = """\

@@ -21,11 +21,11 @@ from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook, write_file
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.shell import Done
 from nodeagent.identity import lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.doors import choose
-from nodeagent.shell import Done
 from tests.agent.builder import lease
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.accounts import Account
-from nodeagent.notices import VARIABLE, call, listens, notice_path, put_up, take_down
+from nodeagent.host.accounts import Account
+from nodeagent.host.notices import VARIABLE, call, listens, notice_path, put_up, take_down
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import Desired, DesiredLease, Notice
 from tests.agent.builder import SimulatedNode

@@ -13,7 +13,7 @@ from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.shares import Share, ShareBook
-from nodeagent.shell import Done
+from nodeagent.host.shell import Done
 from tests.agent.card_bench import SHARED_MODES, Bench, Crash, cgroup, move_in, refused, take
 
 

@@ -23,9 +23,9 @@ from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.shell import Done, ProgramError
 from nodeagent.install import AGENT_TEXT
 from nodeagent.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
-from nodeagent.shell import Done, ProgramError
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
 from tests.agent.test_cambricon import Cnmon, Library

@@ -4,7 +4,8 @@ import pytest
 
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.processes import Deed, Holding, Look, Sight, decide, holdings, is_same, start_of
+from nodeagent.host.services import start_of
+from nodeagent.processes import Deed, Holding, Look, Sight, decide, holdings, is_same
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import DesiredLease, DesiredSlot, Samples
 from nodeagent.works import new_work

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli, opening
-from nodeagent.accounts import Account
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.notices import notice_path, put_up
+from nodeagent.host.accounts import Account
+from nodeagent.host.notices import notice_path, put_up
 from nodeagent.opening import impassable, make_run_dir, notices_of, open_host
 from nodeagent.options import UsageError
 from nodeagent.runtimes.plain import PlainRuntime

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.accounts import Account
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.accounts import Account
 from nodeagent.runtimes.base import Entrance, Grant, Key, RuntimeRefusedError
 from nodeagent.runtimes.doors import Doors, RuntimeMissingError, choose, pick, shows_files
 from nodeagent.runtimes.plain import PlainRuntime

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.accounts import Account
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.home import SimulatedHome
+from nodeagent.host.accounts import Account
 from nodeagent.journal import Journal
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile import Reconciler

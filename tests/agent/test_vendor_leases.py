@@ -14,10 +14,10 @@ from nodeagent.drivers.base import Driver
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.shell import Done, ProgramError
 from nodeagent.journal import Journal
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.reconcile import Reconciler
-from nodeagent.shell import Done, ProgramError
 from nodeagent.steps import read_health
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 from tests.agent.test_amd import AmdSmi

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from nodeagent.agent import boot_clock
 from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.host import HostFacts
+from nodeagent.host.clock import boot_clock
+from nodeagent.host.facts import HostFacts
 from nodeagent.identity import Identity
 from nodeagent.journal import Journal
 from nodeagent.link import Enrolment, RefusedError

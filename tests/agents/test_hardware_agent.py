@@ -14,10 +14,10 @@ import pynvml
 import pytest
 
 from nodeagent import sampler, worker
-from nodeagent.agent import boot_clock
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedProcess
 from nodeagent.guard import Guard
+from nodeagent.host.clock import boot_clock
 from nodeagent.journal import Journal
 from nodeagent.link import Enrolment
 from nodeagent.reconcile import Reconciler

@@ -22,9 +22,9 @@ from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.drivers.simulated.mps import SimulatedMps
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.files import write_text
+from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.messages import DeviceFact
-from nodeagent.runtimes.cgroups import write_text
-from nodeagent.shell import HostShell, Shell
 from tests.gpu.holders import Holder, NoHolderError, real_holder, simulated_holder
 
 USER = "contract"

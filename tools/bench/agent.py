@@ -20,11 +20,11 @@ from statistics import median
 from typing import Any
 
 from nodeagent import sampler
-from nodeagent.agent import boot_clock
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.home import PEOPLE, SimulatedHome
 from nodeagent.guard import Guard
+from nodeagent.host.clock import boot_clock
 from nodeagent.journal import Journal
 from nodeagent.lanes import work_through
 from nodeagent.protocol.boards import device_facts

@@ -27,8 +27,8 @@ from nodeagent.drivers.vendor import (
     opened,
     whole,
 )
+from nodeagent.host.shell import Shell
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, PartitionFact, ProfileFact
-from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.shares import ALL
 from nodeagent.drivers.sharing import SharedCards
 from nodeagent.drivers.vendor import Read, Tool, clean, lost, model_of, opened, sample_of, whole
+from nodeagent.host.shell import Shell
 from nodeagent.protocol.messages import DeviceFact, HealthFact
-from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from nodeagent.drivers.vendor import (
     sample_of,
     whole,
 )
+from nodeagent.host.files import spare_folder
+from nodeagent.host.shell import Shell
 from nodeagent.protocol.messages import DeviceFact, HealthFact
-from nodeagent.runtimes.files import spare_folder
-from nodeagent.shell import Shell
 
 log = logging.getLogger(__name__)
 

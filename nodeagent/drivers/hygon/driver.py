@@ -13,8 +13,8 @@ from nodeagent.drivers.kfd import kfd_nodes, slot_of
 from nodeagent.drivers.shares import ALL
 from nodeagent.drivers.sharing import SharedCards
 from nodeagent.drivers.vendor import Read, Tool, clean, lost, model_of, opened, sample_of
+from nodeagent.host.shell import Shell
 from nodeagent.protocol.messages import DeviceFact, HealthFact
-from nodeagent.shell import Shell
 
 CONTROL: Final = ("/dev/kfd", "/dev/mkfd")
 MOST_PARTS: Final = 4

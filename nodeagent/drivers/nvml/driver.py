@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import pynvml
 
-from nodeagent import notices
-from nodeagent.accounts import account_of
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
@@ -41,10 +39,12 @@ from nodeagent.drivers.nvml.telemetry import Telemetry
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.nvml.words import text
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.host import notices
+from nodeagent.host.accounts import account_of
+from nodeagent.host.files import write_text
+from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
-from nodeagent.runtimes.cgroups import write_text
-from nodeagent.shell import HostShell, Shell
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.words import MIB
-from nodeagent.runtimes.cgroups import write_text
+from nodeagent.host.files import write_text
 
 log = logging.getLogger(__name__)
 

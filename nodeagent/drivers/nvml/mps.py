@@ -33,8 +33,8 @@ from nodeagent.drivers.nvml.mps_seat import (
     let_pass,
 )
 from nodeagent.drivers.nvml.repairs import Lack
+from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.protocol.messages import HealthFact
-from nodeagent.shell import ProgramError, Shell
 
 __all__ = ["Account", "Mps", "MpsShare"]
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.shell import TIMEOUT_S, Done, ProgramError, Shell
+from nodeagent.host.shell import TIMEOUT_S, Done, ProgramError, Shell
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 CLASSIC: Final = 2

@@ -17,7 +17,7 @@ from nodeagent.drivers.nvml.repairs import Lack, Repairs
 from nodeagent.drivers.nvml.timeslice import TimeSlice
 from nodeagent.drivers.owners import cgroup_of, is_below, left_on, own
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
-from nodeagent.processes import is_service
+from nodeagent.host.services import is_service
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.protocol.uuids import share_uuid
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.shell import Done, ProgramError, Shell
+from nodeagent.host.shell import Done, ProgramError, Shell
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from nodeagent.accounts import Account
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.simulated.faults import Faults
@@ -21,12 +20,13 @@ from nodeagent.drivers.simulated.smi import PROGRAM as SMI_PROGRAM
 from nodeagent.drivers.simulated.smi import SimulatedSmi
 from nodeagent.drivers.simulated.systemd import SimulatedSystemd
 from nodeagent.drivers.simulated.world import SimulatedShell, World
+from nodeagent.host.accounts import Account
+from nodeagent.host.shell import Done
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.doors import pick
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.systemd import SystemdRuntime
-from nodeagent.shell import Done
 
 PEOPLE: Final = ("alice", "bob", "charlie")
 UIDS: Final = {name: 1001 + at for at, name in enumerate(PEOPLE)}

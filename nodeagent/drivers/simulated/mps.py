@@ -16,7 +16,7 @@ from typing import Final
 from nodeagent.drivers.simulated.mps_named import NamedWords
 from nodeagent.drivers.simulated.mps_state import Client, Daemon, Limits, Server, ignore
 from nodeagent.drivers.simulated.world import SimulatedProcess, World
-from nodeagent.shell import Done
+from nodeagent.host.shell import Done
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 NOBODY: Final = "Cannot find MPS control daemon process"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.drivers.simulated.mps_state import Daemon, Limits, Server
-from nodeagent.shell import Done
+from nodeagent.host.shell import Done
 
 if TYPE_CHECKING:
     from nodeagent.drivers.simulated.mps import SimulatedMps

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.shell import Done
+from nodeagent.host.shell import Done
 
 PROGRAM: Final = "nvidia-smi"
 WORDS: Final = ("Default", "Short", "Medium", "Long")

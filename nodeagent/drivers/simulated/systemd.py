@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from nodeagent.drivers.simulated.world import Program, World
-from nodeagent.shell import Done
+from nodeagent.host.shell import Done
 
 ROOT = "/sys/fs/cgroup"
 PROC_CGROUP = re.compile(r"/proc/(\d+)/(cgroup|comm|environ)")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nodeagent.shell import TIMEOUT_S, Done, ProgramError
+from nodeagent.host.shell import TIMEOUT_S, Done, ProgramError
 
 FIRST_PID = 40_000
 NOBODY = 65_534

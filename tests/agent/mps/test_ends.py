@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.simulated.mps_state import Limits
-from nodeagent.shell import Done
+from nodeagent.host.shell import Done
 from tests.agent.mps_bench import CARD, OTHER, SLICE, refused, share
 
 

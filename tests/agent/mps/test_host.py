@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from nodeagent.accounts import Account
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.mps import Mps, MpsShare
@@ -15,6 +14,7 @@ from nodeagent.drivers.simulated.host import SimulatedHost
 from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.drivers.simulated.mps_host import mps_on
 from nodeagent.drivers.simulated.world import SimulatedShell
+from nodeagent.host.accounts import Account
 
 UIDS = {"alice": 1001}
 

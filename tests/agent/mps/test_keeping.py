@@ -11,7 +11,7 @@ from nodeagent.drivers.nvml.mps import KEEP_EVERY_S
 from nodeagent.drivers.nvml.mps_seat import MpsShare
 from nodeagent.drivers.nvml.repairs import Lack
 from nodeagent.drivers.simulated.mps_state import Limits
-from nodeagent.shell import Done, ProgramError
+from nodeagent.host.shell import Done, ProgramError
 from tests.agent.mps_bench import CARD, DEFAULT, EXCLUSIVE, OTHER, Bench, refused, share
 
 

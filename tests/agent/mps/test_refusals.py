@@ -10,7 +10,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError
 from nodeagent.drivers.nvml.mps_seat import keeps_memory, keeps_percent
 from nodeagent.drivers.simulated.world import SimulatedShell
-from nodeagent.shell import Done, ProgramError
+from nodeagent.host.shell import Done, ProgramError
 from tests.agent.mps_bench import CARD, DEFAULT, refused, share
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nodeagent.host.shell import Done
 from nodeagent.runtimes import nodes
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.shell import Done
 from tests.agent.systemd_bench import GRANT, UNIT
 
 CAPABILITY = "/dev/nvidia-caps/nvidia-cap12"

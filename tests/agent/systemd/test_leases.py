@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.accounts import account_of
+from nodeagent.host.accounts import account_of
+from nodeagent.host.shell import Done
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.shell import Done
 from tests.agent.systemd_bench import CGROUP, GRANT, UNIT
 
 

@@ -22,9 +22,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from nodeagent.accounts import Account, account_of
-from nodeagent.runtimes.cgroups import read_text
-from nodeagent.runtimes.files import passable, put
+from nodeagent.host.accounts import Account, account_of
+from nodeagent.host.files import passable, put, read_text
 
 log = logging.getLogger(__name__)
 
