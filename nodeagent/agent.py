@@ -15,8 +15,8 @@ from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.link import Address, Enrolment, RefusedError
 from nodeagent.protocol.messages import MAX_FRAME_BYTES
+from nodeagent.reconcile.worker import Worker
 from nodeagent.session import Session
-from nodeagent.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,11 @@ from nodeagent import __version__, enter, install
 from nodeagent.agent import Agent
 from nodeagent.commands import apply, check, explain, soak
 from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.drivers.patience import Patience, missing, wait_for_latecomers
 from nodeagent.fleet import SpecError
-from nodeagent.guard import Guard
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.identity import KEY_FILE, Identity, StateError, lock_state
-from nodeagent.journal import Journal, JournalError
 from nodeagent.link import Address, AddressError, Enrolment, RefusedError, address_of, token_source
 from nodeagent.opening import Opened, notices_of, open_host, state_of
 from nodeagent.options import (
@@ -40,13 +39,14 @@ from nodeagent.options import (
     switch,
     usual,
 )
-from nodeagent.patience import Patience, missing, wait_for_latecomers
+from nodeagent.processes.guard import Guard
 from nodeagent.protocol.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.journal import Journal, JournalError
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.doors import RuntimeMissingError
 from nodeagent.simulating import add_simulation
-from nodeagent.worker import Worker
 
 log = logging.getLogger("nodeagent")
 

@@ -14,9 +14,9 @@ from typing import Final
 
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
+from nodeagent.drivers.patience import Patience, wait_for_cards
 from nodeagent.host.shell import HostShell
 from nodeagent.options import UsageError, layouts, offered
-from nodeagent.patience import Patience, wait_for_cards
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.doors import choose, has_units, shows_files
 from nodeagent.simulating import open_played, open_simulated

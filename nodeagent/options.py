@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from nodeagent.drivers import registry
 from nodeagent.drivers.amd.smi import LAYOUTS
+from nodeagent.drivers.patience import USUAL_S, Patience
 from nodeagent.host import facts as host
 from nodeagent.host.facts import HostFacts
-from nodeagent.patience import USUAL_S, Patience
-from nodeagent.processes import POLICIES
+from nodeagent.processes.policy import POLICIES
 from nodeagent.protocol.limits import MODES
 from nodeagent.runtimes.doors import RUNTIMES
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from nodeagent.drivers.base import PartitionSample, Reading
 from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples, SlotSample
-from nodeagent.reconcile import Reconciler
-from nodeagent.works import READY
+from nodeagent.reconcile.lease_records import READY
+from nodeagent.reconcile.reconciler import Reconciler
 
 # Every how many frames the processes on the cards are told; between them the field is None.
 PROCESSES_EVERY: Final = 5

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 from nodeagent import __version__, sampler
 from nodeagent.drivers.base import Driver
-from nodeagent.goals import FenceError
 from nodeagent.greeting import fresh_nonce, require_epoch, require_portal
 from nodeagent.host.facts import HostFacts
 from nodeagent.keychange import KeyChange
@@ -35,7 +34,8 @@ from nodeagent.protocol.messages import (
     Rotate,
     Welcome,
 )
-from nodeagent.worker import Worker
+from nodeagent.reconcile.goals import FenceError
+from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)

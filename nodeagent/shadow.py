@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, Driver, Offer, ProcessFact, Reading, Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.lanes import MOST_STEPS
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.lanes import MOST_STEPS
+from nodeagent.reconcile.lease_records import GONE, Work
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import Outcome, Step, carry_out, read_partitions
 from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
-from nodeagent.steps import Outcome, Step, carry_out, read_partitions
-from nodeagent.works import GONE, Work
 
 
 class ShadowDriver:

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.drivers.base import Driver
-from nodeagent.goals import FenceError
 from nodeagent.host.clock import boot_clock
 from nodeagent.identity import lock_state
-from nodeagent.journal import Journal
-from nodeagent.lanes import work_through
 from nodeagent.opening import notices_of, open_host, state_of
 from nodeagent.options import UsageError, patience_of, require_node
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import VERSION, Desired
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.goals import FenceError
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.lease_records import NS
+from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.runtimes.base import Runtime
 from nodeagent.shadow import Planned, ShadowDriver, ShadowRuntime, rehearse
-from nodeagent.works import NS
 
 REST_S = 0.05
 

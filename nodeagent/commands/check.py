@@ -12,13 +12,13 @@ from typing import Any
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.drivers.patience import late
 from nodeagent.host.files import spare_folder
 from nodeagent.opening import is_simulated, open_host, open_runtime, run_dir_of
 from nodeagent.options import patience_of, require_node
-from nodeagent.patience import late
 from nodeagent.protocol.messages import DeviceFact
+from nodeagent.reconcile.steps import read_health, read_partitions
 from nodeagent.runtimes.base import Runtime
-from nodeagent.steps import read_health, read_partitions
 
 
 def add_options(known: argparse.ArgumentParser) -> None:

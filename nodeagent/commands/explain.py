@@ -13,14 +13,14 @@ from typing import Any
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host.clock import boot_clock
-from nodeagent.journal import Journal, Record, peek
 from nodeagent.opening import open_host, state_of
 from nodeagent.options import UsageError, require_node
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.journal import Journal, Record, peek
+from nodeagent.reconcile.lease_records import NS, READY, Place, Work
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import read_partitions
 from nodeagent.runtimes.base import Runtime
 from nodeagent.shadow import ShadowDriver, ShadowRuntime, rehearse
-from nodeagent.steps import read_partitions
-from nodeagent.works import NS, READY, Place, Work
 
 
 def add_options(known: argparse.ArgumentParser) -> None:

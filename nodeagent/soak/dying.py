@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodeagent.drivers.simulated.faults import SimulatedCrash
-from nodeagent.journal import Journal, Record
+from nodeagent.reconcile.journal import Journal, Record
 
 
 class CrashingJournal(Journal):

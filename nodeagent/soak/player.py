@@ -11,16 +11,16 @@ from typing import Final
 from zlib import crc32
 
 from nodeagent.drivers.simulated.faults import SimulatedCrash
-from nodeagent.journal import Journal
-from nodeagent.lanes import work_through
 from nodeagent.protocol.messages import Desired, DesiredLease, LeaseReport
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.lease_records import FAILED, NS, PREPARING, READY, Key
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import read_health, read_partitions
 from nodeagent.soak.dying import CrashingJournal
 from nodeagent.soak.script import ACT_S, Act
 from nodeagent.soak.stage import NODE, Stage, Trace
 from nodeagent.soak.visitor import Visitor
-from nodeagent.steps import read_health, read_partitions
-from nodeagent.works import FAILED, NS, PREPARING, READY, Key
 
 START_NS: Final = 1_000 * NS
 SETTLE_S: Final = 120

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.protocol.messages import DeviceFact
+from nodeagent.reconcile.lease_records import Place, Work
 from nodeagent.runtimes.base import Key
 from nodeagent.soak.stage import Stage
-from nodeagent.works import Place, Work
 
 MAKES: Final = 0.1
 SNATCHES: Final = 0.6

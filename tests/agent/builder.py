@@ -5,15 +5,15 @@ from pathlib import Path
 
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
-from nodeagent.journal import Journal
-from nodeagent.lanes import work_through
-from nodeagent.power import change_power, read_power
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.lease_records import NS
+from nodeagent.reconcile.power import change_power, read_power
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import read_partitions
 from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
-from nodeagent.steps import read_partitions
-from nodeagent.works import NS
 
 START = 1_000 * NS
 

@@ -17,12 +17,12 @@ from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.host.clock import boot_clock
 from nodeagent.identity import Identity, StateError, lock_state
-from nodeagent.journal import Journal
 from nodeagent.link import Enrolment, RefusedError, address_of, token_source
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.messages import Desired, DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
-from nodeagent.reconcile import Reconciler
-from nodeagent.worker import Worker
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.worker import Worker
 from tests.agent.builder import lease
 from tests.agent.fake_portal import FakePortal, listening
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.journal import Journal
-from nodeagent.lanes import work_through
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.reconciler import Reconciler
 from tests.agent.builder import FakeTime, SimulatedNode, lease
 
 SLICES = 7

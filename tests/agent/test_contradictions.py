@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.goals import FenceError
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Report
+from nodeagent.reconcile.goals import FenceError
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.fake_portal import FakePortal, listening
 from tests.agent.test_agent import build, running, slice_at

@@ -9,13 +9,14 @@ import pytest
 
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedProcess
-from nodeagent.guard import Found, Guard
-from nodeagent.journal import Journal
-from nodeagent.lanes import work_through
+from nodeagent.processes.guard import Guard, GuardReport
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.holdings import scan_scope
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
-from nodeagent.worker import Worker
 from tests.agent.builder import FakeTime
 
 NODE = "gpu-01"
@@ -63,9 +64,9 @@ class Host:
     def stray(self, **facts: object) -> SimulatedProcess:
         return self.world.spawn(ELSEWHERE, **{"user": "charlie", "gpu": self.second, **facts})
 
-    def look(self, times: int = 1) -> Found:
+    def look(self, times: int = 1) -> GuardReport:
         for _ in range(times):
-            found = self.guard.go(self.guard.prepare(self.mind))
+            found = self.guard.run_once(scan_scope(self.mind, is_isolating=self.guard.is_isolating))
         return found
 
     def lives(self, *processes: SimulatedProcess) -> bool:
@@ -243,7 +244,7 @@ def test_pid_that_another_process_gets_between_look_and_signal_is_spared(host):
     for looks in (2, 3):
         host.world.processes[stray.pid] = stray
         host.under("kill").look(looks - 1)
-        host.guard._read = host.guard._look._read = read
+        host.guard._read = host.guard._scanner._read = read
         host.look()
 
     assert len(others) == 2

@@ -20,12 +20,12 @@ from nodeagent.host.notices import notice_path, put_up, take_down
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import Desired, SlotAccess
+from nodeagent.reconcile.lease_records import NS, new_work
+from nodeagent.reconcile.units import grant_of
 from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.unit import SHOWN
-from nodeagent.units import grant_of
-from nodeagent.works import NS, new_work
 from tests.agent.systemd_bench import Host
 
 GOLDEN = Path(__file__).parent / "golden"

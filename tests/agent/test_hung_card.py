@@ -10,8 +10,8 @@ import pytest
 
 from nodeagent.host.notices import VARIABLE
 from nodeagent.protocol.messages import HealthFact, Notice
+from nodeagent.reconcile.steps import carry_out
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.steps import carry_out
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nodeagent.journal import Journal, JournalError
+from nodeagent.reconcile.journal import Journal, JournalError
 
 HEAD = {"op": "head", "format": 1, "boot_id": "b", "driver": "d"}
 
@@ -51,7 +51,7 @@ def test_failed_write_leaves_the_file_as_it_was(path, monkeypatch):
         os.write(fd, data[:5])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nodeagent.journal._write_all", half)
+    monkeypatch.setattr("nodeagent.reconcile.journal._write_all", half)
     with pytest.raises(OSError, match="No space"):
         journal.append([{"op": "seen"}], sync=True)
 
@@ -69,7 +69,7 @@ def test_nothing_is_written_behind_a_torn_line_that_could_not_be_taken_back(path
     journal, seen = Journal(path), {"op": "seen", "epoch": 1, "revision": 1}
     journal.append([HEAD], sync=True)
     with monkeypatch.context() as broken:
-        broken.setattr("nodeagent.journal._write_all", half)
+        broken.setattr("nodeagent.reconcile.journal._write_all", half)
         broken.setattr("os.ftruncate", refuse)
         with pytest.raises(OSError, match="Input/output"):
             journal.append([{"op": "lost"}], sync=True)
@@ -90,7 +90,7 @@ def test_lines_after_a_compacting_whose_folder_could_not_be_synced_are_read(path
     journal, seen = Journal(path), {"op": "seen", "epoch": 1, "revision": 1}
     journal.append([HEAD] * 9, sync=True)
     with monkeypatch.context() as broken:
-        broken.setattr("nodeagent.journal._sync_folder", refuse)
+        broken.setattr("nodeagent.reconcile.journal._sync_folder", refuse)
         with pytest.raises(OSError, match="No space"):
             journal.compact([HEAD])
     with monkeypatch.context() as broken:

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening, patience
+from nodeagent import cli, opening
 from nodeagent.agent import Agent
-from nodeagent.drivers import errors, registry
+from nodeagent.drivers import errors, patience, registry
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.hygon.driver import HygonDriver
+from nodeagent.drivers.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.install import AGENT_TEXT
-from nodeagent.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
 from tests.agent.test_cambricon import Cnmon, Library

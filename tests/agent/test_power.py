@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
-from nodeagent.power import change_power
+from nodeagent.reconcile.power import change_power
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.test_nvml import FakeError, FakeLibrary
 

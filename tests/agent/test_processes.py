@@ -5,10 +5,12 @@ import pytest
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.host.services import start_of
-from nodeagent.processes import Deed, Holding, Look, Sight, decide, holdings, is_same
+from nodeagent.processes.attribution import Holding, ProcessScanner, Scan
+from nodeagent.processes.policy import ProcessAction, decide, is_same
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import DesiredLease, DesiredSlot, Samples
-from nodeagent.works import new_work
+from nodeagent.reconcile.holdings import holdings
+from nodeagent.reconcile.lease_records import new_work
 
 GPU = "GPU-1"
 CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
@@ -22,7 +24,7 @@ class Host:
         self.units: dict[int, tuple[str, int]] = {}
         self.files: dict[str, str] = {}
         self.holdings: list[Holding] = []
-        self.eye = Look(self, self, self.read)
+        self.scanner = ProcessScanner(self, self, self.read)
 
     def processes(self, partition: str) -> list[ProcessFact]:
         found = self.on[partition]
@@ -64,10 +66,12 @@ class Host:
         self.on.setdefault(partition, [])
         self.holdings.append(Holding(lease, 1, GPU, partition, mode, has_unit, has_door))
 
-    def look(self, times: int = 1) -> Sight:
+    def look(self, times: int = 1) -> Scan:
         for _ in range(times):
-            sight = self.eye.look([GPU], {GPU: [place for place in self.on if place != GPU]}, self.holdings)
-        return sight
+            scan = self.scanner.scan(
+                [GPU], {GPU: [place for place in self.on if place != GPU]}, self.holdings
+            )
+        return scan
 
     def states(self) -> dict[int, tuple[str, str]]:
         return {one.pid: (one.state, one.lease) for one in self.look().seen}
@@ -134,7 +138,7 @@ def test_container_on_a_card_that_no_lease_lets_containers_reach_is_an_orphan_an
     seen = host.look(3).seen
 
     assert {one.pid: one.state for one in seen} == {11: "orphan", 12: "orphan"}
-    assert [deed.pid for deed in decide("kill", seen)] == [12]
+    assert [action.pid for action in decide("kill", seen)] == [12]
 
 
 def test_open_shares_of_one_card_are_nobodys_in_particular(host):
@@ -177,7 +181,7 @@ def test_services_of_the_host_are_excused_by_name_and_account(host, name, uid, s
 
 
 def test_operator_may_excuse_more(host):
-    host.eye = Look(host, host, host.read, allowed=("company-monitoring-daemon",))
+    host.scanner = ProcessScanner(host, host, host.read, allowed=("company-monitoring-daemon",))
     host.run(11, name="company-monitoring-daemon", uid=990)
     host.run(12, name="company-monitoring-daemon", uid=1000)
 
@@ -186,7 +190,7 @@ def test_operator_may_excuse_more(host):
 
 def test_mps_server_is_excused_under_the_account_that_the_driver_runs_it_for(host):
     host.seat_uids = lambda device: frozenset({1001}) if device == GPU else frozenset()
-    host.eye = Look(host, host, host.read)
+    host.scanner = ProcessScanner(host, host, host.read)
     host.run(11, name="nvidia-cuda-mps-server", uid=1001)
     host.run(12, name="nvidia-cuda-mps-server", uid=1002)
     host.run(13, name="Xorg", uid=1001)
@@ -224,7 +228,7 @@ def test_orphan_is_a_fact_from_the_second_look_on(host):
     [("miner", True), ("gnome-shell", False), ("remote-desktop", False), ("Xorg", False)],
 )
 def test_an_orphan_keeps_its_card_from_the_second_look_on_and_a_desktop_does_not(host, name, is_crowded):
-    host.eye = Look(host, host, host.read, allowed=("remote-desktop",))
+    host.scanner = ProcessScanner(host, host, host.read, allowed=("remote-desktop",))
     host.run(11, name=name, uid=1000)
 
     first, second = host.look(), host.look()
@@ -303,7 +307,7 @@ def test_process_of_a_live_lease_is_not_killed_on_whatever_device_it_is(host):
     seen = host.look(3).seen
 
     assert [one.state for one in seen] == ["orphan", "orphan"]
-    assert [deed.pid for deed in decide("kill", seen)] == [12]
+    assert [action.pid for action in decide("kill", seen)] == [12]
 
 
 def test_process_that_just_ended_has_no_name_and_does_no_harm(host):
@@ -328,13 +332,13 @@ def test_samples_fit_their_frame_and_name_orphans_first(host):
 
 
 @pytest.mark.parametrize(
-    ("policy", "deeds"),
+    ("policy", "actions"),
     [("report", [[], [], []]), ("warn", [[], ["warn"], []]), ("kill", [[], ["warn"], ["kill"]])],
 )
-def test_policy_reports_then_warns_then_kills(host, policy, deeds):
+def test_policy_reports_then_warns_then_kills(host, policy, actions):
     host.run(11)
 
-    assert [[deed.what for deed in decide(policy, host.look().seen)] for _ in range(3)] == deeds
+    assert [[action.what for action in decide(policy, host.look().seen)] for _ in range(3)] == actions
 
 
 def test_system_and_held_processes_are_never_killed(host):
@@ -361,12 +365,12 @@ def test_unknown_policy_is_refused(host):
 def test_pid_that_was_given_to_another_is_not_the_same(host):
     host.run(11, started=5)
     host.look(2)
-    (deed,) = decide("kill", host.look().seen)
+    (action,) = decide("kill", host.look().seen)
 
-    assert is_same(deed, host.read)
+    assert is_same(action, host.read)
     host.run(11, started=6)
-    assert not is_same(deed, host.read)
-    assert not is_same(Deed("kill", 99, GPU, "", ""), host.read)
+    assert not is_same(action, host.read)
+    assert not is_same(ProcessAction("kill", 99, GPU, "", ""), host.read)
 
 
 def test_names_with_brackets_do_not_shift_the_start():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers.base import Shape
-from nodeagent.processes import Holding, Look, Sight, decide
+from nodeagent.processes.attribution import Holding, ProcessScanner, Scan
+from nodeagent.processes.policy import decide
 from nodeagent.protocol.messages import PartitionFact
 from tests.agent.card_bench import ROOT, Bench
 
@@ -18,7 +19,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(folder)
         self.holdings: list[Holding] = []
-        self.eye = Look(self.bench.driver, self, self.bench.host.read)
+        self.scanner = ProcessScanner(self.bench.driver, self, self.bench.host.read)
 
     def lease_of(self, pid: int) -> tuple[str, int] | None:
         path = self.bench.host.read(f"/proc/{pid}/cgroup").strip().removeprefix("0::")
@@ -33,9 +34,9 @@ class Host:
         cgroup = f"{ROOT}/berth.slice/{lease}" if lease else f"{ROOT}/user.slice"
         return self.bench.host.world.spawn(cgroup, gpu=self.bench.card, memory_mib=100, **facts).pid
 
-    def look(self) -> Sight:
+    def look(self) -> Scan:
         partitions = [fact.uuid for fact in self.bench.driver.observe(self.bench.card)]
-        return self.eye.look([self.bench.card], {self.bench.card: partitions}, self.holdings)
+        return self.scanner.scan([self.bench.card], {self.bench.card: partitions}, self.holdings)
 
     def states(self) -> dict[int, tuple[str, str]]:
         return {one.pid: (one.state, one.lease) for one in self.look().seen}
@@ -99,7 +100,7 @@ def test_lost_card_is_unread_and_nobody_is_harmed(host):
     host.look()
     host.bench.host.lose(0)
 
-    sight = host.eye.look([host.bench.card], {}, host.holdings)
+    scan = host.scanner.scan([host.bench.card], {}, host.holdings)
 
-    assert list(sight.unread) == [host.bench.card]
-    assert decide("kill", sight.seen) == []
+    assert list(scan.unread) == [host.bench.card]
+    assert decide("kill", scan.seen) == []

@@ -7,8 +7,8 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.goals import FenceError
 from nodeagent.protocol.messages import HealthFact, PartitionFact
+from nodeagent.reconcile.goals import FenceError
 from tests.agent.builder import SimulatedNode, lease
 
 
@@ -388,7 +388,7 @@ def test_full_disk_keeps_old_work_ends_leases_and_takes_nothing_new(node, monkey
     def full(fd, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nodeagent.journal._write_all", full)
+    monkeypatch.setattr("nodeagent.reconcile.journal._write_all", full)
     node.desire(lease("stays", node.mig("1g.10gb", 2)), lease("new", node.mig("1g.10gb", 1)))
     assert node.mind.lease_reports(50) is None
     assert {(fact.start) for fact in node.standing()} == {2}

@@ -10,8 +10,8 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.driver import SimulatedDriver
+from nodeagent.reconcile.steps import carry_out
 from nodeagent.runtimes.names import unit_of
-from nodeagent.steps import carry_out
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.test_lost_card import CardNode
 from tests.agent.test_strangers import add_foreign, places
@@ -88,7 +88,7 @@ def test_agent_that_dies_before_it_noted_the_new_driver_finds_it_again(cards, mo
     load_driver(cards, "620.1")
     add_foreign(cards, "1g.10gb", 0)
     with monkeypatch.context() as dying:
-        dying.setattr("nodeagent.ledger.Ledger.trust_driver", lambda self: None)
+        dying.setattr("nodeagent.reconcile.ledger.Ledger.trust_driver", lambda self: None)
         cards.start()
 
     cards.start()

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.goals import FenceError, require_current
 from nodeagent.greeting import require_epoch, require_portal
 from nodeagent.identity import Identity, StateError
-from nodeagent.ledger import Ledger
 from nodeagent.link import RefusedError
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Desired, Hello, Report, Welcome
+from nodeagent.reconcile.goals import FenceError, require_current
+from nodeagent.reconcile.ledger import Ledger
 from tests.agent.builder import lease
 from tests.agent.fake_portal import FakePortal, listening
 from tests.agent.test_agent import build, running, slice_at
@@ -151,7 +151,7 @@ def test_an_epoch_far_above_is_only_taken_from_an_enrolment():
 
 
 def test_an_enrolment_counts_revisions_afresh_also_where_the_epoch_is_the_same(tmp_path):
-    from nodeagent.journal import Journal
+    from nodeagent.reconcile.journal import Journal
 
     ledger = Ledger(Journal(tmp_path / "journal.jsonl"), "boot-1", "1")
     ledger.meet(3)

@@ -11,10 +11,10 @@ import pytest
 
 from nodeagent.drivers.errors import IN_USE, INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlLikeError
 from nodeagent.protocol.messages import HealthFact
+from nodeagent.reconcile.lease_records import NS
+from nodeagent.reconcile.steps import carry_out
+from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.steps import carry_out
-from nodeagent.worker import Worker
-from nodeagent.works import NS
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 
 

@@ -10,9 +10,9 @@ import pytest
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.host.accounts import Account
-from nodeagent.journal import Journal
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.runtimes.base import Grant, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.doors import Doors

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import steps, works
 from nodeagent.drivers.base import Driver
-from nodeagent.ledger import Ledger
+from nodeagent.reconcile import lease_records as works
+from nodeagent.reconcile import steps
+from nodeagent.reconcile.lease_records import Place, Work
+from nodeagent.reconcile.ledger import Ledger
+from nodeagent.reconcile.units import Units
 from nodeagent.runtimes.base import Entrance, Grant
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.soak import proof
 from nodeagent.soak.proof import Proof, play_round, soak
-from nodeagent.units import Units
-from nodeagent.works import Place, Work
 
 SHARED_MEMORY = Path("/dev/shm")
 MOST_ROUNDS = 60

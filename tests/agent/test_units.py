@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.drivers.errors import NotOfferedError
+from nodeagent.reconcile.lease_records import NS
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.works import NS
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 
 

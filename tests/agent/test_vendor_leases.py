@@ -15,10 +15,10 @@ from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done, ProgramError
-from nodeagent.journal import Journal
 from nodeagent.protocol.messages import DesiredSlot
-from nodeagent.reconcile import Reconciler
-from nodeagent.steps import read_health
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import read_health
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi

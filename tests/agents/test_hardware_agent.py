@@ -13,17 +13,18 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodeagent import sampler, worker
+from nodeagent import sampler
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedProcess
-from nodeagent.guard import Guard
 from nodeagent.host.clock import boot_clock
-from nodeagent.journal import Journal
 from nodeagent.link import Enrolment
-from nodeagent.reconcile import Reconciler
+from nodeagent.processes.guard import Guard
+from nodeagent.reconcile import worker
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
 from nodeagent.session import Session
-from nodeagent.worker import Worker
 from portal.agents.services import create_enrol_token
 from portal.billing.metering import meter_all
 from portal.billing.models import UsageRecord

@@ -23,18 +23,19 @@ from nodeagent import sampler
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.home import PEOPLE, SimulatedHome
-from nodeagent.guard import Guard
 from nodeagent.host.clock import boot_clock
-from nodeagent.journal import Journal
-from nodeagent.lanes import work_through
+from nodeagent.processes.guard import Guard
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, DeviceFact
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.holdings import scan_scope
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.lease_records import GONE, READY
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import read_health
+from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
-from nodeagent.steps import read_health
-from nodeagent.worker import Worker
-from nodeagent.works import GONE, READY
 from tools.bench import agent_process
 
 NODE, BOARD, CARDS, SLICES = "gpu-01", "h100-80gb", 8, 7
@@ -226,7 +227,9 @@ def _seconds() -> dict[str, Any]:
 
 
 def _second(host: Host, guard: Guard, turn: int) -> None:
-    processes = guard.go(guard.prepare(host.mind)).processes if turn % sampler.PROCESSES_EVERY == 0 else None
+    processes = None
+    if turn % sampler.PROCESSES_EVERY == 0:
+        processes = guard.run_once(scan_scope(host.mind, is_isolating=guard.is_isolating)).processes
     if turn % 5 == 0:
         host.mind.note_health(read_health(host.driver), boot_clock())
     reading = host.driver.metrics()

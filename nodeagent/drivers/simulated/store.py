@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nodeagent.journal import ENCODE
+from nodeagent.reconcile.journal import ENCODE
 
 HARDWARE = "hardware.jsonl"
 COMPACT_AFTER = 20_000

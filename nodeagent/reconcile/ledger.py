@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from nodeagent.journal import FORMAT, Journal, Record
-from nodeagent.works import HELD, Key, Work, work_from_record
+from nodeagent.reconcile.journal import FORMAT, Journal, Record
+from nodeagent.reconcile.lease_records import HELD, Key, Work, work_from_record
 
 log = logging.getLogger(__name__)
 

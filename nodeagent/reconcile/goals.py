@@ -9,8 +9,8 @@ from typing import Final
 
 from nodeagent.protocol.limits import MOST_FIRST_REVISION, MOST_REVISION_JUMP
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, DeviceFact
-from nodeagent.steps import Refusal
-from nodeagent.works import HELD, Key, Work
+from nodeagent.reconcile.lease_records import HELD, Key, Work
+from nodeagent.reconcile.steps import Refusal
 
 # Codes of frames that contradict themselves, or what was taken before: none of such a frame can be trusted.
 CONTRADICTIONS: Final = frozenset({"overlapping_slots", "lease_twice", "lease_moved"})

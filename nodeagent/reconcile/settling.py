@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from nodeagent.drivers import errors
 from nodeagent.protocol.messages import PartitionFact
-from nodeagent.room import obstacle
-from nodeagent.steps import TAKEN, UNIT_STEPS, Outcome, Refusal, Step, find, is_half_made
-from nodeagent.works import DRAINING, PREPARING, READY, RETRY_LOST_NS, TRIES, Place, Work
+from nodeagent.reconcile.conflicts import obstacle
+from nodeagent.reconcile.lease_records import DRAINING, PREPARING, READY, RETRY_LOST_NS, TRIES, Place, Work
+from nodeagent.reconcile.steps import TAKEN, UNIT_STEPS, Outcome, Refusal, Step, find, is_half_made
 
 if TYPE_CHECKING:
-    from nodeagent.reconcile import Reconciler
+    from nodeagent.reconcile.reconciler import Reconciler
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from nodeagent.protocol.messages import PartitionFact
-from nodeagent.steps import find
-from nodeagent.works import GONE, Place, Work
+from nodeagent.reconcile.lease_records import GONE, Place, Work
+from nodeagent.reconcile.steps import find
 
 log = logging.getLogger(__name__)
 

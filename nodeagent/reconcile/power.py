@@ -11,7 +11,7 @@ from typing import Final
 
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.works import NS
+from nodeagent.reconcile.lease_records import NS
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host import notices
 from nodeagent.protocol.messages import HealthFact, PartitionFact, SlotAccess
+from nodeagent.reconcile.lease_records import TRIES, Place, Work
 from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedError
-from nodeagent.works import TRIES, Place, Work
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,12 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodeagent.agenda import Item, agenda
 from nodeagent.drivers.base import Driver
-from nodeagent.goals import (
+from nodeagent.host.notices import notice_path, take_down
+from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
+from nodeagent.reconcile.agenda import Item, agenda
+from nodeagent.reconcile.conflicts import obstacle
+from nodeagent.reconcile.goals import (
     CONTRADICTIONS,
     FenceError,
     aged,
@@ -24,19 +27,26 @@ from nodeagent.goals import (
     unknown,
     why_ended,
 )
-from nodeagent.host.notices import notice_path, take_down
-from nodeagent.journal import Journal
-from nodeagent.ledger import Ledger
-from nodeagent.power import ASLEEP, PowerMind, PowerOutcome
-from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
-from nodeagent.room import obstacle
+from nodeagent.reconcile.health import Wellbeing
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lease_records import (
+    DRAINING,
+    GONE,
+    HELD,
+    NS,
+    PREPARING,
+    READY,
+    Place,
+    Work,
+    new_work,
+)
+from nodeagent.reconcile.ledger import Ledger
+from nodeagent.reconcile.observed import Sight
+from nodeagent.reconcile.power import ASLEEP, PowerMind, PowerOutcome
+from nodeagent.reconcile.settling import disown, miss, settle
+from nodeagent.reconcile.steps import Outcome, Refusal, Step, read_health, read_partitions
+from nodeagent.reconcile.units import Units, nowhere, stray_work
 from nodeagent.runtimes.base import Key, Runtime
-from nodeagent.settling import disown, miss, settle
-from nodeagent.sight import Sight
-from nodeagent.steps import Outcome, Refusal, Step, read_health, read_partitions
-from nodeagent.units import Units, nowhere, stray_work
-from nodeagent.wellbeing import Wellbeing
-from nodeagent.works import DRAINING, GONE, HELD, NS, PREPARING, READY, Place, Work, new_work
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,8 @@ from nodeagent.host.files import subfolders
 from nodeagent.host.services import DISPLAYS, is_service, short_name, short_names, start_of
 from nodeagent.protocol.fault_rules import Rules, standard, told
 from nodeagent.protocol.messages import HealthFact, ProcessSample
-from nodeagent.runtimes.base import CDI
 from nodeagent.runtimes.cdi import is_engines
 from nodeagent.runtimes.cgroups import Cgroups
-from nodeagent.works import GONE, Work
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +30,12 @@ OPEN: Final = "open"
 ORPHAN: Final = "orphan"
 SYSTEM: Final = "system"
 
-REPORT: Final = "report"
-WARN: Final = "warn"
-KILL: Final = "kill"
-POLICIES: Final = (REPORT, WARN, KILL)
-
 LOOKS_TO_TELL: Final = 2
-LOOKS_TO_KILL: Final = 3
 MOST_SAMPLES: Final = 1024
 MOST_NAMED: Final = 10
 
 
-class Lists(Protocol):
+class ProcessLister(Protocol):
     """The verb of a driver that this needs."""
 
     def processes(self, partition: str) -> list[ProcessFact]:
@@ -51,7 +43,7 @@ class Lists(Protocol):
         ...
 
 
-class Units(Protocol):
+class LeaseFinder(Protocol):
     """The verb of a runtime that this needs."""
 
     def lease_of(self, pid: int) -> Key | None:
@@ -80,30 +72,8 @@ class Holding:
         return self.lease, self.generation
 
 
-def holdings(works: Iterable[Work], *, is_isolating: bool) -> list[Holding]:
-    """Return the places of all leases that are not gone; one that ends is live until it is.
-
-    ``is_isolating``: the runtime keeps a boundary around each lease.
-    """
-    return [
-        Holding(
-            work.lease,
-            work.generation,
-            place.slot.device,
-            place.partition,
-            place.slot.mode,
-            has_unit=is_isolating,
-            has_door=CDI in work.entrance,
-        )
-        for work in works
-        if work.phase != GONE
-        for place in work.places
-        if place.partition
-    ]
-
-
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenProcess:
     """A process on a device. ``started`` (clock ticks since boot, "" unknown) tells it from a later one of its pid.
 
     ``looks``: how many looks in a row found it so. ``in_container``: an engine of the host runs it.
@@ -123,25 +93,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """What is to be done about a process: ``warn`` or ``kill``."""
-
-    what: str
-    pid: int
-    device: str
-    name: str
-    started: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What one look found. ``unread``: devices whose processes could not be listed, with the reason.
+class Scan:
+    """What one scan found. ``unread``: devices whose processes could not be listed, with the reason.
 
     ``crowded``: devices with a lasting orphan, displays and programs that the operator allows left out whoever runs
     them: a desktop takes little of a card, and nobody else is accused by that.
     """
 
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SeenProcess, ...] = ()
     facts: tuple[HealthFact, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
     crowded: frozenset[str] = frozenset()
@@ -155,13 +114,13 @@ class Sight:
         )
 
 
-class Look:
-    """Looks at all processes on all cards and remembers how often it saw each orphan."""
+class ProcessScanner:
+    """Scans the processes on all cards and remembers how often it saw each orphan."""
 
     def __init__(
         self,
-        driver: Lists,
-        runtime: Units,
+        driver: ProcessLister,
+        runtime: LeaseFinder,
         read: Callable[[str], str],
         *,
         allowed: Iterable[str] = (),
@@ -177,15 +136,15 @@ class Look:
         self._seat_uids: Callable[[str], frozenset[int]] = getattr(driver, "seat_uids", _no_seats)
         self._cgroups = Cgroups(read, subfolders, os.path.exists)
         self._rules = rules or standard()
-        self._before: dict[tuple[str, int, str], Seen] = {}
+        self._before: dict[tuple[str, int, str], SeenProcess] = {}
         self._live: Sequence[Holding] = ()
 
-    def look(
+    def scan(
         self, devices: Sequence[str], partitions: Mapping[str, Sequence[str]], holdings: Sequence[Holding]
-    ) -> Sight:
+    ) -> Scan:
         """Look once at these devices. ``partitions``: what stands on each, also what is not ours."""
         self._live = holdings
-        seen: list[Seen] = []
+        seen: list[SeenProcess] = []
         unread: dict[str, str] = {}
         for device in devices:
             mine = [holding for holding in holdings if holding.device == device]
@@ -197,9 +156,11 @@ class Look:
         # A device that could not be read keeps its counts: not seen is not gone.
         kept = {key: one for key, one in self._before.items() if key[0] in unread}
         self._before = kept | {_identity(one): one for one in counted}
-        return Sight(counted, tuple(self._facts(counted)), unread, frozenset(self._crowded(counted)))
+        return Scan(counted, tuple(self._facts(counted)), unread, frozenset(self._crowded(counted)))
 
-    def _device(self, device: str, partitions: Sequence[str], holdings: Sequence[Holding]) -> Iterable[Seen]:
+    def _device(
+        self, device: str, partitions: Sequence[str], holdings: Sequence[Holding]
+    ) -> Iterable[SeenProcess]:
         """Return the processes on one device; raises NvmlLikeError where they cannot be listed."""
         listed = {fact.pid: fact for fact in self._listed(device)}
         places: dict[int, set[str]] = {}
@@ -219,15 +180,17 @@ class Look:
         # A process may be on a slice that could not be read: its lease has the benefit of the doubt.
         return [self._judge(fact, device, places.get(pid, dark), holdings) for pid, fact in listed.items()]
 
-    def _judge(self, fact: ProcessFact, device: str, places: set[str], holdings: Sequence[Holding]) -> Seen:
+    def _judge(
+        self, fact: ProcessFact, device: str, places: set[str], holdings: Sequence[Holding]
+    ) -> SeenProcess:
         name = self._name(fact)
         started = self._started(fact.pid)
 
         in_container = is_engines(self._cgroups.path_of(fact.pid))
 
-        def seen(state: str, lease: str = "", bypasses_mps: bool = False) -> Seen:
+        def seen(state: str, lease: str = "", bypasses_mps: bool = False) -> SeenProcess:
             own = (fact.pid, device, state, lease, name, fact.memory_mib, started, bypasses_mps)
-            return Seen(*own, in_container=in_container)
+            return SeenProcess(*own, in_container=in_container)
 
         key = self._runtime.lease_of(fact.pid)
         if key is not None:
@@ -258,19 +221,19 @@ class Look:
         except OSError:
             return ""
 
-    def _counted(self, one: Seen) -> Seen:
+    def _counted(self, one: SeenProcess) -> SeenProcess:
         before = self._before.get(_identity(one))
         if before is None or (before.state, before.bypasses_mps) != (one.state, one.bypasses_mps):
             return one
         return replace(one, looks=before.looks + 1)
 
-    def _crowded(self, seen: Sequence[Seen]) -> Iterable[str]:
+    def _crowded(self, seen: Sequence[SeenProcess]) -> Iterable[str]:
         small = short_names(DISPLAYS) | self._allowed
         for one in seen:
             if one.state == ORPHAN and one.looks >= LOOKS_TO_TELL and short_name(one.name) not in small:
                 yield one.device
 
-    def _facts(self, seen: Sequence[Seen]) -> Iterable[HealthFact]:
+    def _facts(self, seen: Sequence[SeenProcess]) -> Iterable[HealthFact]:
         """Return one fact per device for orphans and one for those that go past MPS, from the second look on."""
         lasting = [one for one in seen if one.looks >= LOOKS_TO_TELL]
         for device in dict.fromkeys(one.device for one in lasting):
@@ -283,32 +246,6 @@ class Look:
                     yield told(self._rules.of(code), device, _named(chosen))
 
 
-def decide(policy: str, seen: Iterable[Seen]) -> list[Deed]:
-    """Return what is to be done about orphans by this policy; pure, changes nothing.
-
-    ``report``: nothing. ``warn``: those seen twice are warned, once. ``kill``: warned at the second look, ended from
-    the third on, and only where their start is known, so that no later process of the same pid is hit. What belongs
-    to a live lease or to the system is never touched, and nothing in a container is ended: whose that is, its engine
-    knows, which would start it anew. Raises ValueError for another policy.
-    """
-    if policy not in POLICIES:
-        raise ValueError(f"{policy!r} is no policy for processes without a lease; use {', '.join(POLICIES)}")
-    deeds = []
-    for one in seen:
-        if policy == REPORT or one.state != ORPHAN or one.is_of_live_lease:
-            continue
-        if one.looks == LOOKS_TO_TELL:
-            deeds.append(Deed(WARN, one.pid, one.device, one.name, one.started))
-        elif policy == KILL and one.looks >= LOOKS_TO_KILL and one.started and not one.in_container:
-            deeds.append(Deed(KILL, one.pid, one.device, one.name, one.started))
-    return deeds
-
-
-def is_same(deed: Deed, read: Callable[[str], str]) -> bool:
-    """Say whether the pid of a deed is still that very process; ask right before a signal is sent."""
-    return bool(deed.started) and start_of(read, deed.pid) == deed.started
-
-
 def _is_on(holding: Holding, places: set[str]) -> bool:
     """Say whether a process is where the lease is. Cards tell apart MIG slices only: shares and whole cards are
     matched by the device.
@@ -316,11 +253,11 @@ def _is_on(holding: Holding, places: set[str]) -> bool:
     return holding.mode != "mig" or holding.partition in places
 
 
-def _identity(one: Seen) -> tuple[str, int, str]:
+def _identity(one: SeenProcess) -> tuple[str, int, str]:
     return one.device, one.pid, one.started
 
 
-def _named(chosen: Sequence[Seen]) -> str:
+def _named(chosen: Sequence[SeenProcess]) -> str:
     first = ", ".join(
         f"pid {one.pid} {one.name or 'of unknown name'}" + (f", lease {one.lease}" if one.lease else "")
         for one in chosen[:MOST_NAMED]

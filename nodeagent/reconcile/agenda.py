@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from nodeagent.units import Units, is_tight
-from nodeagent.works import DRAINING, PREPARING, READY, Key, Work
+from nodeagent.reconcile.lease_records import DRAINING, PREPARING, READY, Key, Work
+from nodeagent.reconcile.units import Units, is_tight
 
 AT_ONCE = 0
 

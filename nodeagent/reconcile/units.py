@@ -14,9 +14,9 @@ from typing import Final
 from nodeagent.host.notices import VARIABLE
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.protocol.variables import merged
+from nodeagent.reconcile.lease_records import GONE, NS, PREPARING, READY, Key, Place, Work
+from nodeagent.reconcile.steps import Outcome, Step
 from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
-from nodeagent.steps import Outcome, Step
-from nodeagent.works import GONE, NS, PREPARING, READY, Key, Place, Work
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from nodeagent.protocol.messages import PartitionFact
-from nodeagent.steps import Refusal
-from nodeagent.works import DRAINING, GONE, HELD, TRIES, Place, Work
+from nodeagent.reconcile.lease_records import DRAINING, GONE, HELD, TRIES, Place, Work
+from nodeagent.reconcile.steps import Refusal
 
 OTHERS_RUN: Final = "programs of no lease run on it: end them, or let the agent do so with --orphans kill"
 

@@ -11,14 +11,15 @@ from functools import partial
 from typing import TypeVar
 
 from nodeagent.drivers.base import Driver, Reading
-from nodeagent.guard import Guard
-from nodeagent.lanes import work_through
-from nodeagent.power import change_power, read_power
+from nodeagent.processes.guard import Guard
 from nodeagent.protocol.messages import Desired, DeviceFact, HealthFact, ProcessSample
-from nodeagent.reconcile import Reconciler
+from nodeagent.reconcile.holdings import scan_scope
+from nodeagent.reconcile.lanes import work_through
+from nodeagent.reconcile.lease_records import NS
+from nodeagent.reconcile.power import change_power, read_power
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import UNIT_STEPS, Step, carry_out, read_health, read_partitions
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.steps import UNIT_STEPS, Step, carry_out, read_health, read_partitions
-from nodeagent.works import NS
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -105,7 +106,8 @@ class Worker:
         """Look at the processes on all devices, where the driver does not play them."""
         if self._guard is None:
             return
-        found = await self._call(partial(self._guard.go, self._guard.prepare(self.reconciler)))
+        scope = scan_scope(self.reconciler, is_isolating=self._guard.is_isolating)
+        found = await self._call(partial(self._guard.run_once, scope))
         self._strangers, self.processes = found.facts, found.processes
         self.reconciler.health.crowded = found.crowded
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from nodeagent.drivers.base import Driver
-from nodeagent.reconcile import Reconciler
-from nodeagent.steps import carry_out
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.steps import carry_out
 
 MOST_STEPS: Final = 100_000
 
