@@ -16,15 +16,15 @@ from types import ModuleType
 from typing import Final
 
 from nodeagent import __version__, enter, install
-from nodeagent.agent import Agent
 from nodeagent.commands import apply, check, explain, soak
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.patience import Patience, missing, wait_for_latecomers
 from nodeagent.fleet import SpecError
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
-from nodeagent.identity import KEY_FILE, Identity, StateError, lock_state
-from nodeagent.link import Address, AddressError, Enrolment, RefusedError, address_of, token_source
+from nodeagent.link.agent import Agent
+from nodeagent.link.enrolment import Address, AddressError, Enrolment, RefusedError, address_of, token_source
+from nodeagent.link.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.opening import Opened, notices_of, open_host, state_of
 from nodeagent.options import (
     VARIABLES,

@@ -15,7 +15,7 @@ from typing import Any
 
 from nodeagent.drivers.base import Driver
 from nodeagent.host.clock import boot_clock
-from nodeagent.identity import lock_state
+from nodeagent.link.identity import lock_state
 from nodeagent.opening import notices_of, open_host, state_of
 from nodeagent.options import UsageError, patience_of, require_node
 from nodeagent.protocol.codec import ProtocolError, decode

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.agent import Agent
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.host.clock import boot_clock
-from nodeagent.identity import Identity, StateError, lock_state
-from nodeagent.link import Enrolment, RefusedError, address_of, token_source
+from nodeagent.link.agent import Agent
+from nodeagent.link.enrolment import Enrolment, RefusedError, address_of, token_source
+from nodeagent.link.identity import Identity, StateError, lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.messages import Desired, DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
 from nodeagent.reconcile.journal import Journal
@@ -53,7 +53,7 @@ async def running(agent: Agent) -> AsyncIterator[asyncio.Task[None]]:
 
 @pytest.fixture
 def portal(monkeypatch: pytest.MonkeyPatch) -> FakePortal:
-    monkeypatch.setattr("nodeagent.agent.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("nodeagent.link.agent.FIRST_DELAY_S", 0.01)
     return FakePortal()
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli, opening, simulating
-from nodeagent.agent import Agent
 from nodeagent.commands import soak
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.fleet import DEMO, SpecError, build, demo_spec, read_spec
-from nodeagent.identity import Identity
-from nodeagent.link import AddressError, address_of
+from nodeagent.link.agent import Agent
+from nodeagent.link.enrolment import AddressError, address_of
+from nodeagent.link.identity import Identity
 from nodeagent.options import layouts, settle
 
 HERE = ["--portal", "ws://127.0.0.1:9", "--node", "gpu-01"]

@@ -10,9 +10,9 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from nodeagent.identity import Identity, StateError
-from nodeagent.keychange import KeyChange
-from nodeagent.link import Enrolment, RefusedError
+from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.identity import Identity, StateError
+from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.messages import KeyStored, NewKey, Rotate
 from nodeagent.protocol.signing import challenge_text, new_key_text
 

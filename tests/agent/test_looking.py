@@ -22,7 +22,7 @@ from nodeagent.drivers.shares import Share, ShareBook, write_file
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done
-from nodeagent.identity import lock_state
+from nodeagent.link.identity import lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.doors import choose

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli, opening
-from nodeagent.agent import Agent
 from nodeagent.drivers import errors, patience, registry
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
@@ -26,6 +25,7 @@ from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.install import AGENT_TEXT
+from nodeagent.link.agent import Agent
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
 from tests.agent.test_cambricon import Cnmon, Library

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.greeting import require_epoch, require_portal
-from nodeagent.identity import Identity, StateError
-from nodeagent.link import RefusedError
+from nodeagent.link.enrolment import RefusedError
+from nodeagent.link.greeting import require_epoch, require_portal
+from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Desired, Hello, Report, Welcome
 from nodeagent.reconcile.goals import FenceError, require_current

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from nodeagent import sampler
 from nodeagent.drivers.base import PartitionSample, Reading
+from nodeagent.link import sampler
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples
 from tests.agent.builder import lease

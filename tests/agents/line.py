@@ -13,13 +13,13 @@ from typing import Any
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
-from nodeagent.identity import Identity
-from nodeagent.link import Enrolment, RefusedError
+from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.identity import Identity
+from nodeagent.link.session import Session
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
-from nodeagent.session import Session
 from tests.telemetry.conftest import rows
 from tests.telemetry.talk import Talk
 

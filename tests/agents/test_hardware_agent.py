@@ -13,18 +13,18 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodeagent import sampler
 from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.drivers.simulated.world import SimulatedProcess
 from nodeagent.host.clock import boot_clock
-from nodeagent.link import Enrolment
+from nodeagent.link import sampler
+from nodeagent.link.enrolment import Enrolment
+from nodeagent.link.session import Session
 from nodeagent.processes.guard import Guard
 from nodeagent.reconcile import worker
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
-from nodeagent.session import Session
 from portal.agents.services import create_enrol_token
 from portal.billing.metering import meter_all
 from portal.billing.models import UsageRecord

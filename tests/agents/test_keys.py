@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.identity import Identity
-from nodeagent.keychange import KeyChange
-from nodeagent.link import Enrolment, RefusedError
+from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.identity import Identity
+from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Hello, KeyStored, NewKey, Rotate

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.link import RefusedError
+from nodeagent.link.enrolment import RefusedError
 from nodeagent.protocol.boards import device_facts
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.clock import db_now
@@ -140,7 +140,7 @@ async def test_a_newer_agent_takes_over_without_a_break_in_lease_or_money(
     touched: list[str] = []
     for verb in ("create", "destroy"):
         monkeypatch.setattr(SimulatedDriver, verb, _noting(touched, getattr(SimulatedDriver, verb)))
-    monkeypatch.setattr("nodeagent.session.__version__", "99.0.0")
+    monkeypatch.setattr("nodeagent.link.session.__version__", "99.0.0")
     async with host.agent():
         await until(lambda: Node.objects.get(name="gpu-01").agent_version, "99.0.0")
         await until(

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from nodeagent import sampler
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.drivers.simulated.home import PEOPLE, SimulatedHome
 from nodeagent.host.clock import boot_clock
+from nodeagent.link import sampler
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.codec import encode

@@ -8,8 +8,8 @@ import secrets
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from nodeagent.identity import Identity
-from nodeagent.link import RefusedError
+from nodeagent.link.enrolment import RefusedError
+from nodeagent.link.identity import Identity
 from nodeagent.protocol.limits import MOST_EPOCH_JUMP
 from nodeagent.protocol.messages import Hello, Welcome
 from nodeagent.protocol.signing import portal_text

@@ -1,31 +1,22 @@
-"""Where the portal is and how this node shows who it is."""
+"""How this node shows the portal who it is."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
-from nodeagent.identity import Identity, StateError
+from nodeagent.link.identity import Identity, StateError
 
 log = logging.getLogger(__name__)
 Way = Literal["key", "next", "token"]
 
-PATH = "/agent/v1"
 PORTAL_KEY = re.compile(r"[0-9a-f]{64}")
-SCHEMES = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
 FOR_GOOD = frozenset(
     {"unknown_node", "not_enrolled", "bad_token", "bad_key", "bad_signature", "other_portal"}
 )
-
-
-class AddressError(ValueError):
-    """The portal's address cannot be used; the sentence shows what one looks like."""
 
 
 class RefusedError(Exception):
@@ -35,51 +26,6 @@ class RefusedError(Exception):
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The portal's agent socket; ``is_local`` means no proxy is ever asked."""
-
-    url: str
-    is_local: bool
-
-
-def address_of(portal: str, *, allow_plain: bool = False) -> Address:
-    """Return the agent socket of a portal's address; raises AddressError.
-
-    Without encryption only a portal on this very host is spoken to, unless ``allow_plain``: anybody on the way
-    could read the enrolment token and say what runs here.
-    """
-    example = "give an address such as wss://berth.example or https://berth.example"
-    try:
-        parts = urlsplit(portal)
-        port = parts.port
-    except ValueError as no:
-        raise AddressError(f"{portal!r} is not an address ({no}); {example}") from no
-    scheme = SCHEMES.get(parts.scheme)
-    if scheme is None or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise AddressError(f"{portal!r} is not the address of a portal; {example}")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    where = host if port is None else f"{host}:{port}"
-    base = parts.path.rstrip("/").removesuffix(PATH)
-    is_local = is_loopback(parts.hostname)
-    if scheme == "ws" and not is_local and not allow_plain:
-        raise AddressError(
-            f"{portal} is not encrypted: anybody on the way could command this node. Give a wss:// address, or say"
-            " --allow-plain where the network itself is trusted"
-        )
-    return Address(f"{scheme}://{where}{base}{PATH}", is_local)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host of an address is this very machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Enrolment:

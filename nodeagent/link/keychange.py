@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from nodeagent.identity import Identity, StateError
+from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.messages import KeyStored, NewKey, Rotate
 
 log = logging.getLogger(__name__)

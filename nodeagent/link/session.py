@@ -9,12 +9,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
-from nodeagent import __version__, sampler
+from nodeagent import __version__
 from nodeagent.drivers.base import Driver
-from nodeagent.greeting import fresh_nonce, require_epoch, require_portal
 from nodeagent.host.facts import HostFacts
-from nodeagent.keychange import KeyChange
-from nodeagent.link import Enrolment, RefusedError
+from nodeagent.link import sampler
+from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.greeting import fresh_nonce, require_epoch, require_portal
+from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import (

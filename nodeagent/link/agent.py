@@ -13,10 +13,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from nodeagent.drivers.base import Driver
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
-from nodeagent.link import Address, Enrolment, RefusedError
+from nodeagent.link.enrolment import Address, Enrolment, RefusedError
+from nodeagent.link.session import Session
 from nodeagent.protocol.messages import MAX_FRAME_BYTES
 from nodeagent.reconcile.worker import Worker
-from nodeagent.session import Session
 
 log = logging.getLogger(__name__)
 
