@@ -10,28 +10,22 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
 from typing import Final
 
-from nodeagent import __version__, enter, install
-from nodeagent.commands import apply, check, explain, soak
-from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.drivers.patience import Patience, missing, wait_for_latecomers
-from nodeagent.fleet import SpecError
-from nodeagent.host.clock import boot_clock
-from nodeagent.host.facts import HostFacts
-from nodeagent.link.agent import Agent
-from nodeagent.link.enrolment import Address, AddressError, Enrolment, RefusedError, address_of, token_source
-from nodeagent.link.identity import KEY_FILE, Identity, StateError, lock_state
-from nodeagent.opening import Opened, notices_of, open_host, state_of
-from nodeagent.options import (
+from nodeagent import __version__
+from nodeagent.commands import install
+from nodeagent.commands.opening import Opened, notices_of, open_host, state_of
+from nodeagent.commands.options import (
     VARIABLES,
     UsageError,
     add_driver,
     add_host,
     add_node,
+    add_simulation,
     host_facts,
     patience_of,
     require_node,
@@ -39,6 +33,14 @@ from nodeagent.options import (
     switch,
     usual,
 )
+from nodeagent.drivers.errors import DriverUnavailableError
+from nodeagent.drivers.patience import Patience, missing, wait_for_latecomers
+from nodeagent.host.clock import boot_clock
+from nodeagent.host.facts import HostFacts
+from nodeagent.link.address import Address, AddressError, address_of
+from nodeagent.link.agent import Agent
+from nodeagent.link.enrolment import Enrolment, RefusedError, token_source
+from nodeagent.link.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
 from nodeagent.reconcile.journal import Journal, JournalError
@@ -46,7 +48,6 @@ from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.doors import RuntimeMissingError
-from nodeagent.simulating import add_simulation
 
 log = logging.getLogger("nodeagent")
 
@@ -57,14 +58,7 @@ REFUSED: Final = 4
 STATE: Final = 5
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 UNREAD: Final = 141  # and for SIGPIPE
-COMMANDS: Final[dict[str, ModuleType]] = {
-    "check": check,
-    "apply": apply,
-    "explain": explain,
-    "soak": soak,
-    "install": install,
-    "enter": enter,
-}
+COMMANDS: Final = ("check", "apply", "explain", "soak", "install", "enter")
 PARAGRAPHS: Final = (
     f"Commands beside running (run): {', '.join(COMMANDS)}; each has --help.",
     f"Environment, each checked like its option, which wins: {', '.join(VARIABLES.values())}.",
@@ -79,8 +73,10 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
         words.pop(0)
-    command = COMMANDS.get(words[0]) if words else None
-    options = (parser(environ) if command is None else _parser_of(words.pop(0), environ)).parse_args(words)
+    name = words.pop(0) if words and words[0] in COMMANDS else ""
+    # Each command is loaded when it is asked for: only the soak needs the simulation.
+    command = import_module(f"nodeagent.commands.{name}") if name else None
+    options = (_parser_of(name, command, environ) if command else parser(environ)).parse_args(words)
     logging.basicConfig(
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -95,7 +91,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to say, nobody hears
         return UNREAD
-    except (UsageError, AddressError, SpecError) as no:
+    except (UsageError, AddressError) as no:
         return _say(USAGE, no)
     except DriverUnavailableError as no:
         # Who waited in vain has a driver; whoever has none may want to try without.
@@ -139,9 +135,8 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return known
 
 
-def _parser_of(name: str, environ: Mapping[str, str]) -> argparse.ArgumentParser:
+def _parser_of(name: str, command: ModuleType, environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """Return the parser of one command."""
-    command = COMMANDS[name]
     known = argparse.ArgumentParser(prog=f"berth-agent {name}", description=command.__doc__)
     if name in ("check", "apply", "explain"):
         add_node(known, environ)

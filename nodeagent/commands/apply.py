@@ -13,11 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nodeagent.commands.dry_run import Planned, ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.commands.opening import notices_of, open_host, state_of
+from nodeagent.commands.options import UsageError, patience_of, require_node
 from nodeagent.drivers.base import Driver
 from nodeagent.host.clock import boot_clock
 from nodeagent.link.identity import lock_state
-from nodeagent.opening import notices_of, open_host, state_of
-from nodeagent.options import UsageError, patience_of, require_node
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import VERSION, Desired
 from nodeagent.reconcile.goals import FenceError
@@ -26,7 +27,6 @@ from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.runtimes.base import Runtime
-from nodeagent.shadow import Planned, ShadowDriver, ShadowRuntime, rehearse
 
 REST_S = 0.05
 

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nodeagent.commands.opening import is_simulated, open_host, open_runtime, run_dir_of
+from nodeagent.commands.options import patience_of, require_node
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.patience import late
 from nodeagent.host.files import spare_folder
-from nodeagent.opening import is_simulated, open_host, open_runtime, run_dir_of
-from nodeagent.options import patience_of, require_node
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.reconcile.steps import read_health, read_partitions
 from nodeagent.runtimes.base import Runtime

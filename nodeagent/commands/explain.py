@@ -10,17 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nodeagent.commands.dry_run import ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.commands.opening import open_host, state_of
+from nodeagent.commands.options import UsageError, require_node
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host.clock import boot_clock
-from nodeagent.opening import open_host, state_of
-from nodeagent.options import UsageError, require_node
 from nodeagent.reconcile.journal import Journal, Record, peek
 from nodeagent.reconcile.lease_records import NS, READY, Place, Work
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_partitions
 from nodeagent.runtimes.base import Runtime
-from nodeagent.shadow import ShadowDriver, ShadowRuntime, rehearse
 
 
 def add_options(known: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TextIO
 
-from nodeagent.soak.proof import STAGES, Proof, soak
+from nodeagent.simulation.soak.proof import STAGES, Proof, soak
 
 TELL_EVERY_S = 10.0
 

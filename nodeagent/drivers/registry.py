@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -12,8 +12,6 @@ from typing import Any, Final, cast
 
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.fleet import NodeSpec
 from nodeagent.host.shell import HostShell
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -21,14 +19,6 @@ RUN_DIR = Path("/run/berth-agent")
 VENDORS = ("amd", "hygon", "cambricon", "ascend")
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 NAMES = ("auto", "nvml", *VENDORS, "simulated", "simulated-nvml")
-
-
-def open_simulated(node: str, state: Path, spec: NodeSpec, clock: Callable[[], int], seed: int) -> Driver:
-    """Return a simulated driver; ``spec.reboots`` counts the reboots that were asked for so far."""
-    boot = uuid.uuid5(uuid.NAMESPACE_OID, f"{host_boot_id()}/{node}/{spec.reboots}")
-    return SimulatedDriver(
-        spec.devices, state, str(boot), faults=spec.faults, seed=seed or spec.faults.seed, clock=clock
-    )
 
 
 def open_nvml(

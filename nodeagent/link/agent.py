@@ -13,7 +13,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from nodeagent.drivers.base import Driver
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
-from nodeagent.link.enrolment import Address, Enrolment, RefusedError
+from nodeagent.link.address import Address
+from nodeagent.link.enrolment import Enrolment, RefusedError
 from nodeagent.link.session import Session
 from nodeagent.protocol.messages import MAX_FRAME_BYTES
 from nodeagent.reconcile.worker import Worker

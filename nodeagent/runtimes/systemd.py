@@ -1,7 +1,7 @@
 """Leases as transient units of systemd: the unit's cgroup is the boundary, its end holds without the agent.
 
 One service per generation of a lease in ``berth.slice``. It runs as its holder, may open the device nodes of its
-partitions and no others, and keeps one process that does nothing; whoever enters (nodeagent/enter.py) is moved
+partitions and no others, and keeps one process that does nothing; whoever enters (nodeagent/commands/enter.py) is moved
 into the same cgroup, so that one limit on memory, CPU and card memory binds all of a lease together.
 
 Its end is a timer of systemd, not RuntimeMaxSec: no documented call lengthens that on a running unit, and a

@@ -3,8 +3,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
 from nodeagent.reconcile.journal import Journal
@@ -14,6 +12,8 @@ from nodeagent.reconcile.power import change_power, read_power
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_partitions
 from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
+from nodeagent.simulation.devices.driver import SimulatedDriver
+from nodeagent.simulation.faults import Faults
 
 START = 1_000 * NS
 

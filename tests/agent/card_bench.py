@@ -12,12 +12,12 @@ from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
-from nodeagent.drivers.simulated.mps import SimulatedMps
-from nodeagent.drivers.simulated.smi import SimulatedSmi
-from nodeagent.drivers.simulated.world import SimulatedProcess, SimulatedShell
 from nodeagent.protocol.messages import PartitionFact
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.machine.world import SimulatedProcess, SimulatedShell
+from nodeagent.simulation.nvml import SimulatedNvml
+from nodeagent.simulation.programs.mps import SimulatedMps
+from nodeagent.simulation.programs.smi import SimulatedSmi
 
 SHARED_MODES = ("mps", "memlimit", "timeslice")
 EVERY_MODE = frozenset({"exclusive", "mig", *SHARED_MODES})

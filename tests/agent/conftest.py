@@ -12,7 +12,7 @@ from tests.agent.builder import SimulatedNode
 @pytest.fixture(autouse=True)
 def own_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give whoever names no run folder one of the test's: root's default is that of a real agent."""
-    for place in ("opening.ROOTS_RUN", "drivers.registry.RUN_DIR", "drivers.nvml.driver.RUN_DIR"):
+    for place in ("commands.opening.ROOTS_RUN", "drivers.registry.RUN_DIR", "drivers.nvml.driver.RUN_DIR"):
         monkeypatch.setattr(f"nodeagent.{place}", tmp_path / "run-of-root")
 
 

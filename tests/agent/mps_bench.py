@@ -13,8 +13,8 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.mps import Mps
 from nodeagent.drivers.nvml.mps_seat import MpsShare
-from nodeagent.drivers.simulated.mps import SimulatedMps
-from nodeagent.drivers.simulated.world import SimulatedProcess, SimulatedShell, World
+from nodeagent.simulation.machine.world import SimulatedProcess, SimulatedShell, World
+from nodeagent.simulation.programs.mps import SimulatedMps
 
 CARD = "GPU-11111111-2222-3333-4444-555555555555"
 OTHER = "GPU-99999999-2222-3333-4444-555555555555"

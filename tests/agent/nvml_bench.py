@@ -9,8 +9,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2, 3, 4, 6
 INSUFFICIENT_SIZE, TIMEOUT, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 7, 10, 13, 15, 16

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodeagent.drivers.simulated.systemd import SimulatedSystemd
-from nodeagent.drivers.simulated.world import SimulatedShell, World
 from nodeagent.host.accounts import Account
 from nodeagent.runtimes.base import Grant
 from nodeagent.runtimes.systemd import SystemdRuntime
+from nodeagent.simulation.machine.world import SimulatedShell, World
+from nodeagent.simulation.programs.systemd import SimulatedSystemd
 
 PEOPLE = {
     "alice": Account(1001, 1001, "/home/alice", "alice"),

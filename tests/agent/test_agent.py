@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.drivers.simulated.faults import Faults
 from nodeagent.host.clock import boot_clock
+from nodeagent.link.address import address_of
 from nodeagent.link.agent import Agent
-from nodeagent.link.enrolment import Enrolment, RefusedError, address_of, token_source
+from nodeagent.link.enrolment import Enrolment, RefusedError, token_source
 from nodeagent.link.identity import Identity, StateError, lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.messages import Desired, DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
+from nodeagent.simulation.devices.driver import SimulatedDriver
+from nodeagent.simulation.faults import Faults
 from tests.agent.builder import lease
 from tests.agent.fake_portal import FakePortal, listening
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.simulation.full_host import SimulatedHome
 from tests.agent.builder import FakeTime, SimulatedNode, lease
 
 SLICES = 7

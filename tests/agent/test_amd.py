@@ -17,10 +17,10 @@ from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.kfd import NODES
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Hello, Samples
+from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/amd"
 ONE, TWO = "AMD-f18c1db6a4dea0", "AMD-f18c1db6a4dea1"

@@ -14,10 +14,10 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Samples
+from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/ascend"
 HALF = Shape("memlimit", "", 0, 500, 16_384)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.protocol.boards import _table, all_boards, board, device_facts
+from nodeagent.simulation.devices.driver import SimulatedDriver
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from nodeagent.drivers.base import Shape
 from nodeagent.drivers.cambricon import cndev
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Samples
+from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/cambricon/cnmon_info.json"
 QUARTER = Shape("memlimit", "", 0, 250, 6_144)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening, simulating
-from nodeagent.commands import soak
+from nodeagent import cli
+from nodeagent.commands import opening, soak
+from nodeagent.commands import simulated as simulating
+from nodeagent.commands.options import layouts, settle
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.fleet import DEMO, SpecError, build, demo_spec, read_spec
+from nodeagent.link.address import AddressError, address_of
 from nodeagent.link.agent import Agent
-from nodeagent.link.enrolment import AddressError, address_of
 from nodeagent.link.identity import Identity
-from nodeagent.options import layouts, settle
+from nodeagent.simulation.spec import DEMO, SpecError, build, demo_spec, read_spec
 
 HERE = ["--portal", "ws://127.0.0.1:9", "--node", "gpu-01"]
 SIMULATED = [*HERE, "--state", "{}", "--driver", "simulated"]
@@ -428,3 +429,14 @@ def test_described_node_has_its_boards_faults_and_health(tmp_path):
 def test_descriptions_that_make_no_sense_are_refused(spec):
     with pytest.raises(SpecError):
         build("gpu-09", spec)
+
+
+def test_agent_of_a_real_host_loads_no_simulation():
+    program = (
+        "import sys; from nodeagent import cli; cli.main(['check', '--driver', 'nvml', '--node', 'gpu-01']);"
+        "print([name for name in sys.modules if name.startswith('nodeagent.simulation')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.drivers.simulated.faults import SimulatedCrash
+from nodeagent.simulation.faults import SimulatedCrash
 from tests.agent.builder import SimulatedNode, lease
 
 MAKING = [

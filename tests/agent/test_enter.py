@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from nodeagent import enter as entering
-from nodeagent.enter import Caller, EnterError, add_options, enter, session_env
+from nodeagent.commands import enter as entering
+from nodeagent.commands.enter import Caller, EnterError, add_options, enter, session_env
 from nodeagent.host.accounts import Account
 from nodeagent.host.shell import Done
 from tests.agent.systemd_bench import CGROUP, GRANT, PEOPLE, UNIT, Host, person
@@ -236,7 +236,7 @@ def test_programs_run_as_root_get_nothing_of_the_callers_environment(monkeypatch
 GIVE_UP = """
 import os
 from nodeagent.host.accounts import Account
-from nodeagent.enter import _become
+from nodeagent.commands.enter import _become
 os.chdir("/")
 _become(Account(65534, 65534, "/nonexistent", "nobody"))
 print(os.getresuid(), os.getresgid(), 0 in os.getgroups())

@@ -16,8 +16,8 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.nvml.limits import NO_LIMIT, ROOT, MemoryLimits
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.gpu import test_reading, test_writing
 from tests.gpu.cards import Card
 from tests.gpu.holders import SimulatedHolder

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.drivers.simulated.world import SimulatedProcess
 from nodeagent.processes.guard import Guard, GuardReport
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.holdings import scan_scope
@@ -17,6 +15,8 @@ from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
+from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.machine.world import SimulatedProcess
 from tests.agent.builder import FakeTime
 
 NODE = "gpu-01"

@@ -15,10 +15,10 @@ from nodeagent.drivers.base import Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.kfd import NODES
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Samples
+from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/hygon"
 QUARTER = Shape("memlimit", "", 0, 250, 16_384)

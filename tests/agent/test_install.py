@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import install
-from nodeagent.drivers.simulated.world import SimulatedShell
-from nodeagent.host.shell import Done
-from nodeagent.install import (
+from nodeagent.commands import install
+from nodeagent.commands.install import (
     AGENT_FILE,
     LOGIN_FILE,
     ROOT_FILE,
@@ -28,6 +26,8 @@ from nodeagent.install import (
     uninstall,
     write,
 )
+from nodeagent.host.shell import Done
+from nodeagent.simulation.machine.world import SimulatedShell
 
 PROGRAM = "/opt/berth/bin/berth-agent run"
 DEVICES = """\

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.mps_state import Limits
 from nodeagent.protocol.messages import DesiredLease
 from nodeagent.runtimes.names import unit_of
+from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.builder import lease
 from tests.agent.test_lost_card import CardNode
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening
+from nodeagent import cli
+from nodeagent.commands import opening
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
@@ -19,13 +20,13 @@ from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook, write_file
-from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done
 from nodeagent.link.identity import lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.doors import choose
+from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.machine.world import SimulatedShell
 from tests.agent.builder import lease
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi

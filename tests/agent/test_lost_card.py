@@ -10,12 +10,12 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.mps import PROGRAM
-from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.protocol.messages import DesiredLease, HealthFact
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_health
 from nodeagent.runtimes.names import unit_of
+from nodeagent.simulation.full_host import SimulatedHome
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.card_bench import EVERY_MODE
 from tests.agent.test_vendor_leases import VendorNode, ascend, cambricon, hygon

@@ -13,8 +13,8 @@ from nodeagent.drivers import nvml, registry
 from nodeagent.drivers.base import Shape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
 from nodeagent.drivers.nvml.driver import NvmlDriver
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 
 MIB = 1024 * 1024
 

@@ -17,9 +17,9 @@ from nodeagent.drivers.nvml.calls import Calls
 from nodeagent.drivers.nvml.facts import board_of
 from nodeagent.drivers.nvml.offers import Offers
 from nodeagent.drivers.nvml.profiles import Size, Sizes, read_sizes
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.protocol.boards import Board, board
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.card_bench import Bench, refused
 
 

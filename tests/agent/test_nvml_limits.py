@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening
+from nodeagent import cli
+from nodeagent.commands import opening
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.limits import GET, NO_LIMIT, OWN, SET
-from nodeagent.drivers.simulated.home import SimulatedHome, account
-from nodeagent.drivers.simulated.library import proc
 from nodeagent.runtimes.plain import PlainRuntime
+from nodeagent.simulation.full_host import SimulatedHome, account
+from nodeagent.simulation.machine import proc
 from tests.agent.card_bench import ROOT, Bench, Crash, refused
 
 MIB = 1024 * 1024

@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.card_bench import Bench, Crash, refused
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening
+from nodeagent import cli
+from nodeagent.commands import opening
+from nodeagent.commands.install import AGENT_TEXT
 from nodeagent.drivers import errors, patience, registry
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
@@ -21,11 +23,10 @@ from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
-from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done, ProgramError
-from nodeagent.install import AGENT_TEXT
 from nodeagent.link.agent import Agent
+from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.machine.world import SimulatedShell
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
 from tests.agent.test_cambricon import Cnmon, Library

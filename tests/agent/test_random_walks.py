@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.drivers.simulated.faults import SimulatedCrash
 from nodeagent.protocol.boards import board
 from nodeagent.protocol.messages import DesiredLease
 from nodeagent.reconcile.goals import FenceError
+from nodeagent.simulation.faults import SimulatedCrash
 from tests.agent.builder import SimulatedNode, lease
 
 SIZES = ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")

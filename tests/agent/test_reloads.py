@@ -9,9 +9,9 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.reconcile.steps import carry_out
 from nodeagent.runtimes.names import unit_of
+from nodeagent.simulation.devices.driver import SimulatedDriver
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.test_lost_card import CardNode
 from tests.agent.test_strangers import add_foreign, places

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import cli, opening
+from nodeagent import cli
+from nodeagent.commands import opening
+from nodeagent.commands.opening import impassable, make_run_dir, notices_of, open_host
+from nodeagent.commands.options import UsageError
 from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
-from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.host.accounts import Account
 from nodeagent.host.notices import notice_path, put_up
-from nodeagent.opening import impassable, make_run_dir, notices_of, open_host
-from nodeagent.options import UsageError
 from nodeagent.runtimes.plain import PlainRuntime
+from nodeagent.simulation.full_host import SimulatedHome
 from tests.agent.mps_bench import CARD, Bench, share
 from tests.agent.test_runtime_doors import GRANT
 from tests.conftest import REAL_RUN, touched

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.accounts import Account
 from nodeagent.runtimes.base import Entrance, Grant, Key, RuntimeRefusedError
 from nodeagent.runtimes.doors import Doors, RuntimeMissingError, choose, pick, shows_files
 from nodeagent.runtimes.plain import PlainRuntime
+from nodeagent.simulation.machine.world import SimulatedShell
 
 GRANT = Grant(
     lease="a",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.commands.dry_run import Planned, ShadowDriver, ShadowRuntime, rehearse
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.host.accounts import Account
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.journal import Journal
@@ -17,7 +17,7 @@ from nodeagent.runtimes.base import Grant, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.doors import Doors
 from nodeagent.runtimes.plain import PlainRuntime
-from nodeagent.shadow import Planned, ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.simulation.full_host import SimulatedHome
 from tests.agent.builder import FakeTime, RecordingRuntime
 
 NODE = "gpu-01"

@@ -10,12 +10,12 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.drivers.simulated.faults import Faults
-from nodeagent.drivers.simulated.hardware import SimulatedGpu
-from nodeagent.drivers.simulated.load import PATTERNS, load_at
 from nodeagent.protocol.boards import all_boards, board, device_facts
 from nodeagent.protocol.messages import DeviceFact
+from nodeagent.simulation.devices.driver import SimulatedDriver
+from nodeagent.simulation.faults import Faults
+from nodeagent.simulation.hardware import SimulatedGpu
+from nodeagent.simulation.load import PATTERNS, load_at
 from tests.agent.builder import FakeTime
 
 G1, G1ME, G1X2, G2, G3, G4, G7 = 19, 20, 15, 14, 9, 5, 0

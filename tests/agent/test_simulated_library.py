@@ -7,7 +7,7 @@ import ctypes
 import pynvml
 import pytest
 
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.nvml_bench import (
     G1,
     G1ME,

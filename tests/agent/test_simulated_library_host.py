@@ -9,11 +9,11 @@ from collections import deque
 import pynvml
 import pytest
 
-from nodeagent.drivers.simulated.faults import Faults
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
-from nodeagent.drivers.simulated.library.proc import DEVICES, MIG_CONFIG, MIG_MINORS
-from nodeagent.drivers.simulated.library.script import ScriptError
+from nodeagent.simulation.faults import Faults
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.machine.proc import DEVICES, MIG_CONFIG, MIG_MINORS
+from nodeagent.simulation.nvml import SimulatedNvml
+from nodeagent.simulation.script import ScriptError, play
 from tests.agent.nvml_bench import (
     FUNCTION_NOT_FOUND,
     G1,
@@ -175,14 +175,15 @@ def test_agent_that_died_leaves_the_host_to_the_next_one(bench):
 
 def test_script_plays_its_steps_by_call_and_by_second(bench):
     events = bench.listen()
-    bench.host.play(
+    play(
+        bench.host,
         [
             {"at_call": 2, "do": "foreign", "gpu": 0, "profile": "1g.10gb", "start": 5, "is_half": True},
             {"at_call": 3, "do": "foreign", "gpu": 0, "profile": "2g.20gb", "start": 4},
             {"at_s": 1.0, "do": "process", "gpu": 0, "gi": 7, "name": "python"},
             {"at_s": 2, "do": "xid", "gpu": 0, "xid": 31, "gi": 7},
             {"at_s": 3, "do": "reboot"},
-        ]
+        ],
     )
 
     assert bench.listed(G1) == []
@@ -201,7 +202,7 @@ def test_script_plays_its_steps_by_call_and_by_second(bench):
 def test_script_comes_from_a_file_too(bench, tmp_path):
     path = tmp_path / "script.json"
     path.write_text('[{"at_s": 0, "do": "hold", "gpu": 0, "is_profiler": true}]')
-    bench.host.play(path)
+    play(bench.host, path)
 
     assert code_of(bench.create, G1, 0) == IN_USE
 
@@ -233,7 +234,7 @@ def test_script_with_a_mistake_is_refused_whole(bench, script, sentence):
     good = {"at_s": 0, "do": "lose", "gpu": 0}
 
     with pytest.raises(ScriptError, match=sentence):
-        bench.host.play([*script, good] if isinstance(script, list) else script)
+        play(bench.host, [*script, good] if isinstance(script, list) else script)
     bench.host.tick()
 
     assert not bench.host.cards[0].gpu.is_lost
@@ -242,13 +243,14 @@ def test_script_with_a_mistake_is_refused_whole(bench, script, sentence):
 def test_script_slows_calls_down_lets_them_refuse_and_takes_them_away():
     slept: list[float] = []
     bench = Bench(sleep=slept.append)
-    bench.host.play(
+    play(
+        bench.host,
         [
             {"at_s": 0, "do": "latency", "call": "create", "seconds": 2},
             {"at_s": 0, "do": "refuse", "call": "create", "code": IN_USE, "times": 2},
             {"at_s": 0, "do": "missing", "call": "nvmlDeviceGetMigMode"},
             {"at_s": 1, "do": "missing", "call": "nvmlDeviceGetMigMode", "is_missing": False},
-        ]
+        ],
     )
 
     assert [code_of(bench.create, G1, 0) for _ in range(2)] == [IN_USE, IN_USE]
@@ -261,12 +263,13 @@ def test_script_slows_calls_down_lets_them_refuse_and_takes_them_away():
 
 def test_script_makes_a_card_a_guests():
     bench = Bench("a100-80gb", mig=False)
-    bench.host.play(
+    play(
+        bench.host,
         [
             {"at_s": 0, "do": "vgpu", "gpu": 0},
             {"at_s": 1, "do": "vgpu", "gpu": 0, "is_on": False},
             {"at_s": 1, "do": "passthrough", "gpu": 0},
-        ]
+        ],
     )
 
     mode = bench.nvml.nvmlDeviceGetVirtualizationMode
@@ -276,13 +279,14 @@ def test_script_makes_a_card_a_guests():
 
 
 def test_script_tells_what_the_card_did_not_take(bench, caplog):
-    bench.host.play(
+    play(
+        bench.host,
         [
             {"at_s": 0, "do": "foreign", "gpu": 0, "profile": "3g.40gb", "start": 1},
             {"at_s": 0, "do": "end_foreign", "gpu": 0, "start": 3},
             {"at_s": 0, "do": "process", "gpu": 0},
             {"at_s": 0, "do": "mig", "gpu": 0, "enabled": False},
-        ]
+        ],
     )
     bench.host.tick()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.protocol.boards import all_boards
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.nvml_bench import (
     FUNCTION_NOT_FOUND,
     G1,

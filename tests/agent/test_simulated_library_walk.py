@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.simulated.faults import Faults, SimulatedCrash
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.faults import Faults, SimulatedCrash
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 
 MODELS = ("h100-80gb", "a30-24gb", "rtx-pro-6000-blackwell-96gb", "gb200-186gb")
 REFUSALS = {

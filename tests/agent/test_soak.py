@@ -21,8 +21,8 @@ from nodeagent.reconcile.ledger import Ledger
 from nodeagent.reconcile.units import Units
 from nodeagent.runtimes.base import Entrance, Grant
 from nodeagent.runtimes.systemd import SystemdRuntime
-from nodeagent.soak import proof
-from nodeagent.soak.proof import Proof, play_round, soak
+from nodeagent.simulation.soak import proof
+from nodeagent.simulation.soak.proof import Proof, play_round, soak
 
 SHARED_MEMORY = Path("/dev/shm")
 MOST_ROUNDS = 60

@@ -9,11 +9,11 @@ from nodeagent.drivers.nvml.ailments import Ailments
 from nodeagent.drivers.nvml.events import Watch
 from nodeagent.drivers.nvml.slices import LiveSlice
 from nodeagent.drivers.nvml.telemetry import Telemetry
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
 from nodeagent.protocol.boards import board
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import DeviceFact
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.builder import FakeTime
 
 

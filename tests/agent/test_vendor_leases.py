@@ -13,12 +13,12 @@ from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.hygon.driver import HygonDriver
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_health
+from nodeagent.simulation.machine.world import SimulatedShell
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.home import SimulatedHome
 from nodeagent.runtimes.names import key_of_end, unit_of
+from nodeagent.simulation.full_host import SimulatedHome
 from tests.agent.builder import FakeTime, SimulatedNode, lease
 
 KEY = ("a", 1)

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.link.enrolment import Enrolment, RefusedError
@@ -20,6 +19,7 @@ from nodeagent.protocol.messages import DeviceFact
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
+from nodeagent.simulation.devices.driver import SimulatedDriver
 from tests.telemetry.conftest import rows
 from tests.telemetry.talk import Talk
 

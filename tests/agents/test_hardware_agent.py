@@ -13,8 +13,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodeagent.drivers.simulated.home import SimulatedHome
-from nodeagent.drivers.simulated.world import SimulatedProcess
 from nodeagent.host.clock import boot_clock
 from nodeagent.link import sampler
 from nodeagent.link.enrolment import Enrolment
@@ -25,6 +23,8 @@ from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
+from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.machine.world import SimulatedProcess
 from portal.agents.services import create_enrol_token
 from portal.billing.metering import meter_all
 from portal.billing.models import UsageRecord

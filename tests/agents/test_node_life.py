@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.link.enrolment import RefusedError
 from nodeagent.protocol.boards import device_facts
+from nodeagent.simulation.devices.driver import SimulatedDriver
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.clock import db_now
 from portal.common.invariants import broken

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli
-from nodeagent.drivers.simulated.library import script
+from nodeagent.simulation import script
 
 PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
 
@@ -32,7 +32,7 @@ def test_the_page_has_every_step_of_a_script_with_all_its_fields() -> None:
         for verb in re.findall(r"\w+", verbs)
     }
 
-    for verb, deed in script._DEEDS.items():
+    for verb, deed in script._KINDS.items():
         assert deed.needs.keys() | deed.may.keys() <= documented[verb], verb
 
 

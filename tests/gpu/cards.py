@@ -18,13 +18,13 @@ from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.nvml.driver import NvmlDriver, read_text
 from nodeagent.drivers.nvml.limits import CONTROLLERS, DMEM, PASSED_ON, ROOT
 from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
-from nodeagent.drivers.simulated.mps import SimulatedMps
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.files import write_text
 from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.messages import DeviceFact
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.machine.world import SimulatedShell
+from nodeagent.simulation.nvml import SimulatedNvml
+from nodeagent.simulation.programs.mps import SimulatedMps
 from tests.gpu.holders import Holder, NoHolderError, real_holder, simulated_holder
 
 USER = "contract"

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library.proc import below_root
-from nodeagent.drivers.simulated.world import SimulatedProcess
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.machine.proc import below_root
+from nodeagent.simulation.machine.world import SimulatedProcess
 
 PROGRAM = Path(__file__).with_name("hold_cuda.py")
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.drivers.simulated.host import SimulatedHost
+from nodeagent.simulation.machine.host import SimulatedHost
 from tests.gpu.cards import Card, simulated
 from tests.gpu.conftest import leave_as_it_was
 from tests.gpu.guard import NotAllowedError, require_writable

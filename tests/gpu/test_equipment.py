@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.nvml import SimulatedNvml
 from tests.gpu import cards, holders
 from tests.gpu.cards import NoCardError, chosen, simulated
 from tests.gpu.hold_cuda import serve

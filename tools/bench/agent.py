@@ -20,8 +20,6 @@ from statistics import median
 from typing import Any
 
 from nodeagent.drivers.base import Driver
-from nodeagent.drivers.simulated.driver import SimulatedDriver
-from nodeagent.drivers.simulated.home import PEOPLE, SimulatedHome
 from nodeagent.host.clock import boot_clock
 from nodeagent.link import sampler
 from nodeagent.processes.guard import Guard
@@ -36,6 +34,8 @@ from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_health
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
+from nodeagent.simulation.devices.driver import SimulatedDriver
+from nodeagent.simulation.full_host import PEOPLE, SimulatedHome
 from tools.bench import agent_process
 
 NODE, BOARD, CARDS, SLICES = "gpu-01", "h100-80gb", 8, 7
@@ -222,7 +222,7 @@ def _seconds() -> dict[str, Any]:
         profile.disable()
     rows = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     whole = sum(row[2] for row in rows.values())
-    simulated = sum(row[2] for key, row in rows.items() if "/drivers/simulated/" in key[0])
+    simulated = sum(row[2] for key, row in rows.items() if "/nodeagent/simulation/" in key[0])
     return {"cpu_ms": round(each * 1000, 2), "of it simulation, %": round(100 * simulated / whole)}
 
 

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodeagent import cli, simulating
-from nodeagent.drivers.simulated.home import SimulatedHome
+from nodeagent import cli
+from nodeagent.commands import simulated as simulating
 from nodeagent.protocol.messages import DesiredLease, Message, Report, Samples
+from nodeagent.simulation.full_host import SimulatedHome
 from tests.agent.fake_portal import FakePortal, listening
 from tools.bench.machine import TICK_MS
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from nodeagent.drivers.base import Shape, Tenant
-from nodeagent.drivers.simulated.driver import SimulatedDriver
 from nodeagent.protocol.boards import device_facts
+from nodeagent.simulation.devices.driver import SimulatedDriver
 from scheduler.engine.asleep import ASLEEP
 from scheduler.engine.model import Claim, Device, Held, Node, Policy, Snapshot, TeamQuota
 from scheduler.engine.plan import plan

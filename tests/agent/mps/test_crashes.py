@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.simulated.faults import SimulatedCrash
+from nodeagent.simulation.faults import SimulatedCrash
 from tests.agent.mps_bench import CARD, SLICE, Bench, share
 
 SMALL, LARGE = share("a", 200, 4096), share("b", 500, 20480)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.simulated.mps_state import Limits
 from nodeagent.host.shell import Done
+from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.mps_bench import CARD, OTHER, SLICE, refused, share
 
 

@@ -10,11 +10,11 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.mps import Mps, MpsShare
-from nodeagent.drivers.simulated.host import SimulatedHost
-from nodeagent.drivers.simulated.library import SimulatedNvml
-from nodeagent.drivers.simulated.mps_host import mps_on
-from nodeagent.drivers.simulated.world import SimulatedShell
 from nodeagent.host.accounts import Account
+from nodeagent.simulation.machine.host import SimulatedHost
+from nodeagent.simulation.machine.world import SimulatedShell
+from nodeagent.simulation.nvml import SimulatedNvml
+from nodeagent.simulation.programs.mps_host import mps_on
 
 UIDS = {"alice": 1001}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.simulated.mps_state import Limits
+from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.mps_bench import CARD, DEFAULT, EXCLUSIVE, OTHER, SLICE, Bench, refused, share
 
 

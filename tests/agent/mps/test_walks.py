@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers.nvml.mps_seat import MpsShare
-from nodeagent.drivers.simulated.faults import SimulatedCrash
-from nodeagent.drivers.simulated.mps_state import Limits
+from nodeagent.simulation.faults import SimulatedCrash
+from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.mps_bench import CARD, UIDS, Bench, share
 
 STEPS = 40

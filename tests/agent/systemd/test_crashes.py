@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.drivers.simulated.faults import SimulatedCrash
+from nodeagent.simulation.faults import SimulatedCrash
 from tests.agent.systemd_bench import GRANT, Host
 
 POINTS = [f"{what}.{side}" for what in ("timer.start", "unit.start") for side in ("before", "after")]

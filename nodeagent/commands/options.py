@@ -1,0 +1,310 @@
+"""Options that several commands share; defaults come from the environment, and are checked like options."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from nodeagent.drivers import registry
+from nodeagent.drivers.amd.smi import LAYOUTS
+from nodeagent.drivers.patience import USUAL_S, Patience
+from nodeagent.host import facts as host
+from nodeagent.host.facts import HostFacts
+from nodeagent.processes.policy import POLICIES
+from nodeagent.protocol.limits import MODES
+from nodeagent.runtimes.doors import RUNTIMES
+
+log = logging.getLogger(__name__)
+
+USUAL_COUNT: Final = 8
+MOST_HOST: Final = 1_000_000
+MOST_PLACE: Final = 60
+MOST_PATIENCE_S: Final = 3600
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+# The variable that an option may come by.
+VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
+    "portal": "BERTH_PORTAL_URL",
+    "allow_plain": "BERTH_ALLOW_PLAIN",
+    "node": "BERTH_NODE",
+    "state": "BERTH_STATE_DIR",
+    "run_dir": "BERTH_RUN_DIR",
+    "enrol_token": "BERTH_ENROL_TOKEN",
+    "enrol_token_file": "BERTH_ENROL_TOKEN_FILE",
+    "driver": "BERTH_DRIVER",
+    "offer": "BERTH_OFFER",
+    "runtime": "BERTH_RUNTIME",
+    "patience": "BERTH_PATIENCE_S",
+    "layout": "BERTH_LAYOUT",
+    "dcgm": "BERTH_DCGM_URL",
+    "orphans": "BERTH_ORPHANS",
+    "power_saving": "BERTH_POWER_SAVING",
+    "site": "BERTH_SITE",
+    "rack": "BERTH_RACK",
+})  # fmt: skip
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    "driver": registry.NAMES, "runtime": RUNTIMES, "orphans": tuple(POLICIES),
+})  # fmt: skip
+ON: Final = ("1", "true", "yes", "on")
+OFF: Final = ("", "0", "false", "no", "off")
+
+REAL: Final = frozenset({"auto", "nvml", *registry.VENDORS})
+PLAYED: Final = frozenset({"simulated", "simulated-nvml"})
+WITH_HOLDERS: Final = REAL | {"simulated-nvml"}
+# Which drivers know an option, and what people of the others may want; what is not named here all of them know.
+KNOWN_TO: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType({
+    "offer": (WITH_HOLDERS, "--driver simulated takes --modes"),
+    "runtime": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
+    "orphans": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
+    "system_process": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
+    "layout": (frozenset({"auto", "amd"}), "it cuts AMD boards"),
+    "dcgm": (frozenset({"auto", "nvml"}), "it asks about NVIDIA cards"),
+    "power_saving": (
+        frozenset({"auto", "nvml", "simulated-nvml"}),
+        "cards of other vendors do not sleep, and simulated ones always may",
+    ),
+    **dict.fromkeys(
+        ("board", "count", "modes", "spec", "fleet", "seed", "latency", "fault_rate", "reboot"),
+        (PLAYED, "it describes simulated devices: add --driver simulated or simulated-nvml"),
+    ),
+    "health": (
+        frozenset({"simulated"}),
+        "with simulated-nvml let things happen by --script (xid, ecc, recovery, lose)",
+    ),
+    "script": (frozenset({"simulated-nvml"}), "it happens to the host of --driver simulated-nvml"),
+})  # fmt: skip
+
+
+class UsageError(Exception):
+    """An option is missing or wrong; the sentence says what to give."""
+
+
+class OfVariable(str):
+    """What a variable says of an option: several hosts may share a file of them."""
+
+    __slots__ = ()
+
+
+def usual(environ: Mapping[str, str], name: str, otherwise: str = "") -> str:
+    """Return what an option is when nobody gives it; an empty variable counts as none."""
+    return OfVariable(environ.get(VARIABLES[name], "")) or otherwise
+
+
+def settle(options: argparse.Namespace) -> None:
+    """Hold what came by variables against what options may be, and all of it against the driver.
+
+    A variable that the driver does not know is passed over with a warning, an option is refused. Every command that
+    has a driver does this before anything else; raises UsageError.
+    """
+    if not hasattr(options, "driver"):
+        return
+    for name, known in CHOICES.items():
+        if getattr(options, name) not in known:
+            raise UsageError(f"{VARIABLES[name]}={getattr(options, name)}: use one of {', '.join(known)}")
+    for name, (drivers, hint) in KNOWN_TO.items():
+        if options.driver not in drivers and _is_given(options, name):
+            _pass_over(options, name, hint)
+    options.power_saving = switch(options, "power_saving")
+    options.patience = patience_of(options).first_s
+    offered(options)
+    layouts(options)
+    _require_address(options.dcgm)
+
+
+def _pass_over(options: argparse.Namespace, name: str, hint: str) -> None:
+    """Go on without what the driver does not know; raises UsageError where somebody asked this command for it."""
+    if not isinstance(getattr(options, name), OfVariable):
+        raise UsageError(f"--{name.replace('_', '-')} is not known to --driver {options.driver}: {hint}")
+    log.warning("%s is passed over, --driver %s does not know it: %s", VARIABLES[name], options.driver, hint)
+    setattr(options, name, CHOICES.get(name, ("",))[0])
+
+
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    return bool(getattr(options, name)) and getattr(options, name) != CHOICES.get(name, ("",))[0]
+
+
+def switch(options: argparse.Namespace, name: str) -> bool:
+    """Return whether an option that is either on or off is on; raises UsageError."""
+    word = str(getattr(options, name)).lower()
+    if word not in ON + OFF:
+        raise UsageError(f"{VARIABLES[name]}={getattr(options, name)}: say 1 or 0")
+    return word in ON
+
+
+def _require_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = not url or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+    except ValueError:  # no number after the colon
+        is_good = False
+    if not is_good:
+        raise UsageError(
+            f"--dcgm: {url!r} is no address of a DCGM exporter; write http://localhost:9400/metrics"
+        )
+
+
+def layouts(options: argparse.Namespace) -> dict[str, str]:
+    """Return how AMD boards are cut, by uuid or model in small letters, "*" for all others; raises UsageError."""
+    found: dict[str, str] = {}
+    for part in (one.strip() for one in options.layout.lower().split(",")):
+        board, _, layout = part.rpartition("=")
+        if part and (layout.partition(".")[0] not in LAYOUTS or (board or "*") in found):
+            raise UsageError(
+                f"--layout: {part!r} is no layout or its board is named twice; give one of {', '.join(LAYOUTS)}"
+                " for all boards, such as cpx or cpx.nps4, or BOARD=LAYOUT by model or uuid, separated by commas"
+            )
+        if part:
+            found[board or "*"] = layout
+    return found
+
+
+def add_node(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add the name of the node and the folder of its state."""
+    name = socket.gethostname().partition(".")[0]
+    known.add_argument("--node", default=usual(environ, "node", name), help="name of this node")
+    known.add_argument("--state", default=usual(environ, "state"), help="folder for key and journal")
+
+
+def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add which driver serves the devices, what it may offer, and how holders get in."""
+    known.add_argument("--driver", choices=registry.NAMES, default=usual(environ, "driver", "auto"))
+    known.add_argument(
+        "--offer",
+        default=usual(environ, "offer"),
+        metavar="MODES",
+        help=f"sharing modes that real cards may be used in, of {', '.join(MODES)} (exclusive,mig)",
+    )
+    known.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        default=usual(environ, "runtime", RUNTIMES[0]),
+        help="how holders get in: by a unit, a container device, or the environment alone",
+    )
+    known.add_argument(
+        "--run-dir",
+        default=usual(environ, "run_dir"),
+        help="folder for what a reboot may lose (/run/berth-agent for root)",
+    )
+    known.add_argument(
+        "--patience",
+        default=usual(environ, "patience", str(USUAL_S)),
+        metavar="S",
+        help=f"seconds that a start waits for cards whose driver does not answer yet ({USUAL_S:g})",
+    )
+    known.add_argument(
+        "--power-saving",
+        action="store_true",
+        default=usual(environ, "power_saving"),
+        help="let the portal lower the power limits of real cards while the node sleeps (needs root)",
+    )
+    known.add_argument(
+        "--layout",
+        default=usual(environ, "layout"),
+        help="how AMD boards are cut, such as cpx, cpx.nps4 or MODEL=cpx,*=spx (as they stand)",
+    )
+    known.add_argument(
+        "--orphans",
+        choices=POLICIES,
+        default=usual(environ, "orphans", POLICIES[0]),
+        help="what to do with processes on a card that belong to no lease (report)",
+    )
+    known.add_argument(
+        "--system-process",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a service that may use cards without a lease; may be given several times",
+    )
+    known.add_argument(
+        "--dcgm",
+        default=usual(environ, "dcgm"),
+        metavar="URL",
+        help="a DCGM exporter to ask as well",
+    )
+
+
+def add_simulation(known: argparse.ArgumentParser) -> None:
+    """Add what simulated devices are made of."""
+    group = known.add_argument_group("simulated devices (--driver simulated or simulated-nvml)")
+    group.add_argument("--board", help="kind of board, such as h100-80gb")
+    group.add_argument("--count", type=int, help=f"how many ({USUAL_COUNT})")
+    group.add_argument("--modes", default="", help="sharing modes, separated by commas (all of the board)")
+    group.add_argument("--spec", type=Path, help="JSON file that describes the node")
+    group.add_argument("--fleet", choices=("demo",), help="be the node of this name in a known fleet")
+    group.add_argument("--seed", type=int, default=0, help="seed of load and faults (0)")
+    group.add_argument(
+        "--latency",
+        action="append",
+        default=[],
+        metavar="VERB=S",
+        help="slow a verb, or a call of NVML, down",
+    )
+    group.add_argument("--fault-rate", type=float, default=0.0, help="chance that a change answers IN_USE")
+    group.add_argument(
+        "--health", action="append", default=[], metavar="INDEX:CODE:SEVERITY:TEXT", help="a health event"
+    )
+    group.add_argument(
+        "--script", type=Path, help="JSON list of what happens to the host (simulated-nvml; docs/agent.md)"
+    )
+    group.add_argument("--reboot", action="store_true", help="start as if the host had rebooted")
+
+
+def require_node(options: argparse.Namespace) -> None:
+    """Raise UsageError for a name that no node can have."""
+    if not NODE_NAME.fullmatch(options.node):
+        raise UsageError(f"{options.node!r} is not a node name; use letters, digits and dashes with --node")
+
+
+def offered(options: argparse.Namespace) -> frozenset[str] | None:
+    """Return the modes that the operator offers, None for the usual ones; raises UsageError."""
+    modes = {mode.strip() for mode in options.offer.split(",") if mode.strip()}
+    if unknown := modes - set(MODES):
+        raise UsageError(f"--offer: {min(unknown)!r} is not a mode; known: {', '.join(MODES)}")
+    return frozenset(modes) or None
+
+
+def patience_of(options: argparse.Namespace) -> Patience:
+    """Return how long a start waits for its cards; raises UsageError."""
+    try:
+        seconds = float(options.patience)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_PATIENCE_S:  # not a number is refused as well
+        raise UsageError(
+            f"--patience is a number of seconds from 0 to {MOST_PATIENCE_S}, not {options.patience}"
+        )
+    return Patience(first_s=seconds)
+
+
+def add_host(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add what leases may take of the host, and where it stands."""
+    group = known.add_argument_group("the host beside its devices")
+    group.add_argument("--cpu-cores", type=float, help="CPU that leases may take (all of a real host)")
+    group.add_argument("--memory-gib", type=float, help="memory that leases may take (all of a real host)")
+    group.add_argument("--site", default=usual(environ, "site"), help="room or zone it stands in")
+    group.add_argument("--rack", default=usual(environ, "rack"), help="rack it stands in")
+
+
+def host_facts(options: argparse.Namespace) -> HostFacts:
+    """Return what the host offers: as measured, unless an option says less; unknown for simulated devices."""
+    for name in ("cpu_cores", "memory_gib"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value <= MOST_HOST:
+            raise UsageError(f"--{name.replace('_', '-')} is a number from 0 to {MOST_HOST}")
+    for name in ("site", "rack"):
+        if len(getattr(options, name)) > MOST_PLACE:
+            raise UsageError(f"--{name} has at most {MOST_PLACE} characters")
+    is_real = not options.driver.startswith("simulated")
+    cpu, memory = (host.cpu_milli(), host.memory_mib()) if is_real else (None, None)
+    return HostFacts(
+        cpu_milli=cpu if options.cpu_cores is None else int(options.cpu_cores * 1000),
+        memory_mib=memory if options.memory_gib is None else int(options.memory_gib * 1024),
+        site=options.site,
+        rack=options.rack,
+    )

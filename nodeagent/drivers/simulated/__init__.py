@@ -1,1 +1,0 @@
-"""A driver without hardware: NVML's rules and refusals, seeded load, and faults on demand."""

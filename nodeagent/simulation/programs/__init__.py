@@ -1,0 +1,1 @@
+"""Programs that a simulated host has: MPS, nvidia-smi, systemd."""
