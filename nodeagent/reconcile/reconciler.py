@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.drivers.base import Driver
-from nodeagent.host.notices import notice_path, take_down
+from nodeagent.host.notices import take_down
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
 from nodeagent.reconcile.agenda import Item, agenda
-from nodeagent.reconcile.conflicts import obstacle
+from nodeagent.reconcile.draining import close_without_device, ending_step, leader
 from nodeagent.reconcile.goals import (
     CONTRADICTIONS,
     FenceError,
@@ -27,7 +27,6 @@ from nodeagent.reconcile.goals import (
     unknown,
     why_ended,
 )
-from nodeagent.reconcile.health import Wellbeing
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lease_records import (
     DRAINING,
@@ -36,21 +35,19 @@ from nodeagent.reconcile.lease_records import (
     NS,
     PREPARING,
     READY,
-    Place,
     Work,
     new_work,
 )
-from nodeagent.reconcile.ledger import Ledger
-from nodeagent.reconcile.observed import Sight
-from nodeagent.reconcile.power import ASLEEP, PowerMind, PowerOutcome
+from nodeagent.reconcile.power import ASLEEP, PowerOutcome
+from nodeagent.reconcile.preparing import beginning_step
 from nodeagent.reconcile.settling import disown, miss, settle
+from nodeagent.reconcile.state import NO_DEVICE, NodeState
 from nodeagent.reconcile.steps import Outcome, Refusal, Step, read_health, read_partitions
-from nodeagent.reconcile.units import Units, nowhere, stray_work
+from nodeagent.reconcile.units import stray_work
 from nodeagent.runtimes.base import Key, Runtime
 
 log = logging.getLogger(__name__)
 
-NO_DEVICE = ""
 LIVE = (PREPARING, READY)
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
@@ -59,8 +56,8 @@ JOURNAL_FULL = HealthFact(
 )
 
 
-class Reconciler:
-    """The agent's mind. ``changed`` is set whenever the portal should hear something new."""
+class Reconciler(NodeState):
+    """Takes in what the portal wants and what was seen, gives out steps, settles them and tells what is known."""
 
     def __init__(
         self,
@@ -75,20 +72,8 @@ class Reconciler:
 
         ``notices`` is the folder of notices, which holders must be able to pass (beside the journal).
         """
-        self.node = node
-        self.driver = driver
-        self.devices = {fact.uuid: fact for fact in driver.inventory()}
-        self.mig = {uuid: fact.mig_enabled for uuid, fact in self.devices.items()}
-        self.health = Wellbeing()
-        self.busy: set[str] = set()
-        self.changed = True
-        self.ledger = Ledger(journal, driver.boot_id(), driver.version)
-        self.works = self.ledger.works
-        self.power = PowerMind(driver)
-        self.units = Units(runtime)
-        self.sight = Sight(self.devices)
+        super().__init__(node, driver, journal, runtime, notices)
         self._refused: HealthFact | None = None
-        self._notices = notices or journal.path.parent / "notices"
         self._unwritten: tuple[Desired, int] | None = None
         self._rewrite_at = 0
         self._reported: dict[int, tuple[Key, ...]] = {}
@@ -97,7 +82,7 @@ class Reconciler:
         for work in self.works.values():
             self._refuse(work, unknown(work, self.devices), now)
             if work.phase == DRAINING:
-                self._drop_missing(work)
+                self.drop_missing(work)
         for device in self.devices:
             facts = read_partitions(driver, device)
             if self.ledger.reloaded:
@@ -126,7 +111,7 @@ class Reconciler:
         self._refused = None
         ended = [work for key, work in self.works.items() if key not in wanted and work.phase in HELD]
         for work in ended:
-            self._drain(work, why_ended(work, wanted), now)
+            self.drain(work, why_ended(work, wanted), now)
         known = [key for key in wanted if key in self.works]
         moved = [self.works[key] for key in known if self._moved(key, wanted[key], now)]
         moved += [self.works[key] for key in known if self._heard(key, wanted[key], now)]
@@ -161,11 +146,8 @@ class Reconciler:
         if work.phase not in HELD or not work.hear(wanted.notice, now):
             return False
         if not work.told_why:
-            take_down(self._notice_of(work))
+            take_down(self.notice_of(work))
         return True
-
-    def _notice_of(self, work: Work) -> Path:
-        return notice_path(self._notices, work.lease)
 
     def _note_refused(self, no: FenceError) -> None:
         """Tell the portal of a frame that contradicts itself; late and stray ones are nobody's fault."""
@@ -206,7 +188,7 @@ class Reconciler:
         """Enforce ends, and try again what the disk refused."""
         for work in self.works.values():
             if work.phase in HELD and work.deadline <= now:
-                self._drain(work, "expired", now)
+                self.drain(work, "expired", now)
         if self._unwritten is not None and self._rewrite_at <= now:
             self._rewrite(*self._unwritten, now)
         self.ledger.save()  # an end is on its way to the disk before anything is cleared for it
@@ -231,7 +213,7 @@ class Reconciler:
         ]
         if self._unwritten is not None:
             times.append(self._rewrite_at)
-        retry_at = self.power.next_wake(is_free=self._holds_nothing())
+        retry_at = self.power.next_wake(is_free=self.holds_nothing())
         if retry_at is not None and not self.busy:
             times.append(retry_at)
         return min(times, default=None)
@@ -239,7 +221,7 @@ class Reconciler:
     def _agenda(self) -> list[Item]:
         """Return what is still to be done."""
         works = self.works.values()
-        leaders = {work.key: self._leader(work) for work in works if work.phase == DRAINING}
+        leaders = {work.key: leader(self, work) for work in works if work.phase == DRAINING}
         return agenda(works, self.units, leaders, self.health.lost)
 
     # Steps
@@ -250,63 +232,27 @@ class Reconciler:
         The caller carries it out and settles it before asking for this device again.
         """
         if device == NO_DEVICE:
-            return self._homeless(now)
+            return close_without_device(self, now)
         places = self.sight.on(device)
         for work, place in places:
-            step = self._ending(device, work, place, now) if work.phase == DRAINING else None
+            step = ending_step(self, device, work, place, now) if work.phase == DRAINING else None
             if step is not None:
                 return step
         for work, place in places:
             if work.phase == READY and work.told_why and place.is_made and not place.is_told:
                 in_s = (work.told_at - now) / NS
-                return Step("tell", device, work, place, notice=self._notice_of(work), in_s=in_s)
+                return Step("tell", device, work, place, notice=self.notice_of(work), in_s=in_s)
         if not self.power.is_ready:
             return None
         for work, place in places:
-            step = self._beginning(device, work, place, now) if work.phase in LIVE else None
+            step = beginning_step(self, device, work, place, now) if work.phase in LIVE else None
             if step is not None:
                 return step
         return None
 
-    def _ending(self, device: str, work: Work, place: Place, now: int) -> Step | None:
-        """Close the unit of a draining lease, then clear its places."""
-        if not self.units.is_closed(work):
-            return self.units.closing(device, work, place, self._leader(work), self.health.lost, now)
-        if place.is_cleared or place.retry_at > now:
-            return None
-        kill = now >= work.kill_at
-        spared, is_lost = self.sight.held(device, place), device in self.health.lost
-        return Step("clear", device, work, place, kill=kill, spared=spared, is_lost=is_lost)
-
-    def _beginning(self, device: str, work: Work, place: Place, now: int) -> Step | None:
-        """Make the places of a lease, then let its holder in."""
-        if not place.is_made:
-            is_due = work.phase == PREPARING and place.retry_at <= now
-            return self._step_for(work, place, now) if is_due else None
-        if work.is_standing and not self.units.is_let_in(work):
-            return self.units.opening(device, work, place, self._notice_of(work), now)
-        return None
-
-    def _leader(self, work: Work) -> str:
-        """Return the device on whose lane a lease's unit is closed; a lane of its own where all are lost or gone.
-
-        Calls to a lost card may hang, and nothing else should wait for them.
-        """
-        here = self.devices.keys() - self.health.lost
-        return next((p.slot.device for p in work.places if p.slot.device in here), NO_DEVICE)
-
-    def _homeless(self, now: int) -> Step | None:
-        """Close the unit of a draining lease none of whose devices can be counted on."""
-        for work in self.works.values():
-            is_open = work.phase == DRAINING and not self.units.is_closed(work)
-            if is_open and self._leader(work) == NO_DEVICE and work.retry_at <= now:
-                kill = now >= work.kill_at
-                return Step("close", NO_DEVICE, work, next(iter(work.places), nowhere()), kill=kill)
-        return None
-
     def next_power(self, now: int) -> str:
         """Return the power state to bring about now, "" for none; carried out like a step, then settled."""
-        goal = self.power.next(is_free=self._holds_nothing(), now=now)
+        goal = self.power.next(is_free=self.holds_nothing(), now=now)
         return "" if goal == ASLEEP and self.busy else goal
 
     def settle_power(self, goal: str, outcome: PowerOutcome, now: int) -> None:
@@ -319,67 +265,9 @@ class Reconciler:
         if self.power.observed(state):
             self.changed = True
 
-    def _holds_nothing(self) -> bool:
-        """Say whether no lease is on the node, none is being cleaned up, and nothing foreign stands there."""
-        return all(work.phase == GONE for work in self.works.values()) and not any(self.sight.facts.values())
-
-    def _step_for(self, work: Work, place: Place, now: int) -> Step | None:
-        device = place.slot.device
-        on, foreign = self.sight.on(device), self.sight.foreign(device)
-        found = obstacle(work, place, on, foreign, self.health.crowded)
-        if isinstance(found, Refusal):
-            self.fail(work, found, now)
-            return None
-        if found:
-            place.postpone(now)
-            return None
-        mig = place.slot.mode == "mig"
-        if self.mig[device] is not None and self.mig[device] != mig:
-            return Step("mode", device, work, place, enabled=mig)
-        if not (place.is_ours or place.is_fresh):
-            return Step("look", device, work, place)
-        is_fresh = place.is_fresh
-        if is_fresh and not self._begin(work, place):
-            place.rest(now)
-            return None
-        return Step("make", device, work, place, is_fresh=is_fresh, notice=self._notice_of(work))
-
-    def _begin(self, work: Work, place: Place) -> bool:
-        """Write down that what stands at a free place from now on is ours; False where the disk refuses.
-
-        What is made and not written down would be a stranger's after a crash.
-        """
-        place.is_ours = True
-        self.ledger.note(work)
-        place.is_ours = is_written = self.ledger.save()
-        place.is_fresh = not is_written
-        return is_written
-
     def settle(self, step: Step, outcome: Outcome, now: int) -> None:
         """Take the result of a step into account."""
         settle(self, step, outcome, now)
-
-    def finish(self, work: Work) -> None:
-        """Call a draining work gone when nothing of it is left."""
-        is_over = self.units.is_closed(work) and all(place.is_cleared for place in work.places)
-        if work.phase == DRAINING and is_over:
-            work.phase = GONE
-            if work.code == "in_use":  # that was while it was being cleared
-                work.code = work.detail = ""
-
-    def _drain(self, work: Work, reason: str, now: int) -> None:
-        """Begin to take a work away; what lies on devices that are no longer here needs no clearing."""
-        work.drain(reason, now)
-        self._drop_missing(work)
-        self.note(work)
-
-    def _drop_missing(self, work: Work) -> None:
-        """Count places on devices that are no longer here as cleared: nobody can reach them, a reboot clears them."""
-        for place in work.places:
-            if place.slot.device not in self.devices:
-                place.is_cleared, place.is_made = True, False
-        work.is_closed = work.is_closed or not work.places
-        self.finish(work)
 
     # What was seen
 
@@ -496,16 +384,4 @@ class Reconciler:
                 self.ledger.forget(work.key)
                 others = [other for other in self.works.values() if other.lease == work.lease]
                 if not any(other.told_why for other in others):
-                    take_down(self._notice_of(work), is_over=not others)
-
-    def fail(self, work: Work, refusal: Refusal, now: int) -> None:
-        """Give a lease up that is not ending yet."""
-        if work.phase in (PREPARING, READY):
-            log.warning("lease %s failed: %s: %s", work.lease, refusal.word, refusal.detail)
-            work.fail(refusal.word, refusal.detail, now)
-            self.note(work)
-
-    def note(self, work: Work) -> None:
-        """Remember to write a work down, and that the portal should hear of it."""
-        self.ledger.note(work)
-        self.changed = True
+                    take_down(self.notice_of(work), is_over=not others)
