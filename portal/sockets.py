@@ -7,8 +7,8 @@ from typing import Any, cast
 from django.urls import re_path
 
 from portal.agents.consumers import AgentConsumer
-from portal.telemetry.beat import beat
 from portal.telemetry.consumers import live_socket, unknown_socket
+from portal.telemetry.periodic import beat
 
 # Django's route takes any callable; its annotation knows only views.
 _live, _agent, _unknown = cast(Any, live_socket), AgentConsumer.as_asgi(), cast(Any, unknown_socket)

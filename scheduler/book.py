@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from portal.leases.holds import give_way
+from portal.leases.hold_periods import give_way
 from portal.leases.models import LeaseRequest
 from portal.leases.states import LeaseState
 from portal.notifications.services import notify

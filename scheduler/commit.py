@@ -20,10 +20,10 @@ from portal.common.rows import Rows
 from portal.fleet.models import Layout
 from portal.fleet.services import raise_revision
 from portal.fleet.sizes import own_names
-from portal.leases import hosts
+from portal.leases import shared_hosts
 from portal.leases.models import Lease, LeaseRequest, Placement
-from portal.leases.moves import announce, move_requests, note_events
 from portal.leases.states import LIVE_LEASES, LeaseState, RequestState
+from portal.leases.transitions import announce, move_requests, note_events
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.models import Team
@@ -139,7 +139,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
         for lease, (_grant, _request, part) in zip(leases, parts, strict=True)
         for slot in part.slots
     )
-    hosts.count_in([p.pk for p in made if p.host_id and p.lease_id not in booked])
+    shared_hosts.count_in([p.pk for p in made if p.host_id and p.lease_id not in booked])
     move_requests([request for _grant, request in pairs], RequestState.GRANTED, at=now, reasons=[])
     for lease in leases:
         if lease.cut_by and lease.part == 0:
@@ -209,7 +209,7 @@ def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list
     note_events([(lease.pk, LeaseState.BOOKED)], LeaseState.PREPARING, at=now)
     names = _own_names(grant.slots)
     made = Placement.objects.bulk_create([_placement(slot, lease, snapshot, names) for slot in grant.slots])
-    hosts.count_in([p.pk for p in made if p.host_id])
+    shared_hosts.count_in([p.pk for p in made if p.host_id])
     return [lease]
 
 
@@ -228,7 +228,7 @@ def _placement(
 ) -> Placement:
     period = TimestamptzRange(lease.starts_at, lease.not_after)
     if slot.mode in SHARED_MODES:
-        host = hosts.host_for(
+        host = shared_hosts.host_for(
             _board(slot, snapshot),
             mode=slot.mode,
             team_id=lease.team_id,
@@ -264,9 +264,9 @@ def _placement(
     )
 
 
-def _board(slot: Slot, snapshot: Snapshot) -> hosts.Board:
+def _board(slot: Slot, snapshot: Snapshot) -> shared_hosts.Board:
     device = next(d for d in snapshot.devices if d.id == slot.device_id)
-    return hosts.Board(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
+    return shared_hosts.Board(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
 
 
 def waits(found: Sequence[Wait], *, only_first: bool = False) -> int:

@@ -19,8 +19,8 @@ from portal.common.failpoints import failpoint
 from portal.common.live import redis_client
 from portal.common.retry import with_retries
 from portal.fleet.models import Node
+from portal.leases.elastic import is_anything_growing
 from portal.leases.forecasting import SNAPSHOT_KEY
-from portal.leases.growing import is_anything_growing
 from portal.leases.selectors import is_anybody_waiting
 from portal.policies import cycles
 from portal.policies.selectors import active_policy

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from portal.common.rows import Row, fetch
 from portal.fleet.selectors import health_blocked_why
 from portal.fleet.sizes import SIZE_SQL
-from portal.leases.growing import LEAST_REST_S, growing_rows
+from portal.leases.elastic import LEAST_REST_S, growing_rows
 from scheduler.engine.model import Booking, Claim, Device, Held, Profile, Running
 from scheduler.kept import Kept
 

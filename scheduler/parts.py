@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from portal.leases.parts import PREPARE_MARGIN
+from portal.leases.gangs import PREPARE_MARGIN
 from scheduler.engine.model import Device, Grant, Held, Slot, Snapshot
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from portal.accounts import sessions, tries
+from portal.accounts import sessions, sign_in_attempts
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
 from portal.billing import metering
@@ -17,14 +17,14 @@ from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import forgetting
 from portal.leases import (
     bookings,
+    device_cooldown,
     draining,
     extending,
     lifecycle,
+    lost_nodes,
     maintenance,
     preempting,
     reservations,
-    resting,
-    silent,
 )
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
@@ -42,11 +42,11 @@ DUE: Final[tuple[Callable[..., object], ...]] = (
     bookings.remind_due,
     lifecycle.prolong_holds,
     lifecycle.interrupt_lost,
-    silent.fail_unmade,
-    silent.requeue_unheard,
+    lost_nodes.fail_unmade,
+    lost_nodes.requeue_unheard,
     extending.lapse_extensions,
     draining.settle_drains,
-    resting.end_rests,
+    device_cooldown.end_rests,
 )
 
 
@@ -127,7 +127,7 @@ def tidy_accounts() -> None:
     """Forget sessions that ended and old tries at doors; log the head of the audit list for those who keep logs."""
     sessions.forget_sessions(now=db_now())
     log.info("audit head %s", AuditHead.objects.first())
-    tries.forget_tries(now=db_now())
+    sign_in_attempts.forget_tries(now=db_now())
 
 
 @app.task

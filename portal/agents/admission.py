@@ -15,11 +15,11 @@ from nodeagent.protocol.messages import Hello
 from nodeagent.protocol.signing import challenge_text
 from portal.accounts.services import digest_of
 from portal.agents.acceptance import tell_waiting, waiting_devices
-from portal.agents.ahead import FAR_EPOCH, overtake, tell_ahead
 from portal.agents.errors import AgentRefused
 from portal.agents.handshake import Handshake
 from portal.agents.models import EnrolToken
 from portal.agents.portal_key import known_keys
+from portal.agents.restored_database import FAR_EPOCH, overtake, tell_ahead
 from portal.common.rows import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import forget_acceptance, learn_devices
@@ -46,7 +46,7 @@ class Admitted:
     """An agent that proved who it is, by which key, and what it understands beside version 1 of the protocol.
 
     ``is_blank``: its journal knows of no earlier connection. ``is_held``: it is told nothing before it is known what
-    it carries (``ahead``). ``seen_at`` is when the node was heard before.
+    it carries (``restored_database``). ``seen_at`` is when the node was heard before.
     """
 
     node_id: int

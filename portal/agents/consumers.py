@@ -31,14 +31,14 @@ from nodeagent.protocol.messages import (
 )
 from portal.agents import reports
 from portal.agents.admission import Admitted, admit
-from portal.agents.ahead import see_unknown
 from portal.agents.database import in_database
 from portal.agents.desired import Orders, orders
 from portal.agents.errors import AgentRefused
 from portal.agents.handshake import MOST_HELLO_BYTES, Handshake, Waiting
 from portal.agents.keys import FEATURE, Wish, store_new_key
+from portal.agents.lost_nodes import heard
 from portal.agents.portal_key import proofs, public_key
-from portal.agents.silence import heard
+from portal.agents.restored_database import see_unknown
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.common.failpoints import failpoint

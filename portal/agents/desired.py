@@ -51,7 +51,7 @@ class Knows:
 class Orders:
     """What an agent has to be told now: its desired state, and whether a new key is wanted of it.
 
-    ``is_held``: it must not be told its desired state yet (``ahead``).
+    ``is_held``: it must not be told its desired state yet (``restored_database``).
     """
 
     desired: Desired

@@ -17,11 +17,11 @@ from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
-from portal.leases import lifecycle, moves, resting
-from portal.leases.entrance import access_of
+from portal.leases import device_cooldown, lifecycle, transitions
+from portal.leases.access import access_of
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
+from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease
-from portal.leases.sickness import tell_of_health
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
 from portal.quotas import services as quotas
 
@@ -73,7 +73,7 @@ def lose_forgotten(node_id: int, *, seen_at: datetime | None, now: datetime) -> 
         "SELECT id FROM leases_lease WHERE node_id = %s AND state IN ('active', 'interrupted') ORDER BY id",
         [node_id],
     )
-    leases = [ls for ls in moves.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
+    leases = [ls for ls in transitions.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
     for lease in leases:
         heard = min(seen_at or now, now)
         lifecycle.fail_leases([lease], at=heard, fault=FORGOTTEN)
@@ -106,8 +106,8 @@ def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Leas
     if leaving:
         quotas.lock_lineages(leaving)
     unmade = [pk for pk, uid, _team, state in rows if state == "preparing" and _is_failed(said.get(uid))]
-    hold_devices(node, report.health, also=resting.devices_of(unmade))
-    return moves.lock_leases([pk for pk, _uid, _team, _state in rows])
+    hold_devices(node, report.health, also=device_cooldown.devices_of(unmade))
+    return transitions.lock_leases([pk for pk, _uid, _team, _state in rows])
 
 
 def _is_failed(entry: LeaseReport | None) -> bool:
@@ -156,10 +156,10 @@ def _store_access(leases: Sequence[Lease], said: dict[str, LeaseReport]) -> None
 def _failed(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:
     for lease in leases:
         entry = said[lease.uid]
-        is_setup = resting.is_setup(lease, entry.code)
+        is_setup = device_cooldown.is_setup(lease, entry.code)
         lifecycle.fail_leases([lease], at=now, fault=_fault(entry))
         if is_setup:
-            resting.rest_device(lease, _fault(entry), now=now)
+            device_cooldown.rest_device(lease, _fault(entry), now=now)
 
 
 def _gone(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:

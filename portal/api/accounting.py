@@ -10,12 +10,12 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers import AccountingAnswer, OverlapsAnswer, Shape
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.filters import AccountingFilters
 from portal.api.pagination import MAX_FEED_SIZE, Pages
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import AccountingAnswer, OverlapsAnswer, Shape
 from portal.api.wire import instant
 from portal.common.models import InvariantCheck
 from portal.leases.models import Lease

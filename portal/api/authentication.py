@@ -17,7 +17,7 @@ from rest_framework.request import Request
 
 from portal.accounts.models import ApiToken, User
 from portal.accounts.services import TOKEN_MARK, digest_of
-from portal.accounts.tries import bad_tokens
+from portal.accounts.sign_in_attempts import bad_tokens
 from portal.common.addresses import client_address
 from portal.common.errors import TooManyCalls
 

@@ -13,11 +13,11 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers_calendar import EntryAnswer
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Instant
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses_calendar import EntryAnswer
 from portal.api.wire import instant
 from portal.common.errors import Invalid
 from portal.leases.calendar import Entry, Wanted, check_wanted, devices_of, entries

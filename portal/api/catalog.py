@@ -11,14 +11,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.answers import FlavorAnswer, RateAnswer
-from portal.api.answers_requests import QuoteAnswer
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Instant, Price, Text
 from portal.api.idempotency import once
+from portal.api.representations import Row, reason_row
 from portal.api.requests import RequestBody, spec_of, team_to_ask_for
-from portal.api.shapes import Row, reason_row
+from portal.api.responses import FlavorAnswer, RateAnswer
+from portal.api.responses_requests import QuoteAnswer
 from portal.api.wire import instant, money
 from portal.catalog import pricing
 from portal.catalog.models import Flavor, Rate, RateCard
@@ -26,8 +26,8 @@ from portal.catalog.services import set_rate
 from portal.common.errors import Invalid, NotFound
 from portal.fleet.models import DeviceModel
 from portal.leases.forecasting import Offer, free_units, preview
-from portal.leases.insight import all_as_seen
-from portal.leases.services import check_may_ask, check_possible, check_spec, quote_of
+from portal.leases.requests import check_may_ask, check_possible, check_spec, quote_of
+from portal.leases.visible_reasons import all_as_seen
 
 TAG = "catalogue"
 

@@ -10,7 +10,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
-from portal.api.answers import Problem
+from portal.api.responses import Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 Shape = type[serializers.Serializer[Any]]

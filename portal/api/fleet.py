@@ -11,15 +11,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.agents.services import create_enrol_token, revoke_node
-from portal.api.answers_fleet import DeviceAnswer, Enrolment, MapAnswer, NodeAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text
 from portal.api.filters import DeviceFilters
-from portal.api.heeding import then_heed
 from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE, Pages
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.rescheduling import then_heed
+from portal.api.responses_fleet import DeviceAnswer, Enrolment, MapAnswer, NodeAnswer
 from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.common.errors import NotFound

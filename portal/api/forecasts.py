@@ -9,13 +9,13 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers import Shape
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import Shape
 from portal.api.wire import instant
-from portal.leases.pictures import published_calibration
-from portal.leases.record import Score, quality
+from portal.leases.forecast_records import Score, quality
+from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
 
 TAG = "requests"

@@ -6,19 +6,19 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers_fleet import DeviceAnswer, NodeAnswer, ProcessesAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text
 from portal.api.fleet import TAG, OneNode, shown_device
 from portal.api.idempotency import once
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses_fleet import DeviceAnswer, NodeAnswer, ProcessesAnswer
 from portal.api.wire import instant
 from portal.common.errors import NotFound
 from portal.fleet.health import clear_health, clear_node_health
 from portal.fleet.models import Device, Node
+from portal.leases.health_notices import take_out_of_work
 from portal.leases.selectors import uids_on
-from portal.leases.sickness import take_out_of_work
 from portal.telemetry.processes import ProcessList, processes_of
 
 

@@ -9,7 +9,6 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers import InvoiceAnswer, InvoiceRow, PeriodAnswer, PeriodDetail, UsageAnswer
 from portal.api.describe import PAGING, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Empty
@@ -17,7 +16,8 @@ from portal.api.filters import UsageFilters
 from portal.api.idempotency import once
 from portal.api.money import invoice_detail, month_of, period_detail, period_row, usage_row
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import InvoiceAnswer, InvoiceRow, PeriodAnswer, PeriodDetail, UsageAnswer
 from portal.api.teams import month_or_now
 from portal.api.wire import money
 from portal.billing.closing import close_period

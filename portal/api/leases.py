@@ -11,15 +11,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.answers import (
-    AccessAnswer,
-    EventAnswer,
-    LeaseAnswer,
-    LeaseDetail,
-    LeaseEventAnswer,
-    SampleAnswer,
-    UsageAnswer,
-)
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text, Whole
@@ -27,7 +18,7 @@ from portal.api.filters import LeaseEventFilters, LeaseFilters
 from portal.api.idempotency import once
 from portal.api.money import usage_row
 from portal.api.pagination import MAX_FEED_SIZE, Pages
-from portal.api.shapes import (
+from portal.api.representations import (
     Row,
     access_row,
     entrance_row,
@@ -37,6 +28,15 @@ from portal.api.shapes import (
     part_row,
     slot_row,
 )
+from portal.api.responses import (
+    AccessAnswer,
+    EventAnswer,
+    LeaseAnswer,
+    LeaseDetail,
+    LeaseEventAnswer,
+    SampleAnswer,
+    UsageAnswer,
+)
 from portal.api.wire import instant, money
 from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency
@@ -45,8 +45,7 @@ from portal.common.errors import Forbidden
 from portal.common.failpoints import failpoint
 from portal.common.rows import fetch
 from portal.leases import lifecycle
-from portal.leases.ahead import latest_end
-from portal.leases.entrance import way_in, whole_environment
+from portal.leases.access import way_in, whole_environment
 from portal.leases.extending import (
     approve_extension,
     extend_lease,
@@ -57,6 +56,7 @@ from portal.leases.extending import (
 )
 from portal.leases.failures import failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, LeaseEvent, LeaseExtension
+from portal.leases.next_blocks import latest_end
 from portal.leases.selectors import (
     awaiting_extensions,
     gang_environment,

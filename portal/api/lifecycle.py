@@ -10,15 +10,15 @@ from rest_framework.response import Response
 
 from portal.agents.acceptance import accept_node, waiting_of
 from portal.agents.keys import ask_rotation, can_rotate, key_since
-from portal.api.answers_calendar import AffectedAnswer
-from portal.api.answers_lifecycle import AcceptanceAnswer, DrainAnswer, LifeAnswer
 from portal.api.describe import call
 from portal.api.fields import Body, Empty, Instant, Text
 from portal.api.fleet import OneNode
-from portal.api.heeding import then_heed
 from portal.api.idempotency import once
 from portal.api.maintenance import affected_row
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.rescheduling import then_heed
+from portal.api.responses_calendar import AffectedAnswer
+from portal.api.responses_lifecycle import AcceptanceAnswer, DrainAnswer, LifeAnswer
 from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.fleet.draining import drain_state

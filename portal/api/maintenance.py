@@ -9,13 +9,13 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers_calendar import AffectedAnswer, WindowAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Instant, Text
-from portal.api.heeding import then_heed
 from portal.api.idempotency import once
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.rescheduling import then_heed
+from portal.api.responses_calendar import AffectedAnswer, WindowAnswer
 from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.fleet import maintenance as windows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from portal.api.shapes import Row
+from portal.api.representations import Row
 from portal.api.wire import instant, money
 from portal.billing.checklist import close_items
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord

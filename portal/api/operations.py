@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 
 from portal.accounts.models import User
 from portal.accounts.selectors import live_token
-from portal.accounts.tries import bad_tokens
+from portal.accounts.sign_in_attempts import bad_tokens
 from portal.billing.models import UsageRecord
 from portal.common.addresses import client_address
 from portal.common.errors import catalogue

@@ -9,17 +9,23 @@ from rest_framework.response import Response
 
 from portal.accounts.models import ApiToken, Scope
 from portal.accounts.services import MAX_TOKEN_DAYS
-from portal.api.answers import AuditAnswer, MarkedRead, NewTokenAnswer, NotificationAnswer, TokenAnswer
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text, Whole
 from portal.api.filters import AuditFilters, NotificationFilters
 from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import (
+    AuditAnswer,
+    MarkedRead,
+    NewTokenAnswer,
+    NotificationAnswer,
+    TokenAnswer,
+)
 from portal.api.wire import instant
-from portal.audit.doors import create_token, revoke_token
 from portal.audit.models import AuditEntry
+from portal.audit.sign_ins import create_token, revoke_token
 from portal.leases.failures import public_fault
 from portal.notifications.models import Notification
 from portal.notifications.services import mark_read

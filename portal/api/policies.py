@@ -10,14 +10,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers_policies import PolicyAnswer, PolicyChange, PolicyChecked
-from portal.api.answers_policies import PolicyRow as PolicyRowAnswer
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Flag, Text, Whole
 from portal.api.idempotency import once
 from portal.api.pagination import PARAMETERS, Pages
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses_policies import PolicyAnswer, PolicyChange, PolicyChecked
+from portal.api.responses_policies import PolicyRow as PolicyRowAnswer
 from portal.api.wire import instant
 from portal.common.errors import Conflict, NotFound
 from portal.policies.changes import Change, changes

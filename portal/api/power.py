@@ -8,13 +8,13 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers_power import EnergyAnswer, PowerAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Instant
 from portal.api.fleet import OneNode
 from portal.api.idempotency import once
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses_power import EnergyAnswer, PowerAnswer
 from portal.api.wire import instant
 from portal.fleet import power
 from portal.fleet.models import Node

@@ -15,10 +15,10 @@ from rest_framework.views import set_rollback
 
 from portal.api import errors
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
-from portal.common.guards import refused_by_guard
 from portal.common.logs import request_id
 from portal.common.retry import unavailable
 from portal.common.states import IllegalMove
+from portal.common.trigger_errors import refused_by_guard
 
 log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"

@@ -9,13 +9,13 @@ from django.utils.translation import gettext as _
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers_policies import CohortAnswer, PriorityGrantAnswer
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Instant, Text, Whole
 from portal.api.idempotency import once
 from portal.api.pagination import MAX_FEED_SIZE
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses_policies import CohortAnswer, PriorityGrantAnswer
 from portal.api.wire import instant
 from portal.common.errors import Forbidden
 from portal.quotas.cohorts import (

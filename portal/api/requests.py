@@ -11,25 +11,25 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.answers import EventAnswer
-from portal.api.answers_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Flag, Instant, Text, Whole
 from portal.api.filters import RequestFilters
 from portal.api.idempotency import once
 from portal.api.pagination import Pages
-from portal.api.shapes import Row, event_row, positions, request_row, request_rows
+from portal.api.representations import Row, event_row, positions, request_row, request_rows
+from portal.api.responses import EventAnswer
+from portal.api.responses_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.wire import instant
 from portal.common.errors import Invalid
-from portal.leases import services
+from portal.leases import requests
+from portal.leases.elastic import set_growth
 from portal.leases.forecasting import estimates
-from portal.leases.growing import set_growth
-from portal.leases.insight import names_in_sight
 from portal.leases.models import LeaseRequest
+from portal.leases.requests import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
-from portal.leases.services import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
 from portal.leases.states import RequestState, Work
+from portal.leases.visible_reasons import names_in_sight
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_team
 
@@ -129,7 +129,7 @@ class Requests(Endpoint):
     def post(self, request: Request) -> Response:
         """Ask for GPU time. 201 means accepted and kept; `state` says whether it waits for approval."""
         values = self.take(RequestBody)
-        made = services.submit_request(
+        made = requests.submit_request(
             team=team_to_ask_for(self.rights, values.get("team")),
             actor=self.person,
             rights=self.rights,
@@ -173,7 +173,7 @@ class Withdraw(Endpoint):
         """Take back a request that has not started. Safe to repeat."""
         self.take(Empty)
         found = visible_request(self.rights, uid)
-        services.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
+        requests.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -204,7 +204,7 @@ class Approve(Endpoint):
         """Let a request that awaits approval into the queue; nobody decides on their own."""
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
-        services.approve_request(
+        requests.approve_request(
             request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
         )
         return Response(detail(self.rights, visible_request(self.rights, uid)))
@@ -219,7 +219,7 @@ class Reject(Endpoint):
         """Turn a request down with a note that its author will read."""
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
-        services.reject_request(
+        requests.reject_request(
             request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
         )
         return Response(detail(self.rights, visible_request(self.rights, uid)))

@@ -12,14 +12,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.answers_calendar import ReservationAnswer, ReservationDetail
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Instant, Text, Whole
 from portal.api.idempotency import once
 from portal.api.pagination import PARAMETERS, Pages
+from portal.api.representations import Row
 from portal.api.requests import MOST_SECONDS, team_to_ask_for
-from portal.api.shapes import Row
+from portal.api.responses_calendar import ReservationAnswer, ReservationDetail
 from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.leases import reservations

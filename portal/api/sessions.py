@@ -9,14 +9,14 @@ from rest_framework.response import Response
 
 from portal.accounts.models import BrowserSession, Scope
 from portal.accounts.sessions import live_sessions
-from portal.api.answers import PasswordAnswer, SessionAnswer
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Flag, Text
 from portal.api.pagination import PARAMETERS, Pages
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import PasswordAnswer, SessionAnswer
 from portal.api.wire import instant
-from portal.audit.doors import change_password, end_other_sessions, end_session
+from portal.audit.sign_ins import change_password, end_other_sessions, end_session
 from portal.common.addresses import client_address
 
 TAG = "people"

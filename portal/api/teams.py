@@ -11,8 +11,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import ApiToken, User
-from portal.api.answers import Me as MeAnswer
-from portal.api.answers import Member, QuotaAnswer, SpendAnswer, TeamDetail, TeamRow
 from portal.api.describe import IF_MATCH, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.errors import PreconditionFailed, PreconditionRequired
@@ -20,7 +18,9 @@ from portal.api.fields import Body, Text, Whole
 from portal.api.idempotency import once
 from portal.api.money import month_of
 from portal.api.pagination import MAX_FEED_SIZE
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import Me as MeAnswer
+from portal.api.responses import Member, QuotaAnswer, SpendAnswer, TeamDetail, TeamRow
 from portal.api.wire import instant, money
 from portal.audit.memberships import end_role, give_role
 from portal.billing.models import BillingPeriod

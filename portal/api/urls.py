@@ -12,6 +12,7 @@ from portal.api import (
     calendar,
     catalog,
     cycles,
+    fair_share,
     fallback,
     fleet,
     forecasts,
@@ -27,7 +28,6 @@ from portal.api import (
     requests,
     reservations,
     sessions,
-    standing,
     teams,
 )
 
@@ -67,7 +67,7 @@ v1: list[URLPattern | URLResolver] = [
     ),
     path("cycles/", cycles.Cycles.as_view(), name="cycles"),
     path("teams/<str:slug>/spend/", teams.Spend.as_view(), name="spend"),
-    path("teams/<str:slug>/standing/", standing.TeamStanding.as_view(), name="standing"),
+    path("teams/<str:slug>/standing/", fair_share.TeamStanding.as_view(), name="standing"),
     path("flavors/", catalog.Flavors.as_view(), name="flavors"),
     path("flavors/<str:slug>/", catalog.OneFlavor.as_view(), name="flavor"),
     path("quote/", catalog.Quote.as_view(), name="quote"),

@@ -9,9 +9,9 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.billing.horizon import settled_until
 from portal.billing.metering import active_intervals, events_by_lease, pieces, rates_by_model
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
+from portal.billing.settled import settled_until
 from portal.common.errors import Conflict
 from portal.common.invariants import MONEY, broken
 from portal.common.rows import fetch

@@ -2,7 +2,7 @@
 
 An interval runs from an event into ``active`` to the next event out of it; both instants are
 floored to their second, so intervals tile exactly. Only pieces that can no longer change are
-written (``portal.billing.horizon``): the others are shown as accruing and written when they are final.
+written (``portal.billing.settled``): the others are shown as accruing and written when they are final.
 A piece whose month was closed meanwhile becomes an adjustment in the running month.
 """
 
@@ -19,9 +19,9 @@ from operator import attrgetter
 from django.db import IntegrityError, transaction
 from psycopg.types.range import TimestamptzRange
 
-from portal.billing.horizon import settled_until
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.periods import hold_periods, month_bounds
+from portal.billing.settled import settled_until
 from portal.catalog.models import Rate
 from portal.catalog.pricing import Stretch, cut, cut_known, lowered
 from portal.common.clock import whole_second

@@ -9,7 +9,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.catalog.models import Flavor, Rate, RateCard
 from portal.common.errors import Conflict, Invalid, PeriodClosed
-from portal.common.guards import is_about_closed_month
+from portal.common.trigger_errors import is_about_closed_month
 from portal.fleet.models import DeviceModel, Mode
 
 MOST_CORES, MOST_GIB = 1024, 16_384

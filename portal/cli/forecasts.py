@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(help="How good forecasts are.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -24,15 +24,15 @@ def calibration(as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get("forecasts/calibration/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     overall, model = found["overall"], found["durations"]
-    screen.facts(
+    output.facts(
         (
             ("waits judged", overall["samples"]),
             ("before P90", _percent(overall["before_p90_milli"])),
             ("before P50", _percent(overall["before_p50_milli"])),
-            ("median width", words.span(overall["median_width_s"])),
+            ("median width", formatting.span(overall["median_width_s"])),
             *((f"week of {row['week']}", _line(row)) for row in found["weeks"]),
             *((_length(row), _line(row)) for row in found["lengths"] if row["samples"]),
             *((("lengths", _lengths(model)),) if model and model["predicted"] else ()),
@@ -41,7 +41,7 @@ def calibration(as_json: Json = False) -> None:
 
 
 def _percent(milli: int | None) -> str:
-    return words.UNKNOWN if milli is None else f"{milli / 10:.1f} %"
+    return formatting.UNKNOWN if milli is None else f"{milli / 10:.1f} %"
 
 
 def _line(row: Any) -> str:
@@ -50,8 +50,8 @@ def _line(row: Any) -> str:
 
 def _length(row: Any) -> str:
     if row["most_s"] is None:
-        return f"said longer than {words.span(row['least_s'])}"
-    return f"said up to {words.span(row['most_s'])}"
+        return f"said longer than {formatting.span(row['least_s'])}"
+    return f"said up to {formatting.span(row['most_s'])}"
 
 
 def _lengths(model: Any) -> str:

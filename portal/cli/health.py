@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As “berth nodes” shows it.")]
 DEVICE = "Its number on the node, or its uuid."
@@ -32,29 +32,29 @@ def health(name: Name, as_json: Json = False) -> None:
     for device in devices:
         events += [{"device": device["index"], **event} for event in device.get("health_events", [])]
     if as_json:
-        screen.out_json({"node": node["name"], "events": events, "devices": devices})
+        output.out_json({"node": node["name"], "events": events, "devices": devices})
         return
     cells = [_event_cells(event) for event in events]
     columns = ("DEVICE", "CODE", "SEVERITY", "SINCE", "SAID", "TO DO")
-    screen.table(columns, cells, empty="Nothing is reported.")
+    output.table(columns, cells, empty="Nothing is reported.")
     for device in devices:
         if device["health"] != "ok":
-            screen.say(
+            output.say(
                 f"device {device['index']}: {device['health']} {device.get('health_reason', '')}".strip()
             )
         for mode, why in device.get("refusals", {}).items():
-            screen.say(f"device {device['index']} cannot offer {mode}: {why}")
+            output.say(f"device {device['index']} cannot offer {mode}: {why}")
 
 
 def _event_cells(event: Any) -> tuple[Any, ...]:
     quiet = " (reported no more)" if event["unreported_at"] else ""
     if event.get("until"):
-        quiet = f" until {words.when(event['until'])}"
+        quiet = f" until {formatting.when(event['until'])}"
     where = "node" if event["device"] is None else event["device"]
     if event.get("starts"):  # portals of an earlier version do not tell
         where = f"{where} @{','.join(map(str, event['starts']))}"
     return (
-        where, event["code"], event["severity"] + quiet, words.when(event["at"]), event["detail"], event["todo"],
+        where, event["code"], event["severity"] + quiet, formatting.when(event["at"]), event["detail"], event["todo"],
     )  # fmt: skip
 
 
@@ -65,21 +65,21 @@ def processes(name: Name, as_json: Json = False) -> None:
         found = portal.get(f"nodes/{_part(name)}/processes/")
         index = {device["uuid"]: device["index"] for device in _devices(portal, name)}
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     if found["processes"] is None:
-        screen.say("Not known: the agent has not listed processes in the last minute.")
+        output.say("Not known: the agent has not listed processes in the last minute.")
         return
     rows = sorted(found["processes"], key=lambda row: (row["state"] != "orphan", row["pid"]))
     cells = [
         (
-            row["pid"], row["name"] or words.UNKNOWN, index.get(row["device"], row["device"]), row["state"],
+            row["pid"], row["name"] or formatting.UNKNOWN, index.get(row["device"], row["device"]), row["state"],
             row["lease"] or "-",
-            words.UNKNOWN if row["memory_mib"] is None else words.memory(row["memory_mib"]),
+            formatting.UNKNOWN if row["memory_mib"] is None else formatting.memory(row["memory_mib"]),
         )
         for row in rows
     ]  # fmt: skip
-    screen.table(
+    output.table(
         ("PID", "NAME", "DEVICE", "STATE", "LEASE", "MEMORY"), cells, empty="No process is on its GPUs."
     )
 
@@ -111,16 +111,16 @@ def clear(
             return
         found = portal.post(f"nodes/{_part(name)}/clear-health/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
     else:
-        screen.say(f"The events of {found['name']} itself are cleared.")
+        output.say(f"The events of {found['name']} itself are cleared.")
 
 
 def _told(found: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.facts(
+    output.facts(
         (
             ("device", f"{found['index']} of {found['node']}"),
             ("health", found["health"]),

@@ -12,22 +12,22 @@ from typing import Annotated
 import typer
 
 from portal.cli import (
-    books,
+    calendar,
     config,
-    doors,
+    fair_share,
     forecasts,
+    formatting,
     health,
-    look,
     nodes,
-    plans,
+    output,
+    periods,
     policies,
     quotas,
-    screen,
-    standing,
-    words,
-    work,
+    requests,
+    sessions,
+    show,
 )
-from portal.cli.run import Json, api, guarded
+from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(
     help="GPU time from the command line. Exit codes: 0 done, 1 refused, 2 wrong usage, "
@@ -60,7 +60,7 @@ def login(
     with api(config.Config(at, secret)) as portal:
         me = portal.get("me/")
     place = config.save(config.Config(at, secret), os.environ)
-    screen.say(f"Signed in at {at} as {me['username']}. The token is in {place}, readable by you alone.")
+    output.say(f"Signed in at {at} as {me['username']}. The token is in {place}, readable by you alone.")
 
 
 def _from_person(at: str, user: str, days: int) -> str:
@@ -75,7 +75,7 @@ def _from_person(at: str, user: str, days: int) -> str:
 @app.command()
 def logout() -> None:
     """Forget the stored address and token."""
-    screen.say("Forgotten." if config.forget(os.environ) else "There was nothing to forget.")
+    output.say("Forgotten." if config.forget(os.environ) else "There was nothing to forget.")
 
 
 @app.command()
@@ -85,13 +85,13 @@ def me(as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get("me/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     roles = ", ".join(f"{held['role']} in {held['team']}" for held in found["roles"])
-    screen.facts((("name", found["username"]), ("roles", roles), ("asks for", ", ".join(found["teams"]))))
+    output.facts((("name", found["username"]), ("roles", roles), ("asks for", ", ".join(found["teams"]))))
 
 
-app.command("password")(doors.password)
+app.command("password")(sessions.password)
 
 
 @app.command()
@@ -101,49 +101,49 @@ def invariants(as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get("fleet/invariants/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
     else:
         if found["failure"]:
-            screen.say(
-                f"The check of {words.when(found['tried_at'])} could not be finished: {found['failure']}"
+            output.say(
+                f"The check of {formatting.when(found['tried_at'])} could not be finished: {found['failure']}"
             )
         if found["checked_at"] is None:
-            screen.say("No check was finished yet. One runs every hour.")
+            output.say("No check was finished yet. One runs every hour.")
         else:
-            screen.say(f"Checked {words.when(found['checked_at'])}.")
+            output.say(f"Checked {formatting.when(found['checked_at'])}.")
             cells = [
-                (one["name"], words.when(one["since"]), one["promise"], ", ".join(one["offenders"]))
+                (one["name"], formatting.when(one["since"]), one["promise"], ", ".join(one["offenders"]))
                 for one in found["broken"]
             ]
-            screen.table(("INVARIANT", "SINCE", "PROMISE", "ROWS"), cells, empty="All invariants hold.")
+            output.table(("INVARIANT", "SINCE", "PROMISE", "ROWS"), cells, empty="All invariants hold.")
     if found["broken"]:
         raise typer.Exit(1)
 
 
-app.command("request")(work.request)
-app.command("list")(look.list_work)
-app.command("show")(look.show)
-app.command("release")(work.release)
-app.command("extend")(work.extend)
-app.command("grow")(work.grow)
-app.command("approve")(work.approve)
-app.command("reject")(work.reject)
-app.command("withdraw")(work.withdraw)
-app.command("quote")(work.quote)
-app.command("flavors")(look.flavors)
-app.command("invoice")(look.invoice)
-app.command("teams")(look.teams)
-app.command("nodes")(look.nodes)
-app.command("calendar")(plans.calendar)
-app.command("reserve")(plans.reserve)
-app.add_typer(plans.reservation, name="reservation")
-app.add_typer(plans.maintenance, name="maintenance")
+app.command("request")(requests.request)
+app.command("list")(show.list_work)
+app.command("show")(show.show)
+app.command("release")(requests.release)
+app.command("extend")(requests.extend)
+app.command("grow")(requests.grow)
+app.command("approve")(requests.approve)
+app.command("reject")(requests.reject)
+app.command("withdraw")(requests.withdraw)
+app.command("quote")(requests.quote)
+app.command("flavors")(show.flavors)
+app.command("invoice")(show.invoice)
+app.command("teams")(show.teams)
+app.command("nodes")(show.nodes)
+app.command("calendar")(calendar.calendar)
+app.command("reserve")(calendar.reserve)
+app.add_typer(calendar.reservation, name="reservation")
+app.add_typer(calendar.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
-app.add_typer(doors.app, name="session")
-app.add_typer(books.app, name="month")
+app.add_typer(sessions.app, name="session")
+app.add_typer(periods.app, name="month")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")
-app.add_typer(standing.app, name="team")
+app.add_typer(fair_share.app, name="team")
 app.add_typer(policies.app, name="policy")
 app.add_typer(quotas.quota, name="quota")
 app.add_typer(quotas.cohort, name="cohort")

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import plans, screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import calendar, formatting, output
+from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(
     help="Empty nodes, change their keys, let them sleep.", no_args_is_help=True, rich_markup_mode=None
@@ -65,7 +65,7 @@ def drain(
     name: Name,
     reason: Annotated[str, typer.Option(help="Why; holders and waiting people read it.")] = "",
     by: Annotated[
-        str, typer.Option(help=f"When it has to be empty: now, 30m, 4h, 2d, or {plans.When}.")
+        str, typer.Option(help=f"When it has to be empty: now, 30m, 4h, 2d, or {calendar.When}.")
     ] = "now",
     preview: Annotated[bool, typer.Option("--preview", help="Only show whom it reaches.")] = False,
     as_json: Json = False,
@@ -76,7 +76,7 @@ def drain(
     at = {"by": deadline(by, datetime.now(tz=UTC))} if by != "now" else {}
     with api() as portal:
         if preview:
-            plans.show_affected(portal.post(f"nodes/{_part(name)}/drain/preview/", at)["results"], as_json)
+            calendar.show_affected(portal.post(f"nodes/{_part(name)}/drain/preview/", at)["results"], as_json)
             return
         _show_drain(portal.post(f"nodes/{_part(name)}/drain/", {**at, "reason": reason}), as_json)
 
@@ -102,9 +102,9 @@ def accept(
         if not (preview or found["is_accepted"]):
             portal.post(f"nodes/{_part(name)}/accept/", {"seen": found["seen"]})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.facts(_accepted(found, preview))
+    output.facts(_accepted(found, preview))
 
 
 @app.command("show")
@@ -115,9 +115,9 @@ def show(name: Name, as_json: Json = False) -> None:
         found = portal.get(f"nodes/{_part(name)}/life/")
         drained = portal.get(f"nodes/{_part(name)}/drain/")
     if as_json:
-        screen.out_json({**found, "drain": drained})
+        output.out_json({**found, "drain": drained})
         return
-    screen.facts((*_life(found), *_drained(drained)[1:]))
+    output.facts((*_life(found), *_drained(drained)[1:]))
 
 
 @app.command("rotate-key")
@@ -127,16 +127,16 @@ def rotate_key(name: Name, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.post(f"nodes/{_part(name)}/rotate-key/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.facts(_life(found))
+    output.facts(_life(found))
 
 
 def deadline(text: str, now: datetime) -> str:
     """Return a deadline as the API takes it: a time from now such as 30m, 4h or 2d, or an instant."""
     match = SPAN.fullmatch(text.strip().lower())
     if match is None:
-        return plans.instant(text, "--by")
+        return calendar.instant(text, "--by")
     return (now + timedelta(seconds=int(match[1]) * UNITS[match[2]])).isoformat()
 
 
@@ -165,9 +165,9 @@ def _memory(mib: int | None) -> str:
 
 def _show_drain(found: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.facts(_drained(found))
+    output.facts(_drained(found))
 
 
 def _drained(found: Any) -> tuple[tuple[str, str], ...]:
@@ -177,9 +177,9 @@ def _drained(found: Any) -> tuple[tuple[str, str], ...]:
     return (
         ("node", found["node"]),
         ("drain", STATES[found["drain"]]),
-        ("empty by", words.when(found["by"])),
+        ("empty by", formatting.when(found["by"])),
         ("reason", found["reason"]),
-        *((("empty since", words.when(found["drained_at"])),) if found["drained_at"] else ()),
+        *((("empty since", formatting.when(found["drained_at"])),) if found["drained_at"] else ()),
         ("still there", ", ".join(left) if left else "nothing"),
     )
 
@@ -190,8 +190,8 @@ def _life(found: Any) -> tuple[tuple[str, str], ...]:
         ("node", found["node"]),
         ("agent", found["agent_version"] or "unknown"),
         ("holders get in by", found["runtime"] or "unknown"),
-        ("key", "none" if age is None else f"{words.span(age)} old"),
-        *((("new key asked for", words.when(asked)),) if asked else ()),
+        ("key", "none" if age is None else f"{formatting.span(age)} old"),
+        *((("new key asked for", formatting.when(asked)),) if asked else ()),
         *((("key can change", "no: the agent is too old"),) if not found["can_change_key"] and age else ()),
         ("leases there", str(found["leases"])),
     )
@@ -199,21 +199,21 @@ def _life(found: Any) -> tuple[tuple[str, str], ...]:
 
 def _show(found: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     kept = found["kept_awake_until"]
     saved = "unknown" if found["saved_wh"] is None else f"{found['saved_wh'] / 1000:.2f} kWh"
-    screen.facts(
+    output.facts(
         (
             ("node", found["node"]),
             ("power", found["power"] or "unknown"),
             ("wanted", found["desired"]),
-            *((("kept awake until", words.when(kept)),) if kept else ()),
+            *((("kept awake until", formatting.when(kept)),) if kept else ()),
             *((("may sleep", "at any time, until it is needed"),) if found["may_sleep_any_time"] else ()),
             *((("said", found["note"]),) if found["note"] else ()),
-            ("holds nothing since", words.when(found["idle_since"]) if found["idle_since"] else "-"),
-            ("waking took", "unknown" if found["wake_s"] is None else words.span(found["wake_s"])),
-            ("asleep in 30 days", words.span(found["asleep_s"])),
+            ("holds nothing since", formatting.when(found["idle_since"]) if found["idle_since"] else "-"),
+            ("waking took", "unknown" if found["wake_s"] is None else formatting.span(found["wake_s"])),
+            ("asleep in 30 days", formatting.span(found["asleep_s"])),
             ("saved by that", saved),
         )
     )

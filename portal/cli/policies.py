@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(help="See and change the rules of a turn.", no_args_is_help=True, rich_markup_mode=None)
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As “berth policy list” shows it.")]
@@ -31,17 +31,17 @@ def list_versions(as_json: Json = False) -> None:
     with api() as portal:
         rows = list(portal.every("policies/"))
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
             row["version"], row["name"], _state(row), row["made_by"] or "Berth",
-            words.when(row["created_at"]), row["note"],
+            formatting.when(row["created_at"]), row["note"],
         )
         for row in rows
     ]  # fmt: skip
     columns = ("VERSION", "NAME", "STATE", "BY", "MADE", "NOTE")
-    screen.table(columns, cells, empty="There is no version yet: the built-in rules decide.")
+    output.table(columns, cells, empty="There is no version yet: the built-in rules decide.")
 
 
 @app.command()
@@ -55,22 +55,22 @@ def cycles(
     with api() as portal:
         found = portal.get("cycles/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     rows = found["results" if every else "decided"]
     if rows is None:
-        screen.say("The record of cycles cannot be read: Redis does not answer. Cycles go on without it.")
+        output.say("The record of cycles cannot be read: Redis does not answer. Cycles go on without it.")
         return
     cells = [
         (
-            words.when(row["at"]), f"{row['policy']} v{row['policy_version']}", row["seen"], row["granted"],
+            formatting.when(row["at"]), f"{row['policy']} v{row['policy_version']}", row["seen"], row["granted"],
             row["waiting"], row["preempted"], f"{row['total_ms']:.1f}",
             " ".join(f"{step['step']} {step['took_ms']:.1f}" for step in row["steps"]),
         )
         for row in rows[:most]
     ]  # fmt: skip
     columns = ("WHEN", "POLICY", "SEEN", "GRANTED", "WAITING", "PREEMPTED", "MS", "STEPS")
-    screen.table(columns, cells, empty="No cycle yet: one runs when a request waits.")
+    output.table(columns, cells, empty="No cycle yet: one runs when a request waits.")
 
 
 @app.command()
@@ -80,12 +80,12 @@ def show(version: Version, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get(f"policies/{version}/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"Version {version} “{found['name']}”, {_state(found)}. {found['note']}")
+    output.say(f"Version {version} “{found['name']}”, {_state(found)}. {found['note']}")
     for fault in found["faults"]:
-        screen.say(f"  {fault['field']}: {fault['detail']}")
-    screen.out_json(found["body"])
+        output.say(f"  {fault['field']}: {fault['detail']}")
+    output.out_json(found["body"])
 
 
 @app.command()
@@ -95,7 +95,7 @@ def diff(version: Version, other: Version, as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get(f"policies/{version}/diff/{other}/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     _changes(rows)
 
@@ -114,17 +114,17 @@ def check(
     with api() as portal:
         found = portal.post("policies/check/", {"body": body, "preview": preview})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     _changes(found["changes"])
     if not preview:
         return
     tried = found["preview"]
     if tried is None:
-        screen.say("There is no picture of the queue to try them on yet.")
+        output.say("There is no picture of the queue to try them on yet.")
         return
     counts = tried["counts"]
-    screen.facts(
+    output.facts(
         (
             ("looked at", f"{tried['looked_at']} of {tried['waiting']} waiting"),
             ("would start now", counts["would_start"]),
@@ -203,12 +203,12 @@ def _state(row: Any) -> str:
 
 def _told(row: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(row)
+        output.out_json(row)
         return
-    screen.out(row["version"])
-    screen.say(f"Version {row['version']} “{row['name']}” is {_state(row)}.")
+    output.out(row["version"])
+    output.say(f"Version {row['version']} “{row['name']}” is {_state(row)}.")
 
 
 def _changes(rows: Any) -> None:
     cells = [(row["rule"], "; ".join(row["was"]), "; ".join(row["now"])) for row in rows]
-    screen.table(("RULE", "WAS", "NOW"), cells, empty="Nothing differs.")
+    output.table(("RULE", "WAS", "NOW"), cells, empty="Nothing differs.")

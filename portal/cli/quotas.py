@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
 
 MILLI = 1000
 quota = typer.Typer(help="See and set a team's quota.", no_args_is_help=True, rich_markup_mode=None)
@@ -28,7 +28,7 @@ def show_quota(slug: Slug, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get(f"teams/{_safe(slug)}/quota/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     _quota_facts(found)
 
@@ -62,7 +62,7 @@ def set_quota(
             body["cohort_id"] = None if alone else cohort_id
         found = portal.put(path, body, match=f'"{was["version"]}"')
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     _quota_facts(found)
 
@@ -74,7 +74,7 @@ def list_cohorts(as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get("cohorts/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
@@ -85,7 +85,7 @@ def list_cohorts(as_json: Json = False) -> None:
         for member in row["members"] or [dict.fromkeys(NO_MEMBER, 0) | {"team": "no team yet"}]
     ]  # fmt: skip
     columns = ("ID", "COHORT", "TEAM", "GUARANTEED", "IN USE", "BORROWS", "COULD LEND")
-    screen.table(columns, cells, empty="There are no cohorts yet.")
+    output.table(columns, cells, empty="There are no cohorts yet.")
 
 
 @cohort.command("create")
@@ -118,7 +118,7 @@ def remove_cohort(key: Key) -> None:
     """Remove a cohort that no team is in."""
     with api() as portal:
         portal.delete(f"cohorts/{key}/")
-    screen.say(f"Cohort {key} is gone.")
+    output.say(f"Cohort {key} is gone.")
 
 
 @priority.command("list")
@@ -128,17 +128,17 @@ def list_grants(slug: Slug, as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get(f"teams/{_safe(slug)}/priority/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
             row["id"], row["team"], f"+{row['steps']}", row["state"].replace("_", " "),
-            words.when(row["starts_at"]), words.when(row["ends_at"]), row["reason"],
+            formatting.when(row["starts_at"]), formatting.when(row["ends_at"]), row["reason"],
         )
         for row in rows
     ]  # fmt: skip
     columns = ("ID", "TEAM", "STEPS", "STATE", "FROM", "UNTIL", "REASON")
-    screen.table(columns, cells, empty="It never went first.")
+    output.table(columns, cells, empty="It never went first.")
 
 
 @priority.command("give")
@@ -193,7 +193,7 @@ def _instant(text: str) -> str:
 
 def _quota_facts(row: Any) -> None:
     ceiling, lending = row["ceiling_milli"], row["lending_milli"]
-    screen.facts(
+    output.facts(
         (
             ("guaranteed", _devices(row["guaranteed_milli"])),
             ("ceiling", "none" if ceiling is None else _devices(ceiling)),
@@ -206,16 +206,16 @@ def _quota_facts(row: Any) -> None:
 
 def _told_cohort(row: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(row)
+        output.out_json(row)
         return
-    screen.out(row["id"])
-    screen.say(f"Cohort {row['id']} is called {row['name']}.")
+    output.out(row["id"])
+    output.say(f"Cohort {row['id']} is called {row['name']}.")
 
 
 def _told_grant(row: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(row)
+        output.out_json(row)
         return
-    screen.out(row["id"])
-    said = f"from {words.when(row['starts_at'])} until {words.when(row['ends_at'])}"
-    screen.say(f"+{row['steps']} for {row['team']} {said}: {row['state'].replace('_', ' ')}.")
+    output.out(row["id"])
+    said = f"from {formatting.when(row['starts_at'])} until {formatting.when(row['ends_at'])}"
+    output.say(f"+{row['steps']} for {row['team']} {said}: {row['state'].replace('_', ' ')}.")

@@ -15,9 +15,9 @@ from django.shortcuts import render
 from django.template.loader import render_to_string
 
 from portal.common.errors import BerthError, Invalid
-from portal.common.guards import refused_by_guard
 from portal.common.logs import request_id as current_id
 from portal.common.retry import unavailable
+from portal.common.trigger_errors import refused_by_guard
 
 log = logging.getLogger(__name__)
 Handler = Callable[[HttpRequest], HttpResponse]

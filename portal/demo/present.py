@@ -9,8 +9,8 @@ from portal.accounts.models import User
 from portal.fleet.models import Node
 from portal.leases.maintenance import plan_window
 from portal.leases.models import LeaseRequest
+from portal.leases.requests import RequestSpec, submit_request
 from portal.leases.reservations import SeriesSpec, create_reservation
-from portal.leases.services import RequestSpec, submit_request
 from portal.leases.states import OPEN_REQUESTS
 from portal.teams.models import Team
 from portal.teams.selectors import Rights

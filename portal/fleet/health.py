@@ -36,7 +36,7 @@ from portal.fleet.models import Device, Health, HealthEvent, Node
 CRITICAL: Final = "critical"
 BY_AGENT: Final = "agent"
 BY_HAND: Final = "by-hand"  # code of what an operator put in quarantine, cleared like any other
-RESTING: Final = "setup_failed"  # code of a device that rests (portal/leases/resting.py)
+RESTING: Final = "setup_failed"  # code of a device that rests (portal/leases/device_cooldown.py)
 OWN: Final = frozenset({BY_HAND, RESTING})  # what no agent says, so an agent's silence ends none of it
 # A warning that comes back so soon is the same one: nobody is told twice of a fault that flutters.
 SAME_WITHIN: Final = timedelta(minutes=10)

@@ -21,11 +21,11 @@ from portal.common.rows import Rows, execute, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
-from portal.leases import hosts
+from portal.leases import shared_hosts
 from portal.leases.lifecycle import drop_booked
 from portal.leases.models import Lease, LeaseRequest, Placement
-from portal.leases.moves import announce, move_all, move_requests
 from portal.leases.states import EndReason, LeaseState, RequestState
+from portal.leases.transitions import announce, move_all, move_requests
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 
@@ -125,7 +125,7 @@ def _begin(request_id: int, seen: Sequence[Lease], now: datetime) -> None:
     # The node may have another driver by now. A lease that has begun keeps the names that its agent was told.
     execute(_NAMES_NOW, [ids])
     shares = Placement.objects.filter(lease__in=leases, is_live=True, host__isnull=False)
-    hosts.count_in(list(shares.values_list("pk", flat=True)))
+    shared_hosts.count_in(list(shares.values_list("pk", flat=True)))
     raise_revision(nodes)
 
 

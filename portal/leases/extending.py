@@ -20,14 +20,14 @@ from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.rows import execute
 from portal.fleet.services import raise_revision
-from portal.leases import parts
-from portal.leases.ahead import Block, block_sentence, next_blocks
-from portal.leases.holds import hold_until
+from portal.leases import gangs
+from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseExtension
-from portal.leases.moves import announce, lock_leases
+from portal.leases.next_blocks import Block, block_sentence, next_blocks
+from portal.leases.requests import approvers, needs_approval
 from portal.leases.selectors import may_manage_lease
-from portal.leases.services import approvers, needs_approval
 from portal.leases.states import ExtensionState, LeaseState
+from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
@@ -69,7 +69,7 @@ def lock_together(lease: Lease) -> list[Lease]:
 
     To be called within the transaction that goes on to extend or decide.
     """
-    return lock_leases(parts.gang_ids(lease))
+    return lock_leases(gangs.gang_ids(lease))
 
 
 def whole_s(lease: Lease, extra_s: int = 0) -> int:

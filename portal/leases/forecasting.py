@@ -9,10 +9,10 @@ from typing import Any
 
 from portal.catalog.models import Flavor
 from portal.fleet.sizes import size_names
-from portal.leases import offering
+from portal.leases import offers
 from portal.leases.models import LeaseRequest
-from portal.leases.offering import Candidate, Offer, as_chosen, claim_for
-from portal.leases.pictures import (
+from portal.leases.offers import Candidate, Offer, as_chosen, claim_for
+from portal.leases.published_snapshot import (
     HORIZON_S,
     SNAPSHOT_KEY,
     Picture,
@@ -21,7 +21,7 @@ from portal.leases.pictures import (
     published_snapshot,
 )
 from portal.leases.reasons import sentence
-from portal.leases.services import PRIORITIES, RequestSpec
+from portal.leases.requests import PRIORITIES, RequestSpec
 from portal.policies.selectors import active_policy
 from portal.teams.models import Team
 from scheduler.engine import counter_offers, forecast
@@ -31,7 +31,7 @@ from scheduler.engine.calibration import Calibration
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
 from scheduler.engine.nearest import Change
 
-MOST_OFFERS = offering.MOST_OFFERS
+MOST_OFFERS = offers.MOST_OFFERS
 __all__ = [
     "SNAPSHOT_KEY",
     "Offer",
@@ -107,7 +107,7 @@ def preview(
     wanted = as_chosen(
         claim_for(-1, team, flavor, spec.count, spec.duration_s, rank, book, size_names()), spec
     )
-    others = offering.candidates(team, wanted, flavor, spec, book)
+    others = offers.candidates(team, wanted, flavor, spec, book)
     found, changes = counter_offers(
         probable, policy, wanted, [one.claim for one in others.values()], horizon_s=HORIZON_S
     )
@@ -117,20 +117,20 @@ def preview(
     clock = _Clock(book, published_calibration(), now)
     start = clock.start(found, wanted)
     is_now = clock.is_now(found.starts_at)
-    offers: list[Offer] = []
+    chosen: list[Offer] = []
     if not is_now and not found.is_impossible:
         sooner = list(_sooner(changes, others, clock, spec))
         more = [
-            *offering.booked(flavor, wanted, free_at=by_book.starts_at, now=now),
-            *(offering.preemptible(flavor, wanted, start.likely_at, start.by, now=now) if start else ()),
+            *offers.booked(flavor, wanted, free_at=by_book.starts_at, now=now),
+            *(offers.preemptible(flavor, wanted, start.likely_at, start.by, now=now) if start else ()),
         ]
-        offers = offering.chosen(sooner, more)
+        chosen = offers.chosen(sooner, more)
     return Preview(
         starts_at=start.likely_at if start else None,
         is_now=is_now,
         position=found.position,
         reasons=[{"code": r.code, **r.detail} for r in by_book.reasons],
-        offers=offers,
+        offers=chosen,
         is_impossible=found.is_impossible,
         by=start.by if start else None,
     )
@@ -209,7 +209,7 @@ def _sooner(
     """Return the changes with their prices, as they come; what has no price is no offer."""
     for change in changes:
         other = others[change.claim.id]
-        price = offering.priced(other, spec, now=clock.now)
+        price = offers.priced(other, spec, now=clock.now)
         if price is None:
             continue
         start = clock.corrected(change.starts_at)

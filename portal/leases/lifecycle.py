@@ -20,13 +20,13 @@ from portal.common.failpoints import failpoint
 from portal.common.outbox import RUN_CYCLE, add, nudge
 from portal.common.rows import fetch
 from portal.fleet.services import raise_revision
-from portal.leases import hosts, parts
+from portal.leases import gangs, shared_hosts
 from portal.leases.failures import public_fault
-from portal.leases.holds import hold_until, prolong
+from portal.leases.hold_periods import hold_until, prolong
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.moves import announce, lock_leases, move_all, move_requests, step_instant
 from portal.leases.selectors import MAX_FAULTS, fault_count, is_anybody_waiting
 from portal.leases.states import LIVE_LEASES, EndReason, LeaseState, RequestState
+from portal.leases.transitions import announce, lock_leases, move_all, move_requests, step_instant
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.selectors import operators
@@ -50,7 +50,7 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     by_end: dict[tuple[datetime, datetime], list[Lease]] = {}
     for lease in ready:
         begins = step_instant(lease, at=at)
-        by_end.setdefault((begins, parts.end_of(lease, at=begins)), []).append(lease)
+        by_end.setdefault((begins, gangs.end_of(lease, at=begins)), []).append(lease)
     for (begins, until), group in by_end.items():
         move_all(group, LeaseState.ACTIVE, at=begins, stamps=["activated_at"], not_after=until)
         reached = hold_until([lease.pk for lease in group], until)
@@ -63,7 +63,7 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
 def _end_with_the_last(leases: Sequence[Lease]) -> None:
     """Let the parts of a gang that became active earlier run as long as the one that was last."""
     for lease in leases:
-        for early in parts.gang_parts_of([lease]):
+        for early in gangs.gang_parts_of([lease]):
             if early.state != LeaseState.ACTIVE or early.not_after >= lease.not_after or early.cut_by:
                 continue
             until = min(lease.not_after, hold_until([early.pk], lease.not_after) or lease.not_after)
@@ -134,7 +134,7 @@ def end_leases(leases: Sequence[Lease], *, reason: str, at: datetime) -> None:
 def _stop_others(leases: Sequence[Lease]) -> None:
     """End what lives with these leases, at the instant they ended and for the same reason."""
     ended = {lease.request_id: lease for lease in leases if lease.ended_at and not lease.is_extra}
-    for lease in parts.others_of(leases):
+    for lease in gangs.others_of(leases):
         first = ended.get(lease.request_id)
         if first is not None and first.ended_at is not None:
             _stop([lease], reason=first.end_reason, at=first.ended_at)
@@ -200,7 +200,7 @@ def end_left_behind(*, now: datetime) -> int:
 
     Mostly they end with the others; this finds those that somebody else held just then.
     """
-    found = parts.left_behind()
+    found = gangs.left_behind()
     for lease, why in found:
         _stop([lease], reason=why, at=now)
     return len(found)
@@ -225,7 +225,7 @@ def clean_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
     quotas.free([(lease.team, lease.cost_milli) for lease in gone])
     at = max(at, *(lease.clean_at for lease in gone if lease.clean_at))
     _free_placements([lease.pk for lease in gone], at)
-    settle_requests(parts.outcomes(gone), at)
+    settle_requests(gangs.outcomes(gone), at)
     transaction.on_commit(_nudge_when_somebody_waits)
     return gone
 
@@ -249,7 +249,7 @@ def _free_placements(lease_ids: Sequence[int], at: datetime) -> None:
     )
     shares = sorted(pk for pk, host_id in rows if host_id is not None)
     if shares:
-        hosts.count_out(shares, at=at)
+        shared_hosts.count_out(shares, at=at)
 
 
 def _forget_placements(lease_ids: Sequence[int], at: datetime) -> None:
@@ -259,10 +259,10 @@ def _forget_placements(lease_ids: Sequence[int], at: datetime) -> None:
         " WHERE lease_id = ANY(%s) AND is_live RETURNING id, host_id",
         [list(lease_ids)],
     )
-    hosts.settle([pk for pk, host_id in rows if host_id is not None], at=at)
+    shared_hosts.settle([pk for pk, host_id in rows if host_id is not None], at=at)
 
 
-def settle_requests(outcomes: Sequence[parts.Outcome], at: datetime) -> None:
+def settle_requests(outcomes: Sequence[gangs.Outcome], at: datetime) -> None:
     """Move locked requests whose leases have come to an end: fulfilled, back into the queue, or given up."""
     done: list[LeaseRequest] = []
     again: list[LeaseRequest] = []
@@ -272,7 +272,7 @@ def settle_requests(outcomes: Sequence[parts.Outcome], at: datetime) -> None:
         request = outcome.request
         if request.state != RequestState.GRANTED:
             continue
-        if outcome.end_reason not in parts.AGAIN:
+        if outcome.end_reason not in gangs.AGAIN:
             done.append(request)
             continue
         request.remaining_s = outcome.left_s
@@ -407,7 +407,7 @@ def interrupt_lost(*, now: datetime) -> int:
         notify([lease.user], "lease.interrupted", target=lease.uid, at=now, node=lease.node.name)
         lost.append(lease)
     beside = [
-        ls for ls in parts.gang_parts_of(lost) if ls.state == LeaseState.ACTIVE and not is_over(ls, now)
+        ls for ls in gangs.gang_parts_of(lost) if ls.state == LeaseState.ACTIVE and not is_over(ls, now)
     ]
     move_all(beside, LeaseState.INTERRUPTED, at=now, reason="the node of another part has not been heard")
     over = list(rows.filter(state=LeaseState.INTERRUPTED, not_after__lte=now).order_by("id")[:500])
@@ -424,11 +424,11 @@ def resume_leases(leases: Sequence[Lease], *, at: datetime) -> None:
     end_leases(over, reason=EndReason.EXPIRED, at=at)
     ended = {ls.request_id for ls in over if not ls.is_extra}
     back = [ls for ls in leases if ls.state == LeaseState.INTERRUPTED and ls.request_id not in ended]
-    gangs = [ls for ls in back if ls.request.nodes != 1]
-    if gangs:
-        silent = parts.silent_gangs(gangs, at=at)
-        whole = [ls for ls in gangs if ls.request_id not in silent]
-        others = [ls for ls in parts.gang_parts_of(whole) if ls.state == LeaseState.INTERRUPTED]
+    parts = [ls for ls in back if ls.request.nodes != 1]
+    if parts:
+        silent = gangs.silent_gangs(parts, at=at)
+        whole = [ls for ls in parts if ls.request_id not in silent]
+        others = [ls for ls in gangs.gang_parts_of(whole) if ls.state == LeaseState.INTERRUPTED]
         # A part may end before the others; what became active past its end could never be ended any more.
         over = [ls for ls in others if is_over(ls, at)]
         end_leases(over, reason=EndReason.EXPIRED, at=at)

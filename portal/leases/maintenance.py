@@ -19,13 +19,13 @@ from portal.fleet import maintenance as windows
 from portal.fleet.draining import deadlines
 from portal.fleet.models import MaintenanceWindow, Node
 from portal.fleet.services import raise_revision
-from portal.leases.ahead import Block, next_blocks
 from portal.leases.bookings import replan_on
-from portal.leases.holds import hold_until
+from portal.leases.hold_periods import hold_until
 from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease
-from portal.leases.moves import announce, lock_leases
+from portal.leases.next_blocks import Block, next_blocks
 from portal.leases.states import EndReason, LeaseState
+from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from portal.common.rows import fetch
 from portal.fleet.services import raise_revision
 from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease
-from portal.leases.moves import announce, lock_leases
 from portal.leases.states import EndReason, LeaseState
+from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
 
 TOLD = (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)

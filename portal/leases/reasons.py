@@ -24,7 +24,7 @@ def sentence(reason: Figures) -> str:
 
 
 def _with_known(why: str, reason: Figures) -> str:
-    """Return the sentence and which leases in the way its reader may see (``insight``); alone when none."""
+    """Return the sentence and which leases in the way its reader may see (``visible_reasons``); alone when none."""
     known = [str(uid) for uid in reason.get("known") or []]
     if not known:
         return why

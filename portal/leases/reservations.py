@@ -27,9 +27,7 @@ from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFo
 from portal.common.retry import with_retries
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest, Reservation
-from portal.leases.moves import move_requests
-from portal.leases.selectors import is_booked
-from portal.leases.services import (
+from portal.leases.requests import (
     RequestSpec,
     approvers,
     check_may_ask,
@@ -38,7 +36,9 @@ from portal.leases.services import (
     needs_approval,
     submit_request,
 )
+from portal.leases.selectors import is_booked
 from portal.leases.states import Approval, Repeat, RequestState
+from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below

@@ -16,11 +16,11 @@ from typing import Any
 from django.db import DatabaseError
 from django.utils import timezone
 
-from portal.telemetry import payloads, visitors
-from portal.telemetry.beat import beat
+from portal.telemetry import payloads, viewers
 from portal.telemetry.database import in_database
-from portal.telemetry.switchboard import LATER, NOT_ALLOWED, SIGN_IN, Seat, switchboard
-from portal.telemetry.visitors import Visitor
+from portal.telemetry.hub import LATER, NOT_ALLOWED, SIGN_IN, Seat, switchboard
+from portal.telemetry.periodic import beat
+from portal.telemetry.viewers import Visitor
 
 log = logging.getLogger(__name__)
 Message = dict[str, Any]
@@ -53,16 +53,16 @@ class Pace:
 async def live_socket(scope: Message, receive: Receive, send: Send) -> None:
     """Serve one browser socket from handshake to close."""
     await receive()
-    headers = visitors.headers_of(scope["headers"])
-    if not visitors.is_allowed_origin(headers):
+    headers = viewers.headers_of(scope["headers"])
+    if not viewers.is_allowed_origin(headers):
         await send({"type": "websocket.close", "code": NOT_ALLOWED})
         return
     try:
-        visitor = await in_database(lambda: visitors.admit(headers, now=timezone.now()))
+        visitor = await in_database(lambda: viewers.admit(headers, now=timezone.now()))
         refusal = 0 if visitor is not None and visitor.held else NOT_ALLOWED
         if visitor is None:
             peer = (scope.get("client") or ("",))[0]
-            wait_s = await in_database(lambda: visitors.refused_for(headers, peer, now=timezone.now()))
+            wait_s = await in_database(lambda: viewers.refused_for(headers, peer, now=timezone.now()))
             refusal = SLOW_DOWN if wait_s else SIGN_IN
     except DatabaseError as error:
         log.warning("a live socket could not be admitted: %s", error)

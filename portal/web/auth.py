@@ -21,8 +21,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.models import User
 from portal.accounts.sessions import note_browser
-from portal.accounts.tries import begin_attempt
-from portal.audit import doors
+from portal.accounts.sign_in_attempts import begin_attempt
+from portal.audit import sign_ins
 from portal.common.addresses import client_address
 from portal.teams.models import Membership, Role
 from portal.web.own_paths import own_path
@@ -85,7 +85,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End the session. Safe to repeat."""
     if isinstance(request.user, User):
-        doors.signed_out(request.user, now=timezone.now())
+        sign_ins.signed_out(request.user, now=timezone.now())
     logout(request)
     return redirect("web:sign_in")
 
@@ -112,14 +112,14 @@ def _try(request: HttpRequest) -> HttpResponse:
         response = _shown(request, form, status=429)
         response["Retry-After"] = str(attempt.wait_s)
         if attempt.is_first_refused:
-            doors.sign_in_failed(name, address, now=now, why="too many tries")
+            sign_ins.sign_in_failed(name, address, now=now, why="too many tries")
         return response
     user = authenticate(request, **form.cleaned_data)
     if not isinstance(user, User):
-        doors.sign_in_failed(name, address, now=now, why="refused")
+        sign_ins.sign_in_failed(name, address, now=now, why="refused")
         form.add_error(None, _("Name and password do not fit together. Check both; capitals matter."))
         return _shown(request, form, status=422)
-    doors.signed_in(user, attempt, address, now=now)
+    sign_ins.signed_in(user, attempt, address, now=now)
     login(request, user)
     note_browser(request)
     return redirect(_goal(request))

@@ -12,8 +12,8 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from portal.leases.pictures import published_calibration
-from portal.leases.record import WEEKS, Score, quality
+from portal.leases.forecast_records import WEEKS, Score, quality
+from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
 from portal.web.figures import span
 

@@ -14,10 +14,10 @@ from django.views.decorators.http import require_safe
 
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
-from portal.leases.ahead import Block, block_sentence, latest_end
 from portal.leases.extending import waiting_extension
 from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, Placement
+from portal.leases.next_blocks import Block, block_sentence, latest_end
 from portal.leases.selectors import (
     gang_environment,
     may_manage_lease,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext_lazy
 
 from nodeagent.protocol.variables import export_lines
-from portal.leases.entrance import device_nodes, way_in, whole_environment
+from portal.leases.access import device_nodes, way_in, whole_environment
 from portal.leases.models import Placement
 from portal.web.figures import memory
 

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 from portal.common.errors import BerthError, Invalid, NotFound
 from portal.fleet.health import clear_health, clear_node_health
 from portal.fleet.models import Device, Node
-from portal.leases.sickness import take_out_of_work
+from portal.leases.health_notices import take_out_of_work
 from portal.web.access import done, person, refused
 from portal.web.node_health import QuarantineForm
 from portal.web.operator import require_operator

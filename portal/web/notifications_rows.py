@@ -13,9 +13,9 @@ from django.utils.translation import ngettext, pgettext
 
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
-from portal.leases.ahead import clock
 from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.next_blocks import clock
 from portal.notifications.models import Notification
 
 Facts = dict[str, Any]

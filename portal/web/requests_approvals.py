@@ -17,9 +17,9 @@ from portal.catalog.pricing import quote
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.leases.models import LeaseRequest, Reservation
+from portal.leases.requests import approve_request, reject_request
 from portal.leases.reservations import held_s, spec_of_series
 from portal.leases.selectors import awaiting_approval, awaiting_extensions, awaiting_series, visible_request
-from portal.leases.services import approve_request, reject_request
 from portal.leases.states import Repeat
 from portal.quotas.models import Quota
 from portal.teams.models import Role

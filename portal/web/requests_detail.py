@@ -14,12 +14,12 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
-from portal.leases.insight import all_as_seen
+from portal.leases.gangs import lives_with_others
 from portal.leases.models import LeaseRequest
-from portal.leases.parts import lives_with_others
+from portal.leases.requests import spec_of, withdraw_request
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
-from portal.leases.services import spec_of, withdraw_request
 from portal.leases.states import LeaseState, RequestState
+from portal.leases.visible_reasons import all_as_seen
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.errors import Invalid
-from portal.leases.services import RequestSpec
+from portal.leases.requests import RequestSpec
 from portal.teams.models import Team
 from portal.web.figures import parse_duration
 from portal.web.requests_wishes import WishesForm

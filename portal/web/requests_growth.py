@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
-from portal.leases.growing import set_growth
+from portal.leases.elastic import set_growth
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import visible_request
 from portal.leases.states import RequestState

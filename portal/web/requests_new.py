@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
 from portal.leases.models import LeaseRequest
+from portal.leases.requests import submit_request, withdraw_request
 from portal.leases.selectors import visible_request
-from portal.leases.services import submit_request, withdraw_request
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of

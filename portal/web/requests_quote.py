@@ -16,8 +16,8 @@ from portal.catalog.pricing import Quote
 from portal.catalog.services import cost_milli
 from portal.common.errors import Impossible
 from portal.leases import forecasting
-from portal.leases.insight import all_as_seen
-from portal.leases.services import RequestSpec, check_possible, check_spec, needs_approval, quote_of
+from portal.leases.requests import RequestSpec, check_possible, check_spec, needs_approval, quote_of
+from portal.leases.visible_reasons import all_as_seen
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.teams.selectors import Rights

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from portal.leases.models import LeaseRequest
-from portal.leases.services import MOST_NODES, RequestSpec
+from portal.leases.requests import MOST_NODES, RequestSpec
 from portal.leases.states import Work
 from portal.web.figures import parse_duration, span
 

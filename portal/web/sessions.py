@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.accounts.models import ApiToken
 from portal.accounts.sessions import live_sessions
-from portal.audit.doors import change_password, end_other_sessions, end_session
+from portal.audit.sign_ins import change_password, end_other_sessions, end_session
 from portal.common.addresses import client_address
 from portal.common.errors import Forbidden, Invalid, TooManyCalls
 from portal.web.access import done, person

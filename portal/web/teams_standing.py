@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from portal.quotas.standing import standing_of
+from portal.quotas.fair_share import standing_of
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
 from portal.web.figures import HOUR_S

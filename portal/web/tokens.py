@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.models import ApiToken, Scope, User
-from portal.audit.doors import create_token, revoke_token
+from portal.audit.sign_ins import create_token, revoke_token
 from portal.common.errors import Invalid
 from portal.web.access import done, person
 from portal.web.tokens_forms import TokenForm

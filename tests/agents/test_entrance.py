@@ -5,7 +5,7 @@ import pytest
 from nodeagent.protocol.messages import LeaseReport, Report, SlotAccess
 from portal.agents.reports import accept_report
 from portal.fleet.models import Node
-from portal.leases.entrance import commands_of, way_in
+from portal.leases.access import commands_of, way_in
 from portal.leases.models import Lease, Placement
 from tests.portal.builders import World
 

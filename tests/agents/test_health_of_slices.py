@@ -14,8 +14,8 @@ from nodeagent.protocol.messages import HealthFact, Report
 from portal.agents.reports import accept_report
 from portal.fleet.health import see_health
 from portal.fleet.models import Device, HealthEvent, Node
+from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease, Placement
-from portal.leases.sickness import tell_of_health
 from portal.notifications.models import Notification
 from tests.portal.builders import World
 

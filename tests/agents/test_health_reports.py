@@ -14,8 +14,8 @@ from portal.common.errors import Conflict, Invalid
 from portal.fleet.health import clear_health, clear_node_health, quarantine, see_health
 from portal.fleet.models import Device, Health, HealthEvent, Node
 from portal.fleet.services import learn_devices
+from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease, Placement
-from portal.leases.sickness import tell_of_health
 from portal.notifications.models import Notification
 from portal.web.notifications_rows import notification_rows
 from tests.portal.builders import World

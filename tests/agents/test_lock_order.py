@@ -15,8 +15,8 @@ from portal.agents.admission import admit
 from portal.common.rows import execute
 from portal.fleet import health
 from portal.fleet.models import Device, HealthEvent, Node
+from portal.leases.health_notices import take_out_of_work
 from portal.leases.models import Lease, Placement
-from portal.leases.sickness import take_out_of_work
 from tests.agents.test_enrolment import NONCE, Key, token
 from tests.portal.builders import World, build_world
 from tests.portal.meanwhile import meanwhile
@@ -145,7 +145,7 @@ def test_a_quarantine_that_the_database_ends_is_tried_again(monkeypatch: pytest.
             execute("DO $$ BEGIN RAISE EXCEPTION 'as if' USING ERRCODE = '40P01'; END $$")
         return quarantine(**asked)
 
-    monkeypatch.setattr("portal.leases.sickness.quarantine", once_deadlocked)
+    monkeypatch.setattr("portal.leases.health_notices.quarantine", once_deadlocked)
 
     take_out_of_work(device=device, actor=world.user("operator"), reason="fan", now=world.now)
 

@@ -9,8 +9,8 @@ from django.utils import timezone
 from nodeagent.protocol.messages import HealthFact, LeaseReport, PartitionFact, Report, SlotAccess
 from portal.agents.desired import desired_state
 from portal.agents.errors import AgentRefused
+from portal.agents.lost_nodes import heard
 from portal.agents.reports import accept_report
-from portal.agents.silence import heard
 from portal.common.clock import db_now
 from portal.fleet.models import Device, Node, Partition
 from portal.leases import lifecycle

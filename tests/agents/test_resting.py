@@ -11,7 +11,7 @@ from portal.agents.reports import accept_report
 from portal.common.models import OutboxItem
 from portal.fleet.health import clear_health
 from portal.fleet.models import Device, HealthEvent
-from portal.leases import resting
+from portal.leases import device_cooldown
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.notifications.models import Notification
 from tests.agents.test_reports import Desk, ready
@@ -86,9 +86,9 @@ def test_the_next_try_is_made_on_another_device_and_the_first_takes_work_again_i
     (other,) = devices(lease_of(lease.request))
     assert other.pk != device.pk
 
-    assert resting.end_rests(now=rest.at + 9 * MINUTES) == 0
-    assert resting.end_rests(now=rest.at + 10 * MINUTES) == 1
-    assert resting.end_rests(now=rest.at + 10 * MINUTES) == 0
+    assert device_cooldown.end_rests(now=rest.at + 9 * MINUTES) == 0
+    assert device_cooldown.end_rests(now=rest.at + 10 * MINUTES) == 1
+    assert device_cooldown.end_rests(now=rest.at + 10 * MINUTES) == 0
     device.refresh_from_db()
     rest.refresh_from_db()
     assert (device.health, device.health_reason) == ("ok", "")
@@ -109,7 +109,7 @@ def test_without_another_device_the_request_waits_and_does_not_fail_five_times(
 
     request = LeaseRequest.objects.get(pk=lease.request_id)
     assert (request.state, Lease.objects.filter(request=request).count()) == ("queued", 1)
-    resting.end_rests(now=over(the_rest()))
+    device_cooldown.end_rests(now=over(the_rest()))
     world.turn()
     assert Lease.objects.filter(request=request).count() == 2
 
@@ -129,7 +129,7 @@ def test_each_rest_within_a_day_is_twice_as_long_until_an_operator_clears_one(
         if turn == 6:
             clear_health(device=devices(lease)[0], actor=world.user("operator"), now=rest.at)
         else:
-            resting.end_rests(now=over(rest))
+            device_cooldown.end_rests(now=over(rest))
             HealthEvent.objects.filter(pk=rest.pk).update(cleared_at=rest.at)  # so that a day does not pass
 
     assert [length / MINUTES for length in lengths] == [10, 20, 40, 80, 160, 240, 240, 10]
@@ -211,7 +211,7 @@ def test_a_device_with_another_fault_stays_out_of_work_for_that_when_its_rest_is
     broken = HealthFact(device.uuid, "48", "critical", "double-bit error", "reset_gpu")
 
     fail(desk, lease, health=(broken,))
-    resting.end_rests(now=over(the_rest()))
+    device_cooldown.end_rests(now=over(the_rest()))
 
     device.refresh_from_db()
     assert (device.health, device.health_reason) == ("quarantined", "double-bit error")

@@ -19,8 +19,8 @@ from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device, Node
 from portal.leases.extending import extend_lease
 from portal.leases.maintenance import plan_window
+from portal.leases.requests import RequestSpec, submit_request
 from portal.leases.reservations import SeriesSpec, create_reservation
-from portal.leases.services import RequestSpec, submit_request
 from portal.notifications.services import notify
 from portal.policies.services import save_policy
 from portal.quotas.cohorts import create_cohort

@@ -199,7 +199,7 @@ def test_a_store_that_is_away_is_a_503_with_a_time_to_come_back(
         raise OperationalError("server closed the connection unexpectedly")
 
     bob = calls("bob")
-    monkeypatch.setattr("portal.api.requests.services.submit_request", away)
+    monkeypatch.setattr("portal.api.requests.requests.submit_request", away)
 
     answer = bob.post("requests/", ASK)
 
@@ -213,7 +213,7 @@ def test_a_fault_of_ours_is_a_500_that_tells_nothing_but_its_id(
         raise KeyError("secret-of-the-house")
 
     bob = calls("bob")
-    monkeypatch.setattr("portal.api.requests.services.submit_request", broken)
+    monkeypatch.setattr("portal.api.requests.requests.submit_request", broken)
 
     answer = bob.post("requests/", ASK)
 

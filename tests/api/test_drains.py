@@ -14,7 +14,7 @@ from django.utils import timezone
 from portal.accounts.services import create_token
 from portal.common.rows import execute
 from portal.fleet.models import Node
-from portal.leases import moves
+from portal.leases import transitions
 from portal.leases.draining import drain_node
 from portal.leases.models import Lease, LeaseEvent
 from tests.api.conftest import Caller
@@ -39,7 +39,7 @@ def beside_a_report(lease: Lease, act: Callable[[], Any]) -> tuple[Any, list[str
     def report() -> None:
         try:
             with transaction.atomic():
-                moves.lock_leases([lease.pk])
+                transitions.lock_leases([lease.pk])
                 holds.set()
                 for _try in range(2000):
                     if is_anybody_blocked():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.accounts.tries import BAD_TOKEN, BadTokens
+from portal.accounts.sign_in_attempts import BAD_TOKEN, BadTokens
 from portal.api import operations
 from tests.portal.builders import World
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from portal.leases.models import LeaseRequest
-from portal.leases.services import RequestSpec
+from portal.leases.requests import RequestSpec
 from portal.leases.states import RequestState
 from tests.portal.builders import World
 
@@ -131,7 +131,7 @@ def test_approver_lets_a_request_in(world: World, calls: Any, waiting: LeaseRequ
 def test_nobody_approves_their_own_and_researchers_approve_nothing(
     world: World, calls: Any, waiting: LeaseRequest
 ) -> None:
-    from portal.leases.services import submit_request
+    from portal.leases.requests import submit_request
 
     own = submit_request(
         team=world.team("perception"), actor=world.user("alice"), rights=world.rights("alice"),

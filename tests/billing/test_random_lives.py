@@ -22,7 +22,7 @@ from portal.catalog.services import set_rate
 from portal.common.errors import Conflict, PeriodClosed
 from portal.common.invariants import INVARIANTS, broken
 from portal.fleet.models import DeviceModel, Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from tests.portal.builders import H100, L40S, World, build_world
@@ -86,7 +86,7 @@ class Life:
     def _report(self, node: Node) -> None:
         with transaction.atomic():
             rows = Lease.objects.filter(node=node, state=LeaseState.INTERRUPTED).values_list("pk", flat=True)
-            lifecycle.resume_leases(moves.lock_leases(rows), at=self.now)
+            lifecycle.resume_leases(transitions.lock_leases(rows), at=self.now)
             self._hear(node)
 
     def _meter(self, node: Node) -> None:

@@ -14,11 +14,11 @@ from django.db.models import Sum
 from portal.agents import reports
 from portal.billing.checklist import close_items
 from portal.billing.closing import close_period
-from portal.billing.horizon import settled_until
-from portal.billing.mending import mend_usage
 from portal.billing.metering import active_intervals, events_by_lease, meter_all
 from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, UsageRecord
 from portal.billing.selectors import invoice_view, line_key, line_usage, period_of
+from portal.billing.settled import settled_until
+from portal.billing.usage_repair import mend_usage
 from portal.catalog.services import set_rate
 from portal.common.errors import Conflict
 from portal.common.invariants import broken

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from portal.billing.metering import meter_all
-from portal.cli import look, screen, work
+from portal.cli import output, requests, show
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LeaseState
 from tests.portal.builders import World
@@ -31,7 +31,7 @@ def test_request_waits_until_active_and_prints_how_to_connect(
         world.turn()
         world.ready(*Lease.objects.filter(state=LeaseState.PREPARING))
 
-    monkeypatch.setattr(work.time, "sleep", agent_is_quick)
+    monkeypatch.setattr(requests.time, "sleep", agent_is_quick)
 
     done = berth("request", "h100-1g-10gb", "--minutes", "10", "--wait")
 
@@ -43,8 +43,8 @@ def test_request_that_still_waits_ends_with_4(
     world: World, berth: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(work.time, "sleep", lambda _s: None)
+    monkeypatch.setattr(requests.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(requests.time, "sleep", lambda _s: None)
 
     done = berth("request", "h100", "--seconds", "60", "--wait", "--timeout", "3", "--json")
 
@@ -178,9 +178,9 @@ def test_a_portal_that_tells_nonsense_is_not_believed_either(capsys: pytest.Capt
         {"environment": None},
     ]
 
-    env = look._environment({"slots": slots, "environment": {"BERTH_TOKEN": "x", "BERTH_NODES": "a,b"}})
-    screen.out_json({"a": "\x1b[2J\x9b2J\u202e"})
-    screen.out_text("a\x1b[2J\r\nb\x9b\n")
+    env = show._environment({"slots": slots, "environment": {"BERTH_TOKEN": "x", "BERTH_NODES": "a,b"}})
+    output.out_json({"a": "\x1b[2J\x9b2J\u202e"})
+    output.out_text("a\x1b[2J\r\nb\x9b\n")
 
     assert env == {
         "CUDA_VISIBLE_DEVICES": "x; touch PWNED $(touch PWNED),MIG-2",

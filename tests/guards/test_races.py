@@ -14,7 +14,7 @@ from portal.common.errors import Conflict, QuotaExceeded
 from portal.common.rows import fetch
 from portal.fleet.models import Node
 from portal.leases.models import LeaseRequest
-from portal.leases.services import approve_request, reject_request
+from portal.leases.requests import approve_request, reject_request
 from portal.quotas import services as quotas
 from portal.quotas.models import Cohort, Quota
 from portal.teams.models import Team

@@ -12,14 +12,14 @@ from django.utils import timezone
 from portal.accounts.models import ApiToken
 from portal.api.models import IdempotencyKey
 from portal.common.errors import Conflict, Forbidden, NotFound
-from portal.leases.entrance import way_in
+from portal.leases.access import way_in
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import LeaseRequest, Placement
-from portal.leases.services import approve_request, reject_request, withdraw_request
+from portal.leases.requests import approve_request, reject_request, withdraw_request
 from portal.quotas.grants import give_priority, revoke_priority
 from portal.teams.models import Membership, Role, Team
 from portal.teams.services import add_member, end_role
-from portal.telemetry import visitors
+from portal.telemetry import viewers
 from tests.portal.builders import World
 from tests.telemetry.test_rights import sign_in
 
@@ -190,12 +190,12 @@ def test_a_secret_is_stored_neither_with_its_token_nor_with_a_repeated_answer(wo
 
 def test_a_session_opens_a_socket_while_it_lives_and_its_password_is_the_same(world: World) -> None:
     headers, bob, now = sign_in(world, "bob"), world.user("bob"), timezone.now()
-    assert visitors.admit(headers, now=now) is not None
+    assert viewers.admit(headers, now=now) is not None
 
-    assert visitors.admit(headers, now=now + timedelta(days=365)) is None
+    assert viewers.admit(headers, now=now + timedelta(days=365)) is None
     bob.set_password("another secret of bob")
     bob.save()
-    assert visitors.admit(headers, now=now) is None
+    assert viewers.admit(headers, now=now) is None
 
 
 # --- the way in

@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from portal.common.errors import Conflict, Invalid
 from portal.common.states import IllegalMove
 from portal.fleet.maintenance import cancel_window, change_window, make_window
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent
 from tests.portal.builders import World
@@ -24,7 +24,7 @@ def test_a_step_that_the_table_does_not_have_is_a_mistake_and_changes_nothing(wo
     before = LeaseEvent.objects.count()
 
     with pytest.raises(IllegalMove):
-        moves.move_all(moves.lock_leases([lease.pk]), "ended", at=world.now)
+        transitions.move_all(transitions.lock_leases([lease.pk]), "ended", at=world.now)
 
     lease.refresh_from_db()
     assert (lease.state, LeaseEvent.objects.count()) == ("active", before)
@@ -38,7 +38,7 @@ def test_the_database_refuses_such_a_step_too(row: str, was: str, wrong: str, wo
     world.active()
 
     with pytest.raises(IntegrityError, match="cannot follow"), transaction.atomic():
-        moves.execute(f"UPDATE {row} SET state = %s WHERE state = %s", [wrong, was])
+        transitions.execute(f"UPDATE {row} SET state = %s WHERE state = %s", [wrong, was])
 
 
 def extend(world: World, lease: Lease, extra: timedelta, at: timedelta = timedelta(0)) -> None:
@@ -89,7 +89,7 @@ def test_only_what_was_ended_is_cleaned(world: World) -> None:
     lease = world.active()
 
     with transaction.atomic():
-        lifecycle.clean_leases(moves.lock_leases([lease.pk]), at=world.now)
+        lifecycle.clean_leases(transitions.lock_leases([lease.pk]), at=world.now)
 
     lease.refresh_from_db()
     assert (lease.state, lease.placements.get().is_live) == ("active", True)

@@ -9,7 +9,7 @@ from portal.fleet.models import Layout
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.preempting import Told, tell
-from portal.leases.services import withdraw_request
+from portal.leases.requests import withdraw_request
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.engine.model import Repartition

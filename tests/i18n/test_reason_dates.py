@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone, translation
 
-from portal.api.shapes import reason_row
+from portal.api.representations import reason_row
 from portal.leases.reasons import sentence
 
 REASON = {"code": "fragmented", "next_end": "2026-11-21T14:05:00+00:00"}

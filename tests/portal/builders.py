@@ -23,9 +23,9 @@ from portal.catalog.models import Flavor, RateCard
 from portal.catalog.services import set_rate, share_of
 from portal.fleet.models import DeviceModel, Node
 from portal.fleet.services import learn_devices
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease, LeaseRequest, Placement
-from portal.leases.services import RequestSpec, submit_request
+from portal.leases.requests import RequestSpec, submit_request
 from portal.policies.selectors import active_policy
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
@@ -170,7 +170,7 @@ class World:
     @transaction.atomic
     def ready(self, *leases: Lease, at: datetime | None = None) -> None:
         """Do what the agent's report "ready" does: access stored, money clock started."""
-        locked = moves.lock_leases([lease.pk for lease in leases])
+        locked = transitions.lock_leases([lease.pk for lease in leases])
         for slot in Placement.objects.filter(lease__in=locked, is_live=True).select_related("device"):
             slot.partition_uuid = simulated_mig_uuid(slot.device.uuid, slot.profile or slot.mode, slot.start)
             slot.access = {"env": {"CUDA_VISIBLE_DEVICES": slot.partition_uuid}, "nodes": []}
@@ -182,7 +182,7 @@ class World:
         """Do what the agent's report "gone" does: the slice is clean and the quota free again."""
         if active_ms is not None:
             Lease.objects.filter(pk__in=[lease.pk for lease in leases]).update(agent_active_ms=active_ms)
-        lifecycle.clean_leases(moves.lock_leases([lease.pk for lease in leases]), at=at or self.now)
+        lifecycle.clean_leases(transitions.lock_leases([lease.pk for lease in leases]), at=at or self.now)
 
     def active(
         self, name: str = "bob", flavor: str = "h100-1g-10gb", *, at: datetime | None = None, **more: object

@@ -11,10 +11,10 @@ from portal.common.errors import Conflict, NotFound
 from portal.common.invariants import broken
 from portal.fleet.models import Device
 from portal.leases import bookings, lifecycle
-from portal.leases.ahead import latest_end
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
-from portal.leases.services import withdraw_request
+from portal.leases.next_blocks import latest_end
+from portal.leases.requests import withdraw_request
 from portal.quotas.models import Quota
 from scheduler import commit, snapshot
 from scheduler.engine.model import Grant, Slot

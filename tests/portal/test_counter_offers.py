@@ -10,7 +10,7 @@ from portal.catalog.models import Flavor
 from portal.common.live import redis_client
 from portal.leases import forecasting
 from portal.leases.forecasting import SNAPSHOT_KEY, Preview
-from portal.leases.services import RequestSpec
+from portal.leases.requests import RequestSpec
 from scheduler import snapshot
 from scheduler.engine import snapshot_to_json
 from tests.portal.builders import World, make_flavor, make_node

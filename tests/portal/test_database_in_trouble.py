@@ -11,7 +11,7 @@ from django.test import Client
 
 from portal.accounts.services import create_token
 from portal.common.retry import CANNOT_NOW, RETRYABLE
-from portal.leases import services
+from portal.leases import requests
 from tests.portal.builders import World
 
 STATES = sorted({*CANNOT_NOW, *RETRYABLE, "08006"})
@@ -45,7 +45,7 @@ def browser(world: World) -> Client:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, failure: Any) -> None:
-    monkeypatch.setattr(services, "submit_request", failure)
+    monkeypatch.setattr(requests, "submit_request", failure)
 
 
 @pytest.mark.parametrize("state", STATES)

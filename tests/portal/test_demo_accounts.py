@@ -14,7 +14,7 @@ from portal.accounts.models import ApiToken, User
 from portal.accounts.selectors import live_token
 from portal.accounts.services import create_token
 from portal.demo import organisation
-from portal.telemetry import visitors
+from portal.telemetry import viewers
 from tests.portal.builders import PASSWORD, World
 
 SIGN_IN = "/sign-in/"
@@ -61,7 +61,7 @@ def test_with_the_demo_off_sessions_tokens_and_sockets_of_theirs_are_dead(
     secret = create_token(user=demo["bob"], name="x", scopes=["admin"], days=1, now=now).secret
     cookie = {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
     bearer = {"authorization": f"Bearer {secret}"}
-    admitted = [visitors.admit(headers, now=now) for headers in (cookie, bearer)]
+    admitted = [viewers.admit(headers, now=now) for headers in (cookie, bearer)]
     assert all(admitted)
 
     settings.DEMO = False
@@ -69,8 +69,8 @@ def test_with_the_demo_off_sessions_tokens_and_sockets_of_theirs_are_dead(
     assert client.get("/").status_code == 302
     assert Client(headers=bearer).get("/api/v1/me/").status_code == 401
     assert live_token(secret, now=now) is None
-    assert [visitors.admit(headers, now=now) for headers in (cookie, bearer)] == [None, None]
-    assert visitors.review([v for v in admitted if v], now=now) == {}
+    assert [viewers.admit(headers, now=now) for headers in (cookie, bearer)] == [None, None]
+    assert viewers.review([v for v in admitted if v], now=now) == {}
 
 
 def test_real_people_keep_working(world: World, settings: Any) -> None:

@@ -17,8 +17,8 @@ from portal.common.clock import db_now
 from portal.common.invariants import broken
 from portal.leases import lifecycle, preempting
 from portal.leases.models import Lease, LeaseEvent
-from portal.leases.moves import lock_leases
 from portal.leases.states import EndReason
+from portal.leases.transitions import lock_leases
 from tests.agents.test_reports import Desk
 from tests.portal.builders import World, build_world
 from tests.portal.meanwhile import meanwhile

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES
 from tests.portal.builders import World
@@ -24,7 +24,7 @@ def again(world: World, request: LeaseRequest, *reasons: str) -> LeaseRequest:
         lease = Lease.objects.get(request=request, state__in=LIVE_LEASES)
         world.ready(lease)
         world.now += timedelta(seconds=10)
-        locked = moves.lock_leases([lease.pk])
+        locked = transitions.lock_leases([lease.pk])
         if why == "fault":
             lifecycle.fail_leases(locked, at=world.now, fault="gpu_lost")
         else:

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from portal.common.invariants import broken
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.preempting import preempt_due
 from portal.quotas.models import Quota
@@ -81,7 +81,7 @@ class Walk:
     @transaction.atomic
     def fail(self) -> None:
         lifecycle.fail_leases(
-            moves.lock_leases([ls.pk for ls in self.some("active")[:1]]), at=self.now, fault="lost"
+            transitions.lock_leases([ls.pk for ls in self.some("active")[:1]]), at=self.now, fault="lost"
         )
 
     def sweep(self) -> None:

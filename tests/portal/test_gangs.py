@@ -10,7 +10,7 @@ from django.db import transaction
 from portal.common.errors import Impossible, Invalid
 from portal.common.invariants import broken
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.bookings import start_booked
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseRequest
@@ -112,7 +112,7 @@ def test_when_one_part_fails_all_end_and_the_request_waits_for_what_is_left(wide
     lost = wide.now + timedelta(seconds=600)
 
     with transaction.atomic():
-        lifecycle.fail_leases(moves.lock_leases([first.pk]), at=lost, fault="gpu_lost: XID 79")
+        lifecycle.fail_leases(transitions.lock_leases([first.pk]), at=lost, fault="gpu_lost: XID 79")
 
     assert states(request) == ["cleaning", "ending"]
     wide.gone(second, at=lost)
@@ -125,7 +125,7 @@ def test_when_one_part_fails_all_end_and_the_request_waits_for_what_is_left(wide
 def test_a_gang_that_was_lost_starts_again_on_all_nodes(wide: World) -> None:
     request, leases = running(wide)
     with transaction.atomic():
-        lifecycle.fail_leases(moves.lock_leases([leases[0].pk]), at=wide.now, fault="gpu_lost")
+        lifecycle.fail_leases(transitions.lock_leases([leases[0].pk]), at=wide.now, fault="gpu_lost")
     wide.gone(*leases)
 
     wide.turn()
@@ -137,8 +137,8 @@ def test_a_gang_that_was_lost_starts_again_on_all_nodes(wide: World) -> None:
 def test_a_part_whose_failure_the_others_missed_takes_them_along_in_the_next_sweep(wide: World) -> None:
     request, (first, _second) = running(wide)
     with transaction.atomic():
-        moves.move_all(
-            moves.lock_leases([first.pk]),
+        transitions.move_all(
+            transitions.lock_leases([first.pk]),
             "failed",
             at=wide.now,
             ended_at=wide.now,
@@ -160,12 +160,12 @@ def test_while_one_node_is_silent_nobody_pays_for_the_gang(wide: World) -> None:
     lifecycle.interrupt_lost(now=wide.now + timedelta(seconds=500))
     assert states(request) == ["interrupted", "interrupted"]
     with transaction.atomic():
-        second = [ls for ls in moves.lock_leases([ls.pk for ls in parts_of(request)]) if ls.part]
+        second = [ls for ls in transitions.lock_leases([ls.pk for ls in parts_of(request)]) if ls.part]
         lifecycle.resume_leases(second, at=wide.now + timedelta(seconds=501))
     assert states(request) == ["interrupted", "interrupted"]
 
     with transaction.atomic():
-        lifecycle.resume_leases(moves.lock_leases([first.pk]), at=wide.now + timedelta(seconds=510))
+        lifecycle.resume_leases(transitions.lock_leases([first.pk]), at=wide.now + timedelta(seconds=510))
 
     assert states(request) == ["active", "active"]
 
@@ -179,7 +179,7 @@ def test_a_gang_does_not_go_on_when_the_time_of_another_part_is_up(wide: World) 
     Node.objects.update(last_seen_at=wide.now + timedelta(seconds=601))
 
     with transaction.atomic():
-        lifecycle.resume_leases(moves.lock_leases([first.pk]), at=wide.now + timedelta(seconds=601))
+        lifecycle.resume_leases(transitions.lock_leases([first.pk]), at=wide.now + timedelta(seconds=601))
 
     assert states(request) == ["cleaning", "cleaning"]
     assert [(ls.ended_at, ls.end_reason) for ls in parts_of(request)] == [(end, "expired")] * 2

@@ -10,9 +10,9 @@ from django.db import transaction
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.invariants import broken
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
+from portal.leases.elastic import set_growth
 from portal.leases.extending import extend_lease
-from portal.leases.growing import set_growth
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, SharedHost
 from portal.leases.preempting import preempt_due
 from portal.quotas.models import Quota
@@ -213,8 +213,8 @@ def test_what_was_grown_goes_first_when_somebody_waits(world: World, base: Lease
 
 def test_an_extra_whose_base_has_ended_meanwhile_goes_in_the_next_sweep(world: World, base: Lease) -> None:
     world.turn()
-    with_base = moves.lock_leases([base.pk])
-    moves.move_all(with_base, "ending", at=world.now, ended_at=world.now, end_reason="released")
+    with_base = transitions.lock_leases([base.pk])
+    transitions.move_all(with_base, "ending", at=world.now, ended_at=world.now, end_reason="released")
 
     assert lifecycle.end_left_behind(now=world.now) == 3
 
@@ -228,7 +228,7 @@ def test_a_base_and_what_it_grew_by_that_fail_in_one_report_each_take_one_step(
     world.ready(*grown)
 
     with transaction.atomic():
-        locked = moves.lock_leases([base.pk, *(lease.pk for lease in grown)])
+        locked = transitions.lock_leases([base.pk, *(lease.pk for lease in grown)])
         for lease in locked:  # as accept_report does: the first takes the others with it
             lifecycle.fail_leases([lease], at=world.now, fault="unit_failed: gone")
 
@@ -243,7 +243,7 @@ def test_a_gang_that_is_gone_in_one_report_each_takes_one_step(world: World, bas
     world.ready(*grown)
 
     with transaction.atomic():
-        locked = moves.lock_leases([base.pk, *(lease.pk for lease in grown)])
+        locked = transitions.lock_leases([base.pk, *(lease.pk for lease in grown)])
         for lease in locked:
             lifecycle.end_leases([lease], reason="released", at=world.now)
         lifecycle.clean_leases(locked, at=world.now)

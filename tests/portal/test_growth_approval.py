@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.common.errors import Invalid
-from portal.leases.growing import set_growth
+from portal.leases.elastic import set_growth
 from portal.leases.models import LeaseRequest
 from tests.portal.builders import World
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from portal.leases.parts import PREPARE_MARGIN
+from portal.leases.gangs import PREPARE_MARGIN
 from scheduler.engine.model import Booking, Device, Grant, Held, Node, Outage, Slot, Snapshot
 from scheduler.parts import held_until
 from tests.engine.builder import NOON

@@ -8,10 +8,10 @@ from django.db import IntegrityError, connection, transaction
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound
 from portal.common.states import IllegalMove
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.extending import extend_lease
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, SharedHost
-from portal.leases.services import approve_request, reject_request, withdraw_request
+from portal.leases.requests import approve_request, reject_request, withdraw_request
 from portal.quotas.models import Quota
 from tests.portal.builders import World
 
@@ -122,7 +122,7 @@ def test_a_lost_lease_puts_its_request_back_with_the_time_left(world: World) -> 
     lost = world.now + timedelta(seconds=600)
 
     with transaction.atomic():
-        lifecycle.fail_leases(moves.lock_leases([lease.pk]), at=lost, fault="gpu_lost: XID 79")
+        lifecycle.fail_leases(transitions.lock_leases([lease.pk]), at=lost, fault="gpu_lost: XID 79")
     world.gone(lease, at=lost)
 
     request = LeaseRequest.objects.get(pk=lease.request_id)
@@ -170,7 +170,7 @@ def test_the_database_refuses_a_step_the_table_does_not_have(world: World, was: 
         lease = world.active()
         lifecycle.release_lease(lease=lease, actor=world.user("bob"), now=world.now)
         with transaction.atomic():
-            moves.move_all(moves.lock_leases([lease.pk]), "cleaning", at=world.now)
+            transitions.move_all(transitions.lock_leases([lease.pk]), "cleaning", at=world.now)
 
     with (
         pytest.raises(IntegrityError, match="cannot follow"),
@@ -184,7 +184,7 @@ def test_code_that_tries_an_illegal_step_is_told_so(world: World) -> None:
     lease = world.active()
 
     with pytest.raises(IllegalMove), transaction.atomic():
-        moves.move_all(moves.lock_leases([lease.pk]), "ended", at=world.now)
+        transitions.move_all(transitions.lock_leases([lease.pk]), "ended", at=world.now)
 
 
 def test_events_cannot_be_rewritten(world: World) -> None:

@@ -15,7 +15,7 @@ from nodeagent.protocol.codec import decode, encode
 from portal.agents.desired import desired_state
 from portal.common.invariants import broken
 from portal.fleet.models import Device
-from portal.leases.holds import hold_until
+from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.policies.models import Policy as PolicyRow
 from portal.policies.selectors import active_policy

@@ -15,7 +15,7 @@ from portal.common.invariants import broken
 from portal.fleet.models import Node
 from portal.leases import lifecycle, preempting
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest
-from portal.leases.services import withdraw_request
+from portal.leases.requests import withdraw_request
 from portal.policies.models import Policy
 from portal.quotas.models import Cohort, Quota
 from scheduler import facts, snapshot

@@ -14,11 +14,11 @@ from portal.billing.metering import meter_all
 from portal.billing.models import UsageRecord
 from portal.common.invariants import broken
 from portal.fleet.models import Node
-from portal.leases import lifecycle, silent
+from portal.leases import lifecycle, lost_nodes
 from portal.leases.failures import UNHEARD
 from portal.leases.models import Lease, LeaseEvent, Placement
-from portal.leases.moves import lock_leases
 from portal.leases.states import EndReason
+from portal.leases.transitions import lock_leases
 from scheduler import tasks
 from tests.agents.test_reports import Desk, ready
 from tests.portal.builders import H100, World, build_world, make_node
@@ -36,8 +36,8 @@ def granted(world: World, **more: object) -> Lease:
 
 def fall_silent(world: World, at: timedelta = 6 * MINUTE) -> None:
     """Let the sweeps look after nothing was heard of any node for so long."""
-    silent.fail_unmade(now=world.now + at)
-    silent.requeue_unheard(now=world.now + at)
+    lost_nodes.fail_unmade(now=world.now + at)
+    lost_nodes.requeue_unheard(now=world.now + at)
 
 
 def test_what_is_being_made_on_a_node_that_falls_silent_waits_again(world: World) -> None:
@@ -169,7 +169,7 @@ def test_a_report_that_comes_while_the_lease_is_given_back_finds_it_gone() -> No
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert silent.fail_unmade(now=world.now + 6 * MINUTE) == 1
+            assert lost_nodes.fail_unmade(now=world.now + 6 * MINUTE) == 1
             report = meanwhile(lambda: accept_report(lease.node_id, frame), pool)
             assert not report.done()
         assert report.result(timeout=20)
@@ -183,12 +183,12 @@ def test_a_report_that_comes_while_the_lease_is_given_back_finds_it_gone() -> No
 def test_a_node_that_cleans_it_just_then_does_not_bring_the_new_lease_to_an_end() -> None:
     world = build_world()
     lease = granted(world)
-    silent.fail_unmade(now=world.now + 6 * MINUTE)
+    lost_nodes.fail_unmade(now=world.now + 6 * MINUTE)
     frame = Desk(world).report(LeaseReport(lease.uid, lease.generation, "gone"))
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert silent.requeue_unheard(now=world.now + 6 * MINUTE) == 1
+            assert lost_nodes.requeue_unheard(now=world.now + 6 * MINUTE) == 1
             report = meanwhile(lambda: accept_report(lease.node_id, frame), pool)
             assert not report.done()
         assert report.result(timeout=20)

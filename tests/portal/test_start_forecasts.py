@@ -11,16 +11,16 @@ import pytest
 
 from portal.common.live import redis_client
 from portal.fleet.models import Node
-from portal.leases import forecasting, lifecycle, pictures, record
+from portal.leases import forecast_records, forecasting, lifecycle, published_snapshot
 from portal.leases.models import LeaseRequest, StartForecast
-from portal.leases.pictures import (
+from portal.leases.published_snapshot import (
     CALIBRATION_KEY,
     SNAPSHOT_KEY,
     picture,
     publish_calibration,
     published_calibration,
 )
-from portal.leases.services import withdraw_request
+from portal.leases.requests import withdraw_request
 from scheduler import forecasts, snapshot
 from scheduler.engine import snapshot_to_json
 from scheduler.engine.calibration import Calibration, Sample, calibrated
@@ -33,9 +33,9 @@ HOUR = 3600
 @pytest.fixture(autouse=True)
 def no_picture() -> Iterator[None]:
     redis_client().delete(SNAPSHOT_KEY, CALIBRATION_KEY)
-    pictures._last.clear()
+    published_snapshot._last.clear()
     yield
-    pictures._last.clear()
+    published_snapshot._last.clear()
     redis_client().delete(SNAPSHOT_KEY, CALIBRATION_KEY)
 
 
@@ -84,7 +84,7 @@ def test_the_start_that_came_is_noted(world: World) -> None:
     forecasts.note(now=later)
 
     assert StartForecast.objects.get(request=asked).started_at == later
-    (one,) = record.samples(now=later)
+    (one,) = forecast_records.samples(now=later)
     assert (one.raw_s, one.wait_s, one.is_over) == (2 * HOUR, 3 * HOUR, True)
     assert one.shown_s > 2 * HOUR
 
@@ -96,7 +96,7 @@ def test_who_gave_up_waited_at_least_so_long(world: World) -> None:
     later = world.now + timedelta(hours=1)
     withdraw_request(request=asked, actor=world.user("bob"), rights=world.rights("bob"), now=later)
 
-    (one,) = record.samples(now=world.now + timedelta(hours=9))
+    (one,) = forecast_records.samples(now=world.now + timedelta(hours=9))
 
     assert (one.wait_s, one.is_over) == (HOUR, False)
 
@@ -106,7 +106,7 @@ def test_old_forecasts_are_forgotten(world: World) -> None:
     publish(world)
     forecasts.note(now=world.now)
 
-    forecasts.calibrate(now=world.now + record.KEEP + timedelta(days=1))
+    forecasts.calibrate(now=world.now + forecast_records.KEEP + timedelta(days=1))
 
     assert not StartForecast.objects.exists()
     assert published_calibration() == Calibration()
@@ -152,15 +152,15 @@ def test_where_reading_takes_long_the_picture_at_hand_answers_and_is_renewed_beh
     publish(world)
     first = picture()
     assert first is not None
-    first.cost_s = pictures.CHEAP_S
-    monkeypatch.setattr(pictures, "LARGE", 0)
+    first.cost_s = published_snapshot.CHEAP_S
+    monkeypatch.setattr(published_snapshot, "LARGE", 0)
     publish(world, hours=1)
     assert picture() is first
 
-    first.made -= pictures.PATIENCE * first.cost_s
-    monkeypatch.setattr(pictures, "Thread", AtOnce)
+    first.made -= published_snapshot.PATIENCE * first.cost_s
+    monkeypatch.setattr(published_snapshot, "Thread", AtOnce)
     assert picture() is first
-    monkeypatch.setattr(pictures, "LARGE", 10**9)
+    monkeypatch.setattr(published_snapshot, "LARGE", 10**9)
     second = picture()
 
     assert second is not None
@@ -197,12 +197,14 @@ def test_quality_counts_starts_and_what_has_missed_already(world: World) -> None
             **kept,
         )
 
-    found = record.quality(now=world.now + timedelta(hours=1)).overall
-    early = record.quality(now=world.now + minute).overall
+    found = forecast_records.quality(now=world.now + timedelta(hours=1)).overall
+    early = forecast_records.quality(now=world.now + minute).overall
 
-    assert replace(found, label=None) == record.Score(None, 4, 250, 500, 180)
+    assert replace(found, label=None) == forecast_records.Score(None, 4, 250, 500, 180)
     assert early.samples == 3
 
 
 def test_without_forecasts_quality_is_unknown_and_not_zero(world: World) -> None:
-    assert record.quality(now=world.now).overall == record.Score(None, 0, None, None, None)
+    assert forecast_records.quality(now=world.now).overall == forecast_records.Score(
+        None, 0, None, None, None
+    )

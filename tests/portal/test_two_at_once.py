@@ -13,7 +13,7 @@ from portal.common.errors import Conflict, Invalid
 from portal.common.rows import execute, fetch
 from portal.leases import bookings
 from portal.leases.models import Lease
-from portal.leases.moves import lock_leases
+from portal.leases.transitions import lock_leases
 from portal.quotas import services as quotas
 from portal.quotas.cohorts import create_cohort, delete_cohort
 from portal.quotas.models import Cohort, Quota

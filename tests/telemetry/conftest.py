@@ -12,7 +12,7 @@ from django.db import connections
 from nodeagent.protocol.messages import DeviceSample, Samples, SlotSample
 from portal.common.live import redis_client
 from portal.leases.models import Lease, Placement
-from portal.telemetry import beat as clockwork
+from portal.telemetry import periodic as clockwork
 from portal.telemetry.ingest import MINUTES
 from portal.telemetry.latest import LATEST
 from portal.telemetry.ring import readings

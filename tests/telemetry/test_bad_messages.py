@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from portal.telemetry.consumers import Pace
-from portal.telemetry.switchboard import switchboard
+from portal.telemetry.hub import switchboard
 from tests.portal.builders import World
 from tests.telemetry.conftest import rows
 from tests.telemetry.talk import Talk

@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from portal.telemetry import consumers, switchboard
-from portal.telemetry.switchboard import _SENTENCES
+from portal.telemetry import consumers, hub
+from portal.telemetry.hub import _SENTENCES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
 
@@ -20,10 +20,10 @@ def test_the_page_lists_every_refusal_and_every_close_code() -> None:
         consumers.TOO_BIG,
         consumers.SLOW_DOWN,
         consumers.UNKNOWN_PATH,
-        switchboard.SIGN_IN,
-        switchboard.NOT_ALLOWED,
-        switchboard.LATER,
-        switchboard.RESTART,
+        hub.SIGN_IN,
+        hub.NOT_ALLOWED,
+        hub.LATER,
+        hub.RESTART,
     }
 
 
@@ -37,4 +37,4 @@ def test_the_page_names_the_limits_of_the_code() -> None:
     assert (
         f"at most {consumers.MAX_TEXT_BYTES // 1024} KiB each and {consumers.MESSAGES_PER_S} a second" in PAGE
     )
-    assert f"At most {switchboard.MAX_TOPICS} topics" in PAGE
+    assert f"At most {hub.MAX_TOPICS} topics" in PAGE

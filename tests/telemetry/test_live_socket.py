@@ -10,14 +10,14 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts.tries import BAD_TOKEN, BadTokens
+from portal.accounts.sign_in_attempts import BAD_TOKEN, BadTokens
 from portal.common.live import EVENTS, publish
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.models import Lease
 from portal.telemetry.frames import DeviceNow, Frame, SlotNow
+from portal.telemetry.hub import switchboard
 from portal.telemetry.ring import readings
-from portal.telemetry.switchboard import switchboard
 from tests.portal.builders import World
 from tests.telemetry.conftest import rows
 from tests.telemetry.talk import Talk
@@ -260,7 +260,7 @@ async def test_nothing_is_told_of_a_transaction_that_was_undone(world: World) ->
 
     def undone() -> None:
         with transaction.atomic():
-            lifecycle.end_leases(moves.lock_leases([lease.pk]), reason="released", at=world.now)
+            lifecycle.end_leases(transitions.lock_leases([lease.pk]), reason="released", at=world.now)
             transaction.set_rollback(True)
 
     async with Talk(token=await token_of(world, "bob")) as bob:
@@ -352,7 +352,7 @@ async def test_a_snapshot_is_never_older_than_the_silence_others_were_told(
 async def test_guesses_at_a_token_are_counted_by_place(
     world: World, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    monkeypatch.setattr("portal.telemetry.visitors.bad_tokens", BadTokens())
+    monkeypatch.setattr("portal.telemetry.viewers.bad_tokens", BadTokens())
     settings.TRUSTED_PROXIES = [ip_network("10.0.0.1")]
 
     wrong = "bth_wrong"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from portal.telemetry import mailbox
-from portal.telemetry.mailbox import Mailbox
+from portal.telemetry import send_queue
+from portal.telemetry.send_queue import Mailbox
 
 
 async def test_a_slow_reader_gets_every_event_and_only_the_newest_frame() -> None:
@@ -20,7 +20,7 @@ async def test_a_slow_reader_gets_every_event_and_only_the_newest_frame() -> Non
 
 
 async def test_too_many_events_end_the_box_instead_of_filling_memory(monkeypatch) -> None:
-    monkeypatch.setattr(mailbox, "MOST_TEXTS", 5)
+    monkeypatch.setattr(send_queue, "MOST_TEXTS", 5)
     box = Mailbox()
 
     for i in range(6):

@@ -10,7 +10,7 @@ from django.utils import timezone
 from portal.accounts.models import ApiToken, BrowserSession
 from portal.accounts.sessions import SessionStore
 from portal.teams.models import Membership
-from portal.telemetry.switchboard import switchboard
+from portal.telemetry.hub import switchboard
 from tests.portal.builders import World
 from tests.telemetry.conftest import rows
 from tests.telemetry.talk import Talk
@@ -209,17 +209,17 @@ async def test_a_review_costs_the_same_queries_for_one_socket_and_for_many(world
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    from portal.telemetry import visitors
+    from portal.telemetry import viewers
 
     def count(n: int) -> int:
         cookies = [sign_in(world, name)["cookie"] for name in ("bob", "alice", "charlie")[:n]]
         tokens = [world.token(name) for name in ("bob", "alice", "charlie")[:n]]
-        people = [visitors.admit({"cookie": cookie}, now=world.now) for cookie in cookies]
-        people += [visitors.admit({"authorization": f"Bearer {t}"}, now=timezone.now()) for t in tokens]
+        people = [viewers.admit({"cookie": cookie}, now=world.now) for cookie in cookies]
+        people += [viewers.admit({"authorization": f"Bearer {t}"}, now=timezone.now()) for t in tokens]
         with CaptureQueriesContext(
             connection,
         ) as seen:
-            alive = visitors.review([p for p in people if p], now=timezone.now())
+            alive = viewers.review([p for p in people if p], now=timezone.now())
         assert len(alive) == 2 * n
         return len(seen)
 
@@ -231,13 +231,13 @@ async def test_when_rights_cannot_be_checked_three_times_everybody_must_come_aga
 ) -> None:
     from django.db import OperationalError
 
-    from portal.telemetry import visitors
+    from portal.telemetry import viewers
 
     def away(*_args: object, **_more: object) -> None:
         raise OperationalError("the database is away")
 
     async with Talk(token=await rows(lambda: world.token("bob"))) as bob:
-        monkeypatch.setattr(visitors, "review", away)
+        monkeypatch.setattr(viewers, "review", away)
         await review()
         await review()
         still = await bob.is_quiet()

@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from portal.accounts.models import ApiToken, BrowserSession, User
 from portal.accounts.sessions import browser_of, uid_of
-from portal.accounts.tries import HERE
+from portal.accounts.sign_in_attempts import HERE
 from portal.audit.models import AuditEntry
-from portal.telemetry import visitors
+from portal.telemetry import viewers
 from tests.portal.builders import PASSWORD, World
 
 pytestmark = pytest.mark.django_db
@@ -63,8 +63,8 @@ def test_a_session_that_is_ended_opens_no_page_and_no_socket(world: World) -> No
 
     assert here.post(f"/sessions/{ended}/end/").status_code == 302
 
-    assert visitors.admit({"cookie": f"sessionid={key(here)}"}, now=timezone.now())
-    assert visitors.admit({"cookie": f"sessionid={key(other)}"}, now=timezone.now()) is None
+    assert viewers.admit({"cookie": f"sessionid={key(here)}"}, now=timezone.now())
+    assert viewers.admit({"cookie": f"sessionid={key(other)}"}, now=timezone.now()) is None
     assert is_in(here)
     assert not is_in(other)
     assert told("session.ended").detail == {"session": ended}

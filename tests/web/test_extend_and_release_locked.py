@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from portal.common.clock import db_now
 from portal.leases.models import Lease, LeaseEvent
-from portal.leases.moves import lock_leases
+from portal.leases.transitions import lock_leases
 from tests.portal.builders import World, build_world
 from tests.portal.meanwhile import meanwhile
 

@@ -13,7 +13,7 @@ from django.utils import translation
 
 import nodeagent
 from portal.fleet.models import Node
-from portal.leases import lifecycle, moves
+from portal.leases import lifecycle, transitions
 from portal.leases.failures import (
     FORGOTTEN,
     aftermath_text,
@@ -38,7 +38,7 @@ def lease(world: World) -> Lease:
     """A lease of bob's that failed after ten minutes because of somebody else's work."""
     held = world.active("bob", "h100-1g-10gb")
     world.now += timedelta(seconds=600)
-    lifecycle.fail_leases(moves.lock_leases([held.pk]), at=world.now, fault=SAID)
+    lifecycle.fail_leases(transitions.lock_leases([held.pk]), at=world.now, fault=SAID)
     held.refresh_from_db()
     Node.objects.update(last_seen_at=world.now)
     return held
@@ -72,7 +72,7 @@ def test_the_page_says_why_and_what_becomes_of_the_request(
 
 
 def lost(world: World, lease: Lease) -> None:
-    lifecycle.fail_leases(moves.lock_leases([lease.pk]), at=world.now, fault="gpu_lost: XID 79")
+    lifecycle.fail_leases(transitions.lock_leases([lease.pk]), at=world.now, fault="gpu_lost: XID 79")
 
 
 def said(lease: Lease) -> tuple[str, str]:
@@ -182,7 +182,7 @@ def test_a_request_that_nothing_can_serve_after_a_fault_is_not_said_to_have_fail
     world.gone(lease)
     (request,) = LeaseRequest.objects.filter(state="queued")
 
-    moves.move_requests([request], "impossible", at=world.now, reasons=[{"code": "no_such_device"}])
+    transitions.move_requests([request], "impossible", at=world.now, reasons=[{"code": "no_such_device"}])
 
     assert said(lease)[1].startswith("Its request went back into the queue, but cannot be served any more")
 

@@ -14,7 +14,7 @@ from portal.accounts.models import BrowserSession
 from portal.accounts.services import create_token, revoke_token
 from portal.accounts.sessions import forget_sessions
 from portal.common.errors import Invalid
-from portal.telemetry import visitors
+from portal.telemetry import viewers
 from tests.portal.builders import World
 
 
@@ -51,10 +51,10 @@ def ends(client: Client) -> Any:
 def test_an_idle_session_ends_for_pages_and_sockets(bob: Client, clock: Clock) -> None:
     cookie = {"cookie": f"sessionid={bob.cookies['sessionid'].value}"}
     clock.at += timedelta(seconds=3599)
-    assert visitors.admit(cookie, now=clock.at)
+    assert viewers.admit(cookie, now=clock.at)
     clock.at += timedelta(seconds=2)
 
-    assert visitors.admit(cookie, now=clock.at) is None
+    assert viewers.admit(cookie, now=clock.at) is None
     assert bob.get("/notifications/").status_code == 302
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from portal.quotas.fair_share import standing_of
 from portal.quotas.models import PersonUsage
-from portal.quotas.standing import standing_of
 from portal.teams.models import Role
 from portal.teams.services import add_member
 from scheduler.usage import settle

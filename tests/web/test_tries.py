@@ -13,9 +13,9 @@ from django.db import DatabaseError, OperationalError
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts import tries
+from portal.accounts import sign_in_attempts
 from portal.accounts.models import SignInPlace, Tries, User
-from portal.accounts.tries import (
+from portal.accounts.sign_in_attempts import (
     ACCOUNT,
     ADDRESS,
     BAD_TOKEN,
@@ -160,7 +160,7 @@ def test_nobody_signs_in_uncounted(world: World, monkeypatch: pytest.MonkeyPatch
     def away(*_args: Any, **_given: Any) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(tries, "fetch", away)
+    monkeypatch.setattr(sign_in_attempts, "fetch", away)
 
     answer = enter("bob", PASSWORD)
 
@@ -218,7 +218,7 @@ def test_a_bad_token_is_still_refused_when_it_cannot_be_counted(monkeypatch: pyt
     def away(*_args: Any, **_given: Any) -> None:
         raise DatabaseError("gone")
 
-    monkeypatch.setattr(tries, "fetch", away)
+    monkeypatch.setattr(sign_in_attempts, "fetch", away)
     monkeypatch.setattr("portal.api.authentication.bad_tokens", BadTokens())
 
     assert Client(headers={"Authorization": "Bearer bth_wrong"}).get("/api/v1/me/").status_code == 401

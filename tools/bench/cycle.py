@@ -252,14 +252,14 @@ def _end(count: int, now: Any) -> None:
     """End so many leases, spread over the fleet, at once."""
     from django.db import transaction
 
-    from portal.leases import lifecycle, moves
+    from portal.leases import lifecycle, transitions
     from portal.leases.models import Lease
 
     live = list(Lease.objects.filter(state="active").values_list("id", flat=True).order_by("?")[:count])
     with transaction.atomic():
-        leases = moves.lock_leases(live)
+        leases = transitions.lock_leases(live)
         lifecycle.end_leases(leases, reason="released", at=now)
-        lifecycle.clean_leases(moves.lock_leases(live), at=now)
+        lifecycle.clean_leases(transitions.lock_leases(live), at=now)
 
 
 if __name__ == "__main__":

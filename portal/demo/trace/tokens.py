@@ -10,7 +10,7 @@ from pathlib import Path
 from django.db import DatabaseError, connection
 
 from portal.accounts.models import ApiToken, Scope, User
-from portal.audit.doors import create_token
+from portal.audit.sign_ins import create_token
 from portal.common.clock import db_now
 
 OPERATOR = "operator"

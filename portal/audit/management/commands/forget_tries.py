@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from portal.accounts.tries import forgive
+from portal.accounts.sign_in_attempts import forgive
 from portal.audit.services import record
 from portal.common.clock import db_now
 

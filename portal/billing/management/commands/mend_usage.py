@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from portal.billing.mending import mend_usage
+from portal.billing.usage_repair import mend_usage
 from portal.common.clock import db_now
 
 

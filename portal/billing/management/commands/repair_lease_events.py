@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from portal.billing.repairing import Repair, repair_all
+from portal.billing.event_repair import Repair, repair_all
 from portal.common.clock import db_now
 
 

@@ -19,8 +19,8 @@ from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
 from portal.common.rows import execute, fetch
 from portal.fleet.health import CRITICAL, RESTING, lock_devices, settle
 from portal.fleet.models import Device, Health, HealthEvent
+from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease
-from portal.leases.sickness import tell_of_health
 from portal.leases.states import LeaseState
 
 # Words of a node for what only its device can be blamed for. Other words speak of the host, the holder or the place.

@@ -11,7 +11,7 @@ from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.common.errors import BerthError
 from portal.fleet.sizes import size_names
-from portal.leases.services import RequestSpec
+from portal.leases.requests import RequestSpec
 from portal.teams.models import Team
 from scheduler.engine.model import Claim, Snapshot, Work
 from scheduler.engine.nearest import ChangeKind

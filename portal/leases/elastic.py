@@ -13,7 +13,7 @@ from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.rows import Row, fetch
 from portal.leases.extending import whole_s
 from portal.leases.models import LeaseRequest
-from portal.leases.services import needs_approval
+from portal.leases.requests import needs_approval
 from portal.leases.states import LeaseState, RequestState
 from portal.teams.models import Role
 from portal.teams.selectors import Rights

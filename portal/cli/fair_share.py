@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.look import only_team
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
+from portal.cli.show import only_team
 
 app = typer.Typer(help="Look at a team.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -31,9 +31,9 @@ def standing(
     with api() as portal:
         found = portal.get(f"teams/{quote(slug or only_team(portal), safe='') or '-'}/standing/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.facts(
+    output.facts(
         (
             ("team", found["team"]),
             ("order", found["order"] + ("" if found["counts"] else " (does not weigh use)")),
@@ -43,9 +43,9 @@ def standing(
             ("used ÷ share", _ratio(found["ratio_milli"])),
             (
                 "use",
-                f"{_hours(found['used_milli_s'])} GPU-hours, halved every {words.span(found['half_life_s'])}",
+                f"{_hours(found['used_milli_s'])} GPU-hours, halved every {formatting.span(found['half_life_s'])}",
             ),
-            ("settled", words.when(found["as_of"])),
+            ("settled", formatting.when(found["as_of"])),
         )
     )
     cells = [
@@ -56,15 +56,15 @@ def standing(
         for row in found["people"]
     ]  # fmt: skip
     columns = ("PERSON", "PLACE", "GPU-HOURS", "OF THE TEAM'S", "USED ÷ SHARE")
-    screen.table(columns, cells, empty="Nobody of this team has used anything yet, as far as you may see.")
+    output.table(columns, cells, empty="Nobody of this team has used anything yet, as far as you may see.")
 
 
 def _percent(milli: Any) -> str:
-    return words.UNKNOWN if milli is None else f"{milli / 10:g} %"
+    return formatting.UNKNOWN if milli is None else f"{milli / 10:g} %"
 
 
 def _ratio(milli: Any) -> str:
-    return words.UNKNOWN if milli is None else f"{milli / 1000:.2f}"
+    return formatting.UNKNOWN if milli is None else f"{milli / 1000:.2f}"
 
 
 def _hours(milli_s: int) -> str:

@@ -7,12 +7,12 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.api.answers import Shape
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
-from portal.api.shapes import Row
+from portal.api.representations import Row
+from portal.api.responses import Shape
 from portal.api.wire import instant
-from portal.quotas.standing import standing_of
+from portal.quotas.fair_share import standing_of
 from portal.teams.selectors import visible_team
 from scheduler.engine.order.standing import Standing
 

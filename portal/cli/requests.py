@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.look import lease_facts, request_facts
-from portal.cli.run import STILL_WAITING, Json, Team, api, guarded
-from portal.cli.wishes import Grow, Least, Nodes, Preemptible, Start, Work, wishes
+from portal.cli import formatting, output
+from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
+from portal.cli.request_options import Grow, Least, Nodes, Preemptible, Start, Work, wishes
+from portal.cli.show import lease_facts, request_facts
 
 POLL_S = 0.5
 Hours = Annotated[float, typer.Option(min=0, max=8784, help="Hours.")]
@@ -67,17 +67,19 @@ def request(
         if not wait:
             _told(made, as_json)
             return
-        screen.say(f"{made['id']} is {made['state']}. Waiting up to {words.span(timeout)}.")
+        output.say(f"{made['id']} is {made['state']}. Waiting up to {formatting.span(timeout)}.")
         found = _await_active(portal, made["id"], timeout)
     _end_of_wait(found, as_json)
 
 
 def _told(made: Any, as_json: bool) -> None:
     if as_json:
-        screen.out_json(made)
+        output.out_json(made)
         return
-    screen.out(made["id"])
-    screen.say(f"{made['state']}; {words.money(made['quote'])} for {words.span(made['duration_s'])}.")
+    output.out(made["id"])
+    output.say(
+        f"{made['state']}; {formatting.money(made['quote'])} for {formatting.span(made['duration_s'])}."
+    )
 
 
 def _await_active(portal: Any, uid: str, timeout: int) -> Any:
@@ -105,7 +107,7 @@ def _first_part(portal: Any, lease: Any) -> Any:
 def _end_of_wait(found: Any, as_json: bool) -> None:
     is_lease = found["id"].startswith("lse-")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
     elif is_lease:
         lease_facts(found)
     else:
@@ -113,9 +115,9 @@ def _end_of_wait(found: Any, as_json: bool) -> None:
     if is_lease:
         return
     if found["state"] in ("awaiting_approval", "queued", "granted"):
-        screen.say("It still waits; it keeps its place. “berth show” tells when it starts.")
+        output.say("It still waits; it keeps its place. “berth show” tells when it starts.")
         raise typer.Exit(STILL_WAITING)
-    screen.say(f"It will not start: {found['state']}.")
+    output.say(f"It will not start: {found['state']}.")
     raise typer.Exit(1)
 
 
@@ -144,21 +146,24 @@ def quote(
     with api() as portal:
         found = portal.post("quote/", {**body, "priority": priority, **({"team": team} if team else {})})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    starts = "now" if found["is_now"] else words.start(found["starts_at"], found["starts_by"])
-    screen.facts(
+    starts = "now" if found["is_now"] else formatting.start(found["starts_at"], found["starts_by"])
+    output.facts(
         (
-            ("price", f"{words.money(found['price'])} ({words.money(found['price_per_hour'])} an hour)"),
+            (
+                "price",
+                f"{formatting.money(found['price'])} ({formatting.money(found['price_per_hour'])} an hour)",
+            ),
             ("start", "never" if found["is_impossible"] else starts),
             *(("because", reason["sentence"]) for reason in found["reasons"]),
             *(
                 (
                     "or",
-                    f"{offer['count']} × {offer['flavor']} for {words.span(offer['duration_s'])}"
+                    f"{offer['count']} × {offer['flavor']} for {formatting.span(offer['duration_s'])}"
                     f"{', preemptible' if offer['is_preemptible'] else ''}{', booked' if offer['booked_at'] else ''}:"
-                    f" {'now' if offer['is_now'] else words.start(offer['starts_at'], offer['starts_by'])},"
-                    f" {words.money(offer['price'])}",
+                    f" {'now' if offer['is_now'] else formatting.start(offer['starts_at'], offer['starts_by'])},"
+                    f" {formatting.money(offer['price'])}",
                 )
                 for offer in found["offers"]
             ),
@@ -175,10 +180,10 @@ def release(
     with api() as portal:
         done = [portal.post(f"leases/{_part(name)}/release/") for name in names]
     if as_json:
-        screen.out_json(done)
+        output.out_json(done)
         return
     for row in done:
-        screen.say(f"{row['id']} is {row['state']}; it cost {words.money(row['cost_so_far'])}.")
+        output.say(f"{row['id']} is {row['state']}; it cost {formatting.money(row['cost_so_far'])}.")
 
 
 @guarded
@@ -190,13 +195,13 @@ def extend(
     with api() as portal:
         found = portal.post(f"leases/{_part(name)}/extend/", {"extra_s": extra})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     if found.get("extension"):
-        until = words.when(found["extension"]["until"])
-        screen.say(f"{found['id']} waits for approval to run until {until}; as yet it ends as before.")
+        until = formatting.when(found["extension"]["until"])
+        output.say(f"{found['id']} waits for approval to run until {until}; as yet it ends as before.")
         return
-    screen.say(f"{found['id']} now ends {words.when(found['not_after'])}.")
+    output.say(f"{found['id']} now ends {formatting.when(found['not_after'])}.")
 
 
 @guarded
@@ -211,10 +216,10 @@ def grow(
     with api() as portal:
         found = portal.post(f"requests/{_part(name)}/growth/", {"most_count": most})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     is_over = found["most_count"] <= found["count"]
-    screen.say(f"{found['id']} {'grows no more' if is_over else 'may grow to ' + str(found['most_count'])}.")
+    output.say(f"{found['id']} {'grows no more' if is_over else 'may grow to ' + str(found['most_count'])}.")
 
 
 Waiting = Annotated[
@@ -251,9 +256,9 @@ def _decide(name: str, verdict: str, note: str, as_json: bool) -> None:
     with api() as portal:
         found = portal.post(f"{kind.format(_part(name))}{verdict}/", {"note": note})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"{found['id']}: {'approved' if verdict == 'approve' else 'rejected'}.")
+    output.say(f"{found['id']}: {'approved' if verdict == 'approve' else 'rejected'}.")
 
 
 @guarded
@@ -262,9 +267,9 @@ def withdraw(name: Name, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.post(f"requests/{_part(name)}/withdraw/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"{found['id']} is {found['state']}.")
+    output.say(f"{found['id']} is {found['state']}.")
 
 
 def _part(name: str) -> str:

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, Team, api, guarded
-from portal.cli.work import Count, Flavor, Hours, Minutes, Seconds, length
+from portal.cli import formatting, output
+from portal.cli.command import Json, Team, api, guarded
+from portal.cli.requests import Count, Flavor, Hours, Minutes, Seconds, length
 
 reservation = typer.Typer(
     help="Look at and cancel reservations.", no_args_is_help=True, rich_markup_mode=None
@@ -48,25 +48,25 @@ def calendar(
     """Show what is held, booked and planned on every device."""
     with api() as portal:
         if ical:
-            screen.out_text(portal.text("calendar/mine.ics/"))
+            output.out_text(portal.text("calendar/mine.ics/"))
             return
         since = instant(start, "--from") if start else ""
         until = instant(end, "--to") if end else ""
         rows = portal.get("calendar/", **{"from": since, "to": until, "node": node})["results"]
     rows = [row for row in rows if row["is_own"] or not mine]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
             row["node"], "all" if row["device_index"] is None else row["device_index"], row["kind"],
-            words.when(row["starts_at"]), words.when(row["ends_at"]),
+            formatting.when(row["starts_at"]), formatting.when(row["ends_at"]),
             row["note"] or row["name"] or "busy", row["team"], row["holder"], row["lease"] or row["window"],
         )
         for row in rows
     ]  # fmt: skip
     columns = ("NODE", "DEVICE", "KIND", "BEGINS", "ENDS", "WHAT", "TEAM", "WHO", "ID")
-    screen.table(columns, cells, empty="Nothing is held or planned then.")
+    output.table(columns, cells, empty="Nothing is held or planned then.")
 
 
 @guarded
@@ -96,13 +96,13 @@ def reserve(
     with api() as portal:
         found = portal.post("reservations/", body)
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.out(found["id"])
+    output.out(found["id"])
     if found["approval"] == "awaiting_approval":
-        screen.say("It waits for approval; nothing is booked until then.")
+        output.say("It waits for approval; nothing is booked until then.")
         return
-    screen.say(f"{len(found['times'])} times in the next four weeks; see “berth reservation show”.")
+    output.say(f"{len(found['times'])} times in the next four weeks; see “berth reservation show”.")
 
 
 def _in_zone(text: str, zone: str, option: str) -> str:
@@ -130,17 +130,18 @@ def list_series(as_json: Json = False) -> None:
     with api() as portal:
         rows = list(portal.every("reservations/"))
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
             r["id"], _again(r), f"{r['count']} × {r['flavor']}",
-            words.when(r["starts_at"]), words.span(r["duration_s"]), r["zone"], r["team"], r["author"], r["name"],
+            formatting.when(r["starts_at"]), formatting.span(r["duration_s"]),
+            r["zone"], r["team"], r["author"], r["name"],
         )
         for r in rows
     ]  # fmt: skip
     columns = ("ID", "AGAIN", "WHAT", "FIRST", "FOR", "ZONE", "TEAM", "WHO", "NAME")
-    screen.table(columns, cells, empty="There are none. Make one with “berth reserve FLAVOR --start …”.")
+    output.table(columns, cells, empty="There are none. Make one with “berth reserve FLAVOR --start …”.")
 
 
 def _again(row: dict[str, Any]) -> str:
@@ -159,12 +160,13 @@ def show_series(name: Series, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get(f"reservations/{_part(name)}/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     cells = [
-        (words.when(t["starts_at"]), t["state"], t["request"], " ".join(t["leases"])) for t in found["times"]
+        (formatting.when(t["starts_at"]), t["state"], t["request"], " ".join(t["leases"]))
+        for t in found["times"]
     ]
-    screen.table(("BEGINS", "STATE", "REQUEST", "LEASES"), cells, empty="No times ahead.")
+    output.table(("BEGINS", "STATE", "REQUEST", "LEASES"), cells, empty="No times ahead.")
 
 
 @reservation.command("cancel")
@@ -174,9 +176,9 @@ def cancel_series(name: Series, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.post(f"reservations/{_part(name)}/cancel/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"{found['id']} is cancelled. Nothing is billed for what had not begun.")
+    output.say(f"{found['id']} is cancelled. Nothing is billed for what had not begun.")
 
 
 @maintenance.callback()
@@ -191,13 +193,19 @@ def list_windows(as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get("maintenance/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
-        (w["id"], ", ".join(w["nodes"]), words.when(w["starts_at"]), words.when(w["ends_at"]), w["reason"])
+        (
+            w["id"],
+            ", ".join(w["nodes"]),
+            formatting.when(w["starts_at"]),
+            formatting.when(w["ends_at"]),
+            w["reason"],
+        )
         for w in rows
     ]
-    screen.table(("ID", "NODES", "BEGINS", "ENDS", "REASON"), cells, empty="No maintenance is planned.")
+    output.table(("ID", "NODES", "BEGINS", "ENDS", "REASON"), cells, empty="No maintenance is planned.")
 
 
 @maintenance.command("add")
@@ -220,26 +228,26 @@ def add_window(
         show_affected(found["results"], as_json)
         return
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.out(found["id"])
-    screen.say("Planned. Everybody whom it reaches is being told.")
+    output.out(found["id"])
+    output.say("Planned. Everybody whom it reaches is being told.")
 
 
 def show_affected(rows: list[Any], as_json: bool) -> None:
     """Print the leases and bookings that maintenance, or a drain, would reach."""
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
             r["lease"], "booked" if r["is_booking"] else r["state"], r["node"], r["team"], r["user"],
-            words.when(r["ends_at"]), words.span(r["loses_s"]),
+            formatting.when(r["ends_at"]), formatting.span(r["loses_s"]),
         )
         for r in rows
     ]  # fmt: skip
     columns = ("LEASE", "STATE", "NODE", "TEAM", "WHO", "WOULD END", "LOSES")
-    screen.table(columns, cells, empty="It reaches nobody.")
+    output.table(columns, cells, empty="It reaches nobody.")
 
 
 @maintenance.command("change")
@@ -255,9 +263,11 @@ def change_window(
     with api() as portal:
         found = portal.post(f"maintenance/{_part(name)}/change/", body)
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"{found['id']} is from {words.when(found['starts_at'])} to {words.when(found['ends_at'])}.")
+    output.say(
+        f"{found['id']} is from {formatting.when(found['starts_at'])} to {formatting.when(found['ends_at'])}."
+    )
 
 
 @maintenance.command("cancel")
@@ -267,6 +277,6 @@ def cancel_window(name: Window, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.post(f"maintenance/{_part(name)}/cancel/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"{found['id']} is taken back.")
+    output.say(f"{found['id']} is taken back.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.answers import Shape
+from portal.api.responses import Shape
 
 
 class PolicyRow(Shape):

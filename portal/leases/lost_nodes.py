@@ -13,7 +13,7 @@ from django.db import transaction
 
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.common.rows import fetch
-from portal.leases import parts
+from portal.leases import gangs
 from portal.leases.failures import UNHEARD
 from portal.leases.lifecycle import fail_leases, settle_requests
 from portal.leases.models import Lease
@@ -73,7 +73,7 @@ def requeue_unheard(*, now: datetime) -> int:
         "SELECT id FROM leases_leaserequest WHERE id = ANY(%s) ORDER BY id FOR UPDATE SKIP LOCKED", [ids]
     )
     still = {pk for (pk,) in fetch(_OVER, [silent, MOST])}  # under the lock: somebody may have been faster
-    found = parts.outcomes_of([pk for (pk,) in held if pk in still])
-    settle_requests([one for one in found if one.end_reason in parts.AGAIN], now)
+    found = gangs.outcomes_of([pk for (pk,) in held if pk in still])
+    settle_requests([one for one in found if one.end_reason in gangs.AGAIN], now)
     nudge_on_commit(RUN_CYCLE)
     return len(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from portal.cli import config, screen
+from portal.cli import config, output
 
 if TYPE_CHECKING:
     from portal.cli.client import Api
@@ -41,11 +41,11 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
         except RefusedError as error:
-            screen.refused(error.problem)
+            output.refused(error.problem)
             raise typer.Exit(REFUSED) from error
         except UnreachableError as error:
-            screen.say(f"Cannot reach {config.load(os.environ).url}: {error}")
-            screen.say("Check the address (BERTH_URL or “berth login --url …”) and that the portal is up.")
+            output.say(f"Cannot reach {config.load(os.environ).url}: {error}")
+            output.say("Check the address (BERTH_URL or “berth login --url …”) and that the portal is up.")
             raise typer.Exit(UNREACHABLE) from error
 
     return wrapped  # type: ignore[return-value]

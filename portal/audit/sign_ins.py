@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from portal.accounts import services, sessions, tries
+from portal.accounts import services, sessions, sign_in_attempts
 from portal.accounts.models import ApiToken, User
 from portal.audit.services import record
 from portal.common.errors import Forbidden, Invalid, NotFound, TooManyCalls
@@ -19,9 +19,9 @@ MOST_NAMED = 50
 
 
 @transaction.atomic
-def signed_in(user: User, attempt: tries.Attempt, address: str, *, now: datetime) -> None:
+def signed_in(user: User, attempt: sign_in_attempts.Attempt, address: str, *, now: datetime) -> None:
     """Give the try back, remember the place and write it down."""
-    tries.succeed(attempt, user, address, now=now)
+    sign_in_attempts.succeed(attempt, user, address, now=now)
     record(user, "sign_in", user.username, at=now, address=address)
 
 
@@ -92,7 +92,7 @@ def change_password(
     """
     if user.is_demo:
         raise Forbidden(_("The accounts of the demo keep the password that everybody knows."))
-    attempt = tries.begin_attempt(user.username, address, now=now)
+    attempt = sign_in_attempts.begin_attempt(user.username, address, now=now)
     if attempt.wait_s:
         if attempt.is_first_refused:
             record(user, "password.refused", user.username, at=now, address=address, why="too many tries")
@@ -101,7 +101,7 @@ def change_password(
         locked = User.objects.select_for_update().get(pk=user.pk)
         fields = _password_faults(locked, old, new)
         if not fields:
-            tries.succeed(attempt, locked, address, now=now)
+            sign_in_attempts.succeed(attempt, locked, address, now=now)
             locked.set_password(new)
             locked.save(update_fields=["password"])
             ended = sessions.end_sessions(locked, but=but, now=now)
@@ -116,7 +116,7 @@ def change_password(
     if "old" in fields:
         record(user, "password.refused", user.username, at=now, address=address, why="refused")
     else:
-        tries.give_back(attempt)
+        sign_in_attempts.give_back(attempt)
     raise Invalid(fields=fields)
 
 

@@ -1,7 +1,7 @@
 """The coalescing hub of one web process: which local sockets look at what, one text per topic and tick.
 
 Cost grows with sockets × ticks, not with nodes × sockets. Everything here runs in one event loop;
-time is passed in. ``beat`` calls it, ``consumers`` talk to it.
+time is passed in. ``periodic`` calls it, ``consumers`` talk to it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from django.utils.translation import override
 from portal.common.live import EVENTS, FRAMES, hub
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
-from portal.telemetry import payloads, visitors
+from portal.telemetry import payloads, viewers
 from portal.telemetry.database import in_database
 from portal.telemetry.frames import unpack
 from portal.telemetry.ingest import intake
-from portal.telemetry.mailbox import Mailbox
 from portal.telemetry.nodeview import NodeTexts, Scope, is_fresh
 from portal.telemetry.ring import readings
 from portal.telemetry.roster import TeamFacts
-from portal.telemetry.visitors import Visitor
+from portal.telemetry.send_queue import Mailbox
+from portal.telemetry.viewers import Visitor
 
 log = logging.getLogger(__name__)
 MAX_TOPICS = 64
@@ -321,7 +321,7 @@ class Switchboard:
         if not asked:
             return
         try:
-            alive = await in_database(lambda: visitors.review(list(asked.values()), now=now))
+            alive = await in_database(lambda: viewers.review(list(asked.values()), now=now))
             self._misses = 0
         except DatabaseError as error:
             self._misses += 1
@@ -354,7 +354,7 @@ def _read(
     """Return the visitor as they are now, and (uid, team, MiB) of leases, whoever may see them."""
     rows = Lease.objects.filter(uid__in=uids).values_list("uid", "team_id", "count", "flavor__memory_mib")
     leases = [(uid, team_id, count * mib) for uid, team_id, count, mib in rows] if uids else []
-    return visitors.review([visitor], now=now).get(visitor.key), leases
+    return viewers.review([visitor], now=now).get(visitor.key), leases
 
 
 _boards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Switchboard] = weakref.WeakKeyDictionary()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from portal.cli.words import clean
+from portal.cli.formatting import clean
 
 # Beside those that JSON escapes: control characters of the upper half, and those that turn the direction of text.
 STEERS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")

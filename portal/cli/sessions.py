@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(help="See and end your browser sessions.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -25,17 +25,17 @@ def list_sessions(as_json: Json = False) -> None:
     with api() as portal:
         rows = list(portal.every("sessions/"))
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
-            r["id"], r["browser"] or "unknown", r["address"] or "unknown", words.when(r["began_at"]),
-            words.when(r["seen_at"]), words.when(r["ends_at"]),
+            r["id"], r["browser"] or "unknown", r["address"] or "unknown", formatting.when(r["began_at"]),
+            formatting.when(r["seen_at"]), formatting.when(r["ends_at"]),
         )
         for r in rows
     ]  # fmt: skip
     columns = ("ID", "BROWSER", "FROM", "SIGNED IN", "LAST USED", "ENDS")
-    screen.table(columns, cells, empty="You are signed in with no browser.")
+    output.table(columns, cells, empty="You are signed in with no browser.")
 
 
 @app.command("end")
@@ -54,7 +54,7 @@ def end(
             portal.delete(f"sessions/{quote(name, safe='') or '-'}/")
         if everything:
             portal.delete("sessions/")
-    screen.say("All your sessions are ended." if everything else "Ended.")
+    output.say("All your sessions are ended." if everything else "Ended.")
 
 
 @guarded
@@ -69,4 +69,4 @@ def password(
     with api() as portal:
         done = portal.put("password/", {"old": old, "new": new, "revoke_tokens": revoke_tokens})
     n, tokens = done["sessions_ended"], done["tokens_revoked"]
-    screen.say(f"Your password is changed. Sessions ended: {n}. Tokens revoked: {tokens}.")
+    output.say(f"Your password is changed. Sessions ended: {n}. Tokens revoked: {tokens}.")

@@ -1,11 +1,11 @@
-"""The shapes of requests, quotes and offers (see ``answers``)."""
+"""The shapes of requests, quotes and offers (see ``responses``)."""
 
 from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.answers import Money, Shape
-from portal.leases.services import LOAD_PATTERNS, PRIORITIES
+from portal.api.responses import Money, Shape
+from portal.leases.requests import LOAD_PATTERNS, PRIORITIES
 from portal.leases.states import RequestState, Work
 
 

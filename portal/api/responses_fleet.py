@@ -1,11 +1,11 @@
-"""The shapes of what is said about nodes and devices (see ``answers``)."""
+"""The shapes of what is said about nodes and devices (see ``responses``)."""
 
 from __future__ import annotations
 
 from rest_framework import serializers as s
 
 from nodeagent.protocol.limits import ACTIONS
-from portal.api.answers import Shape
+from portal.api.responses import Shape
 
 
 class HealthEntry(Shape):

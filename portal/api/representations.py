@@ -9,14 +9,14 @@ from typing import Any
 from django.db import connection
 
 from portal.api.wire import instant, money
-from portal.leases.entrance import Way, commands_of, device_nodes, environment
+from portal.leases.access import Way, commands_of, device_nodes, environment
 from portal.leases.failures import public_fault
-from portal.leases.insight import as_seen, names_in_sight
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.reasons import sentence
+from portal.leases.requests import PRIORITIES
 from portal.leases.selectors import seconds_left
-from portal.leases.services import PRIORITIES
 from portal.leases.states import LeaseState, RequestState
+from portal.leases.visible_reasons import as_seen, names_in_sight
 from portal.teams.selectors import Rights
 
 PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}

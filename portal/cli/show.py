@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from nodeagent.protocol.variables import allowed, export_lines, merged
-from portal.cli import screen, words
-from portal.cli.run import Json, Team, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, Team, api, guarded
 
 OPEN_REQUESTS = ("awaiting_approval", "queued")
 OPEN_LEASES = ("booked", "preparing", "active", "interrupted", "ending", "cleaning", "failed")
@@ -28,11 +28,11 @@ def list_work(
         requests = _rows(portal, "requests/", OPEN_REQUESTS, everything, most, team=team, author=who)
         leases = _rows(portal, "leases/", OPEN_LEASES, everything, most, team=team, user=who)
     if as_json:
-        screen.out_json({"requests": requests, "leases": leases})
+        output.out_json({"requests": requests, "leases": leases})
         return
     columns = ("ID", "STATE", "FLAVOR", "COUNT", "TEAM", "WHO", "NODE", "LEFT", "COST", "WHY")
     shown = [_request_cells(row) for row in requests] + [_lease_cells(row) for row in leases]
-    screen.table(
+    output.table(
         columns, shown, empty="Nothing is waiting or running. Ask with “berth request FLAVOR --hours 1”."
     )
 
@@ -51,15 +51,15 @@ def _request_cells(row: Any) -> tuple[Any, ...]:
     place = f"number {row['position']}" if row["position"] else ""
     return (
         row["id"], row["state"], row["flavor"], row["count"], row["team"], row["author"], place,
-        words.span(row["remaining_s"]), words.money(row["quote"]), why,
+        formatting.span(row["remaining_s"]), formatting.money(row["quote"]), why,
     )  # fmt: skip
 
 
 def _lease_cells(row: Any) -> tuple[Any, ...]:
-    left = "" if row["seconds_left"] is None else words.span(row["seconds_left"])
+    left = "" if row["seconds_left"] is None else formatting.span(row["seconds_left"])
     return (
         row["id"], row["state"], row["flavor"], row["count"], row["team"], row["user"], row["node"],
-        left, words.money(row["cost_so_far"]), row["end_reason"],
+        left, formatting.money(row["cost_so_far"]), row["end_reason"],
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def show(
         else:
             found = portal.get(f"requests/{_safe(name)}/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
     elif name.startswith("lse-"):
         lease_facts(found)
     else:
@@ -93,23 +93,23 @@ def _safe(name: str) -> str:
 
 def lease_facts(row: Any) -> None:
     """Print a lease and, where allowed, how to connect."""
-    screen.facts(
+    output.facts(
         (
             ("lease", row["id"]),
             ("state", row["state"] + (f" ({row['end_reason']})" if row["end_reason"] else "")),
             ("flavor", f"{row['count']} × {row['flavor']}"),
             ("team, holder", f"{row['team']}, {row['user']}"),
             ("node", row["node"] + _part_text(row)),
-            ("active since", words.when(row["activated_at"])),
-            ("ends", words.when(row["ended_at"] or row["not_after"])),
+            ("active since", formatting.when(row["activated_at"])),
+            ("ends", formatting.when(row["ended_at"] or row["not_after"])),
             *(
-                (("must make room", f"{words.when(row['preempt_at'])} ({row['preempt_why']})"),)
+                (("must make room", f"{formatting.when(row['preempt_at'])} ({row['preempt_why']})"),)
                 if row["preempt_at"]
                 else ()
             ),
-            ("time left", words.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
-            ("cost so far", words.money(row["cost_so_far"])),
-            ("price per hour", words.money(row["price_per_hour"])),
+            ("time left", formatting.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
+            ("cost so far", formatting.money(row["cost_so_far"])),
+            ("price per hour", formatting.money(row["price_per_hour"])),
             *((("cut short by", row["cut_by"]),) if row["cut_by"] else ()),
             *(("beside it", f"{p['id']} on {p['node']}, {p['state']}") for p in _others(row)),
             *((("fault", _fault(row)),) if row["fault"] else ()),
@@ -136,9 +136,9 @@ def _entrance(way: Any) -> None:
     if way is None:
         return
     if way["is_isolated"] is False:
-        screen.say("This node does not keep leases apart: use only what your lease names.")
+        output.say("This node does not keep leases apart: use only what your lease names.")
     for command in way["commands"]:
-        screen.out(command)
+        output.out(command)
 
 
 def _part_text(row: Any) -> str:
@@ -162,9 +162,9 @@ def _wishes(row: Any) -> list[tuple[str, str]]:
     if row["is_preemptible"]:
         found.append(("preemptible", "yes"))
     if row["least_duration_s"]:
-        found.append(("may be cut to", words.span(row["least_duration_s"])))
+        found.append(("may be cut to", formatting.span(row["least_duration_s"])))
     if row["starts_at"]:
-        found.append(("booked for", words.when(row["starts_at"])))
+        found.append(("booked for", formatting.when(row["starts_at"])))
     if row["most_count"] > row["count"]:
         found.append(("may grow to", str(row["most_count"])))
     return found
@@ -172,20 +172,20 @@ def _wishes(row: Any) -> list[tuple[str, str]]:
 
 def request_facts(row: Any) -> None:
     """Print a request with every reason why it waits."""
-    screen.facts(
+    output.facts(
         (
             ("request", row["id"]),
             ("state", row["state"]),
             ("flavor", f"{row['count']} × {row['flavor']}"),
-            ("time", words.span(row["duration_s"])),
+            ("time", formatting.span(row["duration_s"])),
             ("team, author", f"{row['team']}, {row['author']}"),
             ("priority", row["priority"]),
             *_wishes(row),
-            ("price", words.money(row["quote"])),
-            ("asked", words.when(row["submitted_at"])),
+            ("price", formatting.money(row["quote"])),
+            ("asked", formatting.when(row["submitted_at"])),
             *((("place in queue", row["position"]),) if row.get("position") else ()),
             *(
-                (("likely start", words.start(row["estimated_start"], row["estimated_start_by"])),)
+                (("likely start", formatting.start(row["estimated_start"], row["estimated_start_by"])),)
                 if row["state"] == "queued"
                 else ()
             ),
@@ -202,17 +202,17 @@ def flavors(as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get("flavors/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
-            f["slug"], f["name"], f["mode"], words.memory(f["memory_mib"]), f"{f['share_milli'] / 10:g} %",
-            words.money(f["price_per_hour"]), words.UNKNOWN if f["free"] is None else f["free"],
+            f["slug"], f["name"], f["mode"], formatting.memory(f["memory_mib"]), f"{f['share_milli'] / 10:g} %",
+            formatting.money(f["price_per_hour"]), formatting.UNKNOWN if f["free"] is None else f["free"],
         )
         for f in rows
     ]  # fmt: skip
     columns = ("FLAVOR", "NAME", "MODE", "MEMORY", "OF A DEVICE", "PRICE/H", "FREE")
-    screen.table(columns, cells, empty="There are no flavors yet.")
+    output.table(columns, cells, empty="There are no flavors yet.")
 
 
 @guarded
@@ -221,10 +221,10 @@ def teams(as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get("teams/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [(t["slug"], t["name"], t["parent"] or "", t["cost_centre"]) for t in rows]
-    screen.table(("TEAM", "NAME", "BELOW", "COST CENTRE"), cells, empty="You are in no team yet.")
+    output.table(("TEAM", "NAME", "BELOW", "COST CENTRE"), cells, empty="You are in no team yet.")
 
 
 @guarded
@@ -233,16 +233,16 @@ def nodes(as_json: Json = False) -> None:
     with api() as portal:
         rows = portal.get("nodes/")["results"]
     if as_json:
-        screen.out_json(rows)
+        output.out_json(rows)
         return
     cells = [
         (
             n["name"], n["drain"] or ("cordoned" if n["is_cordoned"] else n["state"]), n["device_count"],
-            ", ".join(n["device_models"]), words.when(n["last_seen_at"]),
+            ", ".join(n["device_models"]), formatting.when(n["last_seen_at"]),
         )
         for n in rows
     ]  # fmt: skip
-    screen.table(("NODE", "STATE", "DEVICES", "MODEL", "LAST HEARD"), cells, empty="There are no nodes yet.")
+    output.table(("NODE", "STATE", "DEVICES", "MODEL", "LAST HEARD"), cells, empty="There are no nodes yet.")
 
 
 @guarded
@@ -259,24 +259,27 @@ def invoice(
         slug = team or only_team(portal)
         at = f"invoices/{_safe(slug)}/{_safe(month or f'{datetime.now(tz=UTC):%Y-%m}')}/"
         if csv:
-            screen.out_text(portal.text(at + "csv/"))
+            output.out_text(portal.text(at + "csv/"))
             return
         found = portal.get(at)
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
     cells = [
         (
-            line["person"], line["flavor"], line["lease_count"], words.span(line["seconds"]),
-            words.money(line["price_per_hour"]), words.money(line["amount"]),
+            line["person"], line["flavor"], line["lease_count"], formatting.span(line["seconds"]),
+            formatting.money(line["price_per_hour"]), formatting.money(line["amount"]),
         )
         for line in found["lines"]
     ]  # fmt: skip
     columns = ("PERSON", "FLAVOR", "LEASES", "TIME", "PRICE/H OF A DEVICE", "AMOUNT")
-    screen.table(columns, cells, empty="Nothing was billed in this month yet.")
+    output.table(columns, cells, empty="Nothing was billed in this month yet.")
     state = "draft" if found["is_draft"] else f"invoice {found['number']}"
-    screen.facts(
-        (("total", f"{words.money(found['total'])} ({state})"), ("running", words.money(found["accruing"])))
+    output.facts(
+        (
+            ("total", f"{formatting.money(found['total'])} ({state})"),
+            ("running", formatting.money(found["accruing"])),
+        )
     )
 
 

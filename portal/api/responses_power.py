@@ -1,10 +1,10 @@
-"""The shapes of what is said about power (see ``answers``)."""
+"""The shapes of what is said about power (see ``responses``)."""
 
 from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.answers import Shape
+from portal.api.responses import Shape
 
 
 class EnergyAnswer(Shape):

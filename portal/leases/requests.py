@@ -24,9 +24,9 @@ from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest
-from portal.leases.moves import move_requests
 from portal.leases.selectors import is_booked, waiting_count
 from portal.leases.states import RequestState, Work
+from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.models import Membership, Role, Team

@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 
 from portal.common.live import hub
 from portal.telemetry import latest
+from portal.telemetry.hub import switchboard
 from portal.telemetry.ingest import intake
 from portal.telemetry.ring import fill, readings
-from portal.telemetry.switchboard import switchboard
 
 log = logging.getLogger(__name__)
 TICK_S = 0.5

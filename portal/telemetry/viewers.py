@@ -16,7 +16,7 @@ from django.utils.crypto import constant_time_compare
 from portal.accounts.models import ApiToken, BrowserSession, User
 from portal.accounts.selectors import entering, live_token
 from portal.accounts.sessions import SessionStore
-from portal.accounts.tries import bad_tokens
+from portal.accounts.sign_in_attempts import bad_tokens
 from portal.common.addresses import believed
 from portal.teams.models import Membership
 

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import screen, words
-from portal.cli.run import Json, api, guarded
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(help="See and close the months of the books.", no_args_is_help=True, rich_markup_mode=None)
 Month = Annotated[str, typer.Argument(metavar="MONTH", help="Written as YYYY-MM.")]
@@ -21,10 +21,10 @@ def list_months(as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get("periods/")["results"]
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    cells = [(row["month"], row["state"], words.when(row["closed_at"])) for row in found]
-    screen.table(("MONTH", "STATE", "CLOSED"), cells, empty="There are no months yet.")
+    cells = [(row["month"], row["state"], formatting.when(row["closed_at"])) for row in found]
+    output.table(("MONTH", "STATE", "CLOSED"), cells, empty="There are no months yet.")
 
 
 @app.command("show")
@@ -34,12 +34,12 @@ def show(month: Month, as_json: Json = False) -> None:
     with api() as portal:
         found = portal.get(f"periods/{_safe(month)}/")
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.facts((("month", found["month"]), ("state", found["state"])))
+    output.facts((("month", found["month"]), ("state", found["state"])))
     cells = [(_word(check["is_met"], check["must"]), check["sentence"]) for check in found["checks"]]
     if cells:
-        screen.table(("", "BEFORE CLOSING"), cells, empty="")
+        output.table(("", "BEFORE CLOSING"), cells, empty="")
 
 
 @app.command("close")
@@ -55,9 +55,9 @@ def close(
     with api() as portal:
         found = portal.post(f"periods/{_safe(month)}/close/", {})
     if as_json:
-        screen.out_json(found)
+        output.out_json(found)
         return
-    screen.say(f"{found['month']} is closed.")
+    output.say(f"{found['month']} is closed.")
 
 
 def _word(is_met: bool, must: bool) -> str:
