@@ -153,13 +153,13 @@ def estimates(requests: Sequence[LeaseRequest], *, now: datetime | None = None) 
 def raw_waits(seen: Picture, request_ids: Iterable[int]) -> dict[int, float]:
     """Return the forecast wait in seconds from the picture on, uncorrected, of queued requests by id.
 
-    Left out is who is not in the picture's queue, has booked a start, or whose start is not known.
+    Left out is who is not in the picture's queue, whose start is certain, and whose start is not known.
     """
     at = seen.book.taken_at
     return {
         claim.id: (one.starts_at - at).total_seconds()
         for claim, one in _forecasts(seen, set(request_ids), active_policy())
-        if one.starts_at is not None and claim.starts_at is None
+        if one.starts_at is not None and claim.starts_at is None and not one.is_certain
     }
 
 
@@ -183,11 +183,12 @@ class _Clock:
         return starts_at is not None and starts_at <= self.taken_at
 
     def start(self, found: Forecast, claim: Claim) -> Start | None:
-        """Return what to show; a booked start and one at once are certain."""
+        """Return what to show; a booked start, a place that is being made and a start at once are certain."""
         if found.starts_at is None:
             return None
-        if claim.starts_at is not None:
-            return Start(found.starts_at, found.starts_at)
+        if claim.starts_at is not None or found.is_certain:
+            at = max(found.starts_at, self.now) if found.is_certain else found.starts_at
+            return Start(at, at)
         return self.corrected(found.starts_at)
 
     def corrected(self, starts_at: datetime) -> Start:

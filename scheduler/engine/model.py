@@ -399,10 +399,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a claim would start: ``starts_at`` None means not within the horizon, with the reasons why."""
+    """When a claim would start: ``starts_at`` None means not within the horizon, with the reasons why.
+
+    ``is_certain``: leases were told to go for it by then, and their place is kept for it.
+    """
 
     claim_id: int
     starts_at: datetime | None
     position: int
     reasons: tuple[Reason, ...] = ()
     is_impossible: bool = False
+    is_certain: bool = False

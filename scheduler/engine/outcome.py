@@ -1,40 +1,58 @@
 """What a snapshot will probably come to: leases end, and claims run, as long as was learned, not as long as asked.
 
-The time asked for is a bound by the book; most people give a slice back long before. With a prediction the
-length is taken as log-normal around it, and what is still to come is asked *given that it already ran that
-long*: a lease that outlives its prediction is not about to end, it is one of the long ones. Without a
-prediction the time asked for stays.
+The time asked for is a bound by the book; most people give a slice back long before. How long requests of a team
+and size run is learned from those that have ended and those that have not, and what is predicted of one counts as
+far as predictions were right: the same lengths that the order of the queue reads (``engine.learning.lengths``).
+What is still to come is asked *given that it already ran that long*: a lease that outlives its prediction is not
+about to end, it is one of the long ones. Where nothing was learned and nothing is predicted the time asked for
+stays.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
-from statistics import NormalDist
 
+import numpy as np
+
+from scheduler.engine.columns import Floats
+from scheduler.engine.learning.bins import HIGH, LOW
+from scheduler.engine.learning.lengths import Curves, curves_of
 from scheduler.engine.model import Claim, Held, Running, Snapshot
+from scheduler.engine.order.live.costs import units_of
 
 EXPECTED, LONG = 0.5, 0.9
-# Standard deviation of the logarithm of a length around its prediction; docs/prediction.md measures it.
-SPREAD = 1.2
-_NORMAL = NormalDist()
-_NEARLY = 1.0 - 1e-9
+_EDGES: Floats = np.log2(np.append(np.maximum(LOW, 0.5), HIGH[-1]))
 
 
-def left_s(predicted_s: int, ran_s: float, most_s: float, level: float = EXPECTED) -> float:
-    """Seconds still to run that this share of such requests stays below, at most ``most_s``.
+class Lengths:
+    """How long requests probably still run: the quantile ``level`` of the lengths that are left at their age."""
 
-    ``predicted_s`` is the median of the whole length, 0 for unknown: then ``most_s``.
-    """
-    if predicted_s <= 0 or most_s <= 0:
-        return max(most_s, 0.0)
-    begun = _NORMAL.cdf(math.log(max(ran_s, 1e-3) / predicted_s) / SPREAD)
-    share = begun + level * (1.0 - begun)
-    if share >= _NEARLY:
-        return most_s
-    total = predicted_s * math.exp(SPREAD * _NORMAL.inv_cdf(max(share, 1e-9)))
-    return min(max(total - ran_s, 1.0), most_s)
+    def __init__(self, curves: Curves, level: float = EXPECTED, *, is_learned: bool = True) -> None:
+        self._curves = curves
+        self._level = level
+        self._is_learned = is_learned
+        self._below: dict[tuple[int, int, int], Floats] = {}
+
+    def left_s(self, team: int, units: int, ran_s: float, predicted_s: int, most_s: float) -> float:
+        """Seconds still to run, at most ``most_s``; that where nothing is known."""
+        if most_s <= 0 or not (predicted_s or self._is_learned):
+            return max(most_s, 0.0)
+        below = self._below_of(team, units, predicted_s)
+        begun = float(np.interp(math.log2(max(ran_s, 0.5)), _EDGES, below))
+        length = math.exp2(np.interp(begun + self._level * (1.0 - begun), below, _EDGES))
+        return min(max(length - ran_s, 1.0), most_s)
+
+    def _below_of(self, team: int, units: int, predicted_s: int) -> Floats:
+        """How likely the length is below each edge of a bin."""
+        key = team, units, predicted_s
+        found = self._below.get(key)
+        if found is None:
+            chance = self._curves.chance(team, units, predicted_s)
+            found = self._below[key] = np.append(0.0, np.cumsum(chance / chance.sum()))
+        return found
 
 
 def outcome(snapshot: Snapshot, level: float = EXPECTED) -> Snapshot:
@@ -43,26 +61,32 @@ def outcome(snapshot: Snapshot, level: float = EXPECTED) -> Snapshot:
     Claims keep the time they ask for where bookings or outages come, because it decides whether they fit
     before these.
     """
-    ends = {run.lease_id: _end(run, snapshot.taken_at, level) for run in snapshot.running if run.predicted_s}
+    lengths = Lengths(curves_of(snapshot.learned), level, is_learned=snapshot.learned.version > 0)
+    units = Counter[int]()
+    for run in snapshot.running:
+        units[run.claim_id] += run.count * (not run.is_extra)
+    ends = {
+        run.lease_id: _end(run, lengths, units[run.claim_id] or run.count, snapshot.taken_at)
+        for run in snapshot.running
+    }
     bound = bool(snapshot.bookings or snapshot.outages)
     return replace(
         snapshot,
         held=_held(snapshot, ends) if ends else snapshot.held,
-        queue=snapshot.queue if bound else tuple(_claim(one, level) for one in snapshot.queue),
+        queue=snapshot.queue if bound else tuple(_claim(one, lengths) for one in snapshot.queue),
     )
 
 
-def _end(run: Running, now: datetime, level: float) -> datetime:
-    began = max((now - run.started_at).total_seconds(), 0.0)
+def _end(run: Running, lengths: Lengths, units: int, now: datetime) -> datetime:
+    ran = run.ran_s + max((now - run.started_at).total_seconds(), 0.0)
     most = (run.until - now).total_seconds()
-    return now + timedelta(seconds=left_s(run.predicted_s, run.ran_s + began, most, level))
+    return now + timedelta(seconds=lengths.left_s(run.team_id, units, ran, run.predicted_s, most))
 
 
-def _claim(claim: Claim, level: float) -> Claim:
-    if not claim.predicted_s:
-        return claim
-    length = math.ceil(left_s(claim.predicted_s, claim.ran_s, claim.duration_s, level))
-    return replace(claim, duration_s=max(min(length, claim.duration_s), 1))
+def _claim(claim: Claim, lengths: Lengths) -> Claim:
+    left = lengths.left_s(claim.team_id, units_of(claim), claim.ran_s, claim.predicted_s, claim.duration_s)
+    length = max(min(math.ceil(left), claim.duration_s), 1)
+    return claim if length == claim.duration_s else replace(claim, duration_s=length)
 
 
 def _held(snapshot: Snapshot, ends: dict[int, datetime]) -> tuple[Held, ...]:

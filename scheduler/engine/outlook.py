@@ -36,6 +36,8 @@ HORIZON_S = 7 * 86_400
 MOST_KEPT = 4
 # Steps that a what-if is checked at one by one; beyond that its start is unknown.
 MOST_CHECKS = 5_000
+# A place that is kept is taken by the turn after it was given back.
+A_TURN = timedelta(seconds=1)
 
 
 class Outlook:
@@ -56,6 +58,10 @@ class Outlook:
         self._turn = turn = decided(kept.seen, policy)
         first = [claim for claim, _ in kept.placed]
         self._first = len(first)
+        self._kept_until = {
+            claim.id: max((one.preempt_at for one in told if one.preempt_at), default=snapshot.taken_at)
+            for claim, told in kept.placed
+        }
         self._order = [*first, *turn.lineup.ordered(kept.seen.queue)]
         self._ids = {claim.id for claim in snapshot.queue}
         self._granted = {grant.claim_id for grant in (*kept.grants, *turn.grants)}
@@ -130,7 +136,10 @@ class Outlook:
         is_now = starts_at is not None and starts_at <= self.snapshot.taken_at
         reasons = () if is_now else self._why(claim, shape, position)
         is_impossible = are_impossible(reasons)
-        return Forecast(claim.id, None if is_impossible else starts_at, position, reasons, is_impossible)
+        kept_until = self._kept_until.get(claim.id)
+        is_certain = starts_at is not None and kept_until is not None and starts_at <= kept_until + A_TURN
+        starts_at = None if is_impossible else starts_at
+        return Forecast(claim.id, starts_at, position, reasons, is_impossible, is_certain)
 
     def _why(self, claim: Claim, shape: Shape, position: int) -> tuple[Reason, ...]:
         """Why the claim does not start now."""

@@ -27,7 +27,7 @@ from scheduler.replay import queue
 from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, estimates_from, read
 from scheduler.replay.predict import LEARNED, Learner
 from scheduler.replay.tables import BadTrace
-from scheduler.replay.turns import Cluster, Turns
+from scheduler.replay.turns import TICK_S, Cluster, Turns
 
 HORIZON_S = 14 * 86_400  # as the portal asks
 RENEW_S = 60  # how often the product looks at the record again
@@ -99,6 +99,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "waited": watch.waits,
         **figures(watch.shown),
         "unknown": watch.unknown,
+        "certain": len(watch.certain_kept),
+        "certain_kept": sum(watch.certain_kept),
         "wall_s": round(time.perf_counter() - started, 3),
     }
 
@@ -129,6 +131,8 @@ class Forecaster:
         self.every = every
         self.shown: list[Shown] = []
         self.open: dict[int, Shown] = {}
+        self.certain: dict[int, int] = {}
+        self.certain_kept: list[bool] = []
         self.calibration = Calibration()
         self.renewed = -RENEW_S
         self.waits = self.unknown = 0
@@ -139,6 +143,8 @@ class Forecaster:
             one = self.open.pop(row, None)
             if one is not None:
                 one.wait_s = now - one.made
+            if row in self.certain:
+                self.certain_kept.append(now <= self.certain.pop(row) + TICK_S)
         runs = set(began)
         waits = [row for row in came if row not in runs]
         asked = [row for number, row in enumerate(waits, self.waits + 1) if number % self.every == 0]
@@ -155,6 +161,9 @@ class Forecaster:
         for claim in claims:
             starts_at = found[claim.id].starts_at
             raw = -1.0 if starts_at is None else (starts_at - probable.taken_at).total_seconds()
+            if found[claim.id].is_certain:
+                self.certain[claim.id - 1] = now + int(raw)
+                continue
             if raw <= 0:
                 self.unknown += raw < 0
                 continue

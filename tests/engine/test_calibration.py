@@ -40,7 +40,7 @@ def test_nine_of_ten_starts_come_before_p90_and_half_before_p50(spread: float) -
     before = np.mean([one.wait_s <= w.p90_s for one, w in zip(coming, windows, strict=True)])
     half = np.mean([one.wait_s <= w.p50_s for one, w in zip(coming, windows, strict=True)])
 
-    assert 0.90 <= before <= 0.95
+    assert 0.88 <= before <= 0.92
     assert 0.44 <= half <= 0.56
 
 

@@ -237,6 +237,7 @@ def test_who_leases_were_told_to_go_for_starts_when_they_are_gone_and_others_aft
     starts = [found[i].starts_at for i in (owed.id, ahead.id, -1)]
     gone = NOON + timedelta(hours=0.05)
     assert starts == [gone, gone + timedelta(hours=2), gone + timedelta(hours=5)]
+    assert [found[i].is_certain for i in (owed.id, ahead.id, -1)] == [True, False, False]
 
 
 def test_a_malformed_what_if_is_answered_not_raised(cluster: Cluster) -> None:

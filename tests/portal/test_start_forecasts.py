@@ -25,6 +25,7 @@ from scheduler import forecasts, snapshot
 from scheduler.engine import snapshot_to_json
 from scheduler.engine.calibration import Calibration, Sample, calibrated
 from tests.portal.builders import World
+from tests.portal.test_preempting import told
 
 pytestmark = pytest.mark.django_db
 HOUR = 3600
@@ -67,6 +68,17 @@ def test_who_starts_at_once_gets_no_forecast(world: World) -> None:
     world.submit("bob", "h100")
     publish(world)
 
+    assert forecasts.note(now=world.now) == 0
+
+
+def test_who_has_a_place_made_for_it_is_told_one_certain_start(world: World) -> None:
+    asked, lease = told(world)
+    publish(world)
+
+    start = forecasting.estimates([asked])[asked.pk]
+
+    assert start is not None
+    assert (start.likely_at, start.by) == (lease.preempt_at, lease.preempt_at)
     assert forecasts.note(now=world.now) == 0
 
 
@@ -134,7 +146,7 @@ def test_a_prediction_brings_the_forecast_forward(world: World) -> None:
     start = forecasting.estimates([asked])[asked.pk]
 
     assert start is not None
-    assert start.likely_at == world.now + timedelta(hours=1)
+    assert timedelta(minutes=30) < start.likely_at - world.now < timedelta(minutes=90)
 
 
 def test_a_picture_is_decoded_once(world: World) -> None:

@@ -107,11 +107,13 @@ class Curves:
         key = self._form(team, units), bin_of(predicted_s) + 1 if predicted_s > 1 else 0
         drawn = self._drawn.get(key)
         if drawn is None:
-            chance = self._chances[key[0]]
-            if key[1]:
-                chance = chance * self._errors.likelihood(key[1] - 1)
-            drawn = self._drawn[key] = gittins(chance).tolist()
+            drawn = self._drawn[key] = gittins(self.chance(team, units, predicted_s)).tolist()
         return drawn
+
+    def chance(self, team: int, units: int, predicted_s: float) -> Floats:
+        """How likely the length is in each bin, not to scale: what was learned, and what is predicted."""
+        chance = self._chances[self._form(team, units)]
+        return chance * self._errors.likelihood(bin_of(predicted_s)) if predicted_s > 1 else chance
 
     def _form(self, team: int, units: int) -> Class:
         form = self._forms.get((team, units))
