@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -11,28 +12,31 @@ from portal.leases.models import LeaseRequest
 from portal.leases.states import RequestState
 from portal.policies import demand as tables
 from portal.policies.models import DemandTable
-from scheduler.engine.demand import MOST, differ, priced, seen
-from scheduler.engine.model import SHARED_MODES
+from portal.policies.selectors import active_policy
+from scheduler.engine.demand import MOST, relearned
+from scheduler.engine.model import SHARED_MODES, Snapshot
 from scheduler.engine.place.statistics import Form
+from scheduler.engine.state import EngineState
 
-NEW_FROM = 0.05  # of the requests others, or of the demand over: a new version is worth it
 FIELDS = (
     "flavor__mode", "count", "flavor__share_milli", "flavor__memory_mib", "flavor__cpu_milli",
     "flavor__host_memory_mib", "flavor__device_model__slug", "flavor__device_model__memory_mib", "state",
 )  # fmt: skip
 
 
-def learn(*, now: datetime) -> DemandTable | None:
-    """Store a new table when the last requests look different from the present one; None otherwise.
+def learn(picture: Snapshot, *, now: datetime) -> DemandTable | None:
+    """Store a new table when requests or fleet look different from the present one; None otherwise.
 
-    Safe to repeat and to run in parallel: the version is unique, and who comes second has nothing to add.
+    ``picture`` is the installation as it is. Safe to repeat and to run in parallel: the version is unique, and
+    who comes second has nothing to add.
     """
-    forms = list(_forms())
-    found = seen(tables.next_version(), forms)
-    if found is None or differ(found, tables.current_demand()) < NEW_FROM:
+    requests = Counter(_forms())
+    left = EngineState.from_snapshot(picture, active_policy()).fleet.left()
+    found = relearned(picture.demand, tables.next_version(), requests, left)
+    if found is None:
         return None
     try:
-        return tables.store(priced(found), requests=len(forms), now=now)
+        return tables.store(found, requests=requests.total(), now=now)
     except IntegrityError:
         return None
 

@@ -28,7 +28,7 @@ from portal.leases import (
 )
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import checking, cycle, dispatch, forecasts, learning, power, predict, usage
+from scheduler import checking, cycle, dispatch, forecasts, learning, power, predict, snapshot, usage
 
 log = logging.getLogger(__name__)
 # What is due by the clock, in this order: who ends comes before who starts. Each takes ``now`` and is safe to repeat.
@@ -132,8 +132,9 @@ def tidy_accounts() -> None:
 
 @app.task
 def learn_demand() -> None:
-    """Look whether requests have come to look different."""
-    learning.learn(now=db_now())
+    """Look whether requests have come to look different, or the fleet has become fuller or emptier."""
+    now = db_now()
+    learning.learn(snapshot.take(now=now), now=now)
 
 
 @app.task

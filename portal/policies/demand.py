@@ -13,7 +13,7 @@ from scheduler.engine.place.statistics import Form
 
 
 def current_demand() -> Demand:
-    """The newest table; the mix of a public trace (version 0) as long as there is none."""
+    """The newest table; version 0, which knows nothing, as long as there is none."""
     row = DemandTable.objects.first()
     return Demand() if row is None else demand_of(row)
 
@@ -25,6 +25,7 @@ def demand_of(row: DemandTable) -> Demand:
         tuple((Form(*fields), number) for fields, number in row.forms),
         tuple((size, price) for size, price in row.prices),
         row.churn_milli,
+        row.used_milli,
     )
 
 
@@ -42,5 +43,6 @@ def store(demand: Demand, *, requests: int, now: datetime) -> DemandTable:
         prices=[list(pair) for pair in demand.prices],
         requests=requests,
         churn_milli=demand.churn_milli,
+        used_milli=demand.used_milli,
         made_at=now,
     )

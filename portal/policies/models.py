@@ -45,6 +45,7 @@ class Policy(models.Model):
 class DemandTable(models.Model):
     """What requests looked like at ``made_at``: forms with their number, and the solved price of each size.
 
+    ``used_milli`` is the part of the fleet that was in use then.
     Placement goes by the newest version; leases name the one that placed them, so rows are kept.
     """
 
@@ -53,6 +54,7 @@ class DemandTable(models.Model):
     prices = models.JSONField()
     requests = models.PositiveIntegerField()
     churn_milli = models.PositiveSmallIntegerField(default=0)
+    used_milli = models.PositiveSmallIntegerField(default=0)
     made_at = models.DateTimeField()
 
     class Meta:

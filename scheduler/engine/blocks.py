@@ -34,6 +34,8 @@ class Block:
 
 def known_blocks(snapshot: Snapshot) -> list[Block]:
     """Bookings and maintenance to come; maintenance that is on begins now."""
+    if not snapshot.bookings and not snapshot.outages:
+        return []
     known = {device.id for device in snapshot.devices}
     blocks = [
         Block(max(one.starts_at, snapshot.taken_at), one.held, "booking")

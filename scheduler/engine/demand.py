@@ -1,47 +1,87 @@
 """What requests look like, as a placement policy is told: a few forms with their number, and a version.
 
-A decision names the version that it was made with; 0 is the mix of a public trace, used until enough
-requests have come to learn from.
+A decision names the version that it was made with; 0 is an installation that has not learned anything yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from scheduler.engine.place.prices import pieces_of, remember, solve
-from scheduler.engine.place.statistics import Form, counted
-from scheduler.engine.place.usual import USUAL, USUAL_PRICES
+from scheduler.engine.columns import WHOLE
+from scheduler.engine.place.outlook import outlook
+from scheduler.engine.place.prices import pieces_of
+from scheduler.engine.place.statistics import Form
 
-ENOUGH = 200  # requests; on the public traces tables from the first 200 arrivals were as good as from all
-MOST = 2_000
-USUAL_CHURN_MILLI = 900
+ENOUGH = 20  # requests; what they look like is worse guessed than learned from so few
+MOST = 10_000  # fewer, and requests that are rare but large are forgotten in between
 MOST_CHURN_MILLI = 999
-UNITS = 1_000  # numbers are brought to this sum, so that equal mixes give equal tables
+UNITS = 10_000  # numbers are brought to this sum, so that equal mixes give equal tables
+NEW_FROM = 0.1  # of the requests others, or of the demand over: a new version is worth it
+RENEW_EVERY = 0.2  # of the capacity, more or less in use: so are new prices
+LOAD = 1.5  # demand to be expected in all, per board of the fleet
+LEAST_COMING = 0.02
+
+
+Seen = Mapping[tuple[Form, bool], int]  # how many of the last requests had this form, and are over or not
 
 
 class Demand(NamedTuple):
-    """Forms with their number, the solved price of each size (see ``place.prices``), and the churn.
+    """Forms with their number, the solved price of each size (see ``place.outlook``), and the churn.
 
     ``churn_milli`` is the part of the demand that came and is over, in thousandths: where much ends, the
-    present cut of a board says little about the next one.
+    present cut of a board says little about the next one. ``used_milli`` is how much of the fleet was in use
+    when the prices were solved.
     """
 
     version: int = 0
-    forms: tuple[tuple[Form, int], ...] = USUAL
-    prices: tuple[tuple[int, float], ...] = USUAL_PRICES
-    churn_milli: int = USUAL_CHURN_MILLI
+    forms: tuple[tuple[Form, int], ...] = ()
+    prices: tuple[tuple[int, float], ...] = ()
+    churn_milli: int = 0
+    used_milli: int = 0
 
     def counts(self) -> dict[Form, int]:
-        """Number by form; from here on its prices need not be solved again in this process."""
+        """Number by form."""
         forms: dict[Form, int] = {}
         for form, number in self.forms:
             forms[form] = forms.get(form, 0) + number
-        remember(pieces_of(forms), self.prices)
         return forms
 
 
-USUAL_DEMAND = Demand()
+class Left(NamedTuple):
+    """What is left of a fleet: how many boards have each free amount, and what is used of what there is.
+
+    Thousandths of boards.
+    """
+
+    free: tuple[tuple[int, int], ...]
+    used: int
+    capacity: int
+
+    @property
+    def used_milli(self) -> int:
+        """The part of the fleet that is in use, in thousandths."""
+        return min(self.used * 1000 // max(self.capacity, 1), 1000)
+
+
+UNKNOWN_DEMAND = Demand()
+
+
+def relearned(present: Demand, version: int, requests: Seen, left: Left) -> Demand | None:
+    """The next demand by the last requests; None: as at present.
+
+    A new one is worth it when the requests look different, more or less of the demand is over, or the fleet
+    is fuller or emptier than when the prices were solved. Solves a small linear program then.
+    """
+    found = seen(version, requests)
+    if found is None:
+        return None
+    # Where much ends, the prices of what is left hardly count.
+    moved = abs(left.used_milli - present.used_milli) * (1000 - found.churn_milli) / 1e6
+    if present.version and differ(found, present) < NEW_FROM and moved < RENEW_EVERY:
+        return None
+    return priced(found, left)
 
 
 def differ(one: Demand, other: Demand) -> float:
@@ -55,22 +95,29 @@ def differ(one: Demand, other: Demand) -> float:
     return max(moved, abs(one.churn_milli - other.churn_milli) / 1000)
 
 
-def seen(version: int, forms: Iterable[tuple[Form, bool]]) -> Demand | None:
-    """What requests look like, from each one's form and whether it is over; None when fewer than ENOUGH.
+def seen(version: int, requests: Seen) -> Demand | None:
+    """What the last requests look like; None when they are fewer than ENOUGH.
 
-    Its prices are not solved yet (``priced``).
+    Its prices are not solved yet (``priced``). Memory of the host is not looked at.
     """
-    known = list(forms)
-    numbers = counted(form for form, _ in known)
-    everything = numbers.total()
+    everything = sum(requests.values())
     if everything < ENOUGH:
         return None
+    numbers: Counter[Form] = Counter()
+    asked = over = 0
+    for (form, is_over), number in requests.items():
+        numbers[form._replace(memory=0)] += number
+        asked += form.gpu * number
+        over += form.gpu * number * is_over
     rounded = [(form, max(1, round(number * UNITS / everything))) for form, number in sorted(numbers.items())]
-    asked = sum(form.gpu for form, _ in known) or 1
-    churn = sum(form.gpu for form, is_over in known if is_over) * 1000 // asked
-    return Demand(version, tuple(rounded), (), min(churn, MOST_CHURN_MILLI))
+    return Demand(version, tuple(rounded), (), min(over * 1000 // max(asked, 1), MOST_CHURN_MILLI))
 
 
-def priced(demand: Demand) -> Demand:
-    """The demand with the price of each size; solves a small linear program."""
-    return demand._replace(prices=solve(pieces_of(dict(demand.forms))))
+def priced(demand: Demand, left: Left) -> Demand:
+    """The demand with the price of each size, given what is left and what is still expected to come."""
+    pieces = pieces_of(demand.counts())
+    coming = max(LOAD * left.capacity - left.used, LEAST_COMING * left.capacity) / WHOLE
+    sizes = [size for size, _ in pieces]
+    found = outlook(sizes, [number * coming for _, number in pieces], dict(left.free))
+    prices = () if found is None else tuple(zip(sizes, found.prices, strict=True))
+    return demand._replace(prices=prices, used_milli=left.used_milli)

@@ -28,7 +28,7 @@ from scheduler.engine.columns import (
     Columns,
     columns,
 )  # fmt: skip
-from scheduler.engine.demand import Demand
+from scheduler.engine.demand import Demand, Left
 from scheduler.engine.host import Host
 from scheduler.engine.place import gang
 from scheduler.engine.place.fill import Spot
@@ -68,6 +68,7 @@ class Fleet:
         self._keep_better = keep_better
         self._wants: dict[Shape, int] = {}
         self._kinds: dict[Kind, int] = {}
+        self._least_memory: dict[Kind, int] = {}
         at = self._idle_columns()
         at.wake[:] = keep_empty * policy.board_worth
         tables = _tables(policy, demand, self._models, at)
@@ -103,12 +104,23 @@ class Fleet:
         if shape.is_spread:
             return self._spread(shape)
         row = self._row(shape)
-        one = self._decider
-        node = one.choose(row)
+        node = self._decider.choose(row)
         if node == NOWHERE:
             return None
-        bits = one.boards_of(row, node)
+        bits = self._decider.boards_of(row, node)
         return [(board, 0) for at, board in enumerate(self._nodes[node]) if (bits >> at) & 1]
+
+    def node_for(self, shape: Shape) -> Sequence[Board] | None:
+        """The boards of the node that the policy gives a shape that needs none of them; None when none has room."""
+        node = self._decider.choose(self._row(shape))
+        return None if node == NOWHERE else self._nodes[node]
+
+    def left(self) -> Left:
+        """What is left of the boards."""
+        at = self._decider.at
+        amounts, numbers = np.unique(at.free[at.free > 0], return_counts=True)
+        free = tuple(zip(amounts.tolist(), numbers.tolist(), strict=True))
+        return Left(free, int(at.totals[0]), int(at.totals[1]))
 
     def _spread(self, shape: Shape) -> list[Spot] | None:
         """Where the units of a gang over several nodes go, node by node."""
@@ -169,7 +181,7 @@ class Fleet:
             want = self._decider.wants[row]
             want[COUNT], want[KIND], want[USE] = shape.wanted, kind, USES[shape.kind.mode]
             want[CPU], want[MEMORY] = shape.cpu_milli, shape.host_memory_mib
-            want[MILLI], want[SHARE] = WHOLE, WHOLE
+            want[MILLI] = want[SHARE] = WHOLE if shape.wanted else 0
             if shape.is_shared:
                 want[TEAM], want[BOARD_MEMORY] = shape.team_id, shape.memory_mib
                 want[MILLI], want[SHARE] = self._worth(shape), shape.share_milli
@@ -177,8 +189,11 @@ class Fleet:
 
     def _worth(self, shape: Shape) -> int:
         """The larger of share and memory, on the smallest board that can serve the shape."""
-        memories = [b.device.memory_mib for group in self._nodes for b in group if b.serves(shape.kind)]
-        memory = -(-shape.memory_mib * WHOLE // max(min(memories, default=1), 1))
+        least = self._least_memory.get(shape.kind)
+        if least is None:
+            memories = [board.device.memory_mib for board in self._cell if board.serves(shape.kind)]
+            least = self._least_memory[shape.kind] = max(min(memories, default=1), 1)
+        memory = -(-shape.memory_mib * WHOLE // least)
         return min(max(shape.share_milli, memory), WHOLE)
 
     def _kind(self, kind: Kind) -> int:
@@ -222,7 +237,7 @@ def _cached_tables(
 ) -> Any:
     kinds = [kind for kind, number in nodes for _ in range(number)]
     idle = columns([cpu for cpu, _ in kinds], [PLENTY] * len(kinds), [0] * len(kinds), [n for _, n in kinds])
-    return policy.tables(demand.counts(), models, idle)
+    return policy.tables(demand.counts(), demand.prices, models, idle)
 
 
 def _tables(policy: PlacePolicy, demand: Demand, models: tuple[str, ...], at: Columns) -> Any:

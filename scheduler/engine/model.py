@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from scheduler.engine.demand import USUAL_DEMAND, Demand
+from scheduler.engine.demand import UNKNOWN_DEMAND, Demand
 from scheduler.engine.policy import Policy, Work
 
 __all__ = [
@@ -288,7 +288,7 @@ class Snapshot:
     held: tuple[Held, ...]
     queue: tuple[Claim, ...]
     quotas: tuple[TeamQuota, ...]
-    demand: Demand = USUAL_DEMAND
+    demand: Demand = UNKNOWN_DEMAND
     running: tuple[Running, ...] = ()
     bookings: tuple[Booking, ...] = ()
     outages: tuple[Outage, ...] = ()

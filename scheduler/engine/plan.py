@@ -37,6 +37,7 @@ def plan(
         room = None
     if room is not None:
         room.now = snapshot.taken_at
+        room.heed(snapshot.demand)
     return reclaimed(snapshot, policy, _Planner(policy, explains), room)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from scheduler.engine.board import Board, by_node
-from scheduler.engine.demand import USUAL_DEMAND, Demand
+from scheduler.engine.demand import UNKNOWN_DEMAND, Demand
 from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
 from scheduler.engine.fleet import Fleet
 from scheduler.engine.host import Host
@@ -30,7 +30,7 @@ class Room:
         boards: Sequence[Board],
         budget: Budget,
         policy: Policy,
-        demand: Demand = USUAL_DEMAND,
+        demand: Demand = UNKNOWN_DEMAND,
     ) -> None:
         self.now = now
         self.policy = policy
@@ -116,10 +116,20 @@ class Room:
             suited = tiers(shape.kind, self.roomy_groups(shape), self.policy)
             found = (self._place.slices(shape, groups, term) for groups in suited)
             return next((spots for spots in found if spots is not None), None)
+        return self.fleet.spots(shape)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The boards as columns, with the placement policy over them; built when first asked."""
         if self._fleet is None:
             wishes = self.policy.keep_better, self.policy.keep_empty
             self._fleet = Fleet(self.boards, self.hosts, self._place, self.demand, *wishes)
-        return self._fleet.spots(shape)
+        return self._fleet
+
+    def heed(self, demand: Demand) -> None:
+        """Go by what requests look like by now."""
+        if demand != self.demand:
+            self.demand, self._fleet = demand, None
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:
         """Whether the team's headroom covers the shape where it costs least."""

@@ -13,6 +13,7 @@ import argparse
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +28,15 @@ from scheduler.engine.columns import (
     MILLI,
     SHARE,
     USE,
+    WANT_FIELDS,
     WHOLE,
+    Columns,
     Ints,
+    columns,
 )  # fmt: skip
+from scheduler.engine.demand import Demand, Left, priced
 from scheduler.engine.place import gang
-from scheduler.engine.place.policy import PlacePolicy, policy_named
+from scheduler.engine.place.policy import Decider, PlacePolicy, policy_named
 from scheduler.replay import openb
 from scheduler.replay.tables import BadTrace
 
@@ -40,6 +45,7 @@ GPUS = 99_392
 # What the trace's requests for eight GPUs have beside each of them (median).
 CPU_MILLI, MEMORY_MIB = 11_000, 40_960
 RACKS_PER_SITE = 64
+SHARED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,11 +112,49 @@ def _files(folder: Path | None) -> dict[str, Path]:
     }
 
 
+class Pods:
+    """The trace's nodes, idle, and its pods as wants, with a policy that knows them all."""
+
+    def __init__(self, trace: openb.Trace, policy: PlacePolicy) -> None:
+        hosts = trace.hosts
+        models = tuple(sorted({host.model for host in hosts}))
+        forms = list(dict.fromkeys((*trace.listed, *trace.arrivals)))
+        specs = list(dict.fromkeys(form.models for form in forms))
+        at = columns(
+            [host.cpu for host in hosts],
+            [host.memory for host in hosts],
+            [models.index(host.model) for host in hosts],
+            [host.boards for host in hosts],
+            kinds=len(specs),
+        )
+        _bind(at, hosts, specs)
+        wants = np.zeros((len(forms), WANT_FIELDS), np.int64)
+        for row, form in enumerate(forms):
+            wants[row, [CPU, MEMORY, MILLI, COUNT]] = form.cpu, form.memory, form.milli, form.boards
+            wants[row, [KIND, SHARE]] = specs.index(form.models), form.milli
+            wants[row, USE] = EXCLUSIVE if form.milli == WHOLE else SHARED
+        number = {form: row for row, form in enumerate(forms)}
+        self.rows = np.array([number[form] for form in trace.arrivals], np.int64)
+        self.gpu = wants[self.rows, MILLI] * wants[self.rows, COUNT]
+        capacity = int(at.totals[1])
+        left = Left(((WHOLE, capacity // WHOLE),), 0, capacity)
+        prices = priced(Demand(1, tuple(trace.listed.items())), left).prices
+        self.decider = Decider(policy, at, wants, policy.tables(trace.listed, prices, models, at))
+
+
+def _bind(at: Columns, hosts: Sequence[openb.Host], specs: Sequence[str]) -> None:
+    """Let each kind of want use only boards of its models."""
+    for kind, spec in enumerate(specs):
+        if spec:
+            allowed = set(spec.split("|"))
+            at.serves[kind] &= np.array([host.model in allowed for host in hosts])[:, None]
+
+
 class Hall:
     """The cluster with its racks: pods and gangs come and go."""
 
     def __init__(self, trace: openb.Trace, policy: PlacePolicy, options: argparse.Namespace) -> None:
-        self.cluster = openb.Cluster(trace, policy)
+        self.cluster = Pods(trace, policy)
         self.decider = self.cluster.decider
         self.row = self._row(options)
         hosts = trace.hosts

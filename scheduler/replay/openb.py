@@ -1,7 +1,10 @@
-"""Placement quality on the openb cluster: requests arrive in a given order and are placed at once or dropped.
+"""Placement on the openb cluster: requests arrive in a given order, and every turn is decided by ``plan``.
 
-Rules: order fixed, immediate decision, no refusal while any feasible node exists, nothing moves. The
-policy sees the shape statistics of the whole pod list, the demand that has arrived and the capacity.
+What no turn has room for is withdrawn; nothing moves, and nothing ends unless asked for. The installation begins
+without knowing any request and learns what they look like as the product does: every five minutes it looks at the
+last ones (``scheduler.engine.demand.relearned``). With ``--knows`` it knows the whole pod list instead, as the
+published rules do. Pods without GPU are no requests of the product; the policy gives them their node, and they
+take CPU and memory of it.
 """
 
 from __future__ import annotations
@@ -9,41 +12,38 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scheduler.engine.columns import (
-    COUNT,
-    CPU,
-    EXCLUSIVE,
-    KIND,
-    MEMORY,
-    MILLI,
-    SHARE,
-    USE,
-    WANT_FIELDS,
-    WHOLE,
-    Columns,
-    Ints,
-    columns,
-)  # fmt: skip
-from scheduler.engine.place.admission import play_admitting
-from scheduler.engine.place.moving import play_moving
-from scheduler.engine.place.policy import Decider, PlacePolicy, policy_named
+from scheduler.engine.columns import WHOLE, Ints
+from scheduler.engine.demand import MOST, UNKNOWN_DEMAND, Demand, priced, relearned
+from scheduler.engine.events import Ended, held_by
+from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Snapshot
+from scheduler.engine.place.policy import policy_named
 from scheduler.engine.place.statistics import Form
+from scheduler.engine.plan import plan
+from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.state import EngineState
 from scheduler.replay.tables import BadTrace, Row, rows, words
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 CLONE = "-tuned-"
-SHARED = 3
 MOST_BOARDS = 62
 LOAD = 1.3
 ROUNDS = 10
+ZERO = datetime(2023, 10, 1, tzinfo=UTC)
+LEARN_EVERY_S = 300  # as the product's schedule says
+GAP_S = 30.0  # between two arrivals, where nothing ends
+FOREVER_S = 3600 * 86_400
+BOARD_MIB = 80_000  # the trace knows no memory of boards, and nobody asks for any
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=Path, required=True, help="CSV: sn,rank; lower rank wins ties")
     parser.add_argument("--policy", default="default", help="placement policy (default: default)")
     parser.add_argument("--scale", type=int, default=1, help="so many copies of nodes and arrivals")
+    parser.add_argument("--knows", action="store_true", help="the policy knows the pod list from the start")
+    parser.add_argument("--together", type=int, default=1, help="so many arrivals per turn (default: 1)")
     parser.add_argument(
-        "--allow-refusal", action="store_true", help="a class of its own: refuse what earns less"
-    )
-    parser.add_argument(
-        "--max-moved-percent", type=float, default=0.0, help="a class of its own: move so many pods"
+        "--gap", type=float, default=GAP_S, help=f"seconds between arrivals (default: {GAP_S:g})"
     )
     parser.add_argument("--departures", action="store_true", help="pods end; GPU-time served is measured")
     parser.add_argument("--placements", type=Path, help="write the node of every pod to this CSV file")
@@ -90,25 +89,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Replay and measure. Raises BadTrace (bad files) and UnknownPolicy."""
     began = time.perf_counter()
-    policy = policy_named(options.policy)
-    if options.scale < 1:
-        raise BadTrace(f"--scale {options.scale}: at least 1 copy is needed.")
+    policy_named(options.policy)
+    for name, value, least in (("--scale", options.scale, 1), ("--together", options.together, 1)):
+        if value < least:
+            raise BadTrace(f"{name} {value}: at least {least} is needed.")
+    if not options.gap > 0:
+        raise BadTrace(f"--gap {options.gap:g}: more than 0 is needed.")
     trace = scaled(read(options.nodes, options.pods, options.order, options.rank), options.scale)
-    rules = Rules(options.policy, options.allow_refusal, options.max_moved_percent)
-    if rules.may_refuse and rules.most_moved_percent:
-        raise BadTrace("--allow-refusal and --max-moved-percent are classes of their own: choose one.")
-    if not 0 <= rules.most_moved_percent <= 100:
-        raise BadTrace(f"--max-moved-percent {rules.most_moved_percent:g}: between 0 and 100.")
-    if rules.may_refuse and policy.name != "prr":
-        raise BadTrace(
-            "--allow-refusal works with the policy default (prr), whose prices say what to refuse."
-        )
-    played = (play_departures if options.departures else play)(trace, policy, rules)
+    rules = Rules(options.policy, options.knows, options.together, options.gap)
+    played = (play_departures if options.departures else play)(trace, rules)
     if options.placements:
         _write(options.placements, trace, played)
     return {
         "policy": options.policy,
-        "class": rules.named + (", with departures" if options.departures else ""),
+        "knows": options.knows,
+        "together": options.together,
+        "class": "nobody refused while there is room, nothing moves"
+        + (", with departures" if options.departures else ""),
         "scale": options.scale,
         **played.figures,
         "decisions_per_second": round(played.decisions / played.seconds),
@@ -190,23 +187,12 @@ def scaled(trace: Trace, copies: int) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a replay may do: only results under equal rules can be compared."""
+    """How a replay goes: the placement policy, whether it knows the pod list, arrivals per turn, seconds between."""
 
     policy: str = "default"
-    may_refuse: bool = False
-    most_moved_percent: float = 0.0
-
-    @property
-    def named(self) -> str:
-        """The class of results that these rules belong to."""
-        if self.may_refuse:
-            return "refusal allowed, nothing moves"
-        if self.most_moved_percent:
-            return f"no refusal, at most {self.most_moved_percent:g} % of the pods moved"
-        return "no refusal, nothing moves"
-
-
-PLAIN = Rules()
+    knows: bool = False
+    together: int = 1
+    gap_s: float = GAP_S
 
 
 @dataclass(slots=True)
@@ -219,63 +205,168 @@ class Played:
     seconds: float
 
 
-class Cluster:
-    """The trace's cluster, idle, and its wants as rows."""
+class Installation:
+    """The trace's cluster as the product has it: a room kept between turns, and what it has learned so far."""
 
-    def __init__(self, trace: Trace, policy: PlacePolicy) -> None:
-        hosts = trace.hosts
-        self.models = tuple(sorted({host.model for host in hosts}))
-        forms = list(dict.fromkeys((*trace.listed, *trace.arrivals)))
-        specs = list(dict.fromkeys(form.models for form in forms))
-        self.at = self._columns(hosts, specs)
-        wants = np.zeros((len(forms), WANT_FIELDS), np.int64)
-        for row, form in enumerate(forms):
-            wants[row, [CPU, MEMORY, MILLI, COUNT]] = form.cpu, form.memory, form.milli, form.boards
-            wants[row, [KIND, SHARE]] = specs.index(form.models), form.milli
-            wants[row, USE] = EXCLUSIVE if form.milli == WHOLE else SHARED
-        number = {form: row for row, form in enumerate(forms)}
-        self.rows = np.array([number[form] for form in trace.arrivals], np.int64)
-        self.gpu = wants[self.rows, MILLI] * wants[self.rows, COUNT]
-        self.decider = Decider(policy, self.at, wants, policy.tables(trace.listed, self.models, self.at))
-
-    def _columns(self, hosts: tuple[Host, ...], specs: list[str]) -> Columns:
-        at = columns(
-            [host.cpu for host in hosts],
-            [host.memory for host in hosts],
-            [self.models.index(host.model) for host in hosts],
-            [host.boards for host in hosts],
-            kinds=len(specs),
+    def __init__(self, trace: Trace, rules: Rules) -> None:
+        self.trace = trace
+        self.rules = rules
+        self.policy = Policy(place=rules.policy, backfill="none", share_across_teams=True)
+        self.gpu = np.array([form.gpu for form in trace.arrivals], np.int64)
+        self.capacity = WHOLE * sum(host.boards for host in trace.hosts)
+        self.placed = np.full(len(trace.arrivals), -1, np.int64)
+        self.seconds = 0.0
+        self.demand = UNKNOWN_DEMAND
+        self._nodes = tuple(
+            Node(number, host.name, "", host.cpu, host.memory) for number, host in enumerate(trace.hosts)
         )
-        for kind, spec in enumerate(specs):
-            if spec:
-                allowed = set(spec.split("|"))
-                at.serves[kind] &= np.array([host.model in allowed for host in hosts])[:, None]
-        return at
+        self._devices = tuple(
+            Device(
+                number * (MOST_BOARDS + 1) + at, number, host.model, 1, BOARD_MIB, WHOLE,
+                frozenset({"exclusive", "timeslice"}), index=at,
+            )
+            for number, host in enumerate(trace.hosts)
+            for at in range(host.boards)
+        )  # fmt: skip
+        self._room = EngineState.from_snapshot(self._snapshot(ZERO, ()), self.policy)
+        if rules.knows:
+            self.demand = known(trace, self._room)
+        self._held: dict[int, tuple[Held, ...]] = {}
+        self._hosted: dict[int, Held] = {}
+        self._last: deque[int] = deque()
+        self._seen: Counter[tuple[Form, bool]] = Counter()
+        self._over: set[int] = set()
+        self._looked_at = 0.0
 
-    def play(self, events: Ints, rules: Rules) -> tuple[Ints, int, float]:
-        """Nodes of the arrivals, moves, and seconds from first to last decision (kernels are loaded before)."""
-        self.decider.play(self.rows[:0], events[:0])
-        began, moved = time.perf_counter(), 0
-        if rules.may_refuse:
-            nodes, _ = play_admitting(self.decider, self.rows, events)
-        elif rules.most_moved_percent:
-            nodes, _, moved = play_moving(self.decider, self.rows, events, rules.most_moved_percent)
-        else:
-            nodes, _ = self.decider.play(self.rows, events)
-        return nodes, moved, max(time.perf_counter() - began, 1e-9)
+    def turn(self, arrivals: Sequence[int], now_s: float) -> None:
+        """Let these arrive and be decided in one turn."""
+        self._learn(now_s)
+        now = ZERO + timedelta(seconds=now_s)
+        forms = self.trace.arrivals
+        began = time.perf_counter()
+        for number in arrivals:
+            if not forms[number].boards:
+                self._host(number)
+        queue = tuple(self._claim(number, now) for number in arrivals if forms[number].boards)
+        found = plan(self._snapshot(now, queue), self.policy, self._room, explains=False) if queue else None
+        self.seconds += time.perf_counter() - began
+        for grant in found.grants if found else ():
+            self._start(grant, now)
+        for claim in queue:
+            self._remember(claim.id - 1)
+
+    def end(self, number: int) -> None:
+        """Let an arrival that was placed be over."""
+        began = time.perf_counter()
+        if number in self._held:
+            self._room.end(Ended(self._held.pop(number)))
+            self._over.add(number)
+            if self._last and number >= self._last[0]:
+                form = self.trace.arrivals[number]
+                self._seen[form, False] -= 1
+                self._seen[form, True] += 1
+        elif number in self._hosted:
+            self._take(int(self.placed[number]), self._hosted.pop(number), -1)
+        self.seconds += time.perf_counter() - began
+
+    def _learn(self, now_s: float) -> None:
+        if self.rules.knows or now_s - self._looked_at < LEARN_EVERY_S:
+            return
+        self._looked_at = now_s
+        requests = +self._seen
+        found = relearned(self.demand, self.demand.version + 1, requests, self._room.fleet.left())
+        self.demand = found or self.demand
+
+    def _remember(self, number: int) -> None:
+        """Count one of the last requests; the oldest is forgotten."""
+        self._last.append(number)
+        self._seen[self.trace.arrivals[number], False] += 1
+        if len(self._last) > MOST:
+            oldest = self._last.popleft()
+            self._seen[self.trace.arrivals[oldest], oldest in self._over] -= 1
+
+    def _snapshot(self, now: datetime, queue: tuple[Claim, ...]) -> Snapshot:
+        return Snapshot(now, self._nodes, self._devices, (), queue, (), demand=self.demand)
+
+    def _claim(self, number: int, now: datetime) -> Claim:
+        form = self.trace.arrivals[number]
+        return Claim(
+            number + 1, 1, "exclusive" if form.milli == WHOLE else "timeslice", form.boards, FOREVER_S, 0, now,
+            models=models_of(form), share_milli=form.milli, cpu_milli=form.cpu, host_memory_mib=form.memory,
+        )  # fmt: skip
+
+    def _start(self, grant: Grant, now: datetime) -> None:
+        number = grant.claim_id - 1
+        self.placed[number] = grant.node_id
+        self._held[number] = held_by(grant, now)
+
+    def _host(self, number: int) -> None:
+        """Give a pod without GPU its node, if any has room."""
+        form = self.trace.arrivals[number]
+        self._room.heed(self.demand)
+        shape = Shape(Kind("exclusive", frozenset(), ""), 0, 0, 0, 0, False, form.cpu, form.memory)
+        boards = self._room.fleet.node_for(shape)
+        if boards is None:
+            return
+        node = boards[0].node.id
+        taken = Held(
+            boards[0].device.id,
+            0,
+            0,
+            "exclusive",
+            0,
+            None,
+            ZERO,
+            cpu_milli=form.cpu,
+            host_memory_mib=form.memory,
+        )
+        self._take(node, taken, 1)
+        self._hosted[number] = taken
+        self.placed[number] = node
+
+    def _take(self, node: int, taken: Held, sign: int) -> None:
+        self._room.hosts[node].take(taken, sign)
+        self._room.look_again_at([taken])
 
 
-def play(trace: Trace, policy: PlacePolicy, rules: Rules = PLAIN) -> Played:
+def models_of(form: Form) -> frozenset[str]:
+    """The models that a form may use; empty: any."""
+    return frozenset(filter(None, form.models.split("|")))
+
+
+def known(trace: Trace, room: EngineState) -> Demand:
+    """The whole pod list as what was learned, nothing of it over."""
+    forms = tuple((form._replace(memory=0), number) for form, number in trace.listed.items())
+    return priced(Demand(1, forms, churn_milli=0), room.fleet.left())
+
+
+PLAIN = Rules()
+
+
+def play(trace: Trace, rules: Rules = PLAIN) -> Played:
     """Arrivals only: the published experiment."""
-    cluster = Cluster(trace, policy)
-    nodes, moved, seconds = cluster.play(np.arange(len(cluster.rows)), rules)
-    capacity = int(cluster.at.totals[1])
+    here = Installation(trace, rules)
+    for number, arrivals in enumerate(batched(range(len(trace.arrivals)), rules.together)):
+        here.turn(arrivals, number * rules.together * rules.gap_s)
+    return Played(here.placed, figures(here), len(trace.arrivals), here.seconds)
+
+
+def batched(numbers: Iterable[int], size: int) -> Iterator[list[int]]:
+    """The numbers, so many at a time."""
+    left = iter(numbers)
+    while part := list(islice(left, size)):
+        yield part
+
+
+def figures(here: Installation) -> dict[str, Any]:
+    """What was allocated, and when boards were refused first."""
+    nodes, capacity = here.placed, here.capacity
     placed = nodes >= 0
-    arrived, used = np.cumsum(cluster.gpu), np.cumsum(np.where(placed, cluster.gpu, 0))
-    refused = np.flatnonzero(~placed & (cluster.gpu > 0))
-    figures = {
-        "allocated_percent_at_100": _at(arrived, used, capacity, 100),
-        "allocated_percent_at_130": _at(arrived, used, capacity, 130),
+    arrived, used = np.cumsum(here.gpu), np.cumsum(np.where(placed, here.gpu, 0))
+    refused = np.flatnonzero(~placed & (here.gpu > 0))
+    return {
+        "allocated_percent_at_100": percent_at(arrived, used, capacity, 100),
+        "allocated_percent_at_130": percent_at(arrived, used, capacity, 130),
         "allocated_percent": round(100 * int(used[-1]) / capacity, 4) if len(used) else 0.0,
         "allocated_milli": int(used[-1]) if len(used) else 0,
         "first_refusal_at_percent": round(100 * int(arrived[refused[0]]) / capacity, 2)
@@ -283,13 +374,12 @@ def play(trace: Trace, policy: PlacePolicy, rules: Rules = PLAIN) -> Played:
         else None,
         "placed": int(placed.sum()),
         "refused": int((~placed).sum()),
-        "moved": moved,
+        "demand_versions": here.demand.version,
         "gpus": capacity // WHOLE,
     }
-    return Played(nodes, figures, len(nodes), seconds)
 
 
-def _at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float | None:
+def percent_at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float | None:
     """Allocated percent when arrived demand, rounded to a whole percent, was last at most ``percent``.
 
     None when so much demand never arrived.
@@ -301,33 +391,36 @@ def _at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float | None:
     return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else 0.0
 
 
-def play_departures(trace: Trace, policy: PlacePolicy, rules: Rules = PLAIN) -> Played:
+def play_departures(trace: Trace, rules: Rules = PLAIN) -> Played:
     """Arrivals and ends: the order is repeated ten times, evenly spread over a span chosen so that the
     GPU-time offered inside the span is 130 % of the supply; served is what was placed, inside the span.
     """
     if any(life is None for life in trace.lives):
         raise BadTrace("--departures: the pod list has no creation_time and deletion_time for every pod.")
     long = replace(trace, arrivals=trace.arrivals * ROUNDS, names=trace.names * ROUNDS)
-    cluster = Cluster(long, policy)
+    here = Installation(long, rules)
     lives = np.array(trace.lives * ROUNDS, np.float64)
-    supply = int(cluster.at.totals[1])
-    span = _span(lives, cluster.gpu, supply)
+    span = _span(lives, here.gpu, here.capacity)
     starts = np.arange(len(lives)) * span / len(lives)
     ends = np.minimum(starts + lives, span)
-    nodes, moved, seconds = cluster.play(_events(starts, starts + lives), rules)
-    time_of = cluster.gpu * (ends - starts)
-    placed = nodes >= 0
-    figures = {
-        "served_percent": round(100 * float(time_of[placed].sum()) / (supply * span), 4),
-        "offered_percent": round(100 * float(time_of.sum()) / (supply * span), 4),
+    for event in _events(starts, starts + lives).tolist():
+        if event < 0:
+            here.end(-event - 1)
+        else:
+            here.turn([event], float(starts[event]))
+    time_of = here.gpu * (ends - starts)
+    placed = here.placed >= 0
+    found = {
+        "served_percent": round(100 * float(time_of[placed].sum()) / (here.capacity * span), 4),
+        "offered_percent": round(100 * float(time_of.sum()) / (here.capacity * span), 4),
         "gpu_hours_served": round(float(time_of[placed].sum()) / WHOLE / 3600, 1),
         "span_hours": round(span / 3600, 3),
         "placed": int(placed.sum()),
         "refused": int((~placed).sum()),
-        "moved": moved,
-        "gpus": supply // WHOLE,
+        "demand_versions": here.demand.version,
+        "gpus": here.capacity // WHOLE,
     }
-    return Played(nodes, figures, len(nodes), seconds)
+    return Played(here.placed, found, len(lives), here.seconds)
 
 
 def _span(lives: Any, gpu: Ints, supply: int) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.engine import snapshot_from_json, snapshot_to_json
 from scheduler.engine.codec import Written
-from scheduler.engine.demand import priced, seen
+from scheduler.engine.demand import Demand, Left, relearned
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.place.statistics import Form
 from tests.engine.builder import Cluster
@@ -37,18 +37,28 @@ def test_a_snapshot_comes_back_equal_from_its_bytes(full: Cluster) -> None:
 
 
 def test_learned_demand_travels_with_the_snapshot(full: Cluster) -> None:
-    demand = seen(
-        3, [(Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), True), (Form(0, 0, 1000, 2, ""), False)] * 100
-    )
+    asked = {
+        (Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), True): 100,
+        (Form(0, 0, 1000, 2, ""), False): 100,
+    }
+    demand = relearned(Demand(), 3, asked, Left(((1000, 30),), 20_000, 50_000))
     assert demand is not None
-    snapshot = replace(full.snapshot(), demand=priced(demand))
+    snapshot = replace(full.snapshot(), demand=demand)
 
     assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
 
 
 @pytest.mark.parametrize(
     "demand",
-    [[], [1, [], {}, 0], [0, [], [], 0], [1, [[0, 0, 1001, 1, "", 1]], [], 0], [1, [], [], 1000], "usual"],
+    [
+        [],
+        [1, [], {}, 0, 0],
+        [0, [], [], 0, 0],
+        [1, [[0, 0, 1001, 1, "", 1]], [], 0, 0],
+        [1, [], [], 1000, 0],
+        [1, [], [], 0, 1001],
+        "unknown",
+    ],
 )
 def test_demand_that_makes_no_sense_is_refused(full: Cluster, demand: Any) -> None:
     document = json.loads(snapshot_to_json(full.snapshot())) | {"demand": demand}

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 
 import pytest
 
-from scheduler.engine.demand import ENOUGH, Demand, differ, priced, seen
-from scheduler.engine.place import prices
-from scheduler.engine.place.prices import Pieces, piece_values, pieces_of, solve
+from scheduler.engine.columns import Floats
+from scheduler.engine.demand import ENOUGH, Demand, Left, differ, priced, relearned, seen
+from scheduler.engine.place.prices import piece_values
 from scheduler.engine.place.statistics import Form
 
 WHOLE = Form(0, 0, 1000, 1, "")
@@ -14,21 +14,15 @@ HALF = Form(0, 0, 500, 1, "")
 AWKWARD = Form(0, 0, 810, 1, "")
 
 
-def test_the_usual_prices_are_those_that_solving_gives() -> None:
-    usual = Demand()
-    pieces = pieces_of(usual.counts())
-
-    # Prices of equal worth may differ between solvers; what they add up to may not.
-    assert worth(pieces, usual.prices) == pytest.approx(worth(pieces, solve(pieces)))
+IDLE = Left(((1000, 100),), 0, 100_000)
 
 
-def worth(pieces: Pieces, found: Iterable[tuple[int, float]]) -> float:
-    price = dict(found)
-    return sum(amount * price[size] for size, amount in pieces)
+def values_of(forms: dict[Form, int]) -> Floats:
+    return piece_values(priced(Demand(1, tuple(forms.items())), IDLE).prices)
 
 
 def test_a_piece_is_worth_what_fits_in_it() -> None:
-    values = piece_values(pieces_of({WHOLE: 1, HALF: 2}))
+    values = values_of({WHOLE: 1, HALF: 2})
 
     assert values[499] == 0
     assert values[500] == values[999] == pytest.approx(0.5)
@@ -36,23 +30,24 @@ def test_a_piece_is_worth_what_fits_in_it() -> None:
 
 
 def test_a_size_that_leaves_nothing_useful_is_worth_a_whole_board() -> None:
-    values = piece_values(pieces_of({AWKWARD: 3, WHOLE: 1}))
+    values = values_of({AWKWARD: 3, WHOLE: 1})
 
     assert values[809] == 0
     assert values[810] == pytest.approx(1)
 
 
-def test_without_requests_a_piece_is_worth_its_size() -> None:
-    assert piece_values(())[250] == 0.25
+def test_without_requests_a_piece_is_worth_its_square() -> None:
+    assert piece_values(())[250] == 0.0625
 
 
-def going(forms: list[Form]) -> list[tuple[Form, bool]]:
-    return [(form, False) for form in forms]
+def asked(*forms: Form, over: int = 0) -> Counter[tuple[Form, bool]]:
+    """The last requests, the first ``over`` of them over."""
+    return Counter((form, at < over) for at, form in enumerate(forms))
 
 
 def test_the_churn_is_the_part_of_the_demand_that_is_over() -> None:
-    found = seen(1, [(WHOLE, True)] * 100 + [(HALF, False)] * 200)
-    settled = seen(1, [(WHOLE, True)] * ENOUGH)
+    found = seen(1, asked(*[WHOLE] * 100, *[HALF] * 200, over=100))
+    settled = seen(1, asked(*[WHOLE] * ENOUGH, over=ENOUGH))
 
     assert found is not None
     assert settled is not None
@@ -60,15 +55,15 @@ def test_the_churn_is_the_part_of_the_demand_that_is_over() -> None:
 
 
 def test_nothing_is_learned_from_a_few_requests() -> None:
-    assert seen(1, going([WHOLE] * (ENOUGH - 1))) is None
+    assert seen(1, asked(*[WHOLE] * (ENOUGH - 1))) is None
 
 
 def test_equal_mixes_are_learned_alike_whatever_their_number() -> None:
-    few, many = seen(1, going([WHOLE, HALF] * ENOUGH)), seen(1, going([HALF, WHOLE] * ENOUGH * 3))
+    few, many = seen(1, asked(*[WHOLE, HALF] * ENOUGH)), seen(1, asked(*[HALF, WHOLE] * ENOUGH * 3))
 
     assert few == many
     assert few is not None
-    assert dict(few.forms) == {WHOLE: 500, HALF: 500}
+    assert dict(few.forms) == {WHOLE: 5000, HALF: 5000}
 
 
 def test_demands_differ_by_their_mix_or_by_what_is_over() -> None:
@@ -79,13 +74,41 @@ def test_demands_differ_by_their_mix_or_by_what_is_over() -> None:
     assert differ(halves, halves._replace(churn_milli=400)) == 0.4
 
 
-def test_solved_prices_travel_with_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = seen(7, going([WHOLE] * 150 + [HALF] * 77 + [AWKWARD] * 3))
+def test_the_first_requests_make_the_first_version_and_equal_ones_no_other() -> None:
+    first = relearned(Demand(), 1, asked(*[WHOLE, HALF] * ENOUGH), IDLE)
+
+    assert first is not None
+    assert (first.version, first.used_milli) == (1, 0)
+    assert relearned(first, 2, asked(*[WHOLE, HALF] * 2 * ENOUGH), IDLE) is None
+
+
+def test_prices_are_renewed_when_the_fleet_has_filled() -> None:
+    """Four tenths of every board are left: nobody can sell what a share of half a board leaves."""
+    requests = asked(*[WHOLE, HALF] * ENOUGH)
+    first = relearned(Demand(), 1, requests, IDLE)
+    assert first is not None
+    full = Left(((400, 100),), 60_000, 100_000)
+
+    second = relearned(first, 2, requests, full)
+
+    assert second is not None
+    assert (second.version, second.used_milli) == (2, 600)
+    assert second.prices == ()  # nothing fits
+
+
+def test_where_nearly_all_demand_is_over_a_fuller_fleet_changes_nothing() -> None:
+    requests = asked(*[WHOLE] * 10 * ENOUGH, over=9 * ENOUGH)
+    first = relearned(Demand(), 1, requests, IDLE)
+    assert first is not None
+
+    assert relearned(first, 2, requests, Left(((1000, 40),), 60_000, 100_000)) is None
+
+
+def test_solved_prices_travel_with_the_demand() -> None:
+    found = seen(7, asked(*[WHOLE] * 150, *[HALF] * 77, *[AWKWARD] * 3))
     assert found is not None
-    found = priced(found)
-    monkeypatch.setattr(prices, "_duals", lambda *_: pytest.fail("solved again"))
-    piece_values.cache_clear()
 
-    values = piece_values(pieces_of(found.counts()))
+    prices = dict(priced(found, IDLE).prices)
 
-    assert values[1000] == 1
+    assert set(prices) == {500, 810, 1000}
+    assert prices[1000] > 0

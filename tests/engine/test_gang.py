@@ -219,7 +219,8 @@ def decider(policy: str, *, is_compiled: bool) -> gang.GangDecider:
     wants[:, USE], wants[:, MILLI], wants[:, SHARE] = EXCLUSIVE, WHOLE, WHOLE
     wants[:, COUNT] = 1, 2, 4, 30
     rule = policy_named(policy)
-    tables = rule.tables({Form(8000, 0, WHOLE, 1, ""): 3, Form(32000, 0, WHOLE, 4, ""): 1}, ("x",), at)
+    forms = {Form(8000, 0, WHOLE, 1, ""): 3, Form(32000, 0, WHOLE, 4, ""): 1}
+    tables = rule.tables(forms, ((WHOLE, 1.0),), ("x",), at)
     where = gang.places(
         ["" if n % 13 == 5 else f"r{n // 9}" for n in range(40)], [f"z{n // 27}" for n in range(40)]
     )

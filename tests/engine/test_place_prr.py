@@ -25,7 +25,8 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )
-from scheduler.engine.place import admission, moving, prices, prr
+from scheduler.engine.demand import Demand, Left, priced
+from scheduler.engine.place import prices, prr
 from scheduler.engine.place.outlook import outlook
 from scheduler.engine.place.policy import Decider, policy_named
 from scheduler.engine.place.statistics import Form
@@ -51,6 +52,13 @@ FORMS = (
 )
 LISTED = dict.fromkeys(FORMS, 3)
 MODELS = ("A", "B")
+SHARED = 3
+
+
+def prices_of(listed: dict[Form, int], boards: int) -> tuple[tuple[int, float], ...]:
+    """The price of each size on an idle fleet of so many boards."""
+    left = Left(((WHOLE, boards),), 0, WHOLE * boards)
+    return priced(Demand(1, tuple(listed.items())), left).prices
 
 
 class Fleet:
@@ -70,9 +78,9 @@ class Fleet:
         for row, form in enumerate(FORMS):
             self.wants[row, [CPU, MEMORY, MILLI, COUNT]] = form.cpu, form.memory, form.milli, form.boards
             self.wants[row, [KIND, SHARE]] = specs.index(form.models), form.milli
-            self.wants[row, USE] = EXCLUSIVE if form.milli == WHOLE else openb.SHARED
+            self.wants[row, USE] = EXCLUSIVE if form.milli == WHOLE else SHARED
         rule = policy_named(name)
-        tables = rule.tables(LISTED, MODELS, self.at)
+        tables = rule.tables(LISTED, prices_of(LISTED, sum(self.boards)), MODELS, self.at)
         self.decider = Decider(rule, self.at, self.wants, tables, is_compiled=is_compiled)
 
     def has_room(self, row: int) -> bool:
@@ -172,26 +180,27 @@ def sample() -> openb.Trace:
     return openb.read(*files)
 
 
-def allocated(trace: openb.Trace, name: str) -> int:
-    return int(openb.play(trace, policy_named(name)).figures["allocated_milli"])
+def allocated(trace: openb.Trace, name: str, *, knows: bool = False) -> int:
+    return int(openb.play(trace, openb.Rules(name, knows)).figures["allocated_milli"])
 
 
 @pytest.mark.parametrize(("name", "milli"), [("fgd", 115_330), ("best_fit", 114_210)])
 def test_the_published_rules_place_the_sample_as_measured(name: str, milli: int) -> None:
-    assert allocated(sample(), name) == milli
+    assert allocated(sample(), name, knows=True) == milli
 
 
 def test_ours_places_more_of_the_sample_than_the_published_rules() -> None:
-    assert allocated(sample(), "prr") >= 120_500  # of 127,000; 120,810 when written down
+    assert allocated(sample(), "prr") >= 118_500  # of 127,000, knowing nothing at the start
+    assert allocated(sample(), "prr", knows=True) >= 120_500
 
 
 def test_ours_serves_more_of_the_sample_when_requests_end() -> None:
     ours, published = (
-        openb.play_departures(sample(), policy_named(name)).figures["served_percent"]
+        openb.play_departures(sample(), openb.Rules(name, knows=name == "fgd")).figures["served_percent"]
         for name in ("prr", "fgd")
     )
 
-    assert ours >= published + 0.5
+    assert ours > published
 
 
 def test_a_piece_is_worth_what_fits_in_it() -> None:
@@ -217,83 +226,22 @@ def test_without_room_or_sizes_there_is_no_outlook() -> None:
     assert outlook([], [], {1000: 3}) is None
 
 
-def test_who_may_refuse_turns_away_what_wastes_a_board() -> None:
-    kept = outlook([810, 1000], [30.0, 60.0], {1000: 40})
-    choosy = outlook([810, 1000], [30.0, 60.0], {1000: 40}, may_refuse=True)
-
-    assert kept is not None
-    assert choosy is not None
-    assert choosy.prices[0] > 810
-    assert choosy.prices[1] <= 1000
-
-
-def test_refusing_places_more_of_the_sample_and_never_more_than_there_is() -> None:
-    trace = sample()
-    free = openb.Cluster(trace, policy_named("prr"))
-    nodes, _ = admission.play_admitting(free.decider, free.rows, np.arange(len(free.rows)))
-
-    assert int(free.gpu[nodes >= 0].sum()) > allocated(trace, "prr")
-    assert (free.at.cpu >= 0).all()
-    assert (free.at.free >= -1).all()
-
-
 def test_churn_is_the_share_of_demand_that_is_over() -> None:
     fleet = Fleet([(96000, 4, 0)], "prr")
     rows = np.array([4, 4, 4, 4])
 
     fleet.decider.play(rows, np.array([0, 1, 2, -1, -2, -3, 3]))
-    fleet.decider.renew()
+    settled = prr.heeding_churn(fleet.decider.tables, fleet.at)
 
     assert fleet.at.totals.tolist() == [1000, 4000, 3000]
-    assert fleet.decider.tables.churn[0] == pytest.approx(0.75)
-
-
-def test_one_running_request_is_moved_where_that_makes_room() -> None:
-    fleet = Fleet([(96000, 1, 0), (96000, 1, 1)], "prr")
-    rows = np.array([2, 5])  # 320 thousandths anywhere, a whole board of model B
-    play = moving.Moving(fleet.decider, rows)
-    play.put(0, 1, 1)
-
-    assert not play.place(1)
-    assert play.make_room(1)
-    assert play.nodes.tolist() == [0, 1]
-    assert play.moved == 1
-    assert fleet.at.free.tolist() == [[680], [0]]
-
-
-def test_where_a_move_does_not_help_everything_stays() -> None:
-    fleet = Fleet([(96000, 1, 1)], "prr")
-    rows = np.array([2, 5])
-    play = moving.Moving(fleet.decider, rows)
-    play.put(0, 0, 1)
-
-    assert not play.make_room(1)
-    assert play.nodes.tolist() == [0, -1]
-    assert play.moved == 0
-    assert fleet.at.free.tolist() == [[680]]
-
-
-@settings(max_examples=25, deadline=None)
-@given(nodes=some_nodes, rows=some_rows, percent=st.sampled_from([0.0, 5.0, 100.0]))
-def test_moves_stay_within_their_percentage_and_nothing_is_given_twice(
-    nodes: list[tuple[int, int, int]], rows: list[int], percent: float
-) -> None:
-    fleet, other = Fleet(nodes, "prr"), Fleet(nodes, "prr")
-    events = in_and_out(rows)
-
-    placed, _, moved = moving.play_moving(fleet.decider, np.array(rows), events, percent)
-
-    assert fleet.is_sound()
-    assert moved <= percent * len(rows) / 100
-    if not moved:
-        assert placed.tolist() == other.decider.play(np.array(rows), events)[0].tolist()
+    assert settled.churn[0] == pytest.approx(0.75)
 
 
 FULL = {
-    "default": (96.39, 96.0),
-    "gpushare40": (95.0, 94.4),
-    "multigpu20": (96.83, 96.5),
-    "gpuspec20": (96.2, 20.0),
+    "default": (96.3, 95.0),
+    "gpushare40": (94.95, 94.0),
+    "multigpu20": (96.75, 95.5),
+    "gpuspec20": (96.1, 20.0),
 }
 
 
@@ -309,8 +257,8 @@ def test_the_full_trace_is_placed_better_than_by_the_published_rule(workload: st
         TRACES / f"openb_node_rank/{workload}_seed43.csv.gz",
     )
 
-    ours = openb.play(trace, policy_named("prr")).figures
-    published = openb.play(trace, policy_named("fgd")).figures
+    ours = openb.play(trace, openb.Rules("prr")).figures
+    published = openb.play(trace, openb.Rules("fgd", knows=True)).figures
 
     assert ours["allocated_percent"] >= least
     assert ours["allocated_percent"] > published["allocated_percent"] + 0.8
@@ -346,6 +294,6 @@ def test_requests_for_whole_nodes_find_them_while_there_are_enough(large: float)
         hosts, tuple(map(str, range(len(arrivals)))), arrivals, (None,) * len(arrivals), Counter(arrivals)
     )
 
-    placed = openb.play(trace, policy_named("default")).nodes >= 0
+    placed = openb.play(trace, openb.Rules(knows=True)).nodes >= 0
 
     assert placed[len(small) :].all()

@@ -1,5 +1,7 @@
 """Placement over the whole range of demand, beside FGD: what is allocated at 70 to 130 %, and the first refusal.
 
+Ours begins without knowing anything and learns as the product does; FGD knows the whole pod list. Every turn of
+both is decided by ``plan``, one arrival each. ``CURVES`` names the workloads to play (their beginnings, by commas).
 The openb workloads (folder in ``TRACES``) and mixes made from them: more requests for whole nodes, many of which
 only the larger nodes have CPU for, and requests that want more CPU. Without traces the sample in the repository.
 """
@@ -12,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from scheduler.engine.place.policy import policy_named
+from scheduler.engine.columns import WHOLE as WHOLE_BOARD
 from scheduler.engine.place.statistics import Form
 from scheduler.replay import openb
 
@@ -41,17 +43,23 @@ DEMAND = 1.32
 
 
 class Curve(NamedTuple):
-    """Allocated percent at each of ``POINTS`` of demand, and the demand at the first refusal of boards."""
+    """Allocated percent at each of ``POINTS`` of demand, the demand at the first refusal of boards, and decisions
+    per second.
+    """
 
     allocated: tuple[float, ...]
     first: float
+    per_s: float
 
 
 def measure() -> dict[str, Any]:
     """Ours minus FGD in points for each workload: mean over its seeds, and the worst run."""
     found: dict[str, list[tuple[Curve, Curve]]] = {}
+    chosen = tuple(os.environ.get("CURVES", "").split(","))
     for name, trace in _workloads():
-        found.setdefault(name, []).append((_curve(trace, "default"), _curve(trace, "fgd")))
+        if name.startswith(chosen):
+            fgd = _curve(trace, openb.Rules("fgd", knows=True))
+            found.setdefault(name, []).append((_curve(trace, openb.Rules("default")), fgd))
     return {name: _row(runs) for name, runs in found.items()}
 
 
@@ -68,6 +76,8 @@ def _row(runs: list[tuple[Curve, Curve]]) -> dict[str, Any]:
         "first refusal": round(mean(first), 1),
         "worst first refusal": round(min(first), 1),
         "worst point": round(worst, 2),
+        "decisions per second": round(median(ours.per_s for ours, _ in runs)),
+        "times FGD's": round(median(ours.per_s / fgd.per_s for ours, fgd in runs), 2),
     }
 
 
@@ -140,14 +150,15 @@ def _mixed(hosts: tuple[openb.Host, ...], drawn: Any, chance: random.Random) -> 
     )  # fmt: skip
 
 
-def _curve(trace: openb.Trace, policy: str) -> Curve:
-    cluster = openb.Cluster(trace, policy_named(policy))
-    nodes, _, _ = cluster.play(np.arange(len(cluster.rows)), openb.PLAIN)
-    capacity, placed = int(cluster.at.totals[1]), nodes >= 0
-    arrived, used = np.cumsum(cluster.gpu), np.cumsum(np.where(placed, cluster.gpu, 0))
-    refused = np.flatnonzero(~placed & (cluster.gpu > 0))
+def _curve(trace: openb.Trace, rules: openb.Rules) -> Curve:
+    played = openb.play(trace, rules)
+    gpu = np.array([form.gpu for form in trace.arrivals], np.int64)
+    capacity, placed = WHOLE_BOARD * sum(host.boards for host in trace.hosts), played.nodes >= 0
+    arrived, used = np.cumsum(gpu), np.cumsum(np.where(placed, gpu, 0))
+    refused = np.flatnonzero(~placed & (gpu > 0))
     first = 100 * int(arrived[refused[0] if len(refused) else -1]) / capacity
-    return Curve(tuple(openb._at(arrived, used, capacity, p) or 0.0 for p in POINTS), first)
+    allocated = tuple(openb.percent_at(arrived, used, capacity, point) or 0.0 for point in POINTS)
+    return Curve(allocated, first, played.decisions / played.seconds)
 
 
 def _openb(folder: Path, workload: str, seed: int) -> openb.Trace:

@@ -1,7 +1,7 @@
 """What pieces of boards are worth to the requests still to come, given what is left: prices renewed on the way.
 
-The prices a policy starts with assume an empty fleet. Later some residues wait for partners and others
-are more than anybody will ask for; a second program prices what is really there.
+Some residues wait for partners and others are more than anybody will ask for; a program prices what is
+really there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler.engine.columns import WHOLE, Floats
+from scheduler.engine.place.prices import best_fillings
 
 MOST_ROUNDS = 60
 SAME = 0.1  # thousandths of a board: a filling that is worth so little more changes nothing
@@ -30,16 +31,13 @@ class Outlook(NamedTuple):
     prices: list[float]
 
 
-def outlook(
-    sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, int], *, may_refuse: bool = False
-) -> Outlook | None:
+def outlook(sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, int]) -> Outlook | None:
     """What room is worth now; None when nothing fits.
 
     ``sizes`` rise; ``coming`` is how many pieces of each are still expected, ``free`` how many boards have
     each free amount. Maximises the amount placed over fillings of what is free (column generation; duals
-    by HiGHS). Unless we ``may_refuse``, nobody is refused while there is room, so of two sizes the smaller
-    is accepted at least as long: accepted shares fall with size. An amount is worth the most valuable
-    multiset that fits in it.
+    by HiGHS). Nobody is refused while there is room, so of two sizes the smaller is accepted at least as
+    long: accepted shares fall with size. An amount is worth the most valuable multiset that fits in it.
     """
     amounts = sorted(amount for amount in free if amount >= sizes[0]) if sizes else []
     if not amounts:
@@ -48,10 +46,8 @@ def outlook(
     known = set(fillings)
     values, prices = np.zeros(WHOLE + 1), [0.0] * len(sizes)
     for _ in range(MOST_ROUNDS):
-        prices, rents = _duals(
-            sizes, coming, [(amount, free[amount]) for amount in amounts], fillings, may_refuse
-        )
-        values, chosen = _best_fillings(sizes, prices)
+        prices, rents = _duals(sizes, coming, [(amount, free[amount]) for amount in amounts], fillings)
+        values, chosen = best_fillings(sizes, prices)
         more = [
             filling
             for amount, rent in zip(amounts, rents, strict=True)
@@ -86,7 +82,6 @@ def _duals(
     coming: Sequence[float],
     free: Sequence[tuple[int, int]],
     fillings: Sequence[Filling],
-    may_refuse: bool,
 ) -> tuple[list[float], list[float]]:
     """Price of each size, and of one board with each free amount."""
     from scipy.optimize import linprog
@@ -97,7 +92,7 @@ def _duals(
     for column, (amount, pieces) in enumerate(fillings, count):
         cells += [(at, column, -float(number)) for at, number in enumerate(pieces) if number]
         cells.append((rows[amount], column, 1.0))
-    falling = 0 if may_refuse else count - 1
+    falling = count - 1
     for at in range(falling):
         row = count + len(free) + at
         cells += [(row, at, -1.0), (row, at + 1, 1.0)]
@@ -113,26 +108,6 @@ def _duals(
     )
     duals = [max(0.0, -float(one)) for one in answer.ineqlin.marginals]
     return duals[:count], duals[count : count + len(free)]
-
-
-def _best_fillings(sizes: Sequence[int], prices: Sequence[float]) -> tuple[Floats, list[int]]:
-    """Most value that fits in each amount 0..1000, and the size added last to reach it (-1: none).
-
-    Unbounded knapsack in steps of the sizes' common divisor.
-    """
-    step = gcd(*sizes)
-    steps = WHOLE // step
-    best, last = [0.0] * (steps + 1), [-1] * (steps + 1)
-    for at in range(1, steps + 1):
-        best[at] = best[at - 1]
-        for kind, size in enumerate(sizes):
-            if size > at * step:
-                break
-            here = best[at - size // step] + prices[kind]
-            if here > best[at] + 1e-9:
-                best[at], last[at] = here, kind
-    whole = np.minimum(np.arange(WHOLE + 1) // step, steps)
-    return np.array(best)[whole], [last[at] for at in whole]
 
 
 def _read_back(sizes: Sequence[int], last: Sequence[int], amount: int) -> tuple[int, ...]:

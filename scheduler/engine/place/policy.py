@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.engine import kernel
-from scheduler.engine.columns import COUNT, MILLI, Columns, Ints
+from scheduler.engine.columns import Columns, Ints
 from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.place import (
     best_fit,
@@ -30,33 +30,35 @@ from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.statistics import Form, allowed, typical
 from scheduler.engine.shape import Shape
 
-RENEW_EVERY = 0.4  # of the capacity in demand: every 0.2 is no better and costs a third of the speed
 COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has started
+
+
+Sized = Sequence[tuple[int, float]]  # sizes with their price
 
 
 @dataclass(frozen=True, slots=True)
 class PlacePolicy:
     """A placement rule: kernels, how its tables are made from what requests look like, and its rule for MIG.
 
+    ``settle`` lets the tables heed how much of the demand is over.
     ``board_worth`` is what an idle board is worth in its costs: the unit of wishes that come on top.
     """
 
     name: str
     rate: Callable[..., Any]
-    tables: Callable[[Mapping[Form, int], Sequence[str], Columns], Any]
+    tables: Callable[[Mapping[Form, int], Sized, Sequence[str], Columns], Any]
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
-    renew: Callable[[Any, Columns], Any] | None = None
     settle: Callable[[Any, Columns], Any] | None = None
     slices: Callable[[Shape, Groups, mig.Term | None], list[Spot] | None] = mig.place_mig
     board_worth: float = 100.0
 
 
-def _scale(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> Scale:
+def _scale(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> Scale:
     return Scale(float(at.cpu.max(initial=1)), float(np.maximum(at.free, 0).sum(1).max(initial=1)))
 
 
-def _typical(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> fgd.Typical:
+def _typical(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> fgd.Typical:
     found = typical(forms)
     shapes = [form for form, _ in found]
     return fgd.Typical(
@@ -68,13 +70,11 @@ def _typical(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> f
     )
 
 
-def _prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns) -> prr.Prices:
-    return prr.prices(forms, models, at, prr.Weights())
+def _prices(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> prr.Prices:
+    return prr.prices(forms, sizes, models, at, prr.Weights())
 
 
-_PRR = PlacePolicy(
-    "prr", prr.rate, _prices, prr.weigh, prr.note, prr.renewed, prr.heeding_churn, board_worth=1.0
-)
+_PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, prr.heeding_churn, board_worth=1.0)
 POLICIES: dict[str, PlacePolicy] = {
     "best_fit": PlacePolicy("best_fit", best_fit.rate, _scale),
     "binpack": PlacePolicy("binpack", binpack.rate, _scale, slices=slices.pack, board_worth=binpack.OPENED),
@@ -167,49 +167,11 @@ class Decider:
         """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""
         nodes = np.full(len(rows), index.NOWHERE, np.int64)
         boards = np.zeros(len(rows), np.int64)
-        cuts = self.renewals(rows, events)
-        for number, part in enumerate(np.split(events, cuts)):
-            if number:
-                self.renew()
-            self.replay(rows, part, nodes, boards)
+        self.replay(rows, events, nodes, boards)
         return nodes, boards
 
     def replay(self, rows: Ints, events: Ints, nodes: Ints, boards: Ints) -> None:
-        """Decide events with the tables as they are, and write down the node and boards of each request."""
+        """Decide events, and write down the node and boards of each request."""
         self.kernels["play"](
             self.at, self.index, self.wants, self.tables, self.memo, rows, events, nodes, boards
         )
-
-    def renew(self) -> None:
-        """Let the policy's tables follow what is left and what is still to come."""
-        if self.policy.renew is not None:
-            self.take_tables(self.policy.renew(self.tables, self.at))
-
-    def take_tables(self, tables: Any) -> None:
-        """Go by other tables from now on: everything is rated anew."""
-        self.tables = tables
-        self.index.seen[:] = -1
-
-    def renewals(self, rows: Ints, events: Ints) -> Ints:
-        """Before which events the tables are renewed.
-
-        At the first one of all, when demand is higher than ever by another fifth of the capacity, and when
-        twice as much has come.
-        """
-        if self.policy.renew is None or not len(events):
-            return np.zeros(0, np.int64)
-        wants = self.wants[rows[np.where(events < 0, -events - 1, events)]]
-        asked, capacity = wants[:, MILLI] * wants[:, COUNT], max(int(self.at.totals[1]), 1)
-        now, _, gone = (int(total) for total in self.at.totals)
-        there = now + np.cumsum(np.where(events < 0, -asked, asked))
-        most = np.floor(np.maximum.accumulate(np.maximum(there, now)) / (RENEW_EVERY * capacity))
-        came = now + gone + np.cumsum(np.where(events < 0, 0, asked))
-        doubled = np.floor(np.log2(np.maximum(came / capacity, 1.0)))
-        before = (
-            np.floor(now / (RENEW_EVERY * capacity)),
-            np.floor(np.log2(max((now + gone) / capacity, 1.0))),
-        )
-        if now + gone == 0:
-            before = -1.0, -1.0
-        changes = (np.diff(most, prepend=before[0]) > 0) | (np.diff(doubled, prepend=before[1]) > 0)
-        return np.flatnonzero(changes)

@@ -29,8 +29,7 @@ from scheduler.engine.columns import (
     idle_boards,
 )  # fmt: skip
 from scheduler.engine.place.index import Memo
-from scheduler.engine.place.outlook import Outlook, outlook
-from scheduler.engine.place.prices import piece_values, pieces_of
+from scheduler.engine.place.prices import piece_values
 from scheduler.engine.place.statistics import Form, allowed, quantile, typical
 
 EVEN = 0.1  # part of a piece's price that is proportional to its size
@@ -38,8 +37,6 @@ PART = 1.2  # how much a started board counts in the need for CPU
 KNOTS = (0.10, 0.30, 0.50, 0.70, 0.85, 0.95)
 RESERVED = (8, 4, 2)
 MOST = 0.90  # of the requests of a tier are served by what its nodes have left
-LOAD = 1.5  # demand to be expected in all, per board of the fleet
-LEAST_COMING = 0.02
 
 
 class Weights(NamedTuple):
@@ -68,13 +65,17 @@ class Prices(NamedTuple):
     reserve_size: Ints
     reserve_cpu: Ints
     weights: Floats
-    sizes: Ints
-    wanted: Floats
     churn: Floats
 
 
-def prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns, weights: Weights) -> Prices:
-    """The tables for requests that look like ``forms``, on the idle nodes of ``at``.
+def prices(
+    forms: Mapping[Form, int],
+    sizes: Sequence[tuple[int, float]],
+    models: Sequence[str],
+    at: Columns,
+    weights: Weights,
+) -> Prices:
+    """The tables for requests that look like ``forms``, on the idle nodes of ``at``; ``sizes`` with their price.
 
     ``piece[r]``: price of r free thousandths of a board. ``knots``: milli-CPU wanted per board, six
     quantiles. ``fits_one[model, level, r]`` and ``fits_many[model, level, n]``: share of the typical GPU
@@ -84,12 +85,12 @@ def prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns, weight
     """
     gpu = {form: number for form, number in forms.items() if form.gpu}
     demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
-    even, pieces = np.arange(WHOLE + 1) / WHOLE, pieces_of(forms)
+    even = np.arange(WHOLE + 1) / WHOLE
     per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
     levels, fits_one, fits_many = _fits(forms, models, at.free.shape[1])
     reserves = _reserves(gpu, demand, at)
     return Prices(
-        piece=(1 - EVEN) * piece_values(pieces) + EVEN * even,
+        piece=(1 - EVEN) * piece_values(sizes) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
         fits_one=fits_one,
@@ -98,8 +99,6 @@ def prices(forms: Mapping[Form, int], models: Sequence[str], at: Columns, weight
         reserve_size=np.array([size for size, _, _ in reserves], np.int64),
         reserve_cpu=np.array([cpu for _, cpu, _ in reserves], np.int64),
         weights=np.array(weights),
-        sizes=np.array([size for size, _ in pieces], np.int64),
-        wanted=np.array([number for _, number in pieces]),
         churn=np.zeros(1),
     )
 
@@ -142,36 +141,16 @@ def tiers(wanted: Sequence[tuple[int, float]], there: Ints) -> tuple[int, int]:
     )
 
 
-def renewed(p: Prices, at: Columns) -> Prices:
-    """The tables as they should be now: prices of pieces by what is left and still to come, and the churn.
-
-    Churn is the share of the demand that came and is over. The more of it, the less the present cut of a
-    board says about the next one, and the more room that is in one piece is worth.
-    """
-    return repriced(p, at, prospect(p, at))
-
-
 def heeding_churn(p: Prices, at: Columns) -> Prices:
-    """The tables heeding the churn, without solving for what is left: what a turn of the product goes by."""
-    return repriced(p, at, None)
+    """The tables heeding the churn: the part of the demand that came and is over.
 
-
-def prospect(p: Prices, at: Columns, load: float = LOAD, *, may_refuse: bool = False) -> Outlook | None:
-    """What room on the boards is worth, when ``load`` times the capacity is expected to be asked for."""
-    there, capacity, _ = (int(total) for total in at.totals)
-    coming = max(load * capacity - there, LEAST_COMING * capacity) / WHOLE
-    amounts, numbers = np.unique(at.free[at.free > 0], return_counts=True)
-    free = dict(zip(amounts.tolist(), numbers.tolist(), strict=True))
-    return outlook(p.sizes.tolist(), (p.wanted * coming).tolist(), free, may_refuse=may_refuse)
-
-
-def repriced(p: Prices, at: Columns, found: Outlook | None) -> Prices:
-    """The tables with what was found; the prices of before when nothing was."""
+    The more of it, the less the present cut of a board says about the next one, and the more room that is in
+    one piece is worth.
+    """
     there, _, gone = (int(total) for total in at.totals)
     churn = gone / max(there + gone, 1)
     even = np.arange(WHOLE + 1) / WHOLE
-    settled = p.piece if found is None else (1 - EVEN) * found.values + EVEN * even
-    return p._replace(piece=(1 - churn) * settled + churn * even**2, churn=np.array([churn]))
+    return p._replace(piece=(1 - churn) * p.piece + churn * even**2, churn=np.array([churn]))
 
 
 def _fits(forms: Mapping[Form, int], models: Sequence[str], most: int) -> tuple[Ints, Floats, Floats]:

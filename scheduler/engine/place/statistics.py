@@ -32,11 +32,6 @@ class Form(NamedTuple):
         return self.milli * self.boards
 
 
-def counted(forms: Iterable[Form]) -> Counter[Form]:
-    """How often each form was asked for."""
-    return Counter(forms)
-
-
 def typical(forms: Mapping[Form, int], share: float = TYPICAL_SHARE) -> list[tuple[Form, float]]:
     """The commonest forms that together make up ``share`` of all, with their shares summing to 1.
 
