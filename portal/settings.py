@@ -285,6 +285,8 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = BEHIND_TLS
 # Preloading is for a whole domain and takes months to undo: its owner decides, not one site on it.
 SILENCED_SYSTEM_CHECKS = ["security.W021"]
 SECURE_SSL_REDIRECT = BEHIND_TLS
+# How long the link lives by which somebody new chooses a password.
+PASSWORD_RESET_TIMEOUT = 3 * 86_400
 SESSION_COOKIE_HTTPONLY = True
 SESSION_ENGINE = "portal.accounts.sessions"
 SESSION_IDLE_S = read_whole(env, "BERTH_SESSION_IDLE_S", default=43_200, least=60, most=31_536_000)

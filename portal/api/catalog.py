@@ -7,24 +7,35 @@ from datetime import datetime
 from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Instant, Price, Text
+from portal.api.fields import Body, Empty, Flag, Instant, Price, Text, Whole
 from portal.api.idempotency import once
 from portal.api.representations import Row, reason_row
 from portal.api.requests import RequestBody, spec_of, team_to_ask_for
 from portal.api.responses import FlavorAnswer, RateAnswer
 from portal.api.responses_requests import QuoteAnswer
+from portal.api.responses_setup import CurrencyAnswer, NamesAnswer
 from portal.api.wire import instant, money
+from portal.billing.selectors import currency
 from portal.catalog import pricing
 from portal.catalog.models import Flavor, Rate, RateCard
-from portal.catalog.services import set_rate
+from portal.catalog.services import (
+    MOST_COUNT,
+    MOST_DURATION_S,
+    change_flavor,
+    create_flavor,
+    set_currency,
+    set_rate,
+)
+from portal.catalog.standard import make_standard_flavors
 from portal.common.errors import Invalid, NotFound
-from portal.fleet.models import DeviceModel
+from portal.fleet.models import DeviceModel, Mode
 from portal.leases.forecasting import Offer, free_units, preview
 from portal.leases.requests import check_may_ask, check_possible, check_spec, quote_of
 from portal.leases.visible_reasons import all_as_seen
@@ -40,15 +51,93 @@ class RateBody(Body):
     starts_at = Instant()
 
 
+class CurrencyBody(Body):
+    """The currency of all prices, as its three letters."""
+
+    currency = Text(most=3)
+
+
+class TermsBody(Body):
+    """What may change of a flavor; what is left out stays as it is."""
+
+    name = Text(most=60, required=False)
+    name_zh = Text(most=60, allow_blank=True, required=False)
+    summary = Text(most=160, allow_blank=True, required=False)
+    summary_zh = Text(most=160, allow_blank=True, required=False)
+    max_count = Whole(least=1, most=MOST_COUNT, required=False)
+    min_duration_s = Whole(least=1, most=MOST_DURATION_S, required=False)
+    max_duration_s = Whole(least=1, most=MOST_DURATION_S, required=False)
+    preemptible_milli = Whole(least=0, most=1000, required=False)
+    position = Whole(least=0, most=32_767, required=False)
+    is_active = Flag(required=False)
+
+
+class NewFlavorBody(TermsBody):
+    """What a new flavor takes of a device, and its terms."""
+
+    device_model = Text(most=40)
+    slug = Text(most=50)
+    name = Text(most=60)
+    mode = serializers.ChoiceField(Mode.choices)
+    profile = Text(most=30, allow_blank=True, default="", help_text="For MIG slices only.")
+    share_milli = Whole(least=0, most=1000, default=0, help_text="For shares: thousandths of the compute.")
+    memory_mib = Whole(least=0, most=2**31 - 1, default=0, help_text="For shares.")
+
+
 class Flavors(Endpoint):
     """What can be asked for."""
 
-    @call("List flavors", answer=FlavorAnswer, is_list=True, tag=TAG)
+    parameters = frozenset({"include"})
+
+    @call(
+        "List flavors", answer=FlavorAnswer, is_list=True,
+        parameters=[query("include", "`inactive`: also those that are switched off.", enum=("inactive",))], tag=TAG,
+    )  # fmt: skip
     def get(self, request: Request) -> Response:
         """List what can be asked for, with price per hour and how many could start now."""
-        rows = Flavor.objects.filter(is_active=True).select_related("device_model")
+        rows = Flavor.objects.select_related("device_model")
+        include = request.query_params.get("include")
+        if include not in (None, "inactive"):
+            raise Invalid(fields={"include": _("Only “inactive” can be included.")})
+        rows = rows if include else rows.filter(is_active=True)
         prices, free = prices_now(timezone.now()), free_units()
         return Response({"next": None, "results": [flavor_row(f, prices, free.get(f.pk)) for f in rows]})
+
+    @call("Offer a flavor", body=NewFlavorBody, answer=FlavorAnswer, status=201, refusals=(422,), tag=TAG)
+    @once
+    def post(self, request: Request) -> Response:
+        """Offer one unit of a device model in a sharing mode. Operators."""
+        self.require_operator()
+        values = self.take(NewFlavorBody)
+        given = {
+            name: values.pop(name)
+            for name in ("slug", "name", "mode", "profile", "share_milli", "memory_mib")
+        }
+        made = create_flavor(
+            model=_model(values.pop("device_model")),
+            terms=values,
+            actor=self.person,
+            now=timezone.now(),
+            **given,
+        )
+        row = flavor_row(made, prices_now(timezone.now()), free_units().get(made.pk))
+        return Response(row, status=201, headers={"Location": f"/api/v1/flavors/{made.slug}/"})
+
+
+class StandardFlavors(Endpoint):
+    """What a device model is usually offered as."""
+
+    @call("Offer standard flavors", body=Empty, answer=NamesAnswer, refusals=(404, 422), tag=TAG)
+    @once
+    def post(self, request: Request, slug: str) -> Response:
+        """Offer the whole device, its MIG profiles and halves and quarters, as far as missing. Operators."""
+        self.require_operator()
+        self.take(Empty)
+        model = DeviceModel.objects.filter(slug=slug).first()
+        if model is None:
+            raise NotFound
+        made = make_standard_flavors(model, actor=self.person, now=timezone.now())
+        return Response({"made": [flavor.slug for flavor in made]})
 
 
 class OneFlavor(Endpoint):
@@ -61,6 +150,34 @@ class OneFlavor(Endpoint):
         if found is None:
             raise NotFound
         return Response(flavor_row(found, prices_now(timezone.now()), free_units().get(found.pk)))
+
+    @call("Change a flavor", body=TermsBody, answer=FlavorAnswer, refusals=(400, 404, 415, 422), tag=TAG)
+    def put(self, request: Request, slug: str) -> Response:
+        """Change words and terms of a flavor, or switch it off; what it takes of a device never changes. Operators."""
+        self.require_operator()
+        found = Flavor.objects.filter(slug=slug).select_related("device_model").first()
+        if found is None:
+            raise NotFound
+        done = change_flavor(flavor=found, terms=self.take(TermsBody), actor=self.person, now=timezone.now())
+        return Response(flavor_row(done, prices_now(timezone.now()), free_units().get(done.pk)))
+
+
+class Currency(Endpoint):
+    """The currency of all prices."""
+
+    @call("Read the currency", answer=CurrencyAnswer, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """Read in which currency prices are."""
+        return Response(_currency_row())
+
+    @call(
+        "Set the currency", body=CurrencyBody, answer=CurrencyAnswer, refusals=(400, 409, 415, 422), tag=TAG
+    )
+    def put(self, request: Request) -> Response:
+        """Say in which currency prices are, as long as none is set: finance only."""
+        self.require_finance()
+        set_currency(actor=self.person, now=timezone.now(), **self.take(CurrencyBody))
+        return Response(_currency_row())
 
 
 class Quote(Endpoint):
@@ -122,15 +239,24 @@ class Rates(Endpoint):
         """Set a price from an instant in the future on: finance only. The past is billed already."""
         self.require_finance()
         values = self.take(RateBody)
-        model = DeviceModel.objects.filter(slug=values["device_model"]).first()
-        if model is None:
-            raise Invalid(fields={"device_model": _("There is no such device model.")})
         rate = set_rate(
-            model=model, micro_per_hour=values["price_per_hour"], starts_at=values["starts_at"],
-            actor=self.person, now=timezone.now(),
+            model=_model(values["device_model"]), micro_per_hour=values["price_per_hour"],
+            starts_at=values["starts_at"], actor=self.person, now=timezone.now(),
         )  # fmt: skip
         rate.refresh_from_db()
         return Response(rate_row(rate), status=201, headers={"Location": "/api/v1/rates/"})
+
+
+def _model(slug: str) -> DeviceModel:
+    """Return a device model by its slug; raises Invalid naming the field."""
+    model = DeviceModel.objects.filter(slug=slug).first()
+    if model is None:
+        raise Invalid(fields={"device_model": _("There is no such device model.")})
+    return model
+
+
+def _currency_row() -> Row:
+    return {"currency": currency(), "is_fixed": Rate.objects.filter(card__is_default=True).exists()}
 
 
 def prices_now(now: datetime) -> dict[int, tuple[int, str]]:
@@ -158,6 +284,8 @@ def flavor_row(flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | N
         "max_count": flavor.max_count,
         "min_duration_s": flavor.min_duration_s,
         "max_duration_s": flavor.max_duration_s,
+        "preemptible_milli": flavor.preemptible_milli,
+        "is_active": flavor.is_active,
         "price_per_hour": money(hourly, currency),
         "free": free,
     }

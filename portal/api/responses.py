@@ -74,6 +74,9 @@ class TeamRow(Shape):
     name = s.CharField()
     parent = s.SlugField(allow_null=True)  # type: ignore[assignment]
     cost_centre = s.CharField(allow_blank=True)
+    approval_above_gpu_seconds = s.IntegerField(
+        allow_null=True, help_text="A larger request needs an approval; null: none does."
+    )
 
 
 class Room(Shape):
@@ -151,6 +154,8 @@ class FlavorAnswer(Shape):
     max_count = s.IntegerField()
     min_duration_s = s.IntegerField()
     max_duration_s = s.IntegerField()
+    preemptible_milli = s.IntegerField(help_text="What is paid of the price by who may be preempted.")
+    is_active = s.BooleanField(help_text="Whether it can be asked for.")
     price_per_hour = Money(allow_null=True)
     free = s.IntegerField(allow_null=True, help_text="How many could start now; null is unknown.")
 

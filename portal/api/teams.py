@@ -14,15 +14,25 @@ from portal.accounts.models import ApiToken, User
 from portal.api.describe import IF_MATCH, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.errors import PreconditionFailed, PreconditionRequired
-from portal.api.fields import Body, Text, Whole
+from portal.api.fields import Body, Empty, Text, Whole
 from portal.api.idempotency import once
 from portal.api.money import month_of
 from portal.api.pagination import MAX_FEED_SIZE
 from portal.api.representations import Row
 from portal.api.responses import Me as MeAnswer
 from portal.api.responses import Member, QuotaAnswer, SpendAnswer, TeamDetail, TeamRow
+from portal.api.responses_setup import InvitationAnswer
 from portal.api.wire import instant, money
 from portal.audit.memberships import end_role, give_role
+from portal.audit.organisation import (
+    MOST_GPU_SECONDS,
+    Invitation,
+    add_person,
+    add_team,
+    change_team,
+    invite_again,
+    may_change_team,
+)
 from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency, period_of, team_spend
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
@@ -62,6 +72,37 @@ class MemberBody(Body):
     role = serializers.ChoiceField(Role.choices)
 
 
+class NewTeamBody(Body):
+    """A team to be; without a slug one is made from its name."""
+
+    parent = Text(most=50)  # type: ignore[assignment]
+    name = Text(most=80)
+    slug = Text(most=50, allow_blank=True, default="")
+    cost_centre = Text(most=40, allow_blank=True, default="")
+
+
+class TeamBody(Body):
+    """What an admin above decides about a team; what is left out stays as it is."""
+
+    name = Text(most=80, required=False)
+    cost_centre = Text(most=40, allow_blank=True, required=False)
+    approval_above_gpu_seconds = Whole(
+        least=0,
+        most=MOST_GPU_SECONDS,
+        allow_null=True,
+        required=False,
+        help_text="null: nothing needs an approval.",
+    )
+
+
+class NewPersonBody(Body):
+    """Somebody new and their first role in the team."""
+
+    username = Text(most=150)
+    display_name = Text(most=100, allow_blank=True, default="")
+    role = serializers.ChoiceField(Role.choices)
+
+
 class Me(Endpoint):
     """Who calls."""
 
@@ -93,6 +134,15 @@ class Teams(Endpoint):
         rows = visible_teams(self.rights).select_related("parent")
         return Response({"next": None, "results": [team_row(team) for team in rows]})
 
+    @call("Make a team", body=NewTeamBody, answer=TeamRow, status=201, refusals=(404, 422), tag=TAG)
+    @once
+    def post(self, request: Request) -> Response:
+        """Make a team below another one: its admin, or an operator."""
+        values = self.take(NewTeamBody)
+        parent = visible_team(self.rights, values.pop("parent"))
+        made = add_team(parent=parent, rights=self.rights, now=timezone.now(), **values)
+        return Response(team_row(made), status=201, headers={"Location": f"/api/v1/teams/{made.slug}/"})
+
 
 class OneTeam(Endpoint):
     """One team."""
@@ -120,6 +170,51 @@ class OneTeam(Endpoint):
                 "children": list(team.children.values_list("slug", flat=True)),
             }
         )
+
+    @call("Change a team", body=TeamBody, answer=TeamRow, refusals=(400, 404, 415, 422), tag=TAG)
+    def put(self, request: Request, slug: str) -> Response:
+        """Set name, cost centre and approval threshold: an admin of a team above, or an operator."""
+        team = visible_team(self.rights, slug)
+        if not may_change_team(self.rights, team):
+            raise Forbidden(_("An admin of a team above decides on this."))
+        known = {name: getattr(team, name) for name in ("name", "cost_centre", "approval_above_gpu_seconds")}
+        values = {**known, **self.take(TeamBody)}
+        return Response(team_row(change_team(team=team, rights=self.rights, now=timezone.now(), **values)))
+
+
+class NewPeople(Endpoint):
+    """New accounts in a team."""
+
+    shown_once = ("link",)
+
+    @call(
+        "Add a person", body=NewPersonBody, answer=InvitationAnswer, status=201, refusals=(404, 422), tag=TAG
+    )
+    @once
+    def post(self, request: Request, slug: str) -> Response:
+        """Make an account with a role in the team. The answer has the link to choose a password, once."""
+        team = visible_team(self.rights, slug)
+        self.rights.require(team, Role.ADMIN, Role.OPERATOR)
+        made = add_person(team=team, rights=self.rights, now=timezone.now(), **self.take(NewPersonBody))
+        at = f"/api/v1/teams/{team.slug}/members/"
+        return Response(invitation_row(made, request), status=201, headers={"Location": at})
+
+
+class Invitations(Endpoint):
+    """New links for people who lost theirs, or the password."""
+
+    shown_once = ("link",)
+
+    @call(
+        "Make a new link", body=Empty, answer=InvitationAnswer, status=201, refusals=(404, 422), tag="people"
+    )
+    @once
+    def post(self, request: Request, username: str) -> Response:
+        """Make a link with which somebody chooses a new password. Operators."""
+        self.require_operator()
+        self.take(Empty)
+        made = invite_again(username=username, rights=self.rights, now=timezone.now())
+        return Response(invitation_row(made, request), status=201)
 
 
 class Members(Endpoint):
@@ -234,6 +329,16 @@ def team_row(team: Team) -> Row:
         "name": team.name,
         "parent": team.parent.slug if team.parent else None,
         "cost_centre": team.cost_centre,
+        "approval_above_gpu_seconds": team.approval_above_gpu_seconds,
+    }
+
+
+def invitation_row(made: Invitation, request: Request) -> Row:
+    """Return an invitation with its link."""
+    return {
+        "username": made.user.username,
+        "link": request.build_absolute_uri(made.path),
+        "expires_at": instant(made.expires_at),
     }
 
 

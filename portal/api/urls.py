@@ -28,6 +28,7 @@ from portal.api import (
     requests,
     reservations,
     sessions,
+    setup,
     teams,
 )
 
@@ -53,6 +54,9 @@ v1: list[URLPattern | URLResolver] = [
         quotas.RevokePriority.as_view(),
         name="revoke-priority",
     ),
+    path("teams/<str:slug>/people/", teams.NewPeople.as_view(), name="new-people"),
+    path("people/<str:username>/invitation/", teams.Invitations.as_view(), name="invitation"),
+    path("setup/steps/", setup.Steps.as_view(), name="setup-steps"),
     path("cohorts/", quotas.Cohorts.as_view(), name="cohorts"),
     path("cohorts/<short_number:key>/", quotas.OneCohort.as_view(), name="cohort"),
     path("policies/", policies.Policies.as_view(), name="policies"),
@@ -69,6 +73,8 @@ v1: list[URLPattern | URLResolver] = [
     path("teams/<str:slug>/spend/", teams.Spend.as_view(), name="spend"),
     path("teams/<str:slug>/standing/", fair_share.TeamStanding.as_view(), name="standing"),
     path("flavors/", catalog.Flavors.as_view(), name="flavors"),
+    path("models/<str:slug>/flavors/", catalog.StandardFlavors.as_view(), name="standard-flavors"),
+    path("currency/", catalog.Currency.as_view(), name="currency"),
     path("flavors/<str:slug>/", catalog.OneFlavor.as_view(), name="flavor"),
     path("quote/", catalog.Quote.as_view(), name="quote"),
     path("forecasts/calibration/", forecasts.Calibration.as_view(), name="calibration"),
@@ -164,6 +170,8 @@ v1: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("schema/", login_not_required(SpectacularAPIView.as_view()), name="schema"),
     path("docs/", login_not_required(SpectacularSwaggerView.as_view(url_name="api:schema")), name="docs"),
+    # The one call without a token: before it there is nobody who could have one.
+    path("v1/setup/", setup.SetUp.as_view(), name="setup"),
     path("v1/", include(v1)),
     re_path(r"^.*$", fallback.Nothing.as_view(), name="nothing"),
 ]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
 from django.db import models
@@ -71,6 +73,11 @@ class Flavor(models.Model):
     def shown_name(self) -> str:
         """Return the name in the reader's language, the common one where there is none."""
         return (self.name_zh if _is_chinese() else "") or self.name
+
+    @property
+    def share_percent(self) -> Decimal:
+        """Return what one unit takes of a device, in percent."""
+        return Decimal(self.share_milli) / 10
 
     @property
     def shown_summary(self) -> str:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
 from datetime import datetime
+from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils.text import slugify
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -13,6 +16,16 @@ from portal.common.trigger_errors import is_about_closed_month
 from portal.fleet.models import DeviceModel, Mode
 
 MOST_CORES, MOST_GIB = 1024, 16_384
+MOST_SLUG, MOST_COUNT, MOST_DURATION_S = 50, 1024, 366 * 86_400
+# What may change of a flavor; what it takes of a device may not.
+TERMS = frozenset(
+    {
+        "name", "name_zh", "summary", "summary_zh", "max_count", "min_duration_s", "max_duration_s",
+        "preemptible_milli", "position", "is_active",
+    }
+)  # fmt: skip
+STANDARD_CARD = "Standard"
+_CURRENCY = re.compile("[A-Z]{3}")
 
 
 def share_of(
@@ -64,6 +77,133 @@ def set_aside(
 
 
 @transaction.atomic
+def create_flavor(
+    *,
+    model: DeviceModel,
+    slug: str,
+    name: str,
+    mode: str,
+    profile: str = "",
+    share_milli: int = 0,
+    memory_mib: int = 0,
+    terms: dict[str, Any] | None = None,
+    actor: User | None,
+    now: datetime,
+) -> Flavor:
+    """Offer one unit of a device model in a sharing mode, and write it down.
+
+    MIG takes a ``profile``, shares take ``share_milli`` or ``memory_mib`` or both: the larger share counts.
+    ``terms`` are those of ``change_flavor``. Raises Invalid naming the field.
+    """
+    fields: dict[str, Any] = {}
+    if mode not in Mode.values:
+        fields["mode"] = _("Choose one of the sharing modes.")
+    if not slug or slug != slugify(slug) or "_" in slug or len(slug) > MOST_SLUG:
+        fields["slug"] = _("Give a short name of small letters, digits and dashes, such as “h100-half”.")
+    elif Flavor.objects.filter(slug=slug).exists():
+        fields["slug"] = _("Another flavor has this short name. Choose a different one.")
+    is_share = mode in (Mode.MPS, Mode.MEMLIMIT, Mode.TIMESLICE)
+    if is_share and not 0 <= share_milli <= 1000:
+        fields["share_milli"] = _("A share lies between 1 and 1000 thousandths of a device.")
+    if is_share and not 1 <= memory_mib <= model.memory_mib:
+        fields["memory_mib"] = _("A share has between 1 MiB and all %(most)d MiB of the device.") % {
+            "most": model.memory_mib
+        }
+    if not is_share and (share_milli or memory_mib):
+        fields["share_milli"] = _("Whole devices and MIG slices have the size that the device gives them.")
+    if mode != Mode.MIG and profile:
+        fields["profile"] = _("Only MIG slices have a profile.")
+    if fields:
+        raise Invalid(fields=fields)
+    share, memory = share_of(
+        model, mode=mode, profile=profile, share_milli=share_milli, memory_mib=memory_mib
+    )
+    flavor = Flavor(
+        slug=slug, device_model=model, mode=mode, profile=profile, share_milli=share, memory_mib=memory
+    )
+    _set_terms(flavor, {"name": name, **(terms or {})})
+    try:
+        with transaction.atomic():
+            flavor.save()
+    except IntegrityError as error:  # somebody was faster with this name
+        raise Invalid(
+            fields={"slug": _("Another flavor has this short name. Choose a different one.")}
+        ) from error
+    record(actor, "flavor.made", flavor.slug, at=now, device_model=model.slug, mode=mode, share_milli=share)
+    return flavor
+
+
+@transaction.atomic
+def change_flavor(*, flavor: Flavor, terms: dict[str, Any], actor: User | None, now: datetime) -> Flavor:
+    """Set what may change of a flavor: its words and its terms (the names in ``TERMS``); others stay as they are.
+
+    What it takes of a device never changes, because leases were priced by it: switch the flavor off and offer another
+    one. Who waits and who runs keeps what they have. Raises Invalid naming the field.
+    """
+    locked = Flavor.objects.select_for_update().get(pk=flavor.pk)
+    _set_terms(locked, terms)
+    locked.save(update_fields=list(terms))
+    record(actor, "flavor.changed", locked.slug, at=now, **terms)
+    return locked
+
+
+def _set_terms(flavor: Flavor, terms: dict[str, Any]) -> None:
+    """Put terms on a flavor in memory; raises Invalid naming the field."""
+    assert set(terms) <= TERMS
+    for name, value in terms.items():
+        setattr(flavor, name, value.strip() if isinstance(value, str) else value)
+    fields: dict[str, Any] = {}
+    if not 1 <= len(flavor.name) <= 60 or not flavor.name.isprintable():
+        fields["name"] = _("Give the flavor a name of 1 to 60 characters.")
+    for name, most in (("name_zh", 60), ("summary", 160), ("summary_zh", 160)):
+        text = getattr(flavor, name)
+        if len(text) > most or not text.isprintable():
+            fields[name] = _("This text has at most %(most)d characters.") % {"most": most}
+    if not 1 <= flavor.max_count <= MOST_COUNT:
+        fields["max_count"] = _("A request may ask for 1 to %(most)d of them.") % {"most": MOST_COUNT}
+    if not 1 <= flavor.min_duration_s <= flavor.max_duration_s:
+        fields["min_duration_s"] = _("The shortest time is at least a second and not above the longest one.")
+    if flavor.max_duration_s > MOST_DURATION_S:
+        fields["max_duration_s"] = _("The longest time is at most 366 days.")
+    if not 0 <= flavor.preemptible_milli <= 1000:
+        fields["preemptible_milli"] = _("Preemptible leases cost 0 to 1000 thousandths of the price.")
+    if not 0 <= flavor.position <= 32_767:
+        fields["position"] = _("The position is a number from 0 to 32,767.")
+    if fields:
+        raise Invalid(fields=fields)
+
+
+def default_card() -> RateCard:
+    """Return the rate card that prices are on, locked; made at the first call. Call inside a transaction."""
+    RateCard.objects.get_or_create(is_default=True, defaults={"name": STANDARD_CARD, "currency": "EUR"})
+    return RateCard.objects.select_for_update().get(is_default=True)
+
+
+def read_currency(text: str) -> str:
+    """Return a currency's code in capitals; raises Invalid for what is no code of ISO 4217."""
+    code = text.strip().upper()
+    if not _CURRENCY.fullmatch(code):
+        raise Invalid(
+            fields={"currency": _("Give the three letters of the currency, such as EUR, USD or CNY.")}
+        )
+    return code
+
+
+@transaction.atomic
+def set_currency(*, currency: str, actor: User | None, now: datetime) -> RateCard:
+    """Say in which currency prices are. Raises Invalid, and Conflict once a price is set: its amount would lie."""
+    code = read_currency(currency)
+    card = default_card()
+    if card.currency != code:
+        if Rate.objects.filter(card=card).exists():
+            raise Conflict(_("Prices are set in %(currency)s already.") % {"currency": card.currency})
+        record(actor, "currency.set", code, at=now, was=card.currency)
+        card.currency = code
+        card.save(update_fields=["currency"])
+    return card
+
+
+@transaction.atomic
 def set_rate(
     *, model: DeviceModel, micro_per_hour: int, starts_at: datetime, actor: User | None, now: datetime
 ) -> Rate:
@@ -72,7 +212,7 @@ def set_rate(
     It ends the one before it and must then lie in the future. The first price of a model may begin in the past, but
     not in a month that is closed.
     """
-    card = RateCard.objects.select_for_update().get(is_default=True)
+    card = default_card()
     if not 0 <= micro_per_hour <= 10**12:
         raise Invalid(fields={"price": _("A price lies between 0 and 1,000,000 an hour.")})
     begin = starts_at.replace(microsecond=0)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
+from django.db import transaction
 from django.db.models import F
 
+from portal.accounts.models import User
+from portal.audit.services import record
 from portal.catalog.models import Flavor
 from portal.catalog.services import share_of
 from portal.fleet.models import DeviceModel, Mode
@@ -46,8 +50,14 @@ def standard_offers(model: DeviceModel) -> Iterator[Offer]:
                             share_milli=share, memory_mib=memory)  # fmt: skip
 
 
-def make_standard_flavors(model: DeviceModel) -> list[Flavor]:
-    """Make the standard flavors a model lacks; returns those made. Safe to repeat."""
+@transaction.atomic
+def make_standard_flavors(
+    model: DeviceModel, *, actor: User | None = None, now: datetime | None = None
+) -> list[Flavor]:
+    """Make the standard flavors a model lacks and return those made. Safe to repeat.
+
+    With ``now`` it is written down that ``actor`` made them.
+    """
     made = []
     for position, offer in enumerate(standard_offers(model)):
         share_milli, memory_mib = share_of(
@@ -72,4 +82,6 @@ def make_standard_flavors(model: DeviceModel) -> list[Flavor]:
         )
         if is_new:
             made.append(flavor)
+    if made and now is not None:
+        record(actor, "flavor.standard", model.slug, at=now, flavors=[flavor.slug for flavor in made])
     return made

@@ -1,4 +1,4 @@
-"""``berth team``: a team's standing by fair share."""
+"""``berth team``: make and change teams, and a team's standing by fair share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,64 @@ from portal.cli import formatting, output
 from portal.cli.command import Json, api, guarded
 from portal.cli.show import only_team
 
-app = typer.Typer(help="Look at a team.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Make, change and look at teams.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def team() -> None:
-    """Look at a team."""
+    """Make, change and look at teams."""
+
+
+@app.command("create")
+@guarded
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    parent: Annotated[str, typer.Option(help="Slug of the team above.")],
+    slug: Annotated[str, typer.Option(help="Its short name; left out: made from the name.")] = "",
+    cost_centre: Annotated[str, typer.Option("--centre", help="Its cost centre.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Make a team below another one. For its admins and operators."""
+    with api() as portal:
+        body = {"parent": parent, "name": name, "slug": slug, "cost_centre": cost_centre}
+        made = portal.post("teams/", body)
+    if as_json:
+        output.out_json(made)
+        return
+    output.out(made["slug"])
+    output.say(f"{made['name']} is made.")
+
+
+@app.command("set")
+@guarded
+def change(
+    slug: Annotated[str, typer.Argument(metavar="TEAM", help="Slug of the team.")],
+    name: Annotated[str | None, typer.Option(help="Its name.")] = None,
+    cost_centre: Annotated[str | None, typer.Option("--centre", help="Its cost centre.")] = None,
+    approval: Annotated[
+        float | None, typer.Option(min=0, help="GPU-hours above which a request needs an approval.")
+    ] = None,
+    no_approval: Annotated[bool, typer.Option("--unapproved", help="Nothing needs an approval.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Change a team's name, cost centre or approval threshold; what is left out stays as it is."""
+    body: dict[str, Any] = {}
+    if name is not None:
+        body["name"] = name
+    if cost_centre is not None:
+        body["cost_centre"] = cost_centre
+    if approval is not None:
+        body["approval_above_gpu_seconds"] = round(approval * 3600)
+    if no_approval:
+        body["approval_above_gpu_seconds"] = None
+    with api() as portal:
+        done = portal.put(f"teams/{quote(slug, safe='') or '-'}/", body)
+    if as_json:
+        output.out_json(done)
+        return
+    above = done["approval_above_gpu_seconds"]
+    said = "nothing needs an approval" if above is None else f"approval above {above / 3600:g} GPU-hours"
+    output.say(f"{done['name']}: {said}.")
 
 
 @app.command("standing")

@@ -19,12 +19,15 @@ from portal.cli import (
     formatting,
     health,
     nodes,
+    offers,
     output,
+    people,
     periods,
     policies,
     quotas,
     requests,
     sessions,
+    setup,
     show,
 )
 from portal.cli.command import Json, api, guarded
@@ -136,6 +139,10 @@ app.command("teams")(show.teams)
 app.command("nodes")(show.nodes)
 app.command("calendar")(calendar.calendar)
 app.command("reserve")(calendar.reserve)
+app.add_typer(setup.app, name="setup")
+app.add_typer(people.app, name="person")
+app.add_typer(offers.flavor, name="flavor")
+app.add_typer(offers.price, name="price")
 app.add_typer(calendar.reservation, name="reservation")
 app.add_typer(calendar.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")

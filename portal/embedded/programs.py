@@ -58,6 +58,11 @@ def is_demo() -> bool:
     return bool(importlib.import_module("django.conf").settings.DEMO)
 
 
+def setup_code() -> str:
+    """The code that the setup page of an empty installation asks for."""
+    return str(importlib.import_module("portal.catalog.first_start").setup_code())
+
+
 def demo_fleet() -> tuple[Board, ...]:
     """The nodes of the demo story, from the same place as its rows in the database."""
     fleet: tuple[Board, ...] = importlib.import_module("portal.demo.organisation").FLEET

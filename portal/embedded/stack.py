@@ -194,13 +194,17 @@ class Stack:
         self._welcome()
 
     def _web_answers(self) -> bool:
+        return 0 < self._answer_of("/healthz") < 500
+
+    def _answer_of(self, path: str) -> int:
+        """Return the status that the portal answers a path with; 0 for no answer."""
         host = self.url.removeprefix("http://").rsplit(":", 1)[0].strip("[]")
         connection = http.client.HTTPConnection(host, self.port, timeout=2)
         try:
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status < 500
+            connection.request("GET", path)
+            return connection.getresponse().status
         except (OSError, http.client.HTTPException):
-            return False
+            return 0
         finally:
             connection.close()
 
@@ -246,6 +250,14 @@ class Stack:
         told = self.places.data / "demo.txt"
         if told.exists() and programs.is_demo():
             screen.title(told.read_text().rstrip() + "\n")
+        elif self._is_empty():
+            screen.title(
+                f"It is empty. Set it up at {self.url}/setup/ with the code {programs.setup_code()}\n"
+            )
+
+    def _is_empty(self) -> bool:
+        """Whether there is no organisation yet: then the setup page shows its form instead of going to sign-in."""
+        return self._answer_of("/setup/") == 200
 
     def _stop(self) -> None:
         screen.title("Stopping")

@@ -23,6 +23,7 @@ from portal.accounts.models import User
 from portal.accounts.sessions import note_browser
 from portal.accounts.sign_in_attempts import begin_attempt
 from portal.audit import sign_ins
+from portal.catalog.first_start import is_set_up
 from portal.common.addresses import client_address
 from portal.teams.models import Membership, Role
 from portal.web.own_paths import own_path
@@ -128,6 +129,7 @@ def _try(request: HttpRequest) -> HttpResponse:
 def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:
     people = demo_people() if settings.DEMO else []
     context = {"form": form, "people": people, "goal": _goal(request), "is_demo": settings.DEMO}
+    context["is_empty"] = not is_set_up()
     return render(request, "web/sign_in.html", context, status=status)
 
 

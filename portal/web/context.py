@@ -95,6 +95,7 @@ def _oversight(rights: Rights) -> list[Entry]:
         entries.append(Entry("rates", _("Prices"), "tag", section=_("Finance")))
     if rights.is_operator:
         entries.append(Entry("nodes", _("Nodes"), "server-2", section=_("Operations")))
+        entries.append(Entry("flavors", _("Flavors"), "cpu", section=_("Operations")))
         entries.append(
             Entry("policies", _("Policies"), "adjustments", section=_("Operations"), also="cohorts")
         )

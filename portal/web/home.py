@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from portal.billing.selectors import currency, period_of, team_spend
+from portal.catalog.first_start import progress
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.selectors import ONLINE, node_state
 from portal.leases.models import Lease, LeaseRequest
@@ -31,6 +32,7 @@ from portal.web.figures import gpus, money
 from portal.web.leases_rows import LeaseRow, lease_rows
 from portal.web.notifications_rows import notification_rows
 from portal.web.requests_rows import RequestRow, request_rows, what_text
+from portal.web.setup import runs_organisation
 
 MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS = 12, 10, 5, 4
 WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
@@ -172,6 +174,9 @@ def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow], booked: Sequ
 def first_steps(rights: Rights, *, now: datetime) -> list[FirstStep]:
     """Return where people of other roles begin their day."""
     steps: list[FirstStep] = []
+    if runs_organisation(rights) and not progress().is_ready:
+        text = _("What is left before people can ask.")
+        steps.append(FirstStep("web:setup", _("Set up Berth"), text, "checkbox"))
     if rights.has_anywhere(Role.APPROVER, Role.ADMIN):
         text = _approvals_text(decisions_waiting(rights))
         steps.append(FirstStep("web:approvals", _("Approvals"), text, "checkbox"))

@@ -6,7 +6,14 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from portal.fleet.models import DeviceModel
+from portal.web.fields import text_field
 from portal.web.figures import MICRO
+
+
+class CurrencyForm(forms.Form):
+    """The currency of all prices."""
+
+    currency = text_field(_("Currency of prices"), 3, _("It cannot change once a price is set."))
 
 
 class RateForm(forms.Form):
@@ -30,7 +37,7 @@ class RateForm(forms.Form):
     )
     starts_at = forms.DateTimeField(
         label=_("From (UTC)"),
-        help_text=_("Must lie ahead: what is past is billed already."),
+        help_text=_("A model's first price may begin now or in the past, a later one must lie ahead."),
         widget=forms.DateTimeInput(
             {"class": "form-control", "type": "datetime-local"}, format="%Y-%m-%dT%H:%M"
         ),

@@ -10,6 +10,7 @@ from portal.web import (
     design,
     forecasts,
     home,
+    joining,
     leases,
     leases_actions,
     lists,
@@ -24,6 +25,7 @@ from portal.web import (
 urlpatterns = [
     path("", home.page, name="home"),
     path("sign-in/", auth.sign_in, name="sign_in"),
+    path("join/<str:key>/<str:token>/", joining.page, name="join"),
     path("sign-out/", auth.sign_out, name="sign_out"),
     path("requests/", lists.requests, name="requests"),
     path("requests/new/", requests_new.page, name="request_new"),

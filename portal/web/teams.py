@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from portal.audit.memberships import end_role, give_role
+from portal.audit.organisation import may_add_team, may_change_team
 from portal.billing.selectors import currency
 from portal.common.errors import BerthError, Forbidden
 from portal.quotas.models import Quota
@@ -111,6 +112,9 @@ def team_page(
         "form": form,
         "can_add": bool(form.fields["role"].choices),  # type: ignore[attr-defined]
         "can_set_quota": may_set_quota(rights, team),
+        "can_add_team": may_add_team(rights, team),
+        "can_change": may_change_team(rights, team),
+        "is_operator": rights.is_operator,
         "cohort": row.cohort.name if row and row.cohort else "",
         "grants": grant_rows(team, rights, now=now),
         "priority": priority or PriorityForm.fresh(now),

@@ -72,6 +72,13 @@ class Route:
         return self.path.format(**objects)
 
 
+HALF = {
+    "device_model": "h100-80gb",
+    "slug": "h100-half",
+    "name": "H100 half",
+    "mode": "timeslice",
+    "memory_mib": 40_000,
+}
 ASK = {"flavor": "h100-1g-10gb", "duration_s": 3600}
 GRANT = {
     "steps": 5,
@@ -84,8 +91,13 @@ AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Eur
 AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
 ROUTES = (
     Route("GET", "me/"),
+    Route("GET", "setup/steps/", "operator"),
     Route("GET", "teams/"),
+    Route("POST", "teams/", "alice", {"parent": "vision", "name": "Robots"}, 201),
     Route("GET", "teams/{team}/", is_foreign=True),
+    Route("PUT", "teams/{team}/", "alice", {"approval_above_gpu_seconds": 7200}, 200, True),
+    Route("POST", "teams/{team}/people/", "alice", {"username": "dora", "role": "researcher"}, 201, True),
+    Route("POST", "people/{member}/invitation/", "operator", None, 201, True),
     Route("GET", "teams/{team}/members/", is_foreign=True),
     Route("POST", "teams/{team}/members/", "alice", {"username": "charlie", "role": "researcher"}, 201, True),
     Route("DELETE", "teams/{team}/members/{member}/researcher/", "alice", None, 204, True),
@@ -118,7 +130,12 @@ ROUTES = (
     Route("GET", "teams/{team}/spend/", is_foreign=True),
     Route("GET", "teams/{team}/standing/", is_foreign=True),
     Route("GET", "flavors/"),
+    Route("POST", "flavors/", "operator", HALF, 201),
     Route("GET", "flavors/{flavor}/"),
+    Route("PUT", "flavors/{flavor}/", "operator", {"max_count": 2}),
+    Route("POST", "models/{model}/flavors/", "operator"),
+    Route("GET", "currency/"),
+    Route("PUT", "currency/", "finance", {"currency": "EUR"}),
     Route("POST", "quote/", body=ASK),
     Route("GET", "rates/"),
     Route("GET", "forecasts/calibration/"),
@@ -273,6 +290,7 @@ def scene(world: World) -> dict[str, str]:
         "node": "gpu-01",
         "device": Device.objects.earliest("id").uuid,
         "flavor": "h100",
+        "model": "h100-80gb",
         "month": f"{period.starts_at:%Y-%m}",
         "last_month": f"{before.starts_at:%Y-%m}",
         "key": line.key,

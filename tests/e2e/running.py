@@ -25,14 +25,15 @@ PR_SET_PDEATHSIG = 1
 class RunningStack:
     """A supervisor in a process of its own; ``url`` is known once it is up."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, is_demo: bool = True) -> None:
         self.data = data
+        self._last_words = "  nodes " if is_demo else "with the code"
         self._said = data.with_name("said")
         env = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         env |= {
             "BERTH_DATA": str(data),
             "BERTH_PORT": "18700",
-            "BERTH_DEMO": "1",
+            "BERTH_DEMO": "1" if is_demo else "0",
             "BERTH_NODE_STALE_AFTER_S": str(STALE_AFTER_S),
         }
         with self._said.open("w") as out:
@@ -55,7 +56,7 @@ class RunningStack:
 
     def wait_until_up(self, within_s: float = 120) -> None:
         """Return when pages answer and the nodes were started."""
-        self.until(lambda: "Berth is up" in self.said and "  nodes " in self.said, within_s)
+        self.until(lambda: "Berth is up" in self.said and self._last_words in self.said, within_s)
         self.url = re.findall(r"http://[\d.:]+", self.said)[0]
 
     def until(self, is_true: Callable[[], object], within_s: float = 30) -> None:

@@ -25,6 +25,7 @@ NOT_PAGES = {
     "sessions_end_others", "session_end", "password", "reservation_decide", "extension_withdraw", "extension_decide",
     "calendar_mine", "reservation_cancel", "window_change", "window_cancel",
     "policy_activate", "policy_roll_back", "cohort_rename", "cohort_remove", "priority_give", "priority_revoke",
+    "currency", "flavors_standard", "person_link", "join",
 }  # fmt: skip
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from django.core.management import CommandError, call_command
 
+from portal.catalog.management.commands import create_organisation
 from portal.catalog.models import Flavor
 from portal.catalog.standard import make_standard_flavors
 from portal.fleet.models import DeviceModel
-from portal.teams.management.commands import create_organisation
 from portal.teams.models import Membership, Role, Team
 from tests.portal.builders import World
 

@@ -1,0 +1,48 @@
+"""Answers about setting up an installation: its first start, new teams and people, currency."""
+
+from __future__ import annotations
+
+from rest_framework import serializers as s
+
+from portal.api.responses import Shape
+
+
+class SetUpAnswer(Shape):
+    """Who signs in now, and the slug of the organisation."""
+
+    username = s.CharField()
+    team = s.SlugField()
+
+
+class StepsAnswer(Shape):
+    """How far an installation has come; ready is when somebody can ask for GPU time."""
+
+    has_organisation = s.BooleanField()
+    has_teams = s.BooleanField()
+    has_people = s.BooleanField()
+    has_threshold = s.BooleanField()
+    has_nodes = s.BooleanField()
+    has_flavors = s.BooleanField()
+    has_prices = s.BooleanField()
+    is_ready = s.BooleanField()
+
+
+class InvitationAnswer(Shape):
+    """Somebody who can choose a password with the link, once."""
+
+    username = s.CharField()
+    link = s.CharField(allow_null=True, help_text="Shown in the first answer only.")
+    expires_at = s.DateTimeField()
+
+
+class CurrencyAnswer(Shape):
+    """The currency of all prices."""
+
+    currency = s.CharField()
+    is_fixed = s.BooleanField(help_text="A price is set, so it cannot change any more.")
+
+
+class NamesAnswer(Shape):
+    """What was made, by slug."""
+
+    made = s.ListField(child=s.SlugField())

@@ -1,0 +1,193 @@
+"""``berth flavor`` and ``berth price``: what can be asked for, and what it costs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
+
+flavor = typer.Typer(
+    help="Say what can be asked for. For operators.", no_args_is_help=True, rich_markup_mode=None
+)
+price = typer.Typer(
+    help="See and set prices. Setting is for finance.", no_args_is_help=True, rich_markup_mode=None
+)
+HOUR_S, GIB = 3600, 1024
+Slug = Annotated[str, typer.Argument(metavar="FLAVOR", help="Its short name, such as h100-half.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Slug of the device model, as “berth nodes” shows it.")
+]
+Most = Annotated[int | None, typer.Option("--most", min=1, help="At most so many per request.")]
+Hours = Annotated[float | None, typer.Option("--hours", min=0.01, max=8784, help="Longest time.")]
+Preemptible = Annotated[
+    float | None, typer.Option("--preemptible", min=0, max=100, help="Percent of the price when preemptible.")
+]
+
+
+@flavor.command("offer")
+@guarded
+def offer(model: Model, as_json: Json = False) -> None:
+    """Offer what a device model usually is: the whole device, its MIG slices, halves and quarters."""
+    with api() as portal:
+        made = portal.post(f"models/{_safe(model)}/flavors/", {})["made"]
+    if as_json:
+        output.out_json(made)
+        return
+    for slug in made:
+        output.out(slug)
+    output.say(f"{len(made)} flavors are offered now." if made else "All standard flavors are there already.")
+
+
+@flavor.command("create")
+@guarded
+def create(
+    slug: Slug,
+    model: Annotated[str, typer.Option(help="Slug of the device model.")],
+    mode: Annotated[str, typer.Option(help="exclusive, mig, mps, memlimit or timeslice.")],
+    name: Annotated[str, typer.Option(help="Its name.")],
+    profile: Annotated[str, typer.Option(help="MIG profile, such as 3g.40gb.")] = "",
+    memory: Annotated[float, typer.Option(min=0, max=4096, help="Memory of a share in GiB.")] = 0,
+    share: Annotated[float, typer.Option(min=0, max=100, help="Percent of the compute of a share.")] = 0,
+    most: Most = 4,
+    hours: Hours = 168,
+    preemptible: Preemptible = 100,
+    as_json: Json = False,
+) -> None:
+    """Offer one unit of a device model in a sharing mode."""
+    body = {
+        "device_model": model, "slug": slug, "name": name, "mode": mode, "profile": profile,
+        "share_milli": round(share * 10), "memory_mib": round(memory * GIB), **_terms(most, hours, preemptible),
+    }  # fmt: skip
+    with api() as portal:
+        made = portal.post("flavors/", body)
+    _told(made, as_json)
+
+
+@flavor.command("set")
+@guarded
+def change(
+    slug: Slug,
+    name: Annotated[str | None, typer.Option(help="Its name.")] = None,
+    most: Most = None,
+    hours: Hours = None,
+    preemptible: Preemptible = None,
+    on: Annotated[bool, typer.Option("--on", help="It can be asked for.")] = False,
+    off: Annotated[
+        bool, typer.Option("--off", help="Nobody can ask for it any more; what runs goes on.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Change a flavor's terms; what is left out stays as it is."""
+    if on and off:
+        raise typer.BadParameter("give --on or --off")
+    body = _terms(most, hours, preemptible)
+    if name is not None:
+        body["name"] = name
+    if on or off:
+        body["is_active"] = on
+    with api() as portal:
+        done = portal.put(f"flavors/{_safe(slug)}/", body)
+    _told(done, as_json)
+
+
+@price.command("list")
+@guarded
+def list_prices(as_json: Json = False) -> None:
+    """List the price of an hour of each whole device: past, present and planned."""
+    with api() as portal:
+        rows = portal.get("rates/")["results"]
+    if as_json:
+        output.out_json(rows)
+        return
+    cells = [
+        (
+            r["device_model"],
+            formatting.money(r["price_per_hour"]),
+            formatting.when(r["valid_from"]),
+            formatting.when(r["valid_until"]),
+        )
+        for r in rows
+    ]
+    output.table(("MODEL", "PRICE/H", "FROM", "UNTIL"), cells, empty="There are no prices yet.")
+
+
+@price.command("set")
+@guarded
+def set_price(
+    model: Model,
+    amount: Annotated[
+        str, typer.Argument(metavar="PRICE", help="Of a whole device for an hour, such as 2.50.")
+    ],
+    begin: Annotated[
+        str,
+        typer.Option("--from", help="From when, like 2026-02-01T00:00Z. Default: now, for a first price."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Set what a device model costs from an instant on; only its first price may begin now or in the past."""
+    body = {"device_model": model, "price_per_hour": amount, "starts_at": _instant(begin)}
+    with api() as portal:
+        made = portal.post("rates/", body)
+    if as_json:
+        output.out_json(made)
+        return
+    said = f"{formatting.money(made['price_per_hour'])} an hour from {formatting.when(made['valid_from'])}"
+    output.say(f"{made['device_model']}: {said}.")
+
+
+@price.command("currency")
+@guarded
+def currency(
+    code: Annotated[
+        str, typer.Argument(metavar="CODE", help="Such as EUR, USD or CNY; left out: show it.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Show the currency of prices, or set it as long as there is no price."""
+    with api() as portal:
+        found = portal.put("currency/", {"currency": code}) if code else portal.get("currency/")
+    if as_json:
+        output.out_json(found)
+        return
+    output.out(found["currency"])
+
+
+def _terms(most: int | None, hours: float | None, preemptible: float | None) -> dict[str, Any]:
+    """Return the terms that were given, as the API calls them."""
+    found: dict[str, Any] = {}
+    if most is not None:
+        found["max_count"] = most
+    if hours is not None:
+        found["max_duration_s"] = round(hours * HOUR_S)
+    if preemptible is not None:
+        found["preemptible_milli"] = round(preemptible * 10)
+    return found
+
+
+def _instant(text: str) -> str:
+    """Return an instant as the API reads it, now for nothing; local time where no offset is named."""
+    if not text:
+        return datetime.now(tz=UTC).isoformat()
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone().isoformat()
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter("write the time like 2026-01-31T12:00Z") from error
+
+
+def _told(row: Any, as_json: bool) -> None:
+    if as_json:
+        output.out_json(row)
+        return
+    output.out(row["slug"])
+    state = "can be asked for" if row["is_active"] else "is switched off"
+    output.say(f"{row['name']} {state}: {row['share_milli'] / 10:g} % of a {row['device_model']}.")
+
+
+def _safe(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    return quote(name, safe="") or "-"

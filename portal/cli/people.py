@@ -1,0 +1,90 @@
+"""``berth person``: accounts, roles in teams, and links to choose a password."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from portal.cli import formatting, output
+from portal.cli.command import Json, api, guarded
+
+app = typer.Typer(help="Add people and give them roles.", no_args_is_help=True, rich_markup_mode=None)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Sign-in name.")]
+Of = Annotated[str, typer.Option("--team", "-t", help="Slug of the team.")]
+Role = Annotated[str, typer.Option(help="researcher, admin, approver, finance or operator.")]
+
+
+@app.command("list")
+@guarded
+def list_people(team: Of, as_json: Json = False) -> None:
+    """List the roles held on a team itself."""
+    with api() as portal:
+        rows = portal.get(f"teams/{_safe(team)}/members/")["results"]
+    if as_json:
+        output.out_json(rows)
+        return
+    cells = [(r["username"], r["display_name"], r["role"], formatting.when(r["since"])) for r in rows]
+    output.table(("NAME", "SHOWN AS", "ROLE", "SINCE"), cells, empty="Nobody holds a role here.")
+
+
+@app.command("add")
+@guarded
+def add(
+    name: Name,
+    team: Of,
+    role: Role = "researcher",
+    shown: Annotated[str, typer.Option("--name", help="Name as others see it.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Make an account with a role in a team; prints the link with which they choose a password."""
+    with api() as portal:
+        body = {"username": name, "display_name": shown, "role": role}
+        made = portal.post(f"teams/{_safe(team)}/people/", body)
+    _told(made, as_json)
+
+
+@app.command("link")
+@guarded
+def link(name: Name, as_json: Json = False) -> None:
+    """Make a new link for somebody who lost theirs, or the password. For operators."""
+    with api() as portal:
+        made = portal.post(f"people/{_safe(name)}/invitation/", {})
+    _told(made, as_json)
+
+
+@app.command("give")
+@guarded
+def give(name: Name, team: Of, role: Role = "researcher", as_json: Json = False) -> None:
+    """Give somebody who has an account a role in a team."""
+    with api() as portal:
+        made = portal.post(f"teams/{_safe(team)}/members/", {"username": name, "role": role})
+    if as_json:
+        output.out_json(made)
+        return
+    output.say(f"{made['username']} is {made['role']} in {team}.")
+
+
+@app.command("take")
+@guarded
+def take(name: Name, team: Of, role: Role = "researcher") -> None:
+    """Take a role in a team away; the last admin stays."""
+    with api() as portal:
+        portal.delete(f"teams/{_safe(team)}/members/{_safe(name)}/{_safe(role)}/")
+    output.say(f"{name} is no longer {role} in {team}.")
+
+
+def _told(made: Any, as_json: bool) -> None:
+    if as_json:
+        output.out_json(made)
+        return
+    output.out(made["link"] or "")
+    output.say(
+        f"Give this link to {made['username']}: it works once, until {formatting.when(made['expires_at'])}."
+    )
+
+
+def _safe(name: str) -> str:
+    """Return a name that stays one part of an address."""
+    return quote(name, safe="") or "-"
