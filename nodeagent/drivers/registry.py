@@ -41,7 +41,7 @@ def open_nvml(
     """
     try:
         module: Any = import_module("nodeagent.drivers.nvml.driver")
-        dcgm: Any = import_module("nodeagent.drivers.nvml.dcgm")
+        dcgm: Any = import_module("nodeagent.drivers.nvml.telemetry.dcgm")
     except ImportError as no:
         raise DriverUnavailableError("the Python package nvidia-ml-py is not installed") from no
     driver = module.NvmlDriver(

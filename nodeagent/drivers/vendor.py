@@ -15,8 +15,8 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact, Shape, Tenant
+from nodeagent.drivers.boot_devices import Roll
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.host import notices
 from nodeagent.host.shell import ProgramError, Shell

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.drivers.nvml.driver import NvmlDriver
-from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.host.accounts import Account
 from nodeagent.host.shell import Done
 from nodeagent.runtimes.base import Runtime

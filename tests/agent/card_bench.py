@@ -11,7 +11,7 @@ import pytest
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
-from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.machine.world import SimulatedProcess, SimulatedShell

@@ -11,8 +11,8 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.nvml.mps_seat import MpsShare
+from nodeagent.drivers.nvml.mps.seat import MpsShare
+from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.simulation.machine.world import SimulatedProcess, SimulatedShell, World
 from nodeagent.simulation.programs.mps import SimulatedMps
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from nodeagent.drivers.nvml.ailments import Ailments
-from nodeagent.drivers.nvml.events import Event, Watch
+from nodeagent.drivers.nvml.health.events import Event, Watch
+from nodeagent.drivers.nvml.health.faults import Ailments
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import HealthFact
 from tests.agent.builder import FakeTime

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.drivers.nvml.dcgm import NS, Dcgm, parse
+from nodeagent.drivers.nvml.telemetry.dcgm import NS, Dcgm, parse
 
 PAGE = (Path(__file__).parents[1] / "data" / "dcgm" / "exporter.txt").read_text(encoding="utf-8")
 URL = "http://localhost:9400/metrics"

@@ -8,8 +8,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodeagent.drivers.nvml import events
-from nodeagent.drivers.nvml.events import Event, Watch
+from nodeagent.drivers.nvml.health import events
+from nodeagent.drivers.nvml.health.events import Event, Watch
 from tests.agent import cards
 from tests.agent.builder import FakeTime
 from tests.agent.cards import WHOLE, Card, Cards, code

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.drivers.nvml.asks import Activity, LostError
-from nodeagent.drivers.nvml.gpm import APART_NS, Gpm
+from nodeagent.drivers.nvml.library.figures import Activity, LostError
+from nodeagent.drivers.nvml.telemetry.gpm import APART_NS, Gpm
 from tests.agent.cards import Card, Cards
 
 BUSY = (62.5, 50.0, 25.0, 12.5)

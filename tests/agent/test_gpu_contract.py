@@ -15,7 +15,7 @@ import pynvml
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.nvml.limits import NO_LIMIT, ROOT, MemoryLimits
+from nodeagent.drivers.nvml.shares.memory import NO_LIMIT, ROOT, MemoryLimits
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
 from tests.gpu import test_reading, test_writing

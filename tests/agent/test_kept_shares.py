@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.nvml.limits import SET, MemoryLimits
+from nodeagent.drivers.nvml.shares.memory import SET, MemoryLimits
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.runtimes.names import unit_of
 from tests.agent.test_lost_card import CardNode

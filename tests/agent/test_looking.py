@@ -16,9 +16,9 @@ from nodeagent.commands import opening
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
+from nodeagent.drivers.boot_devices import Roll
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.hygon.driver import HygonDriver
-from nodeagent.drivers.nvml.roll import Roll
 from nodeagent.drivers.shares import Share, ShareBook, write_file
 from nodeagent.host.shell import Done
 from nodeagent.link.identity import lock_state

@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.mps import PROGRAM
+from nodeagent.drivers.nvml.mps.servers import PROGRAM
 from nodeagent.protocol.messages import DesiredLease, HealthFact
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler

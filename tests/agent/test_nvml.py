@@ -161,7 +161,7 @@ CALL = re.compile(r'"(nvml(?:Init|Shutdown|System|Device|GpuInstance|ComputeInst
 def calls_made() -> set[str]:
     """Every NVML call that the driver's own modules name."""
     folder = Path(nvml.__file__).parent
-    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
     return {name for text in texts for name in CALL.findall(text)}
 
 

@@ -12,11 +12,11 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape
 from nodeagent.drivers.errors import NotOfferedError
-from nodeagent.drivers.nvml import offers
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.facts import board_of
-from nodeagent.drivers.nvml.offers import Offers
-from nodeagent.drivers.nvml.profiles import Size, Sizes, read_sizes
+from nodeagent.drivers.nvml.inventory import modes as offers
+from nodeagent.drivers.nvml.inventory.identity import board_of
+from nodeagent.drivers.nvml.inventory.modes import Offers
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.mig.profiles import Size, Sizes, read_sizes
 from nodeagent.protocol.boards import Board, board
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml

@@ -12,7 +12,7 @@ from nodeagent.commands import opening
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.limits import GET, NO_LIMIT, OWN, SET
+from nodeagent.drivers.nvml.shares.memory import GET, NO_LIMIT, OWN, SET
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.simulation.full_host import SimulatedHome, account
 from nodeagent.simulation.machine import proc

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError
-from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.host.shell import Done
 from tests.agent.card_bench import SHARED_MODES, Bench, Crash, cgroup, move_in, refused, take

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from nodeagent.drivers.nvml import topology
-from nodeagent.drivers.nvml.topology import Seat, seats
+from nodeagent.drivers.nvml.inventory import topology
+from nodeagent.drivers.nvml.inventory.topology import Seat, seats
 
 
 class Refused(Exception):

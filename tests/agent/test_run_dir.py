@@ -15,7 +15,7 @@ from nodeagent import cli
 from nodeagent.commands import opening
 from nodeagent.commands.opening import impassable, make_run_dir, notices_of, open_host
 from nodeagent.commands.options import UsageError
-from nodeagent.drivers.nvml.roll import Roll
+from nodeagent.drivers.boot_devices import Roll
 from nodeagent.drivers.shares import Share, ShareBook
 from nodeagent.host.accounts import Account
 from nodeagent.host.notices import notice_path, put_up

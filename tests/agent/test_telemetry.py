@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from nodeagent.drivers.base import PartitionSample, Reading
-from nodeagent.drivers.nvml.dcgm import Dcgm
-from nodeagent.drivers.nvml.slices import LiveSlice
-from nodeagent.drivers.nvml.telemetry import Telemetry, apportion
+from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm
+from nodeagent.drivers.nvml.telemetry.live import LiveSlice
+from nodeagent.drivers.nvml.telemetry.measure import Telemetry, apportion
 from nodeagent.protocol.messages import DeviceFact, DeviceSample
 from tests.agent.builder import FakeTime
 from tests.agent.cards import Card, Cards, code, load, process

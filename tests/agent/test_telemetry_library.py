@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.drivers.base import Reading
-from nodeagent.drivers.nvml.ailments import Ailments
-from nodeagent.drivers.nvml.events import Watch
-from nodeagent.drivers.nvml.slices import LiveSlice
-from nodeagent.drivers.nvml.telemetry import Telemetry
+from nodeagent.drivers.nvml.health.events import Watch
+from nodeagent.drivers.nvml.health.faults import Ailments
+from nodeagent.drivers.nvml.telemetry.live import LiveSlice
+from nodeagent.drivers.nvml.telemetry.measure import Telemetry
 from nodeagent.protocol.boards import board
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import DeviceFact

@@ -16,8 +16,8 @@ import pynvml
 
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.nvml.driver import NvmlDriver, read_text
-from nodeagent.drivers.nvml.limits import CONTROLLERS, DMEM, PASSED_ON, ROOT
-from nodeagent.drivers.nvml.mps import Mps
+from nodeagent.drivers.nvml.mps.servers import Mps
+from nodeagent.drivers.nvml.shares.memory import CONTROLLERS, DMEM, PASSED_ON, ROOT
 from nodeagent.host.files import write_text
 from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.messages import DeviceFact

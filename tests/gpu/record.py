@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.drivers.nvml.limits import CONTROLLERS
-from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.nvml.library.values import text
+from nodeagent.drivers.nvml.shares.memory import CONTROLLERS
 from tests.gpu.cards import Card
 
 FORMAT = 1

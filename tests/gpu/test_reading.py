@@ -20,9 +20,9 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml import gpm
-from nodeagent.drivers.nvml.limits import CONTROLLERS, ROOT
-from nodeagent.drivers.nvml.offers import VGPU_GUEST
+from nodeagent.drivers.nvml.inventory.modes import VGPU_GUEST
+from nodeagent.drivers.nvml.shares.memory import CONTROLLERS, ROOT
+from nodeagent.drivers.nvml.telemetry import gpm
 from nodeagent.drivers.owners import cgroup_of
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import Hello, Report, Samples

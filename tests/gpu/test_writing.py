@@ -11,7 +11,7 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Shape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.limits import MOST_ROUNDING, NO_LIMIT
+from nodeagent.drivers.nvml.shares.memory import MOST_ROUNDING, NO_LIMIT
 from tests.gpu.cards import USER, Card, simulated
 from tests.gpu.guard import NotAllowedError, require_writable
 from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError

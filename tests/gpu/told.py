@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
+from nodeagent.drivers.nvml.library.calls import Calls
 from nodeagent.protocol.messages import DeviceFact
 from tests.gpu.cards import Card
 

@@ -15,29 +15,29 @@ import pynvml
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape, Tenant
+from nodeagent.drivers.boot_devices import Roll
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml import caps
-from nodeagent.drivers.nvml.ailments import Ailments
-from nodeagent.drivers.nvml.calls import Calls, start
-from nodeagent.drivers.nvml.cards import Cards
-from nodeagent.drivers.nvml.dcgm import Dcgm
-from nodeagent.drivers.nvml.events import Watch
-from nodeagent.drivers.nvml.facts import instance_facts
-from nodeagent.drivers.nvml.limits import MemoryLimits
-from nodeagent.drivers.nvml.mig import MIG_ON, Mig
-from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.nvml.mps_seat import Account
-from nodeagent.drivers.nvml.offers import Offers
-from nodeagent.drivers.nvml.parts import Parts, is_share
+from nodeagent.drivers.nvml.health.events import Watch
+from nodeagent.drivers.nvml.health.faults import Ailments
+from nodeagent.drivers.nvml.health.repairs import Repairs
+from nodeagent.drivers.nvml.inventory import device_nodes as caps
+from nodeagent.drivers.nvml.inventory.devices import Register
+from nodeagent.drivers.nvml.inventory.identity import instance_facts
+from nodeagent.drivers.nvml.inventory.modes import Offers
+from nodeagent.drivers.nvml.library.calls import Calls, start
+from nodeagent.drivers.nvml.library.handles import Cards
+from nodeagent.drivers.nvml.library.processes import running
+from nodeagent.drivers.nvml.library.values import text
+from nodeagent.drivers.nvml.mig.control import MIG_ON, Mig
+from nodeagent.drivers.nvml.mig.instances import Slice, Standing
+from nodeagent.drivers.nvml.mps.seat import Account
+from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.drivers.nvml.power import PowerLimits
-from nodeagent.drivers.nvml.procs import running
-from nodeagent.drivers.nvml.register import Register
-from nodeagent.drivers.nvml.repairs import Repairs
-from nodeagent.drivers.nvml.roll import Roll
-from nodeagent.drivers.nvml.standing import Slice, Standing
-from nodeagent.drivers.nvml.telemetry import Telemetry
-from nodeagent.drivers.nvml.timeslice import TimeSlice
-from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.nvml.shares.memory import MemoryLimits
+from nodeagent.drivers.nvml.shares.partitions import Parts, is_share
+from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
+from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm
+from nodeagent.drivers.nvml.telemetry.measure import Telemetry
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.host import notices
 from nodeagent.host.accounts import account_of

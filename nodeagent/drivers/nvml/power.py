@@ -11,7 +11,7 @@ from typing import Any
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.facts import ask
+from nodeagent.drivers.nvml.inventory.identity import ask
 
 HOW = "power limits are left alone on this node; start the agent with --power-saving to allow them"
 

@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.mps import Mps, MpsShare
+from nodeagent.drivers.nvml.mps.servers import Mps, MpsShare
 from nodeagent.host.accounts import Account
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.machine.world import SimulatedShell

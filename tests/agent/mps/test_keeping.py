@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.nvml.mps import KEEP_EVERY_S
-from nodeagent.drivers.nvml.mps_seat import MpsShare
-from nodeagent.drivers.nvml.repairs import Lack
+from nodeagent.drivers.nvml.health.repairs import Lack
+from nodeagent.drivers.nvml.mps.seat import MpsShare
+from nodeagent.drivers.nvml.mps.servers import KEEP_EVERY_S
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.mps_bench import CARD, DEFAULT, EXCLUSIVE, OTHER, Bench, refused, share

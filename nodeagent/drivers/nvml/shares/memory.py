@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.words import MIB
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.values import MIB
 from nodeagent.host.files import write_text
 
 log = logging.getLogger(__name__)

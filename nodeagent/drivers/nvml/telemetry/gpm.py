@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nodeagent.drivers.nvml.asks import Activity, LostError, figure
+from nodeagent.drivers.nvml.library.figures import Activity, LostError, figure
 
 GRAPHICS_UTIL: Final = 1
 SM_UTIL: Final = 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.mps_seat import (
+from nodeagent.drivers.nvml.mps.seat import (
     MpsShare,
     Seat,
     Tool,

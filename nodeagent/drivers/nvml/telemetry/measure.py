@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers.base import PartitionSample, Reading
-from nodeagent.drivers.nvml.asks import Activity, LostError, figure, memory_used
-from nodeagent.drivers.nvml.dcgm import Dcgm, Key
-from nodeagent.drivers.nvml.gpm import Gpm
-from nodeagent.drivers.nvml.loads import ProcessLoad, load_of
-from nodeagent.drivers.nvml.slices import LiveSlice
+from nodeagent.drivers.nvml.library.figures import Activity, LostError, figure, memory_used
+from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm, Key
+from nodeagent.drivers.nvml.telemetry.gpm import Gpm
+from nodeagent.drivers.nvml.telemetry.live import LiveSlice
+from nodeagent.drivers.nvml.telemetry.process_loads import ProcessLoad, load_of
 from nodeagent.protocol.boards import UnknownBoardError, board
 from nodeagent.protocol.messages import DeviceFact, DeviceSample
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nodeagent.drivers.errors import GPU_IS_LOST, NOT_FOUND
-from nodeagent.drivers.nvml.asks import LostError, figure
+from nodeagent.drivers.nvml.library.figures import LostError, figure
 
 LISTS: Final = (
     "nvmlDeviceGetComputeRunningProcesses",

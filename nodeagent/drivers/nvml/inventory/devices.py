@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from nodeagent.drivers.boot_devices import Roll
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.cards import Cards
-from nodeagent.drivers.nvml.facts import board_of, device_fact
-from nodeagent.drivers.nvml.mig import Mig
-from nodeagent.drivers.nvml.offers import Offers
-from nodeagent.drivers.nvml.profiles import Sizes, read_sizes
-from nodeagent.drivers.nvml.roll import Roll
-from nodeagent.drivers.nvml.topology import Seat, seats
+from nodeagent.drivers.nvml.inventory.identity import board_of, device_fact
+from nodeagent.drivers.nvml.inventory.modes import Offers
+from nodeagent.drivers.nvml.inventory.topology import Seat, seats
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.handles import Cards
+from nodeagent.drivers.nvml.mig.control import Mig
+from nodeagent.drivers.nvml.mig.profiles import Sizes, read_sizes
 from nodeagent.protocol.messages import DeviceFact
 
 log = logging.getLogger(__name__)

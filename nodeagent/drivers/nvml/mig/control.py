@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.profiles import Size, Sizes
-from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.values import text
+from nodeagent.drivers.nvml.mig.profiles import Size, Sizes
 
 # Something else may change the card while it is being listed; then it is listed again.
 LOOKS: Final = 3

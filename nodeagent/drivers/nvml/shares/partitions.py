@@ -10,11 +10,11 @@ from typing import Any, Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access, ProcessFact, Shape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.limits import MemoryLimits
-from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.nvml.mps_seat import Account, MpsShare
-from nodeagent.drivers.nvml.repairs import Lack, Repairs
-from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.drivers.nvml.health.repairs import Lack, Repairs
+from nodeagent.drivers.nvml.mps.seat import Account, MpsShare
+from nodeagent.drivers.nvml.mps.servers import Mps
+from nodeagent.drivers.nvml.shares.memory import MemoryLimits
+from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
 from nodeagent.drivers.owners import cgroup_of, is_below, left_on, own
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.host.services import is_service

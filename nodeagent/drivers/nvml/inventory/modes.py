@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml import caps
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.facts import board_of
-from nodeagent.drivers.nvml.limits import MemoryLimits
-from nodeagent.drivers.nvml.mig import Mig
-from nodeagent.drivers.nvml.mps import Mps
-from nodeagent.drivers.nvml.profiles import Sizes
-from nodeagent.drivers.nvml.timeslice import TimeSlice
+from nodeagent.drivers.nvml.inventory import device_nodes as caps
+from nodeagent.drivers.nvml.inventory.identity import board_of
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.mig.control import Mig
+from nodeagent.drivers.nvml.mig.profiles import Sizes
+from nodeagent.drivers.nvml.mps.servers import Mps
+from nodeagent.drivers.nvml.shares.memory import MemoryLimits
+from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
 from nodeagent.protocol.limits import MODES
 
 USUAL: Final = frozenset({"exclusive", "mig"})

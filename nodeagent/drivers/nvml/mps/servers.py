@@ -14,10 +14,11 @@ from typing import Any, Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.mps_classic import Classic
-from nodeagent.drivers.nvml.mps_mode import ComputeModes
-from nodeagent.drivers.nvml.mps_named import Named
-from nodeagent.drivers.nvml.mps_seat import (
+from nodeagent.drivers.nvml.health.repairs import Lack
+from nodeagent.drivers.nvml.mps.classic import Classic
+from nodeagent.drivers.nvml.mps.compute_mode import ComputeModes
+from nodeagent.drivers.nvml.mps.named import Named
+from nodeagent.drivers.nvml.mps.seat import (
     CLASSIC,
     GONE,
     NAMED,
@@ -32,7 +33,6 @@ from nodeagent.drivers.nvml.mps_seat import (
     is_serving,
     let_pass,
 )
-from nodeagent.drivers.nvml.repairs import Lack
 from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.protocol.messages import HealthFact
 

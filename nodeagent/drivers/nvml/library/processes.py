@@ -8,8 +8,8 @@ from typing import Any, Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.words import mib
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.values import mib
 
 COMPUTE: Final = "nvmlDeviceGetComputeRunningProcesses"
 GRAPHICS: Final = "nvmlDeviceGetGraphicsRunningProcesses"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from nodeagent.drivers.nvml.asks import LostError, figure
-from nodeagent.drivers.nvml.events import ECC_CORRECTED, ECC_UNCORRECTED, XID, Event, Watch
-from nodeagent.drivers.nvml.loads import LISTS
+from nodeagent.drivers.nvml.health.events import ECC_CORRECTED, ECC_UNCORRECTED, XID, Event, Watch
+from nodeagent.drivers.nvml.library.figures import LostError, figure
+from nodeagent.drivers.nvml.telemetry.process_loads import LISTS
 from nodeagent.protocol.fault_rules import Rule, Rules, told
 from nodeagent.protocol.messages import HealthFact
 

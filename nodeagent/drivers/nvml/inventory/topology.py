@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.drivers.nvml.facts import ask
+from nodeagent.drivers.nvml.inventory.identity import ask
 
 # Numbers of nvml.h: a common ancestor at most this far means one PCIe switch; NVLink among the peer caps.
 TOPOLOGY_SINGLE = 10

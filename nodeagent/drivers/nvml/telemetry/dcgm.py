@@ -16,7 +16,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodeagent.drivers.nvml.asks import Activity
+from nodeagent.drivers.nvml.library.figures import Activity
 
 log = logging.getLogger(__name__)
 

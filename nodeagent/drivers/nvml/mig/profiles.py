@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.values import text
 from nodeagent.protocol.boards import Board, BoardProfile
 from nodeagent.protocol.messages import ProfileFact
 

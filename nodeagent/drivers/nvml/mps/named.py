@@ -10,8 +10,8 @@ from typing import Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.mps_classic import Wait
-from nodeagent.drivers.nvml.mps_seat import (
+from nodeagent.drivers.nvml.mps.classic import Wait
+from nodeagent.drivers.nvml.mps.seat import (
     GONE,
     MpsShare,
     Seat,

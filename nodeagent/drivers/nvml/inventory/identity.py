@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodeagent.drivers.nvml.profiles import Sizes
-from nodeagent.drivers.nvml.words import MIB
-from nodeagent.drivers.nvml.words import text as text
+from nodeagent.drivers.nvml.library.values import MIB
+from nodeagent.drivers.nvml.library.values import text as text
+from nodeagent.drivers.nvml.mig.profiles import Sizes
 from nodeagent.protocol.boards import Board, UnknownBoardError, all_boards, board
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.calls import Calls
-from nodeagent.drivers.nvml.cards import Cards
-from nodeagent.drivers.nvml.mig import Inside, Instance, Mig
-from nodeagent.drivers.nvml.parts import Parts
-from nodeagent.drivers.nvml.procs import running
-from nodeagent.drivers.nvml.profiles import Sizes
-from nodeagent.drivers.nvml.slices import LiveSlice
-from nodeagent.drivers.nvml.words import text
+from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.handles import Cards
+from nodeagent.drivers.nvml.library.processes import running
+from nodeagent.drivers.nvml.library.values import text
+from nodeagent.drivers.nvml.mig.control import Inside, Instance, Mig
+from nodeagent.drivers.nvml.mig.profiles import Sizes
+from nodeagent.drivers.nvml.shares.partitions import Parts
+from nodeagent.drivers.nvml.telemetry.live import LiveSlice
 from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 

@@ -1,0 +1,1 @@
+"""Events of devices, and what they say of their health."""

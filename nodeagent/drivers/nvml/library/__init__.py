@@ -1,0 +1,1 @@
+"""The NVML library: its calls, handles, values and lists of processes."""

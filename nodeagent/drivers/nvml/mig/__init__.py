@@ -1,0 +1,1 @@
+"""MIG: sizes, instances, and what stands on a device now."""

@@ -1,0 +1,1 @@
+"""NVIDIA's Multi-Process Service, by both protocols of its control program."""

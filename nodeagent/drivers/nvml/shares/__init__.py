@@ -1,0 +1,1 @@
+"""Whole devices and shares of them: memory limits and time slices."""

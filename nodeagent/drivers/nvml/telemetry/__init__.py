@@ -1,0 +1,1 @@
+"""Figures of devices and their partitions, once a second."""
