@@ -18,7 +18,7 @@ from typing import Final
 
 from nodeagent import __version__
 from nodeagent.commands import install
-from nodeagent.commands.opening import Opened, notices_of, open_host, state_of
+from nodeagent.commands.opening import OpenedHost, notices_of, open_host, state_of
 from nodeagent.commands.options import (
     VARIABLES,
     UsageError,
@@ -39,7 +39,7 @@ from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address, AddressError, address_of
 from nodeagent.link.agent import Agent
-from nodeagent.link.enrolment import Enrolment, RefusedError, token_source
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
 from nodeagent.link.identity import KEY_FILE, Identity, StateError, lock_state
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.failpoints import DRILL_VARIABLE, FOLDER_VARIABLE, is_asked_for
@@ -47,7 +47,7 @@ from nodeagent.reconcile.journal import Journal, JournalError
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.runtimes.doors import RuntimeMissingError
+from nodeagent.runtimes.choice import RuntimeMissingError
 
 log = logging.getLogger("nodeagent")
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
         return _say(NO_DRIVER, f"{no}.{hint}")
     except (RuntimeMissingError, RuntimeRefusedError) as no:
         return _say(NO_DRIVER, no)
-    except RefusedError as no:
+    except PortalRefusedError as no:
         return _say(REFUSED, f"the portal refused this node ({no.code}): {no.detail}")
     except (StateError, JournalError) as no:
         return _say(STATE, no)
@@ -186,7 +186,7 @@ class Dialling:
     """Whom an agent talks to, as whom, and on what host."""
 
     address: Address
-    enrolment: Enrolment
+    enrolment: NodeEnrolment
     facts: HostFacts
 
 
@@ -209,7 +209,7 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         driver.close()
 
 
-async def _until_stopped(agent: Agent, host: Opened) -> bool:
+async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:
     """Run the agent until it ends by itself, a signal asks it to (False), or late cards answer (True)."""
     loop = asyncio.get_running_loop()
     work = loop.create_task(agent.run())
@@ -227,14 +227,14 @@ async def _until_stopped(agent: Agent, host: Opened) -> bool:
     return work not in done
 
 
-def _guard(options: argparse.Namespace, host: Opened) -> Guard | None:
+def _guard(options: argparse.Namespace, host: OpenedHost) -> Guard | None:
     """Return who watches the cards' processes; nobody where the driver plays them."""
     if host.runtime is None or host.read is None:
         return None
     return Guard(host.driver, host.runtime, host.read, policy=options.orphans, allowed=options.system_process)
 
 
-def _enrolment(options: argparse.Namespace, state: Path) -> Enrolment:
+def _enrolment(options: argparse.Namespace, state: Path) -> NodeEnrolment:
     file = Path(options.enrol_token_file) if options.enrol_token_file else None
     is_new = not (state / KEY_FILE).exists()
     source = token_source(options.enrol_token, file)
@@ -246,7 +246,7 @@ def _enrolment(options: argparse.Namespace, state: Path) -> Enrolment:
             file,
             install.SETTINGS_FILE,
         )
-    return Enrolment(Identity(options.node, state), source)
+    return NodeEnrolment(Identity(options.node, state), source)
 
 
 def _say(code: int, sentence: object) -> int:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nodeagent.commands.dry_run import Planned, ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, Planned, rehearse
 from nodeagent.commands.opening import notices_of, open_host, state_of
 from nodeagent.commands.options import UsageError, patience_of, require_node
 from nodeagent.drivers.base import Driver
@@ -67,14 +67,14 @@ def _plan(
     with tempfile.TemporaryDirectory(prefix="berth-plan-") as folder:
         if (state / "journal.jsonl").exists():
             shutil.copyfile(state / "journal.jsonl", Path(folder) / "journal.jsonl")
-        shadow = ShadowDriver(driver)
-        doors = None if runtime is None else ShadowRuntime(runtime)
+        shadow = DryRunDriver(driver)
+        doors = None if runtime is None else DryRunRuntime(runtime)
         now = boot_clock()
-        mind = Reconciler(options.node, shadow, Journal(Path(folder) / "journal.jsonl"), now, doors)
-        mind.accept(_desired(body, mind), now)
-        mind.tick(now)  # as the agent does before each of its steps: what is over by now ends
-        steps = rehearse(mind, shadow, now)
-        return {"dry_run": True, "steps": [asdict(step) for step in steps], "leases": _leases(mind)}
+        reconciler = Reconciler(options.node, shadow, Journal(Path(folder) / "journal.jsonl"), now, doors)
+        reconciler.accept(_desired(body, reconciler), now)
+        reconciler.tick(now)  # as the agent does before each of its steps: what is over by now ends
+        steps = rehearse(reconciler, shadow, now)
+        return {"dry_run": True, "steps": [asdict(step) for step in steps], "leases": _leases(reconciler)}
 
 
 def _apply(
@@ -82,20 +82,25 @@ def _apply(
 ) -> dict[str, Any]:
     """Work until nothing is left to be done, or time is up."""
     journal, notices = Journal(state / "journal.jsonl"), notices_of(options, state)
-    mind = Reconciler(options.node, driver, journal, boot_clock(), runtime, notices)
-    mind.accept(_desired(body, mind), boot_clock())
+    reconciler = Reconciler(options.node, driver, journal, boot_clock(), runtime, notices)
+    reconciler.accept(_desired(body, reconciler), boot_clock())
     until, steps = boot_clock() + int(options.within * NS), 0
     while boot_clock() < until:
-        mind.tick(boot_clock())
-        steps += work_through(mind, driver, boot_clock)
-        mind.ledger.save()
-        if mind.is_settled:
+        reconciler.tick(boot_clock())
+        steps += work_through(reconciler, driver, boot_clock)
+        reconciler.ledger.save()
+        if reconciler.is_settled:
             break
         time.sleep(REST_S)
-    return {"dry_run": False, "steps_done": steps, "settled": mind.is_settled, "leases": _leases(mind)}
+    return {
+        "dry_run": False,
+        "steps_done": steps,
+        "settled": reconciler.is_settled,
+        "leases": _leases(reconciler),
+    }
 
 
-def _leases(mind: Reconciler) -> list[dict[str, Any]]:
+def _leases(reconciler: Reconciler) -> list[dict[str, Any]]:
     return [
         {
             "lease": report.lease,
@@ -104,14 +109,14 @@ def _leases(mind: Reconciler) -> list[dict[str, Any]]:
             "code": report.code,
             "detail": report.detail,
         }
-        for report in (work.report() for work in mind.works.values())
+        for report in (record.report() for record in reconciler.lease_records.values())
     ]
 
 
-def _desired(body: dict[str, Any], mind: Reconciler) -> Desired:
+def _desired(body: dict[str, Any], reconciler: Reconciler) -> Desired:
     """Return the frame of a file; what it leaves out is taken from the journal. Raises UsageError."""
-    ledger = mind.ledger
-    frame = {"node": mind.node, "epoch": ledger.epoch, "revision": ledger.revision, **body}
+    ledger = reconciler.ledger
+    frame = {"node": reconciler.node, "epoch": ledger.epoch, "revision": ledger.revision, **body}
     frame |= {"v": body.get("v", VERSION), "type": body.get("type", "desired")}
     try:
         message = decode(json.dumps(frame))

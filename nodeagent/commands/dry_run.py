@@ -9,17 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, Driver, Offer, ProcessFact, Reading, Shape, Tenant
+from nodeagent.drivers.base import (
+    Access,
+    Driver,
+    DriverReading,
+    PartitionShape,
+    ProcessFact,
+    ShapeOffer,
+    Tenant,
+)
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 from nodeagent.reconcile.lanes import MOST_STEPS
-from nodeagent.reconcile.lease_records import GONE, Work
+from nodeagent.reconcile.lease_records import GONE, LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
-from nodeagent.reconcile.steps import Outcome, Step, carry_out, read_partitions
-from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
+from nodeagent.reconcile.steps import DeviceStep, StepOutcome, carry_out, read_partitions
+from nodeagent.runtimes.base import Key, LeaseEntrance, LeaseGrant, Runtime, RuntimeRefusedError
 
 
-class ShadowDriver:
+class DryRunDriver:
     """Legal positions, overlaps and MIG modes as the real driver has them; everything else always succeeds."""
 
     is_blocking = False
@@ -40,7 +48,7 @@ class ShadowDriver:
         """Return the devices with the MIG modes of the play."""
         return list(self._devices.values())
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return what the real driver offers."""
         return self._real.catalogue(device)
 
@@ -48,7 +56,7 @@ class ShadowDriver:
         """Return what stands in the play; refuses for a device that could not be seen."""
         return list(self._standing(device))
 
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+    def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Add a partition where the real driver would allow it, as far as can be known beforehand."""
         standing = self._standing(device)
         offers = [
@@ -104,9 +112,9 @@ class ShadowDriver:
         """Everybody who is asked to go has gone."""
         return []
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Nothing is measured."""
-        return Reading()
+        return DriverReading()
 
     def health(self) -> list[HealthFact]:
         """Return what the real devices say."""
@@ -158,7 +166,7 @@ class ShadowDriver:
         return self._facts[device]
 
 
-class ShadowRuntime:
+class DryRunRuntime:
     """Units of a plan: those that are open now, and what the play adds."""
 
     def __init__(self, real: Runtime) -> None:
@@ -166,14 +174,14 @@ class ShadowRuntime:
         self._real = real
         self._open = set(real.known())
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         """Open it in the play, where this host would open it."""
         if (refusal := self.would_refuse(grant)) is not None:
             raise refusal
         self._open.add(grant.key)
-        return Entrance({"runtime": self.name})
+        return LeaseEntrance({"runtime": self.name})
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return what the real runtime lacks."""
         if self._real.why_not():
             return RuntimeRefusedError("no_runtime", self._real.why_not())
@@ -215,50 +223,58 @@ class Planned:
     refusal: str = ""
 
 
-def rehearse(mind: Reconciler, driver: Driver, now: int) -> list[Planned]:
+def rehearse(reconciler: Reconciler, driver: Driver, now: int) -> list[Planned]:
     """Play every step that the present goal needs and return them in order."""
-    order: dict[str, int | None] = {uuid: fact.index for uuid, fact in mind.devices.items()}
+    order: dict[str, int | None] = {uuid: fact.index for uuid, fact in reconciler.devices.items()}
     plan: list[Planned] = []
     is_moving = True
     while is_moving and len(plan) < MOST_STEPS:
         is_moving = False
-        for device in mind.lanes:
-            while (step := mind.next_step(device, now)) is not None and len(plan) < MOST_STEPS:
-                outcome = carry_out(driver, step, mind.units.runtime)
+        for device in reconciler.lanes:
+            while (step := reconciler.next_step(device, now)) is not None and len(plan) < MOST_STEPS:
+                outcome = carry_out(driver, step, reconciler.units.runtime)
                 if step.kind != "look" or outcome.refusal is not None:
                     plan.append(_planned(len(plan) + 1, order.get(device), step, outcome))
-                mind.settle(step, outcome, now)
+                reconciler.settle(step, outcome, now)
                 is_moving = True
-    return plan + _unseen(mind, driver, order, len(plan))
+    return plan + _unseen(reconciler, driver, order, len(plan))
 
 
-def _unseen(mind: Reconciler, driver: Driver, order: Mapping[str, int | None], done: int) -> list[Planned]:
+def _unseen(
+    reconciler: Reconciler, driver: Driver, order: Mapping[str, int | None], done: int
+) -> list[Planned]:
     """Return one refusal per lease and device on which nothing can be planned, because it cannot be seen."""
     found: list[Planned] = []
-    for device in mind.devices:
+    for device in reconciler.devices:
         try:
             driver.observe(device)
         except NvmlLikeError as no:
-            waiting = [work for work in mind.works.values() if work.phase != GONE and _is_on(work, device)]
+            waiting = [
+                record
+                for record in reconciler.lease_records.values()
+                if record.phase != GONE and _is_on(record, device)
+            ]
             found += [
-                Planned(done + len(found) + at, order.get(device), f"look at {device}", work.lease, no.detail)
-                for at, work in enumerate(waiting, start=1)
+                Planned(
+                    done + len(found) + at, order.get(device), f"look at {device}", record.lease, no.detail
+                )
+                for at, record in enumerate(waiting, start=1)
             ]
     return found
 
 
-def _is_on(work: Work, device: str) -> bool:
-    return any(place.slot.device == device for place in work.places)
+def _is_on(record: LeaseRecord, device: str) -> bool:
+    return any(place.slot.device == device for place in record.places)
 
 
-def _planned(number: int, device: int | None, step: Step, outcome: Outcome) -> Planned:
+def _planned(number: int, device: int | None, step: DeviceStep, outcome: StepOutcome) -> Planned:
     refusal = "" if outcome.refusal is None else f"{outcome.refusal.word}: {outcome.refusal.detail}"
-    return Planned(number, device, words_of(step), step.work.lease, refusal)
+    return Planned(number, device, words_of(step), step.record.lease, refusal)
 
 
-def words_of(step: Step) -> str:
+def words_of(step: DeviceStep) -> str:
     """Return what a step does, for people."""
-    slot, user = step.place.slot, step.work.user or "its holder"
+    slot, user = step.place.slot, step.record.user or "its holder"
     what = {
         "mig": f"{slot.profile} at slice {slot.start}",
         "exclusive": "the whole device",

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nodeagent.commands.dry_run import ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, rehearse
 from nodeagent.commands.opening import open_host, state_of
 from nodeagent.commands.options import UsageError, require_node
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host.clock import boot_clock
 from nodeagent.reconcile.journal import Journal, Record, peek
-from nodeagent.reconcile.lease_records import NS, READY, Place, Work
+from nodeagent.reconcile.lease_records import NS, READY, LeasePlace, LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_partitions
 from nodeagent.runtimes.base import Runtime
@@ -77,40 +77,44 @@ def _now(
     """Return every generation that is still on the node, as it stands and as it goes on."""
     with tempfile.TemporaryDirectory(prefix="berth-explain-") as folder:
         shutil.copyfile(state / "journal.jsonl", Path(folder) / "journal.jsonl")
-        shadow = ShadowDriver(driver)
-        doors = None if runtime is None else ShadowRuntime(runtime)
+        shadow = DryRunDriver(driver)
+        doors = None if runtime is None else DryRunRuntime(runtime)
         now = boot_clock()
-        mind = Reconciler(options.node, shadow, Journal(Path(folder) / "journal.jsonl"), now, doors)
-        works = [work for work in mind.works.values() if work.lease == options.lease]
-        entries = [_entry(work, mind, driver, runtime, now) for work in works]
-        mind.tick(now)
-        plan = rehearse(mind, shadow, now)
+        reconciler = Reconciler(options.node, shadow, Journal(Path(folder) / "journal.jsonl"), now, doors)
+        lease_records = [
+            record for record in reconciler.lease_records.values() if record.lease == options.lease
+        ]
+        entries = [_entry(record, reconciler, driver, runtime, now) for record in lease_records]
+        reconciler.tick(now)
+        plan = rehearse(reconciler, shadow, now)
     for entry in entries:
         entry["next"] = [asdict(step) for step in plan if step.lease == options.lease]
     return entries
 
 
-def _entry(work: Work, mind: Reconciler, driver: Driver, runtime: Runtime | None, now: int) -> dict[str, Any]:
-    report = work.report()
+def _entry(
+    record: LeaseRecord, reconciler: Reconciler, driver: Driver, runtime: Runtime | None, now: int
+) -> dict[str, Any]:
+    report = record.report()
     return {
-        "generation": work.generation,
+        "generation": record.generation,
         "phase": report.phase,
         "code": report.code,
         "detail": report.detail,
-        "user": work.user,
-        "team": work.team,
-        "ends_in_s": round((work.deadline - now) / NS) if work.phase == READY else None,
-        "grace_s": work.grace_s,
-        "entrance": dict(work.entrance),
-        "pids": None if runtime is None else runtime.pids(work.key),
-        "places": [_place(place, mind, driver) for place in work.places],
+        "user": record.user,
+        "team": record.team,
+        "ends_in_s": round((record.deadline - now) / NS) if record.phase == READY else None,
+        "grace_s": record.grace_s,
+        "entrance": dict(record.entrance),
+        "pids": None if runtime is None else runtime.pids(record.key),
+        "places": [_place(place, reconciler, driver) for place in record.places],
     }
 
 
-def _place(place: Place, mind: Reconciler, driver: Driver) -> dict[str, Any]:
+def _place(place: LeasePlace, reconciler: Reconciler, driver: Driver) -> dict[str, Any]:
     """Return one place: what was asked for, and what is seen of it."""
     slot = place.slot
-    fact = mind.devices.get(slot.device)
+    fact = reconciler.devices.get(slot.device)
     facts = None if fact is None else read_partitions(driver, slot.device)
     stands = None if facts is None else any(part.uuid == place.partition for part in facts)
     return {

@@ -128,7 +128,7 @@ class InstallError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class InstallHost:
     """The host that is installed on; ``root`` stands before every path."""
 
     shell: Shell
@@ -160,7 +160,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry the command out; returns the exit code."""
-    host = Host(HostShell(), euid=os.geteuid())
+    host = InstallHost(HostShell(), euid=os.geteuid())
     try:
         program = options.program or program_words()
         if options.uninstall:
@@ -295,7 +295,7 @@ def sudoers(program: str) -> str:
     )
 
 
-def sudoers_for(host: Host, texts: Mapping[str, str]) -> str:
+def sudoers_for(host: InstallHost, texts: Mapping[str, str]) -> str:
     """Return the lines for sudo, or in their place why there are none for this program."""
     path = _program(texts)
     why = unsafe(host.at(path), host.euid)
@@ -312,7 +312,7 @@ def _program(texts: Mapping[str, str]) -> str:
     return line.partition("=")[2].partition(" ")[0]
 
 
-def show(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
+def show(host: InstallHost, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
     """Print every file, what would change, and what to do; changes nothing."""
     for path, text in texts.items():
         note = " (only with --close-logins)" if path in (LOGIN_FILE, ROOT_FILE) else ""
@@ -323,7 +323,7 @@ def show(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> No
     out("Nothing was changed. Write these files with: berth-agent install --write [--close-logins]")
 
 
-def write(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
+def write(host: InstallHost, texts: Mapping[str, str], out: Callable[[str], None]) -> None:
     """Write what differs, each file whole, and let systemd read it; shows each change.
 
     Raises InstallError, before anything is changed, for a program that the unit could not see.
@@ -353,7 +353,7 @@ def write(host: Host, texts: Mapping[str, str], out: Callable[[str], None]) -> N
         out("Logins that are open now keep what they have opened; from now on no login opens a card.")
 
 
-def uninstall(host: Host, out: Callable[[str], None]) -> None:
+def uninstall(host: InstallHost, out: Callable[[str], None]) -> None:
     """Stop the agent and remove what was written. Leases that are open run to their end by systemd's timers."""
     _require_root(host)
     found = [path for path in (AGENT_FILE, SLICE_FILE, LOGIN_FILE, ROOT_FILE) if host.at(path).exists()]
@@ -375,23 +375,23 @@ def diff(path: str, old: str, new: str) -> str:
     return "\n".join(difflib.unified_diff(before, after, path if old else "/dev/null", path, lineterm=""))
 
 
-def _require_root(host: Host) -> None:
+def _require_root(host: InstallHost) -> None:
     if host.euid != 0:
         raise InstallError(f"writing to {UNITS} takes root: run this with sudo. Nothing was changed.")
 
 
-def _reload(host: Host) -> None:
+def _reload(host: InstallHost) -> None:
     done = host.shell.run(["systemctl", "daemon-reload"])
     if not done.is_ok:
         raise InstallError(f"the files are in place, but systemd did not read them: {done.said}")
 
 
-def _state(host: Host, path: str, text: str) -> str:
+def _state(host: InstallHost, path: str, text: str) -> str:
     now = _text(host, path)
     return "not there yet" if not now else "as it should be" if now == text else "would be changed"
 
 
-def _text(host: Host, path: str) -> str:
+def _text(host: InstallHost, path: str) -> str:
     try:
         return host.at(path).read_text(encoding="utf-8")
     except FileNotFoundError:

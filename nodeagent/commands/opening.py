@@ -19,7 +19,7 @@ from nodeagent.drivers.base import Driver
 from nodeagent.drivers.patience import Patience, wait_for_cards
 from nodeagent.host.shell import HostShell
 from nodeagent.runtimes.base import Runtime
-from nodeagent.runtimes.doors import choose, has_units, shows_files
+from nodeagent.runtimes.choice import choose, has_units, shows_files
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def is_simulated(options: argparse.Namespace) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedHost:
     """A host at work: driver, runtime of the holders and how to read its files (None: the driver plays them).
 
     ``look`` opens the driver of its cards once more, and only looks; None where no card can come late.
@@ -105,7 +105,7 @@ def open_host(
     looks_only: bool = False,
     patience: Patience | None = None,
     runtime: Runtime | None = None,
-) -> Opened:
+) -> OpenedHost:
     """Return driver and runtime as the options ask for them.
 
     ``looks_only``: nothing is made, changed or removed on the host, and what an agent notes belongs to that agent.
@@ -116,9 +116,9 @@ def open_host(
         # By name, so that a real host never loads the simulation.
         simulated: Any = import_module("nodeagent.commands.simulated")
         if options.driver == "simulated":
-            return Opened(simulated.open_simulated(options, state, looks_only=looks_only))
+            return OpenedHost(simulated.open_simulated(options, state, looks_only=looks_only))
         home, driver, doors = simulated.open_played(options, state, looks_only=looks_only)
-        return Opened(driver, doors, home.read)
+        return OpenedHost(driver, doors, home.read)
     folder = run_dir_of(options, state)
     if not looks_only:
         make_run_dir(folder)
@@ -136,7 +136,7 @@ def open_host(
     )
     own = partial(find, looks_only=looks_only)
     found = own() if patience is None else wait_for_cards(own, patience)
-    return Opened(found, runtime, registry.read_text, partial(find, looks_only=True))
+    return OpenedHost(found, runtime, registry.read_text, partial(find, looks_only=True))
 
 
 def open_runtime(options: argparse.Namespace, state: Path, *, looks_only: bool = False) -> Runtime:

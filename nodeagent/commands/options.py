@@ -19,7 +19,7 @@ from nodeagent.host import facts as host
 from nodeagent.host.facts import HostFacts
 from nodeagent.processes.policy import POLICIES
 from nodeagent.protocol.limits import MODES
-from nodeagent.runtimes.doors import RUNTIMES
+from nodeagent.runtimes.choice import RUNTIMES
 
 log = logging.getLogger(__name__)
 

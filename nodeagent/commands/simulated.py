@@ -17,7 +17,7 @@ from nodeagent.host.files import spare_folder
 from nodeagent.runtimes.base import Runtime
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from nodeagent.simulation.devices.store import HARDWARE
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from nodeagent.simulation.nvml.calls import call_named
 from nodeagent.simulation.script import ScriptError, play
 from nodeagent.simulation.spec import SpecError, build, demo_spec, played, read_spec
@@ -80,13 +80,13 @@ def open_simulated(options: argparse.Namespace, state: Path, *, looks_only: bool
 
 def open_played(
     options: argparse.Namespace, state: Path, *, looks_only: bool = False
-) -> tuple[SimulatedHome, Driver, Runtime]:
+) -> tuple[FullHost, Driver, Runtime]:
     """Return a host whose NVML is played, with driver and runtime of real cards; raises UsageError."""
     try:
         spec = played(spec_of(options), call_named)
     except SpecError as no:
         raise UsageError(str(no)) from no
-    home = SimulatedHome(
+    home = FullHost(
         options.node, spec.boards, state, boot_clock, seed=options.seed, sleep=time.sleep, faults=spec.faults
     )
     home.host.boots += boot_clock()  # it lives in this process: the next one finds it rebooted
@@ -117,7 +117,7 @@ def _copy_of(state: Path) -> Path:
     return copy
 
 
-def _play(home: SimulatedHome, script: Path) -> None:
+def _play(home: FullHost, script: Path) -> None:
     """Let a script happen on a simulated host; raises UsageError for one that cannot be played."""
     try:
         play(home.host, script)

@@ -9,7 +9,7 @@ from nodeagent.protocol.messages import DeviceFact, DeviceSample, HealthFact, Pa
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PartitionShape:
     """What a partition looks like. ``size`` counts memory slices; 0 is a share of a shared device."""
 
     mode: str
@@ -20,10 +20,10 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ShapeOffer:
     """A shape that a device can have, the positions where it may start and how many fit at most."""
 
-    shape: Shape
+    shape: PartitionShape
     starts: tuple[int, ...]
     most: int
 
@@ -87,7 +87,7 @@ class PartitionSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DriverReading:
     """Everything measured in one second."""
 
     devices: tuple[DeviceSample, ...] = ()
@@ -120,7 +120,7 @@ class Driver(Protocol):
         """Return the devices and what each can do."""
         ...
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the shapes a device can have, with their legal positions."""
         ...
 
@@ -131,7 +131,7 @@ class Driver(Protocol):
         """
         ...
 
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+    def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Make one partition at exactly this position. ``owner`` tells shares of one device apart."""
         ...
 
@@ -155,7 +155,7 @@ class Driver(Protocol):
         """Return the processes on a partition."""
         ...
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure devices and partitions once; what cannot be measured is None."""
         ...
 

@@ -15,7 +15,7 @@ from nodeagent.protocol.messages import DeviceFact, ProfileFact
 log = logging.getLogger(__name__)
 
 
-class Roll:
+class BootDevices:
     """A file in the folder that a reboot empties; what is not of this boot, or cannot be read, counts as nothing.
 
     ``looks_only``: it is read and never written.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nodeagent.drivers.base import ProcessFact
-from nodeagent.drivers.shares import WHOLE, Share
+from nodeagent.drivers.shares import WHOLE, HeldShare
 from nodeagent.runtimes.cdi import is_engines, told_lease
 
 CGROUPS: Final = "/sys/fs/cgroup"
@@ -31,7 +31,7 @@ def is_below(path: str, cgroup: str) -> bool:
 
 
 def own(
-    share: Share, others: Sequence[Share], listed: Sequence[ProcessFact], read: Read
+    share: HeldShare, others: Sequence[HeldShare], listed: Sequence[ProcessFact], read: Read
 ) -> list[ProcessFact]:
     """Return the processes of a card that are a share's as far as anybody knows: these are told and ended.
 
@@ -44,8 +44,8 @@ def own(
 
 
 def left_on(
-    share: Share,
-    others: Sequence[Share],
+    share: HeldShare,
+    others: Sequence[HeldShare],
     listed: Sequence[ProcessFact],
     read: Read,
     is_excused: Excuse = lambda process: False,
@@ -72,6 +72,6 @@ def _traits(read: Read, pid: int) -> tuple[str, str]:
     return path, "" if told is None else f"{told[0]}.{told[1]}"
 
 
-def _owns(share: Share, path: str, told: str) -> bool:
+def _owns(share: HeldShare, path: str, told: str) -> bool:
     # An owner is named lease.generation.number: see works.Work.owner.
     return is_below(path, share.cgroup) or (bool(told) and share.owner.rpartition(".")[0] == told)

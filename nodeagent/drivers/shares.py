@@ -25,7 +25,7 @@ _TYPES: Final = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": tuple}
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class HeldShare:
     """A whole card (named by the card's UUID), a part of one or a share of one, in the hands of ``owner``.
 
     ``mode``, ``share_milli`` (thousandths of the card) and ``memory_mib`` are what was asked for; ``profile``,
@@ -78,7 +78,7 @@ class ShareBook:
         self._folder, self._boot_id, self._on_change = folder, boot_id, on_change
         self._looks_only = looks_only
         self._lock = threading.Lock()
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, HeldShare] = {}
         self._unread: list[str] = []
         try:
             paths = sorted(folder.glob("*.json"))
@@ -89,18 +89,18 @@ class ShareBook:
         for path in paths:
             self._recall(path)
 
-    def on(self, device: str) -> list[Share]:
+    def on(self, device: str) -> list[HeldShare]:
         """Return what is handed out of one card, by name."""
         with self._lock:
             found = [share for share in self._shares.values() if share.device == device]
         return sorted(found, key=lambda share: share.partition)
 
-    def get(self, partition: str) -> Share | None:
+    def get(self, partition: str) -> HeldShare | None:
         """Return one share, None where there is none of this name."""
         with self._lock:
             return self._shares.get(partition)
 
-    def put(self, share: Share) -> None:
+    def put(self, share: HeldShare) -> None:
         """Write a share to disk, then believe it; raises NvmlLikeError when the disk refuses."""
         if self.get(share.partition) == share:
             return
@@ -136,7 +136,7 @@ class ShareBook:
             if os.path.lexists(path)
         ]
 
-    def _write(self, share: Share) -> None:
+    def _write(self, share: HeldShare) -> None:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_file(self._path(share.partition), {"boot_id": self._boot_id, **asdict(share)})
@@ -176,10 +176,10 @@ class ShareBook:
                 path.unlink()
 
 
-def _share(row: dict[str, Any]) -> tuple[str, Share]:
+def _share(row: dict[str, Any]) -> tuple[str, HeldShare]:
     boot = row.pop("boot_id")
-    share = Share(**{**row, "before": tuple(row.get("before", ()))})
-    for known in fields(Share):
+    share = HeldShare(**{**row, "before": tuple(row.get("before", ()))})
+    for known in fields(HeldShare):
         if type(getattr(share, known.name)) is not _TYPES[str(known.type)]:
             raise ValueError(f"{known.name} has the wrong type")
     return boot, share

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Offer, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import DriverReading, PartitionSample, PartitionShape, ProcessFact, ShapeOffer
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.owners import left_on, own
-from nodeagent.drivers.shares import ALL, WHOLE, Share
+from nodeagent.drivers.shares import ALL, WHOLE, HeldShare
 from nodeagent.drivers.vendor import Read, VendorDriver, share_name
 from nodeagent.protocol.messages import DeviceFact, DeviceSample, PartitionFact
 
-Choice = Callable[[Share, list[Share], list[ProcessFact], Read], list[ProcessFact]]
+Choice = Callable[[HeldShare, list[HeldShare], list[ProcessFact], Read], list[ProcessFact]]
 
 
 class Cutter(Protocol):
@@ -28,7 +28,7 @@ class Cutter(Protocol):
     kind: str
     removes_one: bool
 
-    def size(self, fact: DeviceFact, shape: Shape) -> str:
+    def size(self, fact: DeviceFact, shape: PartitionShape) -> str:
         """Return what a shape means to the tool; INVALID_ARGUMENT with a sentence when it means nothing."""
         ...
 
@@ -45,7 +45,7 @@ class Cutter(Protocol):
         ...
 
 
-class SharedCards(VendorDriver):
+class SharingDriver(VendorDriver):
     """Cards that are leased whole or in shares which the vendor's tool makes and lists."""
 
     def __init__(
@@ -54,13 +54,13 @@ class SharedCards(VendorDriver):
         super().__init__(boot_id, run_dir, read, looks_only=looks_only)
         self._cutter = cutter
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the whole card and, where its tool can cut it, shares up to the whole card."""
         fact = self._fact(device)
-        whole_card = Shape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
-        offers = [Offer(whole_card, (0,), 1)] if WHOLE in fact.modes else []
-        shared = Shape("memlimit", "", 0, ALL, fact.memory_mib)
-        return [*offers, Offer(shared, (0,), fact.max_clients)] if "memlimit" in fact.modes else offers
+        whole_card = PartitionShape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
+        offers = [ShapeOffer(whole_card, (0,), 1)] if WHOLE in fact.modes else []
+        shared = PartitionShape("memlimit", "", 0, ALL, fact.memory_mib)
+        return [*offers, ShapeOffer(shared, (0,), fact.max_clients)] if "memlimit" in fact.modes else offers
 
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what stands on a card; parts that the tool lists and nobody here made are foreign."""
@@ -76,7 +76,7 @@ class SharedCards(VendorDriver):
             if handle not in known
         ]
 
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+    def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Hand out the whole card or have its tool make one share; an owner who has it already gets the same."""
         fact = self._fact(device)
         self._require_offered(fact, shape)
@@ -88,7 +88,7 @@ class SharedCards(VendorDriver):
         if shape.mode == WHOLE:
             if present or self._standing(fact):
                 raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the card is not empty")
-            share = Share(device, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
+            share = HeldShare(device, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
             self._book.put(share)
             return share.fact()
         if any(part.size for part in present):
@@ -127,10 +127,10 @@ class SharedCards(VendorDriver):
         others = [s for s in self._book.on(share.device) if s.partition != partition and not s.is_idle]
         return chosen(share, others, self.card_processes(share.device), self._read)
 
-    def reading(self, samples: Iterable[DeviceSample]) -> Reading:
+    def reading(self, samples: Iterable[DeviceSample]) -> DriverReading:
         """Return a reading of cards together with what is handed out of them."""
         cards = tuple(samples)
-        return Reading(cards, tuple(part for card in cards for part in self.part_samples(card)))
+        return DriverReading(cards, tuple(part for card in cards for part in self.part_samples(card)))
 
     def part_samples(self, card: DeviceSample) -> list[PartitionSample]:
         """Return the samples of what is handed out of a card: tools measure cards, so a share's are unknown."""
@@ -180,10 +180,10 @@ class SharedCards(VendorDriver):
                 known.add(new[0])
                 self._book.put(replace(share, handle=new[0], before=()))
 
-    def _cut(self, fact: DeviceFact, shape: Shape, owner: str) -> PartitionFact:
+    def _cut(self, fact: DeviceFact, shape: PartitionShape, owner: str) -> PartitionFact:
         size, standing = self._cutter.size(fact, shape), self._standing(fact)
         ours = self._book.on(fact.uuid)
-        share = Share(
+        share = HeldShare(
             partition=share_name(fact.uuid, self._cutter.kind, owner),
             device=fact.uuid,
             mode="memlimit",
@@ -213,7 +213,7 @@ class SharedCards(VendorDriver):
             )
         return made.fact()
 
-    def _require_room(self, fact: DeviceFact, shape: Shape, ours: list[Share]) -> None:
+    def _require_room(self, fact: DeviceFact, shape: PartitionShape, ours: list[HeldShare]) -> None:
         if len(ours) >= fact.max_clients:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{fact.max_clients} shares are the most")
         idle = any(share.is_idle for share in ours)
@@ -225,7 +225,7 @@ class SharedCards(VendorDriver):
         if sum(share.memory_mib for share in ours) + shape.memory_mib > fact.memory_mib:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"not enough memory for another share{why}")
 
-    def _remove(self, share: Share) -> None:
+    def _remove(self, share: HeldShare) -> None:
         """Have the tool remove a share, or set it aside where that would take others along."""
         fact = self._fact(share.device)
         standing, ours = self._standing(fact), self._book.on(share.device)

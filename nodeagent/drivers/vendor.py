@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 from uuid import NAMESPACE_DNS, uuid5
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import ProcessFact, Shape, Tenant
-from nodeagent.drivers.boot_devices import Roll
+from nodeagent.drivers.base import PartitionShape, ProcessFact, Tenant
+from nodeagent.drivers.boot_devices import BootDevices
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
-from nodeagent.drivers.shares import Share, ShareBook
+from nodeagent.drivers.shares import HeldShare, ShareBook
 from nodeagent.host import notices
 from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.protocol.boards import UnknownBoardError, board
@@ -89,7 +89,7 @@ def code_of(said: str) -> int:
     return next((code for code, words in _WORDS if words.search(said)), errors.UNKNOWN)
 
 
-class Tool:
+class VendorTool:
     """One program of a vendor. Its refusals become NvmlLikeError with what it said."""
 
     def __init__(self, shell: Shell, *argv: str) -> None:
@@ -133,7 +133,7 @@ class Tool:
         )
 
 
-def opened(tool: Tool, probe: Callable[[], str]) -> None:
+def opened(tool: VendorTool, probe: Callable[[], str]) -> None:
     """Set a tool's version by asking for it; raises DriverUnavailableError when the tool does not answer."""
     try:
         tool.version = clean(probe(), 60) or "unknown version"
@@ -141,7 +141,7 @@ def opened(tool: Tool, probe: Callable[[], str]) -> None:
         raise DriverUnavailableError.by(no.code, no.detail) from no
 
 
-class Told(Protocol):
+class ToldDevice(Protocol):
     """What a tool tells of a card at one moment; None is unknown."""
 
     @property
@@ -161,7 +161,7 @@ class Told(Protocol):
         """How hot it is."""
 
 
-def sample_of(uuid: str, told: Told | None, tool: str) -> DeviceSample:
+def sample_of(uuid: str, told: ToldDevice | None, tool: str) -> DeviceSample:
     """Return the sample of a card from what a tool told of it; of a card that is not listed all is unknown."""
     if told is None:
         return DeviceSample(uuid, None, None, None, None, source="unavailable")
@@ -191,7 +191,7 @@ class VendorDriver(ABC):
         """Read what is noted of this boot below ``run_dir``; ``looks_only``: nothing is written there."""
         self._boot_id, self._read = boot_id, read
         self._book = ShareBook(run_dir / self.name, boot_id, looks_only=looks_only)
-        self._roll = Roll(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
+        self._roll = BootDevices(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
         self._facts: dict[str, DeviceFact] = {}
         # What did not answer at the start and may yet: cards by index, else by name, each with a sentence.
         self.unanswered: dict[int | str, str] = {}
@@ -337,13 +337,13 @@ class VendorDriver(ABC):
             raise NvmlLikeError(errors.NOT_FOUND, f"{device} is not on this node")
         return self._facts[device]
 
-    def _share(self, partition: str) -> Share:
+    def _share(self, partition: str) -> HeldShare:
         share = self._book.get(partition)
         if share is None:
             raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not stand here")
         return share
 
-    def _require_offered(self, fact: DeviceFact, shape: Shape) -> None:
+    def _require_offered(self, fact: DeviceFact, shape: PartitionShape) -> None:
         if shape.mode not in fact.modes:
             usable = ", ".join(fact.modes) or "nothing"
             raise NotOfferedError(

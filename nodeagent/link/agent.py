@@ -14,8 +14,8 @@ from nodeagent.drivers.base import Driver
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
-from nodeagent.link.enrolment import Enrolment, RefusedError
-from nodeagent.link.session import Session
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
+from nodeagent.link.session import PortalSession
 from nodeagent.protocol.messages import MAX_FRAME_BYTES
 from nodeagent.reconcile.worker import Worker
 
@@ -32,7 +32,7 @@ class Agent:
     def __init__(
         self,
         address: Address,
-        enrolment: Enrolment,
+        enrolment: NodeEnrolment,
         driver: Driver,
         worker: Worker,
         *,
@@ -81,23 +81,23 @@ class Agent:
                 compression=None,
                 proxy=None if self._address.is_local else True,
             ) as socket:
-                session = Session(
+                session = PortalSession(
                     socket, self._enrolment, self._driver, self._worker, self._clock, self._host
                 )
                 await session.greet()
                 self._failures = 0
                 log.info("connected to %s", self._address.url)
                 await session.run()
-        except RefusedError as no:
+        except PortalRefusedError as no:
             self._take_refusal(no)
         except InvalidURI as no:
-            raise RefusedError("bad_url", str(no)) from no
+            raise PortalRefusedError("bad_url", str(no)) from no
         except LOST as no:
             self._lost(no)
         finally:
             self._worker.reconciler.disconnected()
 
-    def _take_refusal(self, no: RefusedError) -> None:
+    def _take_refusal(self, no: PortalRefusedError) -> None:
         self._failures += 1
         final = self._enrolment.final(no, is_known=self._worker.reconciler.ledger.epoch > 0)
         if final is not None:

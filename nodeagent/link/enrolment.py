@@ -19,7 +19,7 @@ FOR_GOOD = frozenset(
 )
 
 
-class RefusedError(Exception):
+class PortalRefusedError(Exception):
     """The portal turned this node away: its stable code and what it says to do."""
 
     def __init__(self, code: str, detail: str) -> None:
@@ -28,7 +28,7 @@ class RefusedError(Exception):
         self.detail = detail
 
 
-class Enrolment:
+class NodeEnrolment:
     """Decides what the next hello shows: a signature alone, by the key in force or the next one, or a token as well.
 
     A known node shows its key first, the next one when that is refused (the portal may have stored it and the
@@ -38,7 +38,7 @@ class Enrolment:
     def __init__(self, identity: Identity, token: Callable[[], str]) -> None:
         self.identity = identity
         self._read_token = token
-        self._refused: dict[Way, RefusedError] = {}
+        self._refused: dict[Way, PortalRefusedError] = {}
         self._last: Way = "key"
         self.proven_key = ""
 
@@ -68,7 +68,7 @@ class Enrolment:
             proof |= {"enrol_token": token, "public_key": self.proven_key}
         return proof
 
-    def final(self, no: RefusedError, *, is_known: bool) -> RefusedError | None:
+    def final(self, no: PortalRefusedError, *, is_known: bool) -> PortalRefusedError | None:
         """Return the refusal to give up with, None to go on: for a node never known, refused in every way."""
         if no.code not in FOR_GOOD:
             return None

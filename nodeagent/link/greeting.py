@@ -8,7 +8,7 @@ import secrets
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from nodeagent.link.enrolment import RefusedError
+from nodeagent.link.enrolment import PortalRefusedError
 from nodeagent.link.identity import Identity
 from nodeagent.protocol.limits import MOST_EPOCH_JUMP
 from nodeagent.protocol.messages import Hello, Welcome
@@ -34,7 +34,7 @@ def require_portal(welcome: Welcome, hello: Hello, nonce: str, public_key: str, 
     )  # fmt: skip
     expected = hello.portal_key or welcome.portal_key
     if not all(_is_signed(key, text, welcome) for key in {expected, welcome.portal_key}):
-        raise RefusedError(
+        raise PortalRefusedError(
             "other_portal",
             "this is not the portal that the node was enrolled at; nothing it says is obeyed."
             " If the portal's key was lost, enrol the node again",
@@ -49,7 +49,7 @@ def require_portal(welcome: Welcome, hello: Hello, nonce: str, public_key: str, 
 def require_epoch(welcome: Welcome, known: int, *, enrolled: bool) -> None:
     """Raise RefusedError for an epoch so far ahead that nothing would be left above it; an enrolment sets any."""
     if known and not enrolled and welcome.epoch > known + MOST_EPOCH_JUMP:
-        raise RefusedError("far_epoch", f"epoch {welcome.epoch} is too far above {known}")
+        raise PortalRefusedError("far_epoch", f"epoch {welcome.epoch} is too far above {known}")
 
 
 def _is_signed(key: str, text: bytes, welcome: Welcome) -> bool:

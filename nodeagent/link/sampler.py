@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from nodeagent.drivers.base import PartitionSample, Reading
+from nodeagent.drivers.base import DriverReading, PartitionSample
 from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples, SlotSample
 from nodeagent.reconcile.lease_records import READY
 from nodeagent.reconcile.reconciler import Reconciler
@@ -15,7 +15,7 @@ PROCESSES_EVERY: Final = 5
 
 
 def frame(
-    reading: Reading,
+    reading: DriverReading,
     reconciler: Reconciler,
     *,
     epoch: int,
@@ -29,13 +29,13 @@ def frame(
     """
     by_partition = {part.partition: part for part in reading.partitions}
     slots = []
-    for work in reconciler.works.values():
-        if work.phase != READY:
+    for record in reconciler.lease_records.values():
+        if record.phase != READY:
             continue
-        for place in work.places:
+        for place in record.places:
             part = by_partition.get(place.partition)
             if part is not None:
-                slots.append(_slot(work.lease, place.slot.start, part))
+                slots.append(_slot(record.lease, place.slot.start, part))
     devices = tuple(_device(sample) for sample in reading.devices)
     return Samples(epoch, boot_id, seq, devices, tuple(slots), processes)
 

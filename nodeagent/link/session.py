@@ -13,7 +13,7 @@ from nodeagent import __version__
 from nodeagent.drivers.base import Driver
 from nodeagent.host.facts import HostFacts
 from nodeagent.link import sampler
-from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.greeting import fresh_nonce, require_epoch, require_portal
 from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.codec import ProtocolError, decode, encode
@@ -57,13 +57,13 @@ class Socket(Protocol):
         ...
 
 
-class Session:
+class PortalSession:
     """Talks on one socket until it closes. Bad frames are logged and left alone; nothing here ends work."""
 
     def __init__(
         self,
         socket: Socket,
-        enrolment: Enrolment,
+        enrolment: NodeEnrolment,
         driver: Driver,
         worker: Worker,
         clock: Callable[[], int],
@@ -153,13 +153,15 @@ class Session:
         try:
             message = decode(frame)
         except ProtocolError as no:
-            raise RefusedError(
+            raise PortalRefusedError(
                 no.code, "the other side does not speak this protocol; is this the portal?"
             ) from no
         if isinstance(message, Refused):
-            raise RefusedError(message.code, message.detail)
+            raise PortalRefusedError(message.code, message.detail)
         if not isinstance(message, kind):
-            raise RefusedError("unexpected", f"a {type(message).__name__} came where {kind.__name__} was due")
+            raise PortalRefusedError(
+                "unexpected", f"a {type(message).__name__} came where {kind.__name__} was due"
+            )
         return message
 
     async def _listen(self) -> None:
@@ -171,7 +173,7 @@ class Session:
                     await self._send(answer)
             except (ProtocolError, FenceError) as no:
                 self._grumble(no.code, str(no))
-            except RefusedError:
+            except PortalRefusedError:
                 raise
             except Exception:  # whatever the portal sends must not end the agent, and leases with it
                 log.exception("a frame of the portal could not be carried out")
@@ -192,7 +194,7 @@ class Session:
         elif isinstance(message, Ack):
             self._reconciler.acknowledged(message.seq)
         elif isinstance(message, Refused):
-            raise RefusedError(message.code, message.detail)
+            raise PortalRefusedError(message.code, message.detail)
         else:
             self._grumble("unexpected", f"the portal sent a {type(message).__name__}")
         return None
@@ -228,7 +230,7 @@ class Session:
                 seq=seq,
                 revision=self._reconciler.ledger.revision,
                 leases=leases,
-                partitions=self._reconciler.sight.partitions(),
+                partitions=self._reconciler.observed.partitions(),
                 health=self._health_facts(),
                 power=self._reconciler.power.state,
                 power_note=self._reconciler.power.note,

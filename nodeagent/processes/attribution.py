@@ -16,7 +16,7 @@ from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host.files import subfolders
 from nodeagent.host.services import DISPLAYS, is_service, short_name, short_names, start_of
-from nodeagent.protocol.fault_rules import Rules, standard, told
+from nodeagent.protocol.fault_rules import FaultRules, standard, told
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from nodeagent.runtimes.cdi import is_engines
 from nodeagent.runtimes.cgroups import Cgroups
@@ -124,7 +124,7 @@ class ProcessScanner:
         read: Callable[[str], str],
         *,
         allowed: Iterable[str] = (),
-        rules: Rules | None = None,
+        rules: FaultRules | None = None,
     ) -> None:
         """Take the driver, the runtime, how to read /proc, and names that the operator excuses as well."""
         self._driver = driver

@@ -36,7 +36,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FaultRule:
     """One fault. ``scope``: what it hits. ``who``: whose fault it mostly is. ``clears``: when the agent drops it.
 
     ``agent``: as soon as the state is fine, an event after ten quiet minutes. ``restart``: when the processes it hit
@@ -53,10 +53,10 @@ class Rule:
     source: Source
 
 
-class Rules:
+class FaultRules:
     """All rules by code; codes of XIDs are their numbers."""
 
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, rules: Mapping[str, FaultRule]) -> None:
         self._rules = dict(rules)
 
     def __iter__(self) -> Any:
@@ -65,18 +65,18 @@ class Rules:
     def __len__(self) -> int:
         return len(self._rules)
 
-    def of(self, code: str) -> Rule:
+    def of(self, code: str) -> FaultRule:
         """Return the rule of a state; raises KeyError for one that the table lacks."""
         return self._rules[code]
 
-    def of_xid(self, xid: int) -> Rule:
+    def of_xid(self, xid: int) -> FaultRule:
         """Return the rule of an XID; one that the table lacks is a warning to watch, under its own number."""
         known = self._rules.get(str(xid))
         if known is not None:
             return known
         other = self._rules[UNKNOWN_XID]
-        values = {field.name: getattr(other, field.name) for field in fields(Rule)}
-        return Rule(**{**values, "code": str(xid)})
+        values = {field.name: getattr(other, field.name) for field in fields(FaultRule)}
+        return FaultRule(**{**values, "code": str(xid)})
 
     def fact(self, device: str, xid: int, detail: str = "") -> HealthFact:
         """Return what an XID on a device means."""
@@ -84,7 +84,7 @@ class Rules:
 
 
 def told(
-    rule: Rule, device: str, detail: str = "", starts: Collection[int | None] | None = None
+    rule: FaultRule, device: str, detail: str = "", starts: Collection[int | None] | None = None
 ) -> HealthFact:
     """Return the fact that a rule makes of a device; ``detail`` follows its name.
 
@@ -104,12 +104,12 @@ def fact(device: str, xid: int) -> HealthFact:
 
 
 @cache
-def standard() -> Rules:
+def standard() -> FaultRules:
     """Return the table that comes with the agent."""
     return parse(Path(__file__).with_name("fault_rules.json").read_text(encoding="utf-8"))
 
 
-def parse(text: str) -> Rules:
+def parse(text: str) -> FaultRules:
     """Return the rules of a table; raises RulesError for anything unknown, missing, doubled or contradictory."""
     try:
         table = json.loads(text)
@@ -118,7 +118,7 @@ def parse(text: str) -> Rules:
     if not isinstance(table, dict) or set(table) != {"sources", "rules"}:
         raise RulesError('the table of faults must hold "sources" and "rules" and nothing else')
     sources = {key: _source(key, row) for key, row in table["sources"].items()}
-    rules: dict[str, Rule] = {}
+    rules: dict[str, FaultRule] = {}
     for row in table["rules"]:
         rule = _rule(row, sources)
         if rule.code in rules:
@@ -126,7 +126,7 @@ def parse(text: str) -> Rules:
         rules[rule.code] = rule
     if UNKNOWN_XID not in rules:
         raise RulesError(f"rule {UNKNOWN_XID} is missing; it answers for codes that are not in the table")
-    return Rules(rules)
+    return FaultRules(rules)
 
 
 def _source(key: str, row: Any) -> Source:
@@ -135,8 +135,8 @@ def _source(key: str, row: Any) -> Source:
     return Source(str(row["name"]), str(row["url"]))
 
 
-def _rule(row: Any, sources: Mapping[str, Source]) -> Rule:
-    names = {field.name for field in fields(Rule)}
+def _rule(row: Any, sources: Mapping[str, Source]) -> FaultRule:
+    names = {field.name for field in fields(FaultRule)}
     if not isinstance(row, dict) or set(row) != names or not all(isinstance(v, str) for v in row.values()):
         raise RulesError(f"rule {row!r} must have exactly the texts {', '.join(sorted(names))}")
     code = row["code"]
@@ -154,4 +154,4 @@ def _rule(row: Any, sources: Mapping[str, Source]) -> Rule:
         raise RulesError(f"rule {row!r} needs a code and a name")
     if row["who"] == "application" and (row["severity"] == "critical" or row["action"] not in HARMLESS):
         raise RulesError(f"rule {code}: a program's fault must not take a card out of work")
-    return Rule(**{**row, "source": sources[row["source"]]})
+    return FaultRule(**{**row, "source": sources[row["source"]]})

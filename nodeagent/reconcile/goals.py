@@ -9,8 +9,8 @@ from typing import Final
 
 from nodeagent.protocol.limits import MOST_FIRST_REVISION, MOST_REVISION_JUMP
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, DeviceFact
-from nodeagent.reconcile.lease_records import HELD, Key, Work
-from nodeagent.reconcile.steps import Refusal
+from nodeagent.reconcile.lease_records import HELD, Key, LeaseRecord
+from nodeagent.reconcile.steps import StepRefusal
 
 # Codes of frames that contradict themselves, or what was taken before: none of such a frame can be trusted.
 CONTRADICTIONS: Final = frozenset({"overlapping_slots", "lease_twice", "lease_moved"})
@@ -70,13 +70,13 @@ def require_apart(wanted: dict[Key, DesiredLease], devices: Mapping[str, DeviceF
                 raise FenceError("overlapping_slots", f"{one} and {other} overlap on {device}")
 
 
-def require_unmoved(wanted: dict[Key, DesiredLease], works: Mapping[Key, Work]) -> None:
+def require_unmoved(wanted: dict[Key, DesiredLease], lease_records: Mapping[Key, LeaseRecord]) -> None:
     """Raise FenceError when a lease that is here has other places now: those of a generation never change."""
     for key, lease in wanted.items():
-        work = works.get(key)
-        if work is None or work.phase not in HELD:
+        record = lease_records.get(key)
+        if record is None or record.phase not in HELD:
             continue
-        if sorted(map(_place_of, lease.slots)) != sorted(_place_of(place.slot) for place in work.places):
+        if sorted(map(_place_of, lease.slots)) != sorted(_place_of(place.slot) for place in record.places):
             moved = f"generation {lease.generation} of {lease.lease} has other places here than it is sent with now"
             raise FenceError("lease_moved", moved)
 
@@ -88,25 +88,25 @@ def size_of(slot: DesiredSlot, device: DeviceFact | None) -> int | None:
     return next((profile.slices for profile in device.profiles if profile.name == slot.profile), None)
 
 
-def unknown(work: Work, devices: Mapping[str, DeviceFact]) -> Refusal | None:
+def unknown(record: LeaseRecord, devices: Mapping[str, DeviceFact]) -> StepRefusal | None:
     """Return why a lease has no place on this node, None where it has one."""
-    if not work.places:
-        return Refusal("empty_lease", "the lease names no place")
-    missing = next((p.slot.device for p in work.places if p.slot.device not in devices), None)
+    if not record.places:
+        return StepRefusal("empty_lease", "the lease names no place")
+    missing = next((p.slot.device for p in record.places if p.slot.device not in devices), None)
     if missing is None:
         return None
-    return Refusal(
+    return StepRefusal(
         "unknown_device", f"{missing} is not on this node; enrol the node again if cards were swapped"
     )
 
 
-def unfit(work: Work, devices: Mapping[str, DeviceFact]) -> Refusal | None:
+def unfit(record: LeaseRecord, devices: Mapping[str, DeviceFact]) -> StepRefusal | None:
     """Return why a new lease cannot be made as it is told: its slots say another size than their profiles have."""
-    for slot in (place.slot for place in work.places):
+    for slot in (place.slot for place in record.places):
         size = size_of(slot, devices.get(slot.device))
         if size is not None and size != slot.size:
             said = f"{slot.profile} takes {size} memory slice(s) on {slot.device}, not {slot.size}"
-            return Refusal("not_offered", f"{said}; update whatever asks for it")
+            return StepRefusal("not_offered", f"{said}; update whatever asks for it")
     return None
 
 
@@ -134,6 +134,6 @@ def _collide(first: DesiredSlot, second: DesiredSlot) -> bool:
     return first.mode == "mig" and second.start < first.start + first.size
 
 
-def why_ended(work: Work, wanted: dict[Key, DesiredLease]) -> str:
-    """Return why a work is not wanted any more: a newer generation replaces it, or the portal withdrew it."""
-    return "superseded" if any(lease == work.lease for lease, _ in wanted) else "withdrawn"
+def why_ended(record: LeaseRecord, wanted: dict[Key, DesiredLease]) -> str:
+    """Return why a lease is not wanted any more: a newer generation replaces it, or the portal withdrew it."""
+    return "superseded" if any(lease == record.lease for lease, _ in wanted) else "withdrawn"

@@ -15,7 +15,7 @@ BLIND: Final = HealthFact(
 )
 
 
-class Wellbeing:
+class DeviceHealth:
     """``facts`` are what is believed now, ``lost`` the devices that say of themselves that they are gone.
 
     ``crowded`` are those on which programs run that belong to no lease, as whoever looks at processes says.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.protocol.messages import DesiredLease, DesiredSlot, LeaseReport, Notice, SlotAccess
 
 PREPARING: Final = "preparing"
@@ -25,7 +25,7 @@ MOVED_NS: Final = 60 * NS  # an end that moved by less is told no second time: f
 
 
 @dataclass(slots=True, kw_only=True)
-class Patience:
+class Backoff:
     """When something refused is tried again: each time a little later."""
 
     tries: int = 0
@@ -48,7 +48,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Place(Patience):
+class LeasePlace(Backoff):
     """One slot of a lease on its way.
 
     ``is_fresh``: the place was seen free in this life of the agent, and nothing was done there since.
@@ -77,13 +77,13 @@ class Place(Patience):
         self.partition, self.access = "", None
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> PartitionShape:
         """The partition that must stand here."""
         s = self.slot
         size = 0 if s.mode in ("mps", "memlimit", "timeslice") else s.size
-        return Shape(s.mode, s.profile, size, s.share_milli, s.memory_mib)
+        return PartitionShape(s.mode, s.profile, size, s.share_milli, s.memory_mib)
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: LeasePlace) -> bool:
         """Say whether two places on one device cannot both be occupied."""
         mine, theirs = self.slot, other.slot
         if mine.mode != theirs.mode or mine.mode == "exclusive":
@@ -94,7 +94,7 @@ class Place(Patience):
 
 
 @dataclass(slots=True)
-class Work(Patience):
+class LeaseRecord(Backoff):
     """One generation of one lease. Times are nanoseconds of the boot clock, meaningless after a reboot.
 
     ``is_open``: its holder's unit was opened in this life of the agent, or found; ``is_closed``: nothing runs in
@@ -103,7 +103,7 @@ class Work(Patience):
 
     lease: str
     generation: int
-    places: list[Place]
+    places: list[LeasePlace]
     deadline: int
     taken_at: int
     grace_s: int = 0
@@ -131,11 +131,11 @@ class Work(Patience):
 
     @property
     def key(self) -> Key:
-        """Identity: the same lease with a higher generation is other work."""
+        """Identity: the same lease with a higher generation is another record."""
         return self.lease, self.generation
 
-    def owner(self, place: Place) -> str:
-        """Name one place of this work, different from every other tenant's."""
+    def owner(self, place: LeasePlace) -> str:
+        """Name one place of this lease, different from every other tenant's."""
         return f"{self.lease}.{self.generation}.{place.number}"
 
     @property
@@ -213,7 +213,7 @@ class Work(Patience):
             entrance=dict(self.entrance) if is_ready else {},
         )
 
-    def record(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, Any]:
         """Return its line for the journal."""
         row = {name: getattr(self, name) for name in (*_PLAIN, *_ADDED)}
         row["places"] = [_place_record(place) for place in self.places]
@@ -250,12 +250,12 @@ _ADDED = (
 )
 
 
-def new_work(wanted: DesiredLease, now: int) -> Work:
-    """Return fresh work for a desired lease; its end is counted from now."""
-    work = Work(
+def new_record(wanted: DesiredLease, now: int) -> LeaseRecord:
+    """Return a fresh record for a desired lease; its end is counted from now."""
+    record = LeaseRecord(
         lease=wanted.lease,
         generation=wanted.generation,
-        places=[Place(slot, number) for number, slot in enumerate(wanted.slots)],
+        places=[LeasePlace(slot, number) for number, slot in enumerate(wanted.slots)],
         deadline=now + wanted.remaining_s * NS,
         taken_at=now,
         grace_s=wanted.grace_s,
@@ -265,17 +265,17 @@ def new_work(wanted: DesiredLease, now: int) -> Work:
         cpu_milli=wanted.cpu_milli,
         host_memory_mib=wanted.host_memory_mib,
     )
-    work.hear(wanted.notice, now)
-    return work
+    record.hear(wanted.notice, now)
+    return record
 
 
-def work_from_record(row: dict[str, Any]) -> Work:
-    """Return the work of a journal line."""
+def record_from_row(row: dict[str, Any]) -> LeaseRecord:
+    """Return the record of a journal line."""
     added = {name: row[name] for name in _ADDED if name in row}
-    return Work(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
+    return LeaseRecord(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
 
 
-def _place_record(place: Place) -> dict[str, Any]:
+def _place_record(place: LeasePlace) -> dict[str, Any]:
     return {
         "slot": _fields_of(place.slot),
         "partition": place.partition,
@@ -293,9 +293,9 @@ def _fields_of(message: DesiredSlot | SlotAccess) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.__slots__}
 
 
-def _places(rows: list[dict[str, Any]]) -> list[Place]:
+def _places(rows: list[dict[str, Any]]) -> list[LeasePlace]:
     return [
-        Place(
+        LeasePlace(
             slot=DesiredSlot(**row["slot"]),
             number=number,
             partition=row["partition"],

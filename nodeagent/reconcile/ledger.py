@@ -1,4 +1,4 @@
-"""The works of this node and the last frame numbers, kept in step with the journal."""
+"""The lease records of this node and the last frame numbers, kept in step with the journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from nodeagent.reconcile.journal import FORMAT, Journal, Record
-from nodeagent.reconcile.lease_records import HELD, Key, Work, work_from_record
+from nodeagent.reconcile.lease_records import HELD, Key, LeaseRecord, record_from_row
 
 log = logging.getLogger(__name__)
 
@@ -15,16 +15,16 @@ MOST_ENDED: Final = 4096
 
 
 class Ledger:
-    """All works by key. What is announced is synced at once; what happened is saved before it is reported."""
+    """All records by key. What is announced is synced at once; what happened is saved before it is reported."""
 
     def __init__(self, journal: Journal, boot_id: str, driver_version: str) -> None:
-        """Read the journal; work of an earlier boot is marked as gone or failed.
+        """Read the journal; a lease of an earlier boot is marked as gone or failed.
 
         ``reloaded`` says, for people, that another driver was loaded within this boot ("": none was): with the old
         one went every slice that the devices do not keep themselves. Until ``trust_driver`` the next life finds
         that too.
         """
-        self.works: dict[Key, Work] = {}
+        self.lease_records: dict[Key, LeaseRecord] = {}
         self.epoch = 0
         self.revision = 0
         self.carried_out = 0
@@ -33,15 +33,15 @@ class Ledger:
         self._boot_id, self._driver, self._loaded = boot_id, driver_version, driver_version
         self._is_head_old = False
         self.reloaded = ""
-        self._unsaved: dict[Key, Work | None] = {}
+        self._unsaved: dict[Key, LeaseRecord | None] = {}
         self._ended: dict[str, int] = {}
-        records = journal.read()
-        for record in records:
-            self._replay(record)
-        if records and records[0].get("boot_id") != boot_id:
+        rows = journal.read()
+        for row in rows:
+            self._replay(row)
+        if rows and rows[0].get("boot_id") != boot_id:
             self._outlive_reboot()
-        elif records:
-            self._compare_driver(records[0].get("driver", ""), driver_version)
+        elif rows:
+            self._compare_driver(rows[0].get("driver", ""), driver_version)
         journal.compact(self._all())
 
     def _compare_driver(self, before: str, now: str) -> None:
@@ -59,15 +59,17 @@ class Ledger:
             self._driver, self._is_head_old = self._loaded, True
             self.save()
 
-    def take(self, fresh: list[Work], changed: Iterable[Work], epoch: int, revision: int) -> bool:
-        """Make new work durable and remember the frame's numbers; False, and nothing new, on a full disk."""
-        for work in changed:
-            self._unsaved[work.key] = work
-        lines = [{"op": "seen", "epoch": epoch, "revision": revision}, *(work.record() for work in fresh)]
+    def take(
+        self, fresh: list[LeaseRecord], changed: Iterable[LeaseRecord], epoch: int, revision: int
+    ) -> bool:
+        """Make new records durable and remember the frame's numbers; False, and nothing new, on a full disk."""
+        for record in changed:
+            self._unsaved[record.key] = record
+        lines = [{"op": "seen", "epoch": epoch, "revision": revision}, *(record.as_row() for record in fresh)]
         if not self._write(lines, sync=bool(fresh)):
             return False
         self.epoch, self.revision = epoch, revision
-        self.works.update((work.key, work) for work in fresh)
+        self.lease_records.update((record.key, record) for record in fresh)
         return True
 
     def meet(self, epoch: int, *, enrolled: bool = False) -> None:
@@ -76,13 +78,13 @@ class Ledger:
             self.epoch, self.revision, self.carried_out = epoch, 0, 0
             self._write([{"op": "seen", "epoch": epoch, "revision": 0}], sync=True)
 
-    def note(self, work: Work) -> None:
-        """Remember to save a work as it will be when it is written: it may change oftener than that."""
-        self._unsaved[work.key] = work
+    def note(self, record: LeaseRecord) -> None:
+        """Remember to save a record as it will be when it is written: it may change oftener than that."""
+        self._unsaved[record.key] = record
 
     def forget(self, key: Key) -> None:
-        """Drop a work that is over."""
-        self.works.pop(key, None)
+        """Drop a record that is over."""
+        self.lease_records.pop(key, None)
         self._end(key)
         self._unsaved[key] = None
 
@@ -106,7 +108,7 @@ class Ledger:
         if self._is_head_old and not self._compact():
             return False
         try:
-            noted = [_line(key, work) for key, work in self._unsaved.items()]
+            noted = [_line(key, record) for key, record in self._unsaved.items()]
             self._journal.append([*noted, *lines], sync=sync)
         except OSError as no:
             return self._refused(no)
@@ -133,31 +135,31 @@ class Ledger:
         seen = {"op": "seen", "epoch": self.epoch, "revision": self.revision}
         ended = [{"op": "ended", "leases": self._ended}] if self._ended else []
         head = {"op": "head", "format": FORMAT, "boot_id": self._boot_id, "driver": self._driver}
-        return [head, seen, *ended, *(work.record() for work in self.works.values())]
+        return [head, seen, *ended, *(record.as_row() for record in self.lease_records.values())]
 
-    def _replay(self, record: dict[str, Any]) -> None:
-        if record["op"] == "work":
-            work = work_from_record(record)
-            self.works[work.key] = work
-        elif record["op"] == "forget":
-            key = (record["lease"], record["generation"])
-            self.works.pop(key, None)
+    def _replay(self, row: dict[str, Any]) -> None:
+        if row["op"] == "work":
+            record = record_from_row(row)
+            self.lease_records[record.key] = record
+        elif row["op"] == "forget":
+            key = (row["lease"], row["generation"])
+            self.lease_records.pop(key, None)
             self._end(key)
-        elif record["op"] == "ended":
-            self._ended.update(record["leases"])
-        elif record["op"] == "seen":
-            self.epoch, self.revision = record["epoch"], record["revision"]
+        elif row["op"] == "ended":
+            self._ended.update(row["leases"])
+        elif row["op"] == "seen":
+            self.epoch, self.revision = row["epoch"], row["revision"]
 
     def _outlive_reboot(self) -> None:
-        held = [work for work in self.works.values() if work.phase in HELD]
+        held = [record for record in self.lease_records.values() if record.phase in HELD]
         log.warning("the node has restarted: %d lease(s) lost their partitions", len(held))
-        for work in self.works.values():
-            work.outlive_reboot()
+        for record in self.lease_records.values():
+            record.outlive_reboot()
 
 
-def _line(key: Key, work: Work | None) -> Record:
-    """Return the line of a work, or that it is over and forgotten."""
-    return {"op": "forget", "lease": key[0], "generation": key[1]} if work is None else work.record()
+def _line(key: Key, record: LeaseRecord | None) -> Record:
+    """Return the line of a record, or that it is over and forgotten."""
+    return {"op": "forget", "lease": key[0], "generation": key[1]} if record is None else record.as_row()
 
 
 def _is_told(version: str) -> bool:

@@ -31,7 +31,7 @@ class PowerOutcome:
     note: str = ""
 
 
-class PowerMind:
+class PowerControl:
     """Wanted against observed power. Work goes before sleep: what the node holds keeps it awake, or wakes it."""
 
     def __init__(self, driver: Driver) -> None:
@@ -69,7 +69,7 @@ class PowerMind:
         goal = self._wanted if is_free else AWAKE
         return goal if self.state in (AWAKE, ASLEEP) and goal != self.state else UNKNOWN
 
-    def observed(self, state: str) -> bool:
+    def observe(self, state: str) -> bool:
         """Take a look at the driver into account and say whether the portal should hear of it."""
         if self.is_busy or state == self.state:
             return False

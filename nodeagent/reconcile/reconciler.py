@@ -13,7 +13,7 @@ from pathlib import Path
 from nodeagent.drivers.base import Driver
 from nodeagent.host.notices import take_down
 from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
-from nodeagent.reconcile.agenda import Item, agenda
+from nodeagent.reconcile.agenda import DueItem, agenda
 from nodeagent.reconcile.draining import close_without_device, ending_step, leader
 from nodeagent.reconcile.goals import (
     CONTRADICTIONS,
@@ -35,15 +35,15 @@ from nodeagent.reconcile.lease_records import (
     NS,
     PREPARING,
     READY,
-    Work,
-    new_work,
+    LeaseRecord,
+    new_record,
 )
 from nodeagent.reconcile.power import ASLEEP, PowerOutcome
 from nodeagent.reconcile.preparing import beginning_step
 from nodeagent.reconcile.settling import disown, miss, settle
 from nodeagent.reconcile.state import NO_DEVICE, NodeState
-from nodeagent.reconcile.steps import Outcome, Refusal, Step, read_health, read_partitions
-from nodeagent.reconcile.units import stray_work
+from nodeagent.reconcile.steps import DeviceStep, StepOutcome, StepRefusal, read_health, read_partitions
+from nodeagent.reconcile.units import unclaimed_record
 from nodeagent.runtimes.base import Key, Runtime
 
 log = logging.getLogger(__name__)
@@ -78,18 +78,18 @@ class Reconciler(NodeState):
         self._rewrite_at = 0
         self._reported: dict[int, tuple[Key, ...]] = {}
         self._wanted: set[Key] | None = None
-        self.sight.index(self.works.values())
-        for work in self.works.values():
-            self._refuse(work, unknown(work, self.devices), now)
-            if work.phase == DRAINING:
-                self.drop_missing(work)
+        self.observed.index(self.lease_records.values())
+        for record in self.lease_records.values():
+            self._refuse(record, unknown(record, self.devices), now)
+            if record.phase == DRAINING:
+                self.drop_missing(record)
         for device in self.devices:
             facts = read_partitions(driver, device)
             if self.ledger.reloaded:
                 disown(self, device, facts or (), self.ledger.reloaded, now)
-            self.observed(device, facts, now)
+            self.observe_partitions(device, facts, now)
         self.ledger.trust_driver()
-        self.note_health(read_health(driver), now)
+        self.observe_health(read_health(driver), now)
         self._close_again()
 
     # What the portal wants
@@ -104,49 +104,51 @@ class Reconciler(NodeState):
             require_current(desired, node=self.node, epoch=self.ledger.epoch, revision=self.ledger.revision)
             wanted = newest(desired.leases)
             require_apart(wanted, self.devices)
-            require_unmoved(wanted, self.works)
+            require_unmoved(wanted, self.lease_records)
         except FenceError as no:
             self._note_refused(no)
             raise
         self._refused = None
-        ended = [work for key, work in self.works.items() if key not in wanted and work.phase in HELD]
-        for work in ended:
-            self.drain(work, why_ended(work, wanted), now)
-        known = [key for key in wanted if key in self.works]
-        moved = [self.works[key] for key in known if self._moved(key, wanted[key], now)]
-        moved += [self.works[key] for key in known if self._heard(key, wanted[key], now)]
-        fresh = [new_work(lease, now) for key, lease in wanted.items() if key not in self.works]
-        for work in fresh:
-            self._adopt_open(work)
+        ended = [
+            record for key, record in self.lease_records.items() if key not in wanted and record.phase in HELD
+        ]
+        for record in ended:
+            self.drain(record, why_ended(record, wanted), now)
+        known = [key for key in wanted if key in self.lease_records]
+        moved = [self.lease_records[key] for key in known if self._moved(key, wanted[key], now)]
+        moved += [self.lease_records[key] for key in known if self._heard(key, wanted[key], now)]
+        fresh = [new_record(lease, now) for key, lease in wanted.items() if key not in self.lease_records]
+        for record in fresh:
+            self._adopt_open(record)
         self._wanted, self.changed = set(wanted), True
-        fresh += self._strays(now)
+        fresh += self._unclaimed(now)
         self.power.want(desired.power)
         if not self.ledger.take(fresh, [*ended, *moved], desired.epoch, desired.revision):
             self._unwritten, self._rewrite_at = (desired, now), now + REWRITE_AFTER_NS
             return
         self._unwritten = None
-        for work in fresh:
-            self._refuse(work, unknown(work, self.devices) or unfit(work, self.devices), now)
-            self._refuse_ended(work, now)
+        for record in fresh:
+            self._refuse(record, unknown(record, self.devices) or unfit(record, self.devices), now)
+            self._refuse_ended(record, now)
         self._fail_lost(now)
-        self._forget([work for work in self.works.values() if work.is_acked])
-        self.sight.index(self.works.values())
+        self._forget([record for record in self.lease_records.values() if record.is_acked])
+        self.observed.index(self.lease_records.values())
 
     def _moved(self, key: Key, wanted: DesiredLease, now: int) -> bool:
         """Take over a changed end; frames in flight may shift it by a second or two, which is no change."""
-        work, deadline = self.works[key], now + wanted.remaining_s * NS
-        if work.phase not in HELD or abs(work.deadline - deadline) <= DEADLINE_SLACK_NS:
+        record, deadline = self.lease_records[key], now + wanted.remaining_s * NS
+        if record.phase not in HELD or abs(record.deadline - deadline) <= DEADLINE_SLACK_NS:
             return False
-        work.deadline, work.taken_at = deadline, now
+        record.deadline, record.taken_at = deadline, now
         return True
 
     def _heard(self, key: Key, wanted: DesiredLease, now: int) -> bool:
         """Take over what the holder should know; a notice that is withdrawn is taken down at once."""
-        work = self.works[key]
-        if work.phase not in HELD or not work.hear(wanted.notice, now):
+        record = self.lease_records[key]
+        if record.phase not in HELD or not record.hear(wanted.notice, now):
             return False
-        if not work.told_why:
-            take_down(self.notice_of(work))
+        if not record.told_why:
+            take_down(self.notice_of(record))
         return True
 
     def _note_refused(self, no: FenceError) -> None:
@@ -156,26 +158,26 @@ class Reconciler(NodeState):
             self.changed = self.changed or fact != self._refused
             self._refused = fact
 
-    def _strays(self, now: int) -> list[Work]:
-        """Return the work that closes units which neither the portal nor the journal knows."""
-        return [stray_work(key, now) for key in self.units.strays(self.works, self._wanted)]
+    def _unclaimed(self, now: int) -> list[LeaseRecord]:
+        """Return the records that close units which neither the portal nor the journal knows."""
+        return [unclaimed_record(key, now) for key in self.units.unclaimed(self.lease_records, self._wanted)]
 
-    def _adopt_open(self, work: Work) -> None:
+    def _adopt_open(self, record: LeaseRecord) -> None:
         """Take what stands for ours where this lease is open on this host, though the journal was lost."""
-        if work.key in self.units.known:
-            for place in work.places:
+        if record.key in self.units.known:
+            for place in record.places:
                 place.is_ours = True
 
-    def _refuse(self, work: Work, refusal: Refusal | None, now: int) -> None:
+    def _refuse(self, record: LeaseRecord, refusal: StepRefusal | None, now: int) -> None:
         if refusal is not None:
-            self.fail(work, refusal, now)
+            self.fail(record, refusal, now)
 
-    def _refuse_ended(self, work: Work, now: int) -> None:
-        if not self.ledger.has_ended(work.key):
+    def _refuse_ended(self, record: LeaseRecord, now: int) -> None:
+        if not self.ledger.has_ended(record.key):
             return
-        for place in work.places:
+        for place in record.places:
             place.is_cleared = True
-        self.fail(work, Refusal("lease_ended", "this lease has ended here; ask for a new one"), now)
+        self.fail(record, StepRefusal("lease_ended", "this lease has ended here; ask for a new one"), now)
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -186,9 +188,9 @@ class Reconciler(NodeState):
 
     def tick(self, now: int) -> None:
         """Enforce ends, and try again what the disk refused."""
-        for work in self.works.values():
-            if work.phase in HELD and work.deadline <= now:
-                self.drain(work, "expired", now)
+        for record in self.lease_records.values():
+            if record.phase in HELD and record.deadline <= now:
+                self.drain(record, "expired", now)
         if self._unwritten is not None and self._rewrite_at <= now:
             self._rewrite(*self._unwritten, now)
         self.ledger.save()  # an end is on its way to the disk before anything is cleared for it
@@ -205,7 +207,7 @@ class Reconciler(NodeState):
 
     def next_wake(self) -> int | None:
         """Return when ``tick`` or a postponed step is due next, None when nothing is."""
-        times = [work.deadline for work in self.works.values() if work.phase in HELD]
+        times = [record.deadline for record in self.lease_records.values() if record.phase in HELD]
         times += [
             item.at
             for item in self._agenda()
@@ -218,34 +220,34 @@ class Reconciler(NodeState):
             times.append(retry_at)
         return min(times, default=None)
 
-    def _agenda(self) -> list[Item]:
+    def _agenda(self) -> list[DueItem]:
         """Return what is still to be done."""
-        works = self.works.values()
-        leaders = {work.key: leader(self, work) for work in works if work.phase == DRAINING}
-        return agenda(works, self.units, leaders, self.health.lost)
+        lease_records = self.lease_records.values()
+        leaders = {record.key: leader(self, record) for record in lease_records if record.phase == DRAINING}
+        return agenda(lease_records, self.units, leaders, self.health.lost)
 
     # Steps
 
-    def next_step(self, device: str, now: int) -> Step | None:
+    def next_step(self, device: str, now: int) -> DeviceStep | None:
         """Return the next safe step on a device, clearing before making; None when there is none.
 
         The caller carries it out and settles it before asking for this device again.
         """
         if device == NO_DEVICE:
             return close_without_device(self, now)
-        places = self.sight.on(device)
-        for work, place in places:
-            step = ending_step(self, device, work, place, now) if work.phase == DRAINING else None
+        places = self.observed.on(device)
+        for record, place in places:
+            step = ending_step(self, device, record, place, now) if record.phase == DRAINING else None
             if step is not None:
                 return step
-        for work, place in places:
-            if work.phase == READY and work.told_why and place.is_made and not place.is_told:
-                in_s = (work.told_at - now) / NS
-                return Step("tell", device, work, place, notice=self.notice_of(work), in_s=in_s)
+        for record, place in places:
+            if record.phase == READY and record.told_why and place.is_made and not place.is_told:
+                in_s = (record.told_at - now) / NS
+                return DeviceStep("tell", device, record, place, notice=self.notice_of(record), in_s=in_s)
         if not self.power.is_ready:
             return None
-        for work, place in places:
-            step = beginning_step(self, device, work, place, now) if work.phase in LIVE else None
+        for record, place in places:
+            step = beginning_step(self, device, record, place, now) if record.phase in LIVE else None
             if step is not None:
                 return step
         return None
@@ -260,64 +262,64 @@ class Reconciler(NodeState):
         if self.power.settle(goal, outcome, now):
             self.changed = True
 
-    def observed_power(self, state: str) -> None:
+    def observe_power(self, state: str) -> None:
         """Take the power that the driver shows now into account: somebody else may have changed it."""
-        if self.power.observed(state):
+        if self.power.observe(state):
             self.changed = True
 
-    def settle(self, step: Step, outcome: Outcome, now: int) -> None:
+    def settle(self, step: DeviceStep, outcome: StepOutcome, now: int) -> None:
         """Take the result of a step into account."""
         settle(self, step, outcome, now)
 
     # What was seen
 
-    def observed(self, device: str, facts: tuple[PartitionFact, ...] | None, now: int) -> None:
+    def observe_partitions(self, device: str, facts: tuple[PartitionFact, ...] | None, now: int) -> None:
         """Take a look at an idle device into account; a ready lease without its partition has failed."""
-        is_news = self.sight.see(device, facts)
+        is_news = self.observed.see(device, facts)
         if facts is None:
             return
         self.changed = self.changed or is_news
         miss(self, device, facts, now)
 
-    def observed_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
+    def observe_units(self, known: Iterable[Key], whole: Iterable[Key], now: int) -> None:
         """Take a look at what is open on this host, in any way and in every way, into account."""
-        self.units.observed(frozenset(known), frozenset(whole), self.works)
+        self.units.observe(frozenset(known), frozenset(whole), self.lease_records)
         self._close_again()
-        strays = self._strays(now)
-        self.works.update((work.key, work) for work in strays)
-        if strays:
-            self.sight.index(self.works.values())
+        unclaimed = self._unclaimed(now)
+        self.lease_records.update((record.key, record) for record in unclaimed)
+        if unclaimed:
+            self.observed.index(self.lease_records.values())
 
     def _close_again(self) -> None:
         """Close what is still open of leases that are over by their record."""
-        for work in self.units.reopened(self.works):
-            log.warning("something of lease %s is still open; it is closed", work.lease)
-            work.phase, work.is_closed, work.is_acked = DRAINING, False, False
-            work.hurry()
+        for record in self.units.reopened(self.lease_records):
+            log.warning("something of lease %s is still open; it is closed", record.lease)
+            record.phase, record.is_closed, record.is_acked = DRAINING, False, False
+            record.hurry()
 
-    def note_health(self, health: tuple[HealthFact, ...] | None, now: int) -> None:
+    def observe_health(self, health: tuple[HealthFact, ...] | None, now: int) -> None:
         """Take health facts into account (None: they could not be read); leases on a lost GPU have failed."""
         before = self.health.lost
         if not self.health.take(health):
             return
         self.changed = True
         for device in self.health.lost - before:
-            for work, place in self.sight.on(device):
-                if work.phase == DRAINING:
+            for record, place in self.observed.on(device):
+                if record.phase == DRAINING:
                     place.hurry()  # what was to be cleared there is soon done
         for device in before - self.health.lost:
-            facts = self.sight.facts.get(device, ())
+            facts = self.observed.facts.get(device, ())
             disown(self, device, facts, "the card was lost, and its slices with it", now)
         self._fail_lost(now)
 
     def _fail_lost(self, now: int) -> None:
         """Fail leases, new ones too, that lie on a device which is gone."""
         lost = self.health.lost
-        for work in list(self.works.values()) if lost else ():
-            if work.phase in LIVE and any(place.slot.device in lost for place in work.places):
+        for record in list(self.lease_records.values()) if lost else ():
+            if record.phase in LIVE and any(place.slot.device in lost for place in record.places):
                 self.fail(
-                    work,
-                    Refusal("gpu_lost", "the device has fallen off the bus; the node must be restarted"),
+                    record,
+                    StepRefusal("gpu_lost", "the device has fallen off the bus; the node must be restarted"),
                     now,
                 )
 
@@ -327,10 +329,10 @@ class Reconciler(NodeState):
         """Return what is known of every lease, for the report ``seq``; None when it cannot be journalled."""
         if not self.ledger.save():
             return None
-        gone = tuple(work.key for work in self.works.values() if work.phase == GONE)
+        gone = tuple(record.key for record in self.lease_records.values() if record.phase == GONE)
         self._reported[seq] = gone
         self.changed = False
-        return tuple(work.report() for work in self.works.values())
+        return tuple(record.report() for record in self.lease_records.values())
 
     def health_facts(self) -> tuple[HealthFact, ...]:
         """Return what devices said, and that the disk is full when it is."""
@@ -342,11 +344,11 @@ class Reconciler(NodeState):
         keys = {
             key for stored in [s for s in self._reported if s <= seq] for key in self._reported.pop(stored)
         }
-        acked = [self.works[key] for key in keys if key in self.works]
-        for work in acked:
-            work.is_acked = True
+        acked = [self.lease_records[key] for key in keys if key in self.lease_records]
+        for record in acked:
+            record.is_acked = True
         self._forget(acked)
-        self.sight.index(self.works.values())
+        self.observed.index(self.lease_records.values())
 
     def disconnected(self) -> None:
         """No answer to an open report will come; everything is told again on the next connection."""
@@ -376,12 +378,12 @@ class Reconciler(NodeState):
             self.ledger.carried_out = self.ledger.revision
         return self.ledger.carried_out
 
-    def _forget(self, works: Iterable[Work]) -> None:
+    def _forget(self, lease_records: Iterable[LeaseRecord]) -> None:
         if self._wanted is None:
             return
-        for work in list(works):
-            if work.phase == GONE and work.key not in self._wanted:
-                self.ledger.forget(work.key)
-                others = [other for other in self.works.values() if other.lease == work.lease]
+        for record in list(lease_records):
+            if record.phase == GONE and record.key not in self._wanted:
+                self.ledger.forget(record.key)
+                others = [other for other in self.lease_records.values() if other.lease == record.lease]
                 if not any(other.told_why for other in others):
-                    take_down(self.notice_of(work), is_over=not others)
+                    take_down(self.notice_of(record), is_over=not others)

@@ -14,21 +14,21 @@ from nodeagent.reconcile.draining import settle_cleared, settle_uncleared
 from nodeagent.reconcile.lease_records import PREPARING, READY, TRIES
 from nodeagent.reconcile.preparing import let_in, settle_made, settle_unmade
 from nodeagent.reconcile.state import NodeState
-from nodeagent.reconcile.steps import UNIT_STEPS, Outcome, Refusal, Step, find
+from nodeagent.reconcile.steps import UNIT_STEPS, DeviceStep, StepOutcome, StepRefusal, find
 
 log = logging.getLogger(__name__)
 
 
-def settle(state: NodeState, step: Step, outcome: Outcome, now: int) -> None:
+def settle(state: NodeState, step: DeviceStep, outcome: StepOutcome, now: int) -> None:
     """Take the result of a step into account."""
     if step.kind not in UNIT_STEPS:
-        state.sight.see(step.device, outcome.facts)
+        state.observed.see(step.device, outcome.facts)
     if step.kind in UNIT_STEPS:
         _settle_unit(state, step, outcome, now)
     elif step.kind == "tell":
         step.place.is_told = True  # once: a file and a signal are a courtesy, the end comes anyway
         if outcome.refusal is not None:
-            log.warning("lease %s could not be told: %s", step.work.lease, outcome.refusal.detail)
+            log.warning("lease %s could not be told: %s", step.record.lease, outcome.refusal.detail)
     elif outcome.refusal is None and step.kind == "clear":
         settle_cleared(state, step)
     elif outcome.refusal is None:
@@ -48,14 +48,14 @@ def miss(state: NodeState, device: str, facts: Sequence[PartitionFact], now: int
     Whatever is made there next, before we make it again, is not ours.
     """
     present = {fact.uuid for fact in facts}
-    for work, place in state.sight.on(device):
+    for record, place in state.observed.on(device):
         if place.is_cleared or place.slot.mode == "exclusive" or place.partition in present:
             continue
-        if work.phase in (PREPARING, READY) and place.is_made:
-            state.fail(work, Refusal("partition_lost", f"{place.partition} no longer exists"), now)
-        if place.slot.mode == "mig" and place.is_ours and find(work, place, facts) is None:
+        if record.phase in (PREPARING, READY) and place.is_made:
+            state.fail(record, StepRefusal("partition_lost", f"{place.partition} no longer exists"), now)
+        if place.slot.mode == "mig" and place.is_ours and find(record, place, facts) is None:
             place.vanish()
-            state.note(work)
+            state.note(record)
 
 
 def disown(state: NodeState, device: str, facts: Sequence[PartitionFact], why: str, now: int) -> None:
@@ -63,38 +63,38 @@ def disown(state: NodeState, device: str, facts: Sequence[PartitionFact], why: s
 
     A place and a UUID prove nothing: the next slice there has the same. Only what the device names as ours is ours.
     """
-    for work, place in state.sight.on(device):
+    for record, place in state.observed.on(device):
         if place.slot.mode != "mig" or place.is_cleared or not place.is_ours:
             continue
-        found = find(work, place, facts)
+        found = find(record, place, facts)
         if found is not None and found.lease:
             continue
-        if work.phase in (PREPARING, READY) and place.is_made:
-            state.fail(work, Refusal("partition_lost", why), now)
+        if record.phase in (PREPARING, READY) and place.is_made:
+            state.fail(record, StepRefusal("partition_lost", why), now)
         place.vanish()
-        state.note(work)
+        state.note(record)
 
 
-def _settle_unit(state: NodeState, step: Step, outcome: Outcome, now: int) -> None:
+def _settle_unit(state: NodeState, step: DeviceStep, outcome: StepOutcome, now: int) -> None:
     """Take the result of a step of a lease's unit into account."""
-    work, refusal = step.work, outcome.refusal
-    is_look = step.kind == "confine" and work.phase == READY  # a look whether it is still bound is no news
+    record, refusal = step.record, outcome.refusal
+    is_look = step.kind == "confine" and record.phase == READY  # a look whether it is still bound is no news
     state.units.settle(step, outcome, now)
     if refusal is None:
-        let_in(state, work, now)
-        state.finish(work)
+        let_in(state, record, now)
+        state.finish(record)
     elif step.kind == "close":
-        work.code, work.detail = refusal.word, refusal.detail
+        record.code, record.detail = refusal.word, refusal.detail
     elif step.kind in ("open", "confine") and not _is_passing(state, refusal, step):
-        if work.phase == READY and state.units.may_be_open(work.key):
-            if (work if step.kind == "open" else step.place).tries == 1:
-                log.warning("lease %s goes on as it is open: %s", work.lease, refusal.detail)
+        if record.phase == READY and state.units.may_be_open(record.key):
+            if (record if step.kind == "open" else step.place).tries == 1:
+                log.warning("lease %s goes on as it is open: %s", record.lease, refusal.detail)
         else:
-            state.fail(work, refusal, now)
+            state.fail(record, refusal, now)
     if not (step.kind == "loosen" or is_look):
-        state.note(work)
+        state.note(record)
 
 
-def _is_passing(state: NodeState, refusal: Refusal, step: Step) -> bool:
-    tries = step.work.tries if step.kind == "open" else step.place.tries
+def _is_passing(state: NodeState, refusal: StepRefusal, step: DeviceStep) -> bool:
+    tries = step.record.tries if step.kind == "open" else step.place.tries
     return (refusal.is_passing or refusal.nvml == errors.IN_USE) and tries < TRIES

@@ -12,14 +12,14 @@ from typing import Final
 
 from nodeagent.drivers.base import Driver
 from nodeagent.host.notices import notice_path
-from nodeagent.reconcile.health import Wellbeing
+from nodeagent.reconcile.health import DeviceHealth
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lease_records import DRAINING, GONE, PREPARING, READY, Work
+from nodeagent.reconcile.lease_records import DRAINING, GONE, PREPARING, READY, LeaseRecord
 from nodeagent.reconcile.ledger import Ledger
-from nodeagent.reconcile.observed import Sight
-from nodeagent.reconcile.power import PowerMind
-from nodeagent.reconcile.steps import Refusal
-from nodeagent.reconcile.units import Units
+from nodeagent.reconcile.observed import ObservedPartitions
+from nodeagent.reconcile.power import PowerControl
+from nodeagent.reconcile.steps import StepRefusal
+from nodeagent.reconcile.units import LeaseUnits
 from nodeagent.runtimes.base import Runtime
 
 log = logging.getLogger(__name__)
@@ -38,54 +38,56 @@ class NodeState:
         self.driver = driver
         self.devices = {fact.uuid: fact for fact in driver.inventory()}
         self.mig = {uuid: fact.mig_enabled for uuid, fact in self.devices.items()}
-        self.health = Wellbeing()
+        self.health = DeviceHealth()
         self.busy: set[str] = set()
         self.changed = True
         self.ledger = Ledger(journal, driver.boot_id(), driver.version)
-        self.works = self.ledger.works
-        self.power = PowerMind(driver)
-        self.units = Units(runtime)
-        self.sight = Sight(self.devices)
+        self.lease_records = self.ledger.lease_records
+        self.power = PowerControl(driver)
+        self.units = LeaseUnits(runtime)
+        self.observed = ObservedPartitions(self.devices)
         self._notices = notices or journal.path.parent / "notices"
 
-    def notice_of(self, work: Work) -> Path:
+    def notice_of(self, record: LeaseRecord) -> Path:
         """Return the file that a lease's holder reads notices from."""
-        return notice_path(self._notices, work.lease)
+        return notice_path(self._notices, record.lease)
 
     def holds_nothing(self) -> bool:
         """Say whether no lease is on the node, none is being cleaned up, and nothing foreign stands there."""
-        return all(work.phase == GONE for work in self.works.values()) and not any(self.sight.facts.values())
+        return all(record.phase == GONE for record in self.lease_records.values()) and not any(
+            self.observed.facts.values()
+        )
 
-    def finish(self, work: Work) -> None:
-        """Call a draining work gone when nothing of it is left."""
-        is_over = self.units.is_closed(work) and all(place.is_cleared for place in work.places)
-        if work.phase == DRAINING and is_over:
-            work.phase = GONE
-            if work.code == "in_use":  # that was while it was being cleared
-                work.code = work.detail = ""
+    def finish(self, record: LeaseRecord) -> None:
+        """Call a draining lease gone when nothing of it is left."""
+        is_over = self.units.is_closed(record) and all(place.is_cleared for place in record.places)
+        if record.phase == DRAINING and is_over:
+            record.phase = GONE
+            if record.code == "in_use":  # that was while it was being cleared
+                record.code = record.detail = ""
 
-    def drain(self, work: Work, reason: str, now: int) -> None:
-        """Begin to take a work away; what lies on devices that are no longer here needs no clearing."""
-        work.drain(reason, now)
-        self.drop_missing(work)
-        self.note(work)
+    def drain(self, record: LeaseRecord, reason: str, now: int) -> None:
+        """Begin to take a lease away; what lies on devices that are no longer here needs no clearing."""
+        record.drain(reason, now)
+        self.drop_missing(record)
+        self.note(record)
 
-    def drop_missing(self, work: Work) -> None:
+    def drop_missing(self, record: LeaseRecord) -> None:
         """Count places on devices that are no longer here as cleared: nobody can reach them, a reboot clears them."""
-        for place in work.places:
+        for place in record.places:
             if place.slot.device not in self.devices:
                 place.is_cleared, place.is_made = True, False
-        work.is_closed = work.is_closed or not work.places
-        self.finish(work)
+        record.is_closed = record.is_closed or not record.places
+        self.finish(record)
 
-    def fail(self, work: Work, refusal: Refusal, now: int) -> None:
+    def fail(self, record: LeaseRecord, refusal: StepRefusal, now: int) -> None:
         """Give a lease up that is not ending yet."""
-        if work.phase in (PREPARING, READY):
-            log.warning("lease %s failed: %s: %s", work.lease, refusal.word, refusal.detail)
-            work.fail(refusal.word, refusal.detail, now)
-            self.note(work)
+        if record.phase in (PREPARING, READY):
+            log.warning("lease %s failed: %s: %s", record.lease, refusal.word, refusal.detail)
+            record.fail(refusal.word, refusal.detail, now)
+            self.note(record)
 
-    def note(self, work: Work) -> None:
-        """Remember to write a work down, and that the portal should hear of it."""
-        self.ledger.note(work)
+    def note(self, record: LeaseRecord) -> None:
+        """Remember to write a record down, and that the portal should hear of it."""
+        self.ledger.note(record)
         self.changed = True

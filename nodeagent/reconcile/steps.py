@@ -14,8 +14,8 @@ from nodeagent.drivers.base import Driver, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host import notices
 from nodeagent.protocol.messages import HealthFact, PartitionFact, SlotAccess
-from nodeagent.reconcile.lease_records import TRIES, Place, Work
-from nodeagent.runtimes.base import Entrance, Grant, Runtime, RuntimeRefusedError
+from nodeagent.reconcile.lease_records import TRIES, LeasePlace, LeaseRecord
+from nodeagent.runtimes.base import LeaseEntrance, LeaseGrant, Runtime, RuntimeRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class TakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeviceStep:
     """Look at a device, make or clear a place, switch MIG mode for it (``enabled``), or tell its holder.
 
     ``kill`` ends processes. A device is looked at before places on it are made, so that what stood there is never
@@ -45,8 +45,8 @@ class Step:
 
     kind: Literal["look", "make", "clear", "mode", "tell", "open", "confine", "loosen", "close"]
     device: str
-    work: Work
-    place: Place
+    record: LeaseRecord
+    place: LeasePlace
     enabled: bool = False
     kill: bool = False
     spared: frozenset[str] = frozenset()
@@ -54,11 +54,11 @@ class Step:
     is_lost: bool = False
     notice: Path | None = None
     in_s: float = 0.0
-    grant: Grant | None = None
+    grant: LeaseGrant | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class StepRefusal:
     """Why a step did not succeed: the NVML code when there is one, a stable word and a sentence.
 
     ``is_passing``: the runtime says that trying again may help.
@@ -71,22 +71,22 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What a step did, and the partitions read afterwards (None when they could not be read).
 
     ``mig`` is the device's MIG mode as read after a refusal.
     """
 
-    refusal: Refusal | None = None
+    refusal: StepRefusal | None = None
     access: SlotAccess | None = None
     facts: tuple[PartitionFact, ...] | None = None
-    entrance: Entrance | None = None
+    entrance: LeaseEntrance | None = None
     mig: bool | None = None
     folders: tuple[str, ...] = ()
     binds: dict[str, str] = field(default_factory=dict)
 
 
-def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Outcome:
+def carry_out(driver: Driver, step: DeviceStep, runtime: Runtime | None = None) -> StepOutcome:
     """Do one step; every refusal comes back as a value. Blocks as long as the driver does."""
     refusal = None
     try:
@@ -97,22 +97,22 @@ def carry_out(driver: Driver, step: Step, runtime: Runtime | None = None) -> Out
             return done
         return replace(done, facts=read_partitions(driver, step.device))
     except RuntimeRefusedError as no:
-        refusal = Refusal(no.word, no.detail, is_passing=no.is_passing)
+        refusal = StepRefusal(no.word, no.detail, is_passing=no.is_passing)
     except TakenError as no:
-        refusal = Refusal(TAKEN, f"{no} stands there and is not ours; remove it or cordon the device")
+        refusal = StepRefusal(TAKEN, f"{no} stands there and is not ours; remove it or cordon the device")
     except NvmlLikeError as no:
-        refusal = Refusal("refused_by_driver", str(no), no.code)
+        refusal = StepRefusal("refused_by_driver", str(no), no.code)
     except NotOfferedError as no:
-        refusal = Refusal("not_offered", str(no))
+        refusal = StepRefusal("not_offered", str(no))
     except Exception as no:  # a driver's own mistake must not end the agent
         log.exception("step %s on %s failed", step.kind, step.device)
-        refusal = Refusal("driver_error", f"{type(no).__name__}: {no}")
+        refusal = StepRefusal("driver_error", f"{type(no).__name__}: {no}")
     if step.kind in UNIT_STEPS:  # nothing was made or cleared, and the device may not even be here
-        return Outcome(refusal)
-    return Outcome(refusal, facts=read_partitions(driver, step.device), mig=_read_mig(driver, step))
+        return StepOutcome(refusal)
+    return StepOutcome(refusal, facts=read_partitions(driver, step.device), mig=_read_mig(driver, step))
 
 
-def _read_mig(driver: Driver, step: Step) -> bool | None:
+def _read_mig(driver: Driver, step: DeviceStep) -> bool | None:
     """Return the MIG mode of a device on which nothing could be made, None where it does not say."""
     if step.kind not in ("look", "make", "mode"):
         return None
@@ -140,9 +140,9 @@ def read_health(driver: Driver) -> tuple[HealthFact, ...] | None:
         return None
 
 
-def find(work: Work, place: Place, facts: Iterable[PartitionFact]) -> PartitionFact | None:
+def find(record: LeaseRecord, place: LeasePlace, facts: Iterable[PartitionFact]) -> PartitionFact | None:
     """Return the partition that stands at a place: by owner where devices remember it, else by position."""
-    owner = work.owner(place)
+    owner = record.owner(place)
     return next((fact for fact in facts if _is_at(place, owner, fact)), None)
 
 
@@ -151,66 +151,68 @@ def is_half_made(fact: PartitionFact) -> bool:
     return fact.uuid.startswith(f"{fact.device}/gi")
 
 
-def _is_at(place: Place, owner: str, fact: PartitionFact) -> bool:
+def _is_at(place: LeasePlace, owner: str, fact: PartitionFact) -> bool:
     if fact.lease or place.slot.mode != "mig":
         return fact.lease == owner
     return (fact.profile, fact.start) == (place.slot.profile, place.slot.start)
 
 
-def _of_lease(runtime: Runtime | None, step: Step) -> Outcome:
+def _of_lease(runtime: Runtime | None, step: DeviceStep) -> StepOutcome:
     """Open or close the unit of a lease; without a runtime there is nothing to do."""
     if runtime is None:
-        return Outcome(entrance=Entrance())
+        return StepOutcome(entrance=LeaseEntrance())
     if step.kind == "open":
-        return Outcome(entrance=None if step.grant is None else runtime.open(step.grant))
-    runtime.close(step.work.key, kill=step.kill)
-    if pids := runtime.pids(step.work.key):
+        return StepOutcome(entrance=None if step.grant is None else runtime.open(step.grant))
+    runtime.close(step.record.key, kill=step.kill)
+    if pids := runtime.pids(step.record.key):
         raise RuntimeRefusedError(
             "in_use", f"still running: {', '.join(map(str, pids[:5]))}", is_passing=True
         )
-    return Outcome()
+    return StepOutcome()
 
 
-def _look(driver: Driver, step: Step) -> Outcome:
-    return Outcome(facts=tuple(driver.observe(step.device)))
+def _look(driver: Driver, step: DeviceStep) -> StepOutcome:
+    return StepOutcome(facts=tuple(driver.observe(step.device)))
 
 
-def _make(driver: Driver, step: Step) -> Outcome:
-    work, place = step.work, step.place
-    found = find(work, place, driver.observe(step.device))
+def _make(driver: Driver, step: DeviceStep) -> StepOutcome:
+    record, place = step.record, step.place
+    found = find(record, place, driver.observe(step.device))
     if found is not None and not found.lease and step.is_fresh:
         raise TakenError(found.uuid)
     if found is not None and is_half_made(found):
         driver.destroy(found.uuid)
         found = None
-    fact = found or driver.create(step.device, place.shape, place.slot.start, work.owner(place))
-    driver.attach(fact.uuid, Tenant(work.lease, work.load_pattern, work.user, work.team))
+    fact = found or driver.create(step.device, place.shape, place.slot.start, record.owner(place))
+    driver.attach(fact.uuid, Tenant(record.lease, record.load_pattern, record.user, record.team))
     way = driver.access(fact.uuid)
     env = way.env if step.notice is None else {**way.env, notices.VARIABLE: str(step.notice)}
     access = SlotAccess(step.device, place.slot.start, fact.uuid, env, way.nodes)
-    return Outcome(access=access, folders=way.folders, binds=way.binds)
+    return StepOutcome(access=access, folders=way.folders, binds=way.binds)
 
 
-def _confine(driver: Driver, step: Step) -> Outcome:
-    driver.confine(step.place.partition, step.work.cgroup)
-    return Outcome()
+def _confine(driver: Driver, step: DeviceStep) -> StepOutcome:
+    driver.confine(step.place.partition, step.record.cgroup)
+    return StepOutcome()
 
 
-def _loosen(driver: Driver, step: Step) -> Outcome:
+def _loosen(driver: Driver, step: DeviceStep) -> StepOutcome:
     driver.detach(step.place.partition, kill=step.kill)
-    return Outcome()
+    return StepOutcome()
 
 
-def _tell(driver: Driver, step: Step) -> Outcome:
-    work = step.work
+def _tell(driver: Driver, step: DeviceStep) -> StepOutcome:
+    record = step.record
     if step.notice is not None:
         ends_at = datetime.now(UTC) + timedelta(seconds=max(0.0, step.in_s))
-        notices.put_up(step.notice, lease=work.lease, why=work.told_why, ends_at=ends_at, user=work.user)
-    driver.tell(step.place.partition, work.told_why)
-    return Outcome()
+        notices.put_up(
+            step.notice, lease=record.lease, why=record.told_why, ends_at=ends_at, user=record.user
+        )
+    driver.tell(step.place.partition, record.told_why)
+    return StepOutcome()
 
 
-def _clear(driver: Driver, step: Step) -> Outcome:
+def _clear(driver: Driver, step: DeviceStep) -> StepOutcome:
     try:
         _vacate(driver, step)
     except NvmlLikeError as no:
@@ -221,12 +223,12 @@ def _clear(driver: Driver, step: Step) -> Outcome:
         if no.code != errors.GPU_IS_LOST and step.place.tries < TRIES:
             raise
         # Nobody can reach it any more, and whatever brings the card back leaves nothing standing on it.
-        driver.abandon(step.device, step.work.owner(step.place))
-        return Outcome(facts=())
-    return Outcome()
+        driver.abandon(step.device, step.record.owner(step.place))
+        return StepOutcome(facts=())
+    return StepOutcome()
 
 
-def _vacate(driver: Driver, step: Step) -> None:
+def _vacate(driver: Driver, step: DeviceStep) -> None:
     if not (step.place.is_ours or step.place.partition):
         return  # nothing of ours ever stood there, so that need not be asked of a card that may not answer
     for partition in _standing(driver, step):
@@ -244,21 +246,21 @@ def _vacate(driver: Driver, step: Step) -> None:
         raise NvmlLikeError(errors.IN_USE, f"{still[0]} is still listed")
 
 
-def _standing(driver: Driver, step: Step) -> list[str]:
+def _standing(driver: Driver, step: DeviceStep) -> list[str]:
     """Return what must go from a place: the known partition, and what an interrupted step left there."""
     known = [step.place.partition] if step.place.partition else []
     if not step.place.is_ours or step.place.is_cleared:
         return known
     facts = driver.observe(step.device)
-    owner = step.work.owner(step.place)
+    owner = step.record.owner(step.place)
     if step.place.slot.mode != "mig" and any(fact.lease not in ("", owner) for fact in facts):
         # A name may be the next tenant's by now (that of a whole device always is): only the owner counts.
         known = [fact.uuid for fact in facts if fact.lease == owner]
-    found = find(step.work, step.place, facts)
+    found = find(step.record, step.place, facts)
     return known if found is None or found.uuid in (*known, *step.spared) else [*known, found.uuid]
 
 
-def _require_fit(driver: Driver, step: Step) -> None:
+def _require_fit(driver: Driver, step: DeviceStep) -> None:
     """Refuse what the device cannot have at all, before its MIG mode changes for it."""
     device, shape, start = step.device, step.place.shape, step.place.slot.start
     offers = [offer for offer in driver.catalogue(device) if offer.shape.mode == shape.mode]
@@ -279,15 +281,15 @@ def _require_fit(driver: Driver, step: Step) -> None:
         )
 
 
-def _switch(driver: Driver, step: Step) -> Outcome:
+def _switch(driver: Driver, step: DeviceStep) -> StepOutcome:
     _require_fit(driver, step)
     status = driver.set_mig_mode(step.device, step.enabled)
     if status != 0:
         raise NvmlLikeError(status, "the MIG mode did not change")
-    return Outcome()
+    return StepOutcome()
 
 
-_ACTIONS: dict[str, Callable[[Driver, Step], Outcome]] = {
+_ACTIONS: dict[str, Callable[[Driver, DeviceStep], StepOutcome]] = {
     "look": _look,
     "make": _make,
     "clear": _clear,

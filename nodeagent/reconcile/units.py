@@ -14,9 +14,9 @@ from typing import Final
 from nodeagent.host.notices import VARIABLE
 from nodeagent.protocol.messages import DesiredSlot
 from nodeagent.protocol.variables import merged
-from nodeagent.reconcile.lease_records import GONE, NS, PREPARING, READY, Key, Place, Work
-from nodeagent.reconcile.steps import Outcome, Step
-from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
+from nodeagent.reconcile.lease_records import GONE, NS, PREPARING, READY, Key, LeasePlace, LeaseRecord
+from nodeagent.reconcile.steps import DeviceStep, StepOutcome
+from nodeagent.runtimes.base import LeaseGrant, Runtime, RuntimeRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 # has its grace then.
 LATER_S: Final = 10
 SLACK_NS: Final = 5 * NS
-STRAY: Final = "stray"
+UNCLAIMED: Final = "stray"
 SHARED: Final = frozenset({"mps", "memlimit", "timeslice"})
 
 
-class Units:
+class LeaseUnits:
     """Which leases are open on this host, as far as a runtime keeps units at all (None: the driver plays holders)."""
 
     def __init__(self, runtime: Runtime | None) -> None:
@@ -57,131 +57,147 @@ class Units:
         """Say whether a lease is open on this host, as far as the host has told."""
         return key in self.known or not self._is_told
 
-    def is_let_in(self, work: Work) -> bool:
+    def is_let_in(self, record: LeaseRecord) -> bool:
         """Say whether a lease is open to its holder and bound by its limits."""
-        is_bound = self.is_open(work) and all(place.is_confined for place in work.places)
-        return work.is_standing and (is_bound or self.runtime is None)
+        is_bound = self.is_open(record) and all(place.is_confined for place in record.places)
+        return record.is_standing and (is_bound or self.runtime is None)
 
-    def is_open(self, work: Work) -> bool:
+    def is_open(self, record: LeaseRecord) -> bool:
         """Say whether a lease's unit is open, and its own end the one that the lease has now.
 
         While a lease is being made its end moves on; what counts is the end that it has once it is ready.
         """
-        is_late = work.phase == READY and abs(work.deadline - work.armed_for) > SLACK_NS
-        return work.is_open and not is_late
+        is_late = record.phase == READY and abs(record.deadline - record.armed_for) > SLACK_NS
+        return record.is_open and not is_late
 
-    def is_closed(self, work: Work) -> bool:
+    def is_closed(self, record: LeaseRecord) -> bool:
         """Say whether nothing runs in a draining lease's unit any more."""
-        return self.runtime is None or work.is_closed
+        return self.runtime is None or record.is_closed
 
-    def opening(self, device: str, work: Work, place: Place, notice: Path, now: int) -> Step | None:
+    def opening(
+        self, device: str, record: LeaseRecord, place: LeasePlace, notice: Path, now: int
+    ) -> DeviceStep | None:
         """Return the step that opens a standing lease, or binds this place's limits to it."""
-        if not self.is_open(work):
-            if place is not work.places[0] or work.retry_at > now:
+        if not self.is_open(record):
+            if place is not record.places[0] or record.retry_at > now:
                 return None
-            return Step("open", device, work, place, grant=grant_of(work, now, str(notice)))
+            return DeviceStep("open", device, record, place, grant=grant_of(record, now, str(notice)))
         if not place.is_confined and place.retry_at <= now:
-            return Step("confine", device, work, place)
+            return DeviceStep("confine", device, record, place)
         return None
 
     def closing(
-        self, device: str, work: Work, place: Place, leader: str, lost: Collection[str], now: int
-    ) -> Step | None:
+        self,
+        device: str,
+        record: LeaseRecord,
+        place: LeasePlace,
+        leader: str,
+        lost: Collection[str],
+        now: int,
+    ) -> DeviceStep | None:
         """Return the step that loosens a place of a draining lease or closes its unit, on the leader's lane.
 
         The unit waits until all places are loosened but those on lost devices: calls to one may hang.
         """
-        kill = now >= work.kill_at
+        kill = now >= record.kill_at
         wanted = 2 if kill else 1
         if is_tight(place, wanted):
-            return Step("loosen", device, work, place, kill=kill)
-        must_wait = any(is_tight(p, wanted) and p.slot.device not in lost for p in work.places)
-        if device != leader or must_wait or work.retry_at > now:
+            return DeviceStep("loosen", device, record, place, kill=kill)
+        must_wait = any(is_tight(p, wanted) and p.slot.device not in lost for p in record.places)
+        if device != leader or must_wait or record.retry_at > now:
             return None
-        return Step("close", device, work, place, kill=kill)
+        return DeviceStep("close", device, record, place, kill=kill)
 
-    def settle(self, step: Step, outcome: Outcome, now: int) -> None:
+    def settle(self, step: DeviceStep, outcome: StepOutcome, now: int) -> None:
         """Take the result of a step of this side into account; failing the lease is the reconciler's business."""
-        work, place = step.work, step.place
+        record, place = step.record, step.place
         if step.kind == "loosen":
             self._loosened(step, outcome)
         elif outcome.refusal is not None:
-            patience = place if step.kind == "confine" else work
-            patience.postpone(now, work.kill_at if step.kind == "close" else None)
+            patience = place if step.kind == "confine" else record
+            patience.postpone(now, record.kill_at if step.kind == "close" else None)
         elif step.kind == "open" and outcome.entrance is not None:
-            work.is_open, work.entrance = True, dict(outcome.entrance.words)
-            work.armed_for = 0 if step.grant is None else step.grant.armed_for
-            work.cgroup = outcome.entrance.cgroup
-            work.hurry()
-            self.known |= {work.key}
-            self._opened.add(work.key)
-            for each in work.places:
+            record.is_open, record.entrance = True, dict(outcome.entrance.words)
+            record.armed_for = 0 if step.grant is None else step.grant.armed_for
+            record.cgroup = outcome.entrance.cgroup
+            record.hurry()
+            self.known |= {record.key}
+            self._opened.add(record.key)
+            for each in record.places:
                 each.is_confined = False
         elif step.kind == "confine":
             place.is_confined = True
             place.hurry()
         elif step.kind == "close":
-            work.is_closed = True
-            self.known -= {work.key}
-            self._shut.add(work.key)
+            record.is_closed = True
+            self.known -= {record.key}
+            self._shut.add(record.key)
 
-    def _loosened(self, step: Step, outcome: Outcome) -> None:
+    def _loosened(self, step: DeviceStep, outcome: StepOutcome) -> None:
         """A limit that cannot be loosened keeps nothing: what counts is that nothing runs any more."""
         if outcome.refusal is not None:
             log.warning(
-                "limits of lease %s could not be loosened: %s", step.work.lease, outcome.refusal.detail
+                "limits of lease %s could not be loosened: %s", step.record.lease, outcome.refusal.detail
             )
         step.place.loosened = 2 if step.kill else 1
         if step.kill:
-            step.work.hurry()
+            step.record.hurry()
 
-    def observed(self, known: Collection[Key], whole: Collection[Key], works: Mapping[Key, Work]) -> None:
+    def observe(
+        self, known: Collection[Key], whole: Collection[Key], lease_records: Mapping[Key, LeaseRecord]
+    ) -> None:
         """Take a look at what is open now into account: a ready lease that lost a way in is opened again.
 
         Opening finds the ways that are left as they are; what runs in them goes on.
         """
         known = (set(known) - self._shut) | self._opened
         whole = set(whole) | self._opened
-        for work in works.values():
-            if work.phase == READY and work.is_open and work.key not in whole:
-                log.warning("a way into lease %s is gone; it is opened again", work.lease)
-                work.is_open = False
-                work.hurry()
-            for place in work.places if work.phase == READY else ():
+        for record in lease_records.values():
+            if record.phase == READY and record.is_open and record.key not in whole:
+                log.warning("a way into lease %s is gone; it is opened again", record.lease)
+                record.is_open = False
+                record.hurry()
+            for place in record.places if record.phase == READY else ():
                 # What holds a share to its size can be taken away: binding it once more looks, and puts it back.
                 place.is_confined = place.is_confined and place.slot.mode not in SHARED
         self.known, self._is_told = frozenset(known), True
 
-    def strays(self, works: Mapping[Key, Work], wanted: Collection[Key] | None) -> Iterable[Key]:
-        """Return the leases that are open here though no desired state and no work knows them any more."""
-        return () if wanted is None else [key for key in self.known if key not in wanted and key not in works]
+    def unclaimed(
+        self, lease_records: Mapping[Key, LeaseRecord], wanted: Collection[Key] | None
+    ) -> Iterable[Key]:
+        """Return the leases that are open here though no desired state and no record knows them any more."""
+        if wanted is None:
+            return ()
+        return [key for key in self.known if key not in wanted and key not in lease_records]
 
-    def reopened(self, works: Mapping[Key, Work]) -> list[Work]:
+    def reopened(self, lease_records: Mapping[Key, LeaseRecord]) -> list[LeaseRecord]:
         """Return leases that are over by their record though something of theirs is still open here."""
         return [
-            work for key, work in works.items() if work.phase == GONE and key in self.known and self.runtime
+            record
+            for key, record in lease_records.items()
+            if record.phase == GONE and key in self.known and self.runtime
         ]
 
 
-def is_tight(place: Place, wanted: int = 1) -> bool:
-    """Say whether a place's limits are still to be loosened; ``wanted`` as ``Place.loosened`` counts."""
+def is_tight(place: LeasePlace, wanted: int = 1) -> bool:
+    """Say whether a place's limits are still to be loosened; ``wanted`` as ``LeasePlace.loosened`` counts."""
     return place.is_made and not place.is_cleared and place.loosened < wanted
 
 
-def nowhere() -> Place:
+def nowhere() -> LeasePlace:
     """Return a place on no device, for steps of a lease that has none."""
-    return Place(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True)
+    return LeasePlace(DesiredSlot("", "exclusive", 0, 0, 0, 0), 0, is_cleared=True)
 
 
-def stray_work(key: Key, now: int) -> Work:
-    """Return the work that closes a unit nobody remembers; it holds no place on any device."""
-    work = Work(lease=key[0], generation=key[1], places=[nowhere()], deadline=now, taken_at=now)
-    work.is_clock_lost = True  # how long it was used is not known here
-    work.drain(STRAY, now)
-    return work
+def unclaimed_record(key: Key, now: int) -> LeaseRecord:
+    """Return the record that closes a unit nobody remembers; it holds no place on any device."""
+    record = LeaseRecord(lease=key[0], generation=key[1], places=[nowhere()], deadline=now, taken_at=now)
+    record.is_clock_lost = True  # how long it was used is not known here
+    record.drain(UNCLAIMED, now)
+    return record
 
 
-def grant_of(work: Work, now: int, notice: str) -> Grant:
+def grant_of(record: LeaseRecord, now: int, notice: str) -> LeaseGrant:
     """Return what a standing lease may use, all its places together.
 
     Its time is counted from now: what making it took is added to the end of a lease that is not ready yet.
@@ -189,29 +205,29 @@ def grant_of(work: Work, now: int, notice: str) -> Grant:
     nodes: dict[str, None] = {}
     folders: dict[str, None] = {}
     binds: dict[str, str] = {}
-    for place in work.places:
+    for place in record.places:
         if place.access is None:
             continue
         nodes |= dict.fromkeys(place.access.nodes)
         folders |= dict.fromkeys(place.folders)
         binds |= place.binds
-    envs = [place.access.env for place in work.places if place.access is not None]
-    made_in = now - work.taken_at if work.phase == PREPARING else 0
-    armed_for = work.deadline + made_in
+    envs = [place.access.env for place in record.places if place.access is not None]
+    made_in = now - record.taken_at if record.phase == PREPARING else 0
+    armed_for = record.deadline + made_in
     left_s = max(0, -(-(armed_for - now) // NS))
-    return Grant(
-        lease=work.lease,
-        generation=work.generation,
-        user=work.user,
-        team=work.team,
-        env={**merged(envs), "BERTH_LEASE": work.lease, VARIABLE: notice},
+    return LeaseGrant(
+        lease=record.lease,
+        generation=record.generation,
+        user=record.user,
+        team=record.team,
+        env={**merged(envs), "BERTH_LEASE": record.lease, VARIABLE: notice},
         nodes=tuple(nodes),
         ends_in_s=left_s + LATER_S,
-        grace_s=work.grace_s,
+        grace_s=record.grace_s,
         folders=tuple(folders),
         shown=(str(Path(notice).parent),),
         binds=binds,
-        cpu_milli=work.cpu_milli,
-        memory_mib=work.host_memory_mib,
+        cpu_milli=record.cpu_milli,
+        memory_mib=record.host_memory_mib,
         armed_for=armed_for,
     )

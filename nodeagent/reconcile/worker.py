@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from nodeagent.drivers.base import Driver, Reading
+from nodeagent.drivers.base import Driver, DriverReading
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.messages import Desired, DeviceFact, HealthFact, ProcessSample
 from nodeagent.reconcile.holdings import scan_scope
@@ -18,7 +18,7 @@ from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.power import change_power, read_power
 from nodeagent.reconcile.reconciler import Reconciler
-from nodeagent.reconcile.steps import UNIT_STEPS, Step, carry_out, read_health, read_partitions
+from nodeagent.reconcile.steps import UNIT_STEPS, DeviceStep, carry_out, read_health, read_partitions
 from nodeagent.runtimes.base import RuntimeRefusedError
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Worker:
             await self.examine()
             await asyncio.sleep(WATCH_EVERY_S)
 
-    async def measure(self) -> Reading:
+    async def measure(self) -> DriverReading:
         """Return a reading of all devices, off the loop where the driver is slow."""
         return await self._call(self._driver.metrics)
 
@@ -98,7 +98,7 @@ class Worker:
         """Ask the devices how they are and act on it."""
         health = await self._call(partial(read_health, self._driver))
         known = None if health is None else (*health, *self._strangers)
-        self.reconciler.note_health(known, self._clock())
+        self.reconciler.observe_health(known, self._clock())
         self._announce()
         self._poked.set()
 
@@ -165,7 +165,7 @@ class Worker:
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
 
-    async def _work_off_loop(self, device: str, step: Step | None) -> None:
+    async def _work_off_loop(self, device: str, step: DeviceStep | None) -> None:
         """Do a device's steps one after the other, always on the newest goal."""
         loop = asyncio.get_running_loop()
         try:
@@ -186,7 +186,7 @@ class Worker:
         await asyncio.gather(*(self._look_at(device) for device in list(self.reconciler.devices)))
         await self._look_at_units()
         if not self.reconciler.power.is_busy:
-            self.reconciler.observed_power(await self._call(partial(read_power, self._driver)))
+            self.reconciler.observe_power(await self._call(partial(read_power, self._driver)))
         self._poked.set()
 
     async def _look_at(self, device: str) -> None:
@@ -197,7 +197,7 @@ class Worker:
             facts = await self._call(partial(read_partitions, self._driver, device))
         finally:
             self.reconciler.busy.discard(device)
-        self.reconciler.observed(device, facts, self._clock())
+        self.reconciler.observe_partitions(device, facts, self._clock())
 
     async def _look_at_units(self) -> None:
         units = self.reconciler.units
@@ -209,7 +209,7 @@ class Worker:
         except RuntimeRefusedError as no:
             log.warning("cannot tell which leases are open: %s", no)
             return
-        self.reconciler.observed_units(known, whole, self._clock())
+        self.reconciler.observe_units(known, whole, self._clock())
 
     async def _rest(self) -> None:
         wake = self.reconciler.next_wake()

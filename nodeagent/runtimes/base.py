@@ -33,7 +33,7 @@ class RuntimeRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class LeaseGrant:
     """What one generation of one lease may use on this host. Times in seconds from now.
 
     ``nodes`` are the exact device nodes, ``folders`` host folders it must see and may write to, ``shown`` those of
@@ -63,7 +63,7 @@ class Grant:
         return self.lease, self.generation
 
 
-def require_harmless(grant: Grant) -> None:
+def require_harmless(grant: LeaseGrant) -> None:
     """Raise RuntimeRefusedError unless all words of a grant may stand in a unit, a path or a container's spec.
 
     The codec has refused such frames already; this is for journals, drivers and whatever else comes to open a lease.
@@ -86,7 +86,7 @@ def _is_plain_path(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class LeaseEntrance:
     """An open lease: ``words`` for its holder (see above), ``cgroup`` below /sys/fs/cgroup ("" without one)."""
 
     words: dict[str, str] = field(default_factory=dict)
@@ -102,11 +102,11 @@ class Runtime(Protocol):
     name: str
     is_isolating: bool
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         """Let the holder in, or return the entrance that is open already; brings its time limit up to date."""
         ...
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return why ``open`` would refuse, as far as can be known without changing anything; None: it would not."""
         ...
 

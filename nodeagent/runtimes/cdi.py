@@ -27,9 +27,9 @@ from nodeagent.runtimes.base import (
     CDI,
     ISOLATED,
     RUNTIME,
-    Entrance,
-    Grant,
     Key,
+    LeaseEntrance,
+    LeaseGrant,
     RuntimeRefusedError,
     require_harmless,
 )
@@ -54,7 +54,7 @@ READ_ONLY: Final = ["ro", "nosuid", "nodev", "rbind"]
 Mounts = Callable[[], Sequence[tuple[str, str]]]
 
 
-def spec_of(grant: Grant, mounts: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+def spec_of(grant: LeaseGrant, mounts: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """Return the CDI spec of a grant. ``mounts`` are read-only pairs of host path and path inside.
 
     No node of our own is made up: major and minor are left out, the engine reads them from the host's node.
@@ -142,7 +142,7 @@ class CdiSpecs:
             return f"the agent may not write to {self._folder.path}; run it as root"
         return ""
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         """Write the lease's spec where it is not there as it should be; an older generation's goes first."""
         require_harmless(grant)
         self._sweep()
@@ -159,9 +159,9 @@ class CdiSpecs:
                 put(path, text, mode=0o644)
             for folder in grant.shown:
                 passable(Path(folder))  # an engine refuses to mount what is not there
-        return Entrance({RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"})
+        return LeaseEntrance({RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"})
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return what container engines of this host lack, or that the lease's name is none for a device."""
         if self.why_not():
             return RuntimeRefusedError("cdi", self.why_not())
@@ -197,7 +197,7 @@ class CdiSpecs:
         told = told_lease(self._read, pid)
         return told if told is not None and is_engines(self._cgroups.path_of(pid)) else None
 
-    def _files(self, grant: Grant) -> Sequence[tuple[str, str]]:
+    def _files(self, grant: LeaseGrant) -> Sequence[tuple[str, str]]:
         if not any(node.startswith(NVIDIA_NODE) for node in grant.nodes):
             return ()
         try:

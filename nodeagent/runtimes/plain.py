@@ -18,9 +18,9 @@ from nodeagent.runtimes.base import (
     ENV_FILE,
     ISOLATED,
     RUNTIME,
-    Entrance,
-    Grant,
     Key,
+    LeaseEntrance,
+    LeaseGrant,
     RuntimeRefusedError,
     require_harmless,
 )
@@ -53,7 +53,7 @@ class PlainRuntime:
         """Return "": this works everywhere."""
         return ""
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         """Write the lease's variables, if they are not there as they should be."""
         require_harmless(grant)
         path = self._path(grant.key)
@@ -63,9 +63,9 @@ class PlainRuntime:
             path.parent.chmod(0o711)  # holders may open their own file by name, and list nothing
             if not _is_as(path, exports(grant.env), owner):
                 put(path, exports(grant.env), mode=0o600, owner=owner)
-        return Entrance({RUNTIME: self.name, ISOLATED: "no", ENV_FILE: str(path)})
+        return LeaseEntrance({RUNTIME: self.name, ISOLATED: "no", ENV_FILE: str(path)})
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return that the holder has no account here, where files are given to their holders."""
         try:
             require_harmless(grant)
@@ -96,7 +96,7 @@ class PlainRuntime:
         """Return None: see ``pids``."""
         return None
 
-    def _owner(self, grant: Grant) -> tuple[int, int] | None:
+    def _owner(self, grant: LeaseGrant) -> tuple[int, int] | None:
         if not self._is_root:
             return None
         try:

@@ -27,9 +27,9 @@ from nodeagent.runtimes.base import (
     ISOLATED,
     RUNTIME,
     UNIT,
-    Entrance,
-    Grant,
     Key,
+    LeaseEntrance,
+    LeaseGrant,
     RuntimeRefusedError,
     require_harmless,
 )
@@ -90,7 +90,7 @@ class SystemdRuntime:
             self._why_not = self._missing()
         return self._why_not
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         """Start the lease's unit, or bring the one that runs up to date; its end is armed before it starts.
 
         Device nodes that are missing are made where that can be done.
@@ -117,9 +117,9 @@ class SystemdRuntime:
         elif units.differs(shown, grant):
             self._must("systemctl", "set-property", "--runtime", unit, *units.limits(grant))
         cgroup = f"{ROOT}{_path_of(grant.key)}" if self._cgroups.is_unified else ""
-        return Entrance({RUNTIME: self.name, UNIT: unit, ISOLATED: "yes"}, cgroup)
+        return LeaseEntrance({RUNTIME: self.name, UNIT: unit, ISOLATED: "yes"}, cgroup)
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return what units, account or device nodes of this host lack for a grant."""
         try:
             self._admit(grant)
@@ -159,7 +159,7 @@ class SystemdRuntime:
         head, _, rest = path.removeprefix("/").partition("/")
         return key_of_unit(rest.partition("/")[0]) if head == SLICE else None
 
-    def show(self, key: Key) -> units.Shown:
+    def show(self, key: Key) -> units.UnitProperties:
         """Return the lease's unit as systemd knows it now; one that it has not is inactive."""
         words = [f"--property={name}" for name in units.SHOWN]
         return units.parse(self._must("systemctl", "show", *words, unit_of(key)).out)
@@ -185,7 +185,7 @@ class SystemdRuntime:
             return f"systemd {LEAST_VERSION} or later is needed, this host has {version}; upgrade it"
         return ""
 
-    def _admit(self, grant: Grant) -> Account:
+    def _admit(self, grant: LeaseGrant) -> Account:
         """Return the holder's account where a unit can be opened for it; changes nothing."""
         if self.why_not():
             raise RuntimeRefusedError("no_systemd", self.why_not())
@@ -194,7 +194,7 @@ class SystemdRuntime:
         self._require_nodes(grant)
         return account
 
-    def _holder(self, grant: Grant) -> Account:
+    def _holder(self, grant: LeaseGrant) -> Account:
         """Return the account by the host's own words: what the portal calls its holder only finds it."""
         try:
             found = self._account(grant.user)
@@ -206,7 +206,7 @@ class SystemdRuntime:
             )
         return found
 
-    def _require_nodes(self, grant: Grant) -> None:
+    def _require_nodes(self, grant: LeaseGrant) -> None:
         """Refuse a node that is not there: systemd would leave its rule out and say so only in its log."""
         missing = self._missing_nodes(grant)
         if missing:
@@ -216,10 +216,10 @@ class SystemdRuntime:
                 is_passing=True,
             )
 
-    def _missing_nodes(self, grant: Grant) -> list[str]:
+    def _missing_nodes(self, grant: LeaseGrant) -> list[str]:
         return [node for node in grant.nodes if not self._exists(node)]
 
-    def _arm(self, grant: Grant) -> None:
+    def _arm(self, grant: LeaseGrant) -> None:
         """See to it that exactly one timer ends the lease, and at its end."""
         due = int(self._clock_s()) + max(grant.ends_in_s, 1)
         ends = self._ends(grant.key)
@@ -237,7 +237,7 @@ class SystemdRuntime:
         if old:
             self._run("systemctl", "stop", *old)
 
-    def _start(self, grant: Grant, account: Account, *, has_failed: bool) -> None:
+    def _start(self, grant: LeaseGrant, account: Account, *, has_failed: bool) -> None:
         unit = unit_of(grant.key)
         if has_failed:
             self._run("systemctl", "reset-failed", unit)

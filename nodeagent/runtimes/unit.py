@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeagent.host.accounts import Account
-from nodeagent.runtimes.base import Grant
+from nodeagent.runtimes.base import LeaseGrant
 
 SHOWN: Final = (
     "LoadState", "ActiveState", "User", "DevicePolicy", "DeviceAllow", "MemoryMax", "CPUQuotaPerSecUSec",
@@ -26,7 +26,7 @@ SPAN_US: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class UnitProperties:
     """A unit as ``systemctl show`` tells it."""
 
     words: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Shown:
         return int(text) if text.isdigit() else 0
 
 
-def parse(text: str) -> Shown:
+def parse(text: str) -> UnitProperties:
     """Read what ``systemctl show`` printed: a line per property, DeviceAllow once for each rule."""
     words, devices = {}, set()
     for line in text.splitlines():
@@ -53,15 +53,15 @@ def parse(text: str) -> Shown:
             devices.add(value)
         else:
             words[name] = value
-    return Shown(words, frozenset(devices - {""}))
+    return UnitProperties(words, frozenset(devices - {""}))
 
 
-def device_rules(grant: Grant) -> list[str]:
+def device_rules(grant: LeaseGrant) -> list[str]:
     """Return the device rules of a grant: its exact nodes and a terminal's."""
     return [f"{node} {ALLOWED}" for node in dict.fromkeys((*grant.nodes, *TERMINAL))]
 
 
-def limits(grant: Grant) -> list[str]:
+def limits(grant: LeaseGrant) -> list[str]:
     """Return the properties that a running unit can still be given (systemctl set-property)."""
     memory = "infinity" if grant.memory_mib is None else str(max(grant.memory_mib, 1) * MIB)
     cpu = "" if grant.cpu_milli is None else f"{_percent(grant.cpu_milli)}%"
@@ -69,7 +69,7 @@ def limits(grant: Grant) -> list[str]:
     return ["DevicePolicy=closed", "DeviceAllow=", *rules, f"MemoryMax={memory}", f"CPUQuota={cpu}"]
 
 
-def properties(grant: Grant, account: Account) -> list[str]:
+def properties(grant: LeaseGrant, account: Account) -> list[str]:
     """Return all properties of a lease's unit, in the order in which they are given.
 
     Delegate is what AttachProcessesToUnit asks for, and makes running out of memory end one process, not the
@@ -89,7 +89,7 @@ def properties(grant: Grant, account: Account) -> list[str]:
     ]
 
 
-def differs(shown: Shown, grant: Grant) -> bool:
+def differs(shown: UnitProperties, grant: LeaseGrant) -> bool:
     """Say whether a running unit's devices or limits are not those of its grant."""
     memory = None if grant.memory_mib is None else max(grant.memory_mib, 1) * MIB
     cpu_us = None if grant.cpu_milli is None else _percent(grant.cpu_milli) * 10_000

@@ -15,7 +15,7 @@ from nodeagent.host.accounts import Account
 from nodeagent.host.shell import Done
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.cdi import CdiSpecs
-from nodeagent.runtimes.doors import pick
+from nodeagent.runtimes.choice import pick
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.simulation.faults import Faults
@@ -36,7 +36,7 @@ ANY_LENGTH: Final = 10_000
 Hook = Callable[[str], None]
 
 
-class SimulatedHome:
+class FullHost:
     """One host that outlives its agents. ``hook`` is called before and after every change with its name."""
 
     def __init__(

@@ -11,7 +11,7 @@ from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.power import change_power, read_power
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_partitions
-from nodeagent.runtimes.base import Entrance, Grant, Key, Runtime, RuntimeRefusedError
+from nodeagent.runtimes.base import Key, LeaseEntrance, LeaseGrant, Runtime, RuntimeRefusedError
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from nodeagent.simulation.faults import Faults
 
@@ -56,7 +56,7 @@ class SimulatedNode:
             self.facts, self.state, self.boot, faults=self.faults, clock=self.time, sleep=self.time.advance
         )
         journal = Journal(self.state / "journal.jsonl")
-        self.mind = Reconciler(self.name, self.driver, journal, self.time.now, self.runtime)
+        self.reconciler = Reconciler(self.name, self.driver, journal, self.time.now, self.runtime)
         return self
 
     def reboot(self) -> SimulatedNode:
@@ -93,48 +93,48 @@ class SimulatedNode:
         """Take a new desired state and do nothing for it yet."""
         self.revision += 1
         desired = Desired(node, epoch, self.revision, leases, power)
-        self.mind.accept(desired, self.time.now)
+        self.reconciler.accept(desired, self.time.now)
         return desired
 
     def work(self) -> None:
-        self.mind.tick(self.time.now)
-        if goal := self.mind.next_power(self.time.now):
-            self.mind.settle_power(goal, change_power(self.driver, goal), self.time.now)
-        work_through(self.mind, self.driver, self.time)
-        self.mind.ledger.save()
+        self.reconciler.tick(self.time.now)
+        if goal := self.reconciler.next_power(self.time.now):
+            self.reconciler.settle_power(goal, change_power(self.driver, goal), self.time.now)
+        work_through(self.reconciler, self.driver, self.time)
+        self.reconciler.ledger.save()
 
     def pass_time(self, seconds: float) -> None:
         """Let time go by, waking whenever something is due."""
         end = self.time.now + int(seconds * NS)
-        while (wake := self.mind.next_wake()) is not None and wake <= end:
+        while (wake := self.reconciler.next_wake()) is not None and wake <= end:
             self.time.now = max(self.time.now + 1, wake)
             self.work()
         self.time.now = end
         self.work()
 
     def look(self) -> None:
-        for device in self.mind.devices:
-            self.mind.observed(device, read_partitions(self.driver, device), self.time.now)
+        for device in self.reconciler.devices:
+            self.reconciler.observe_partitions(device, read_partitions(self.driver, device), self.time.now)
         if self.runtime is not None:
-            self.mind.units.begin_look()
-            self.mind.observed_units(self.runtime.known(), self.runtime.whole(), self.time.now)
-        self.mind.observed_power(read_power(self.driver))
+            self.reconciler.units.begin_look()
+            self.reconciler.observe_units(self.runtime.known(), self.runtime.whole(), self.time.now)
+        self.reconciler.observe_power(read_power(self.driver))
 
     def reports(self) -> dict[str, LeaseReport]:
         self.seq += 1
-        leases = self.mind.lease_reports(self.seq)
+        leases = self.reconciler.lease_reports(self.seq)
         assert leases is not None
         return {report.lease: report for report in leases}
 
     def acknowledge(self) -> None:
-        self.mind.acknowledged(self.seq)
+        self.reconciler.acknowledged(self.seq)
 
     def phases(self) -> dict[str, str]:
         return {lease: report.phase for lease, report in self.reports().items()}
 
     def partitions(self) -> set[tuple[str, int, str]]:
         """What stands on the node, as (profile, start, lease)."""
-        return {(fact.profile, fact.start, fact.lease) for fact in self.mind.sight.partitions()}
+        return {(fact.profile, fact.start, fact.lease) for fact in self.reconciler.observed.partitions()}
 
     def standing(self, device: int = 0) -> list[PartitionFact]:
         return self.driver.observe(self.device(device))
@@ -147,19 +147,19 @@ class RecordingRuntime:
     is_isolating = True
 
     def __init__(self) -> None:
-        self.open_leases: dict[Key, Grant] = {}
+        self.open_leases: dict[Key, LeaseGrant] = {}
         self.calls: list[tuple[str, Key]] = []
         self.stubborn: set[str] = set()
         self.refusal: RuntimeRefusedError | None = None
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         self.calls.append(("open", grant.key))
         if self.refusal is not None:
             raise self.refusal
         self.open_leases[grant.key] = grant
-        return Entrance({"unit": f"unit-{grant.lease}"}, f"/units/{grant.lease}")
+        return LeaseEntrance({"unit": f"unit-{grant.lease}"}, f"/units/{grant.lease}")
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         return self.refusal
 
     def close(self, key: Key, *, kill: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps.servers import Mps
@@ -112,7 +112,7 @@ class Bench:
         return self.card
 
     def slice(self, name: str, start: int) -> PartitionFact:
-        return self.driver.create(self.card, Shape("mig", name), start, "a.1.0")
+        return self.driver.create(self.card, PartitionShape("mig", name), start, "a.1.0")
 
     def run(self, gpu: str = "", cgroup: str = "/berth/a", **facts: Any) -> SimulatedProcess:
         return self.host.world.spawn(cgroup, gpu=gpu or self.card, **facts)
@@ -127,7 +127,7 @@ def refused(code: int, said: str = "") -> Any:
 
 def take(bench: Bench, mode: str, owner: str = "a.1.0", milli: int = 250, mib: int = 20_000) -> PartitionFact:
     """Make a share on the first card."""
-    return bench.driver.create(bench.card, Shape(mode, "", 0, milli, mib), 0, owner)
+    return bench.driver.create(bench.card, PartitionShape(mode, "", 0, milli, mib), 0, owner)
 
 
 def move_in(

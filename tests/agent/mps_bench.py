@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.mps.seat import MpsShare
+from nodeagent.drivers.nvml.mps.daemon import MpsShare
 from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.simulation.machine.world import SimulatedProcess, SimulatedShell, World
 from nodeagent.simulation.programs.mps import SimulatedMps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nodeagent.host.accounts import Account
-from nodeagent.runtimes.base import Grant
+from nodeagent.runtimes.base import LeaseGrant
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.simulation.machine.world import SimulatedShell, World
 from nodeagent.simulation.programs.systemd import SimulatedSystemd
@@ -16,7 +16,7 @@ PEOPLE = {
 }
 UNIT = "berth-lease-a-1.service"
 CGROUP = f"/berth.slice/{UNIT}"
-GRANT = Grant(
+GRANT = LeaseGrant(
     lease="a",
     generation=1,
     user="alice",

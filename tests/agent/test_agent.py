@@ -15,7 +15,7 @@ import pytest
 from nodeagent.host.clock import boot_clock
 from nodeagent.link.address import address_of
 from nodeagent.link.agent import Agent
-from nodeagent.link.enrolment import Enrolment, RefusedError, token_source
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
 from nodeagent.link.identity import Identity, StateError, lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.messages import Desired, DesiredSlot, HealthFact, Heartbeat, Refused, Report, Samples
@@ -36,9 +36,11 @@ def slice_at(start: int, device: int = 0) -> DesiredSlot:
 
 def build(state: Path, port: int, token: str = "once", faults: Faults | None = None) -> Agent:
     driver = SimulatedDriver(FACTS, state, "boot-1", faults=faults, clock=boot_clock)
-    mind = Reconciler("gpu-01", driver, Journal(state / "journal.jsonl"), boot_clock())
-    enrolment = Enrolment(Identity("gpu-01", state), token_source(token, None))
-    return Agent(address_of(f"ws://127.0.0.1:{port}"), enrolment, driver, Worker(mind, driver, boot_clock))
+    reconciler = Reconciler("gpu-01", driver, Journal(state / "journal.jsonl"), boot_clock())
+    enrolment = NodeEnrolment(Identity("gpu-01", state), token_source(token, None))
+    return Agent(
+        address_of(f"ws://127.0.0.1:{port}"), enrolment, driver, Worker(reconciler, driver, boot_clock)
+    )
 
 
 @asynccontextmanager
@@ -48,7 +50,7 @@ async def running(agent: Agent) -> AsyncIterator[asyncio.Task[None]]:
         yield task
     finally:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, RefusedError):
+        with contextlib.suppress(asyncio.CancelledError, PortalRefusedError):
             await task
 
 
@@ -165,7 +167,7 @@ async def test_agent_started_before_the_portal_finds_it(portal, tmp_path, unused
 
 async def test_new_node_without_a_valid_token_gives_up_with_the_reason(portal, tmp_path):
     async with listening(portal) as port:
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(PortalRefusedError) as refused:
             await build(tmp_path, port, token="wrong").run()
 
     assert refused.value.code == "bad_token"
@@ -213,9 +215,9 @@ def build_slow(state: Path, sleep: Callable[[float], None]) -> Callable[[int], A
     def make(port: int) -> Agent:
         faults = Faults(latency_s={"create": 1.0})
         driver = SimulatedDriver(FACTS, state, "boot-1", faults=faults, clock=boot_clock, sleep=sleep)
-        mind = Reconciler("gpu-01", driver, Journal(state / "journal.jsonl"), boot_clock())
-        enrolment = Enrolment(Identity("gpu-01", state), token_source("once", None))
-        worker = Worker(mind, driver, boot_clock)
+        reconciler = Reconciler("gpu-01", driver, Journal(state / "journal.jsonl"), boot_clock())
+        enrolment = NodeEnrolment(Identity("gpu-01", state), token_source("once", None))
+        worker = Worker(reconciler, driver, boot_clock)
         return Agent(address_of(f"ws://127.0.0.1:{port}"), enrolment, driver, worker)
 
     return make

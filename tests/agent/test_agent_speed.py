@@ -10,7 +10,7 @@ from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.reconciler import Reconciler
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from tests.agent.builder import FakeTime, SimulatedNode, lease
 
 SLICES = 7
@@ -21,10 +21,10 @@ class Counted:
 
     def __init__(self, folder: Path) -> None:
         self.time = FakeTime()
-        self.home = SimulatedHome("gpu-01", ["h100-80gb"] * 2, folder, self.time)
+        self.home = FullHost("gpu-01", ["h100-80gb"] * 2, folder, self.time)
         self.driver = self.home.driver()
         journal = Journal(folder / "journal.jsonl")
-        self.mind = Reconciler("gpu-01", self.driver, journal, self.time.now, self.home.runtime())
+        self.reconciler = Reconciler("gpu-01", self.driver, journal, self.time.now, self.home.runtime())
         self.revision = 0
 
     def leases(self) -> tuple[DesiredLease, ...]:
@@ -38,8 +38,8 @@ class Counted:
         """Carry out a desired state; returns steps and calls of the library."""
         self.revision += 1
         before = self.home.host.calls
-        self.mind.accept(Desired("gpu-01", 1, self.revision, leases), self.time.now)
-        steps = work_through(self.mind, self.driver, self.time)
+        self.reconciler.accept(Desired("gpu-01", 1, self.revision, leases), self.time.now)
+        steps = work_through(self.reconciler, self.driver, self.time)
         return steps, self.home.host.calls - before
 
 
@@ -53,7 +53,7 @@ def test_a_slice_with_its_unit_takes_three_steps_and_each_card_two_more_for_a_lo
 ) -> None:
     steps, calls = host.take(*host.leases())
 
-    assert {work.phase for work in host.mind.works.values()} == {"ready"}
+    assert {work.phase for work in host.reconciler.lease_records.values()} == {"ready"}
     assert steps == 2 * 2 + 3 * 2 * SLICES
     assert calls < 250 * 2 * SLICES
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from nodeagent.drivers.nvml.health.events import Event, Watch
-from nodeagent.drivers.nvml.health.faults import Ailments
+from nodeagent.drivers.nvml.health.events import DeviceEvent, EventWatch
+from nodeagent.drivers.nvml.health.faults import DeviceFaults
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import HealthFact
 from tests.agent.builder import FakeTime
@@ -17,8 +17,8 @@ class Ward:
     def __init__(self, *cards: Card) -> None:
         self.library, self.time = Cards(*cards), FakeTime()
         self.handles = self.library.handles()
-        self.watch = Watch(self.library, self.handles, clock_ns=self.time, wait_ms=0)
-        self.ailments = Ailments(self.library, self.handles, self.watch, standard(), self.time)
+        self.watch = EventWatch(self.library, self.handles, clock_ns=self.time, wait_ms=0)
+        self.ailments = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
 
     def say(
         self,
@@ -28,7 +28,7 @@ class Ward:
         kind: str = "xid",
         start: int | None = None,
     ) -> None:
-        self.watch._keep(Event(device, xid, gi, None, self.time.now, kind, start=start))
+        self.watch._keep(DeviceEvent(device, xid, gi, None, self.time.now, kind, start=start))
 
     def look(self, after_s: float = 5) -> dict[str, HealthFact]:
         self.time.advance(after_s)

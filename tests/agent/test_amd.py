@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.amd.driver import AmdDriver
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.kfd import NODES
 from nodeagent.host.shell import Done
@@ -24,8 +24,8 @@ from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/amd"
 ONE, TWO = "AMD-f18c1db6a4dea0", "AMD-f18c1db6a4dea1"
-EIGHTH = Shape("mig", "cpx.nps1", 1)
-WHOLE = Shape("exclusive")
+EIGHTH = PartitionShape("mig", "cpx.nps1", 1)
+WHOLE = PartitionShape("exclusive")
 COUNT = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}
 
 
@@ -218,7 +218,7 @@ def test_memory_mode_is_never_changed_by_the_agent(tool, tmp_path):
 
     assert (driver.inventory()[0].modes, driver.catalogue(ONE)) == ((), [])
     with pytest.raises(NotOfferedError, match="reloads the driver"):
-        driver.create(ONE, Shape("mig", "cpx.nps4", 1), 0, "a")
+        driver.create(ONE, PartitionShape("mig", "cpx.nps4", 1), 0, "a")
 
 
 def test_memory_mode_that_changed_since_the_start_is_noticed(tool, tmp_path):
@@ -232,7 +232,7 @@ def test_memory_mode_that_changed_since_the_start_is_noticed(tool, tmp_path):
 def test_place_profile_and_owner_are_checked_before_anything_is_touched(tool, tmp_path):
     driver = opened(tool, tmp_path, all="cpx")
 
-    for shape, start in ((EIGHTH, 8), (Shape("mig", "qpx.nps1", 1), 0)):
+    for shape, start in ((EIGHTH, 8), (PartitionShape("mig", "qpx.nps1", 1), 0)):
         with pytest.raises(NvmlLikeError) as no:
             driver.create(ONE, shape, start, "a")
         assert no.value.code == errors.INVALID_ARGUMENT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.ascend.driver import AscendDriver
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import encode
@@ -20,8 +20,8 @@ from nodeagent.protocol.messages import Samples
 from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/ascend"
-HALF = Shape("memlimit", "", 0, 500, 16_384)
-QUARTER = Shape("memlimit", "", 0, 250, 8_192)
+HALF = PartitionShape("memlimit", "", 0, 500, 16_384)
+QUARTER = PartitionShape("memlimit", "", 0, 250, 8_192)
 CORES = {"vir10_3c_16g": (10, 16), "vir10_3c_16g_nm": (10, 16), "vir05_1c_8g": (5, 8)}
 
 
@@ -185,7 +185,7 @@ def test_share_becomes_the_plainest_template_that_fits_exactly(tool, tmp_path):
 def test_template_that_a_shape_names_is_taken_where_several_fit(tool, tmp_path):
     driver = opened(tool, tmp_path)
 
-    driver.create(first(driver), Shape("memlimit", "vir10_3c_16g_nm", 0, 500, 16_384), 0, "a")
+    driver.create(first(driver), PartitionShape("memlimit", "vir10_3c_16g_nm", 0, 500, 16_384), 0, "a")
 
     assert list(tool.parts[0].values()) == ["vir10_3c_16g_nm"]
 
@@ -194,7 +194,7 @@ def test_share_without_template_is_refused_by_naming_the_templates(tool, tmp_pat
     driver = opened(tool, tmp_path)
 
     with pytest.raises(NvmlLikeError) as no:
-        driver.create(first(driver), Shape("memlimit", "", 0, 300, 8_192), 0, "a")
+        driver.create(first(driver), PartitionShape("memlimit", "", 0, 300, 8_192), 0, "a")
 
     assert no.value.code == errors.INVALID_ARGUMENT
     assert "vir05_1c_8g (250 ‰, 8192 MiB)" in no.value.detail
@@ -232,7 +232,7 @@ def test_vnpu_that_nobody_here_made_is_foreign_and_keeps_the_chip_from_being_lea
 
     assert (fact.uuid, fact.lease) == (f"{card}/vnpu107", "")
     with pytest.raises(NvmlLikeError) as no:
-        driver.create(card, Shape("exclusive"), 0, "a")
+        driver.create(card, PartitionShape("exclusive"), 0, "a")
     assert no.value.code == errors.INSUFFICIENT_RESOURCES
     driver.destroy(fact.uuid)
     assert tool.parts[0] == {107: "vir05_1c_8g"}
@@ -263,7 +263,7 @@ def test_whole_chip_is_given_with_its_own_node_and_a_vnpu_under_its_number(tool,
     driver = opened(tool, tmp_path)
     one, two = (fact.uuid for fact in driver.inventory())
 
-    held = driver.access(driver.create(two, Shape("exclusive"), 0, "a").uuid)
+    held = driver.access(driver.create(two, PartitionShape("exclusive"), 0, "a").uuid)
     cut = driver.access(driver.create(one, QUARTER, 0, "b").uuid)
 
     assert "/dev/davinci1" in held.nodes
@@ -306,7 +306,7 @@ def test_share_that_ends_before_its_neighbour_begins_to_be_confined_waits_for_wh
 def test_figures_come_from_one_call_and_unknown_ones_stay_unknown(tool, tmp_path):
     driver = opened(tool, tmp_path)
     one, two = (fact.uuid for fact in driver.inventory())
-    driver.create(one, Shape("exclusive"), 0, "a")
+    driver.create(one, PartitionShape("exclusive"), 0, "a")
 
     reading = driver.metrics()
 
@@ -370,7 +370,7 @@ def test_missing_tool_is_one_sentence(tmp_path):
 
 def test_entry_of_another_boot_is_not_believed(tool, tmp_path):
     driver = opened(tool, tmp_path)
-    driver.create(first(driver), Shape("exclusive"), 0, "a")
+    driver.create(first(driver), PartitionShape("exclusive"), 0, "a")
 
     later = AscendDriver("boot-2", SimulatedShell({"npu-smi": tool}), tmp_path, lambda path: "")
 
@@ -380,7 +380,7 @@ def test_entry_of_another_boot_is_not_believed(tool, tmp_path):
 def test_torn_entry_is_ignored_and_the_rest_is_kept(tool, tmp_path, caplog):
     driver = opened(tool, tmp_path)
     card = first(driver)
-    driver.create(card, Shape("exclusive"), 0, "a")
+    driver.create(card, PartitionShape("exclusive"), 0, "a")
     (tmp_path / "ascend" / "torn.json").write_text('{"boot_id": "boot-1"')
 
     again = opened(tool, tmp_path)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.drivers.cambricon import cndev
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
@@ -23,7 +23,7 @@ from nodeagent.protocol.messages import Samples
 from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/cambricon/cnmon_info.json"
-QUARTER = Shape("memlimit", "", 0, 250, 6_144)
+QUARTER = PartitionShape("memlimit", "", 0, 250, 6_144)
 ONE, TWO = (f"MLU-20001012-1916-0000-0000-00000000000{n}" for n in (1, 2))
 MIB = 1024 * 1024
 
@@ -166,13 +166,13 @@ def test_share_becomes_an_instance_and_equal_shares_use_one_profile(tool, librar
 def test_memory_is_rounded_up_to_units_of_256(tool, library, tmp_path):
     driver = opened(tool, library, tmp_path)
 
-    driver.create(ONE, Shape("memlimit", "", 0, 100, 1_000), 0, "a")
+    driver.create(ONE, PartitionShape("memlimit", "", 0, 100, 1_000), 0, "a")
 
     assert library.profiles[0][0] == (10, 1_024 * MIB)
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape("memlimit", "", 0, 125, 1_024), Shape("memlimit", "", 0, 100, 30_000)]
+    "shape", [PartitionShape("memlimit", "", 0, 125, 1_024), PartitionShape("memlimit", "", 0, 100, 30_000)]
 )
 def test_share_that_the_card_cannot_keep_is_refused_before_anything_is_made(tool, library, tmp_path, shape):
     driver = opened(tool, library, tmp_path)
@@ -187,7 +187,7 @@ def test_holder_of_a_share_gets_its_node_and_holder_of_a_card_gets_none(tool, li
     driver = opened(tool, library, tmp_path)
     driver.create(ONE, QUARTER, 0, "a")
     part = driver.create(ONE, QUARTER, 0, "b").uuid
-    driver.create(TWO, Shape("exclusive"), 0, "c")
+    driver.create(TWO, PartitionShape("exclusive"), 0, "c")
 
     assert driver.access(part).nodes[-1].startswith("/dev/cambricon-caps/cap_dev0_mi")
     assert driver.access(TWO).nodes == ("/dev/cambricon_ctl", "/dev/cambricon_dev1", "/dev/cambricon_ipcm1")
@@ -231,7 +231,7 @@ def test_card_cut_by_mim_is_reported_and_not_leased(tool, library, tmp_path):
     assert driver.inventory()[1].modes == ()
     assert driver.catalogue(TWO) == []
     with pytest.raises(NotOfferedError, match="MIM"):
-        driver.create(TWO, Shape("exclusive"), 0, "a")
+        driver.create(TWO, PartitionShape("exclusive"), 0, "a")
 
 
 def test_library_without_a_call_is_found_by_calling(tool, tmp_path):
@@ -246,7 +246,7 @@ def test_library_without_a_call_is_found_by_calling(tool, tmp_path):
 
 def test_processes_keep_a_card_from_being_taken_back(tool, library, tmp_path):
     driver = opened(tool, library, tmp_path)
-    driver.create(ONE, Shape("exclusive"), 0, "a")
+    driver.create(ONE, PartitionShape("exclusive"), 0, "a")
     library.running[0] = [(4711, 2_097_152)]
 
     assert [(p.pid, p.memory_mib) for p in driver.processes(ONE)] == [(4711, 2_048)]
@@ -259,7 +259,7 @@ def test_processes_keep_a_card_from_being_taken_back(tool, library, tmp_path):
 
 def test_figures_and_unknown_ones(tool, library, tmp_path):
     driver = opened(tool, library, tmp_path)
-    driver.create(ONE, Shape("exclusive"), 0, "a")
+    driver.create(ONE, PartitionShape("exclusive"), 0, "a")
 
     reading = driver.metrics()
 

@@ -31,7 +31,7 @@ def refuse(node: SimulatedNode, *leases: DesiredLease) -> str:
     """Send a desired state that must change nothing; returns the code of its refusal."""
 
     def state() -> tuple:
-        ledger = node.mind.ledger
+        ledger = node.reconciler.ledger
         journal = (node.state / "journal.jsonl").read_bytes()
         return ledger.epoch, ledger.revision, node.phases(), node.standing(), journal
 
@@ -40,7 +40,7 @@ def refuse(node: SimulatedNode, *leases: DesiredLease) -> str:
         node.desire(*leases)
     node.revision -= 1
     assert state() == before
-    assert [fact.code for fact in node.mind.health_facts()] == ["desired_refused"]
+    assert [fact.code for fact in node.reconciler.health_facts()] == ["desired_refused"]
     return refused.value.code
 
 
@@ -96,7 +96,7 @@ def test_order_of_places_and_figures_that_may_change_are_no_contradiction(node):
     node.desire(lease("a", replace(second, memory_mib=1), first))
 
     assert node.phases() == {"a": "ready"}
-    assert node.mind.health_facts() == ()
+    assert node.reconciler.health_facts() == ()
 
 
 def test_generation_that_is_over_here_may_be_sent_with_any_places(node):
@@ -136,7 +136,7 @@ def test_disk_that_was_full_for_long_leaves_a_new_lease_its_patience(node, monke
     node.desire()
     node.accept(lease("a", node.mig("1g.10gb", 0)))
     with monkeypatch.context() as full:
-        full.setattr(node.mind.ledger, "save", lambda: False)
+        full.setattr(node.reconciler.ledger, "save", lambda: False)
         node.work()
         node.pass_time(300)
     node.faults.refusals["create"] = deque([errors.IN_USE] * 3)

@@ -111,7 +111,7 @@ def test_restart_obeys_the_fence_of_before(node):
 
     node.start()
 
-    assert (node.mind.ledger.epoch, node.mind.ledger.revision) == (1, 11)
+    assert (node.reconciler.ledger.epoch, node.reconciler.ledger.revision) == (1, 11)
 
 
 def test_reboot_fails_leases_and_says_that_their_time_is_unknown(node):
@@ -133,7 +133,7 @@ def test_lease_lost_in_a_reboot_comes_back_with_its_next_generation(node):
     same = node.phases()
     node.desire(lease("a", node.mig("1g.10gb", 0), generation=2))
 
-    told = {(r.generation, r.phase) for r in node.mind.lease_reports(77)}
+    told = {(r.generation, r.phase) for r in node.reconciler.lease_reports(77)}
     assert same == {"a": "failed"}
     assert told == {(1, "gone"), (2, "ready")}
 

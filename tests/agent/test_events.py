@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from nodeagent.drivers.nvml.health import events
-from nodeagent.drivers.nvml.health.events import Event, Watch
+from nodeagent.drivers.nvml.health.events import DeviceEvent, EventWatch
 from tests.agent import cards
 from tests.agent.builder import FakeTime
 from tests.agent.cards import WHOLE, Card, Cards, code
@@ -20,12 +20,14 @@ class Ear:
 
     def __init__(self, *cards: Card, **options: Any) -> None:
         self.library, self.time = Cards(*cards), FakeTime()
-        self.watch = Watch(self.library, self.library.handles(), clock_ns=self.time, wait_ms=0, **options)
+        self.watch = EventWatch(
+            self.library, self.library.handles(), clock_ns=self.time, wait_ms=0, **options
+        )
         self.watch._wanted.set()
         self.rests: list[float | None] = []
         self.watch._sleep = self.rests.append  # type: ignore[method-assign]
 
-    def hear(self, turns: int = 1) -> list[Event]:
+    def hear(self, turns: int = 1) -> list[DeviceEvent]:
         for _ in range(turns):
             self.watch.turn()
         return self.watch.drain()
@@ -39,7 +41,7 @@ def test_xid_is_heard_with_its_instance():
 
     slice_fault, card_fault = ear.hear(2)
 
-    assert slice_fault == Event("GPU-1", 31, 3, None, ear.time.now)
+    assert slice_fault == DeviceEvent("GPU-1", 31, 3, None, ear.time.now)
     assert (card_fault.xid, card_fault.gi_id) == (79, None)
     assert ear.watch.drain() == []
 
@@ -254,7 +256,7 @@ def library(card):
 
 @pytest.fixture
 def watch(library):
-    watch = Watch(library, library.handles(), clock_ns=FakeTime(), wait_ms=5)
+    watch = EventWatch(library, library.handles(), clock_ns=FakeTime(), wait_ms=5)
     yield watch
     library.woken.set()
     watch.close()

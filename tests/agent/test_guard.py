@@ -15,7 +15,7 @@ from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from nodeagent.simulation.machine.world import SimulatedProcess
 from tests.agent.builder import FakeTime
 
@@ -29,11 +29,11 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.time = FakeTime()
-        self.home = SimulatedHome(NODE, BOARDS, folder, self.time)
+        self.home = FullHost(NODE, BOARDS, folder, self.time)
         self.world = self.home.world
         self.driver, self.runtime = self.home.driver(), self.home.runtime()
         journal = Journal(folder / "journal.jsonl")
-        self.mind = Reconciler(NODE, self.driver, journal, self.time.now, self.runtime)
+        self.reconciler = Reconciler(NODE, self.driver, journal, self.time.now, self.runtime)
         self.first, self.second = (card.uuid for card in self.home.host.cards)
         self.revision = 0
         self.under("report")
@@ -46,14 +46,14 @@ class Host:
 
     def desire(self, *leases: DesiredLease) -> None:
         self.revision += 1
-        self.mind.accept(Desired(NODE, 1, self.revision, leases), self.time.now)
-        work_through(self.mind, self.driver, self.time)
+        self.reconciler.accept(Desired(NODE, 1, self.revision, leases), self.time.now)
+        work_through(self.reconciler, self.driver, self.time)
 
     def let_alice_in(self) -> DesiredLease:
         slot = DesiredSlot(self.first, "mig", 0, 1, 142, 9_728, "1g.10gb")
         held = DesiredLease("a", 1, "vision", "alice", 3600, 30, (slot,))
         self.desire(held)
-        assert self.mind.works["a", 1].phase == "ready"
+        assert self.reconciler.lease_records["a", 1].phase == "ready"
         return held
 
     def alices(self, **facts: object) -> SimulatedProcess:
@@ -66,7 +66,7 @@ class Host:
 
     def look(self, times: int = 1) -> GuardReport:
         for _ in range(times):
-            found = self.guard.run_once(scan_scope(self.mind, is_isolating=self.guard.is_isolating))
+            found = self.guard.run_once(scan_scope(self.reconciler, is_isolating=self.guard.is_isolating))
         return found
 
     def lives(self, *processes: SimulatedProcess) -> bool:
@@ -93,7 +93,7 @@ def test_every_process_of_every_card_is_told_with_what_it_is(host):
 
 
 async def test_worker_gives_no_whole_card_away_on_which_a_stray_runs_and_does_once_it_has_ended(host):
-    worker = Worker(host.mind, host.driver, host.time, host.guard)
+    worker = Worker(host.reconciler, host.driver, host.time, host.guard)
     stray = host.stray(name="miner")
     for _look in range(2):
         await worker.watch()
@@ -101,14 +101,14 @@ async def test_worker_gives_no_whole_card_away_on_which_a_stray_runs_and_does_on
     slot = DesiredSlot(host.second, "exclusive", 0, fact.grid, 1000, fact.memory_mib)
 
     host.desire(DesiredLease("b", 1, "vision", "bob", 3600, 30, (slot,)))
-    phase = host.mind.works["b", 1].phase
+    phase = host.reconciler.lease_records["b", 1].phase
     host.world.signal(stray.pid, kill=True)
     await worker.watch()
     host.time.advance(10)
-    work_through(host.mind, host.driver, host.time)
+    work_through(host.reconciler, host.driver, host.time)
     worker.close()
 
-    assert (phase, host.mind.works["b", 1].phase) == ("preparing", "ready")
+    assert (phase, host.reconciler.lease_records["b", 1].phase) == ("preparing", "ready")
 
 
 def test_report_touches_nobody_however_long_it_looks(host):
@@ -201,7 +201,7 @@ def test_process_of_a_lease_that_ends_has_its_grace_and_no_end_by_the_guard(host
 
     host.look(10)
 
-    assert host.mind.works["a", 1].phase == "draining"
+    assert host.reconciler.lease_records["a", 1].phase == "draining"
     assert host.lives(process)
 
 

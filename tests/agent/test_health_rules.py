@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.protocol import fault_rules as rules
 from nodeagent.protocol.codec import decode, encode
-from nodeagent.protocol.fault_rules import Rules, RulesError, fact, parse, standard
+from nodeagent.protocol.fault_rules import FaultRules, RulesError, fact, parse, standard
 from nodeagent.protocol.messages import Report
 
 DOCUMENTED = (
@@ -78,7 +78,7 @@ def broken(**changes: str) -> str:
 def test_table_of_two_rules_is_enough():
     table = parse(broken())
 
-    assert isinstance(table, Rules)
+    assert isinstance(table, FaultRules)
     assert len(table) == 2
 
 

@@ -20,9 +20,9 @@ from nodeagent.host.notices import notice_path, put_up, take_down
 from nodeagent.host.shell import Done
 from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import Desired, SlotAccess
-from nodeagent.reconcile.lease_records import NS, new_work
+from nodeagent.reconcile.lease_records import NS, new_record
 from nodeagent.reconcile.units import grant_of
-from nodeagent.runtimes.base import Grant, Runtime, RuntimeRefusedError
+from nodeagent.runtimes.base import LeaseGrant, Runtime, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.unit import SHOWN
@@ -110,7 +110,7 @@ def check_files(folder: Path) -> None:
         assert path.resolve().is_relative_to(folder.resolve())
 
 
-def open_everywhere(grant: Grant, folder: Path) -> list[str]:
+def open_everywhere(grant: LeaseGrant, folder: Path) -> list[str]:
     """Open and close a lease in every way that there is; returns all words that the host was told."""
     host = Host()
     listener = Listener(host)
@@ -130,9 +130,9 @@ def open_everywhere(grant: Grant, folder: Path) -> list[str]:
     return listener.words
 
 
-def grants_of(desired: Desired, folder: Path) -> Iterator[Grant]:
+def grants_of(desired: Desired, folder: Path) -> Iterator[LeaseGrant]:
     for lease in desired.leases:
-        work = new_work(lease, 0)
+        work = new_record(lease, 0)
         for place in work.places:
             env = {"CUDA_VISIBLE_DEVICES": place.slot.device}
             place.access = SlotAccess(place.slot.device, 0, "MIG-1", env, ("/dev/nvidia0",))
@@ -165,7 +165,7 @@ def test_no_text_of_a_desired_state_reaches_the_host_raw(text: str) -> None:
 )
 def test_a_grant_that_no_codec_saw_reaches_the_host_as_little(text: str, field: str) -> None:
     """A journal of another version, or a driver that was told nonsense by its card."""
-    grant = Grant(
+    grant = LeaseGrant(
         lease=text if field == "lease" else "a",
         generation=1,
         user=text if field == "user" else "alice",

@@ -34,8 +34,8 @@ def work_on(node: SimulatedNode, lanes: Iterable[str]) -> None:
     while is_moving:
         is_moving = False
         for lane in lanes:
-            while (step := node.mind.next_step(lane, node.time.now)) is not None:
-                node.mind.settle(step, carry_out(node.driver, step, node.runtime), node.time.now)
+            while (step := node.reconciler.next_step(lane, node.time.now)) is not None:
+                node.reconciler.settle(step, carry_out(node.driver, step, node.runtime), node.time.now)
                 is_moving = True
 
 
@@ -43,22 +43,22 @@ def hang(node: SimulatedNode, *indexes: int) -> list[str]:
     """Lose cards of which one call never comes back; returns the lanes that go on."""
     lost = [node.device(index) for index in indexes]
     facts = [HealthFact(device, "79", "critical", "fallen off the bus") for device in lost]
-    node.mind.note_health(tuple(facts), node.time.now)
-    node.mind.busy.update(lost)
-    return [lane for lane in node.mind.lanes if lane not in lost]
+    node.reconciler.observe_health(tuple(facts), node.time.now)
+    node.reconciler.busy.update(lost)
+    return [lane for lane in node.reconciler.lanes if lane not in lost]
 
 
 def test_lost_card_that_hangs_keeps_neither_the_unit_nor_the_slices_of_other_cards(node, runtime):
     node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 0, device=1), grace_s=1))
     lanes = hang(node, 0)
     node.accept()
-    wake = node.mind.next_wake()
+    wake = node.reconciler.next_wake()
     work_on(node, lanes)
     asked = list(runtime.open_leases)
     node.time.advance(2)
     work_on(node, lanes)
 
-    places = node.mind.works["a", 1].places
+    places = node.reconciler.lease_records["a", 1].places
     assert wake <= node.time.now
     assert asked == []
     assert [place.is_cleared for place in places] == [False, True]
@@ -72,7 +72,7 @@ def test_unit_of_a_lease_all_of_whose_cards_hang_is_closed(node, runtime):
     node.accept(lease("b", node.mig("1g.10gb", 0, device=1)))
     work_on(node, lanes)
     in_grace = list(runtime.open_leases)
-    while (wake := node.mind.next_wake()) is not None and wake < node.time.now + 10**10:
+    while (wake := node.reconciler.next_wake()) is not None and wake < node.time.now + 10**10:
         node.time.now = max(node.time.now + 1, wake)
         work_on(node, lanes)
 
@@ -86,7 +86,7 @@ def test_lease_is_over_once_the_card_answers_again(node, runtime):
     node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 0, device=1), grace_s=1))
     work_on(node, hang(node, 0))
     node.accept()
-    node.mind.busy.clear()
+    node.reconciler.busy.clear()
 
     node.pass_time(10)
 
@@ -145,7 +145,7 @@ def test_notice_of_a_newer_generation_stays_when_the_older_one_is_forgotten(node
     node.reports()
     node.acknowledge()
 
-    before = list(node.mind.works)
+    before = list(node.reconciler.lease_records)
     notice = Path(node.reports()["a"].access[0].env[VARIABLE])
     is_there = notice.exists()
     node.desire()

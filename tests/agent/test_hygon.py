@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError, NvmlLikeError
 from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.kfd import NODES
@@ -21,8 +21,8 @@ from nodeagent.protocol.messages import Samples
 from nodeagent.simulation.machine.world import SimulatedShell
 
 DATA = Path(__file__).parent.parent / "data/vendors/hygon"
-QUARTER = Shape("memlimit", "", 0, 250, 16_384)
-HALF = Shape("memlimit", "", 0, 500, 16_384)
+QUARTER = PartitionShape("memlimit", "", 0, 250, 16_384)
+HALF = PartitionShape("memlimit", "", 0, 500, 16_384)
 ONE, TWO = "DCU-71000000000000a1", "DCU-71000000000000b2"
 
 
@@ -125,7 +125,7 @@ def test_foreign_vdcu_is_seen_even_where_none_is_offered(tool, tmp_path):
 
     assert [fact.uuid for fact in driver.observe(ONE)] == [f"{ONE}/vdcu7"]
     with pytest.raises(NvmlLikeError, match="not empty"):
-        driver.create(ONE, Shape("exclusive"), 0, "a")
+        driver.create(ONE, PartitionShape("exclusive"), 0, "a")
 
 
 def test_share_becomes_a_vdcu_with_units_and_memory(tool, tmp_path):
@@ -142,7 +142,7 @@ def test_share_that_rounds_to_no_compute_unit_is_refused(tool, tmp_path):
     driver = opened(tool, tmp_path)
 
     with pytest.raises(NvmlLikeError) as no:
-        driver.create(ONE, Shape("memlimit", "", 0, 5, 1024), 0, "a")
+        driver.create(ONE, PartitionShape("memlimit", "", 0, 5, 1024), 0, "a")
 
     assert (no.value.code, tool.changes) == (errors.INVALID_ARGUMENT, [])
 
@@ -171,7 +171,7 @@ def test_vdcu_without_its_file_is_not_given_out_as_limited(tool, tmp_path):
 
 def test_card_whose_render_node_is_unknown_is_refused_and_not_guessed(tool, tmp_path):
     driver = opened(tool, tmp_path)
-    driver.create(TWO, Shape("exclusive"), 0, "a")
+    driver.create(TWO, PartitionShape("exclusive"), 0, "a")
     assert driver.access(TWO).nodes[-1] == "/dev/dri/renderD129"
 
     del tool.files[f"{NODES}/2/properties"]
@@ -232,9 +232,9 @@ def test_limits_of_a_card_are_kept_before_the_tool_is_asked(tool, tmp_path):
     driver.create(ONE, HALF, 0, "a")
 
     with pytest.raises(NvmlLikeError, match="not enough compute"):
-        driver.create(ONE, Shape("memlimit", "", 0, 600, 1024), 0, "b")
+        driver.create(ONE, PartitionShape("memlimit", "", 0, 600, 1024), 0, "b")
     with pytest.raises(NvmlLikeError, match="not enough memory"):
-        driver.create(ONE, Shape("memlimit", "", 0, 100, 60_000), 0, "b")
+        driver.create(ONE, PartitionShape("memlimit", "", 0, 100, 60_000), 0, "b")
 
     assert len(tool.changes) == 1
 
@@ -256,8 +256,8 @@ def test_older_drivers_are_asked_through_hy_virtual(tool, tmp_path):
 def test_processes_are_those_of_the_card_and_memory_over_two_cards_is_unknown(tool, tmp_path):
     tool.running = (DATA / "pids.txt").read_text()
     driver = opened(tool, tmp_path)
-    driver.create(ONE, Shape("exclusive"), 0, "a")
-    driver.create(TWO, Shape("exclusive"), 0, "b")
+    driver.create(ONE, PartitionShape("exclusive"), 0, "a")
+    driver.create(TWO, PartitionShape("exclusive"), 0, "b")
 
     assert [(p.pid, p.memory_mib) for p in driver.processes(ONE)] == [(4711, 2046), (4712, None)]
     assert [p.pid for p in driver.processes(TWO)] == [4712]

@@ -18,8 +18,8 @@ from nodeagent.commands.install import (
     LOGIN_FILE,
     ROOT_FILE,
     SLICE_FILE,
-    Host,
     InstallError,
+    InstallHost,
     files,
     login_rules,
     sudoers,
@@ -58,8 +58,10 @@ class Machine:
     code: int = 0
     devices: str = DEVICES
 
-    def host(self, euid: int = 0) -> Host:
-        return Host(SimulatedShell({"systemctl": self.systemctl}), self.root, lambda path: self.devices, euid)
+    def host(self, euid: int = 0) -> InstallHost:
+        return InstallHost(
+            SimulatedShell({"systemctl": self.systemctl}), self.root, lambda path: self.devices, euid
+        )
 
     def systemctl(self, argv, stdin, env) -> Done:
         self.calls.append(list(argv[1:]))

@@ -42,7 +42,7 @@ def look(node: CardNode, after_s: float = 10) -> dict[str, HealthFact]:
     node.look()
     node.pass_time(0)
     node.examine()
-    return {fact.code: fact for fact in node.mind.health_facts()}
+    return {fact.code: fact for fact in node.reconciler.health_facts()}
 
 
 def limits(node: CardNode, lease: str = "a") -> tuple[int, int] | None:
@@ -68,9 +68,9 @@ def test_shares_that_have_all_they_need_are_looked_at_without_a_change_or_news(n
 
     facts = look(node)
 
-    assert (facts, changes, node.mind.changed) == ({}, [], False)
+    assert (facts, changes, node.reconciler.changed) == ({}, [], False)
     assert (node.state / "journal.jsonl").read_bytes() == written
-    assert node.mind.is_settled
+    assert node.reconciler.is_settled
 
 
 @pytest.mark.parametrize("how", ["cleared", "loosened", "widened", "card reset"])

@@ -135,7 +135,7 @@ class Walk:
             wish.slots[0].memory_mib for wish in self.wanted.values() if wish.slots[0].mode == "memlimit"
         ]
         assert kept == sorted(sizes)
-        assert self.node.mind.is_settled
+        assert self.node.reconciler.is_settled
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -10,7 +10,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.identity import Identity, StateError
 from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.messages import KeyStored, NewKey, Rotate
@@ -32,12 +32,12 @@ def opens(public_key: str, proof: dict[str, str]) -> bool:
 
 def tries_until_in(state: Path, stored: str) -> int:
     """Start the agent anew and connect to a portal that knows one key; returns how often it was refused."""
-    enrolment = Enrolment(Identity("gpu-01", state), lambda: "")
+    enrolment = NodeEnrolment(Identity("gpu-01", state), lambda: "")
     for refusals in range(4):
         if opens(stored, enrolment.credentials(NONCE, is_known=True)):
             enrolment.accepted()
             return refusals
-        no = RefusedError("bad_signature", "not this key")
+        no = PortalRefusedError("bad_signature", "not this key")
         assert enrolment.final(no, is_known=True) is None
     raise AssertionError("the node is locked out")
 
@@ -167,17 +167,17 @@ def test_a_rename_that_fails_keeps_both_keys_and_the_node_gets_in(tmp_path, monk
 def test_a_token_comes_after_both_keys_and_enrolment_drops_the_next_one(tmp_path):
     identity = Identity("gpu-01", tmp_path)
     offered(identity)
-    enrolment = Enrolment(identity, lambda: "fresh")
+    enrolment = NodeEnrolment(identity, lambda: "fresh")
     shown = []
     for _ in range(3):
         proof = enrolment.credentials(NONCE, is_known=True)
         shown.append(proof.get("enrol_token", ""))
-        enrolment.final(RefusedError("bad_signature", ""), is_known=True)
+        enrolment.final(PortalRefusedError("bad_signature", ""), is_known=True)
 
     enrolment.credentials(NONCE, is_known=True)
-    enrolment.final(RefusedError("bad_signature", ""), is_known=True)
+    enrolment.final(PortalRefusedError("bad_signature", ""), is_known=True)
     enrolment.credentials(NONCE, is_known=True)
-    enrolment.final(RefusedError("bad_signature", ""), is_known=True)
+    enrolment.final(PortalRefusedError("bad_signature", ""), is_known=True)
     enrolment.credentials(NONCE, is_known=True)
     enrolment.accepted()
 

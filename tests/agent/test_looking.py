@@ -16,16 +16,16 @@ from nodeagent.commands import opening
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
-from nodeagent.drivers.boot_devices import Roll
+from nodeagent.drivers.boot_devices import BootDevices
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.hygon.driver import HygonDriver
-from nodeagent.drivers.shares import Share, ShareBook, write_file
+from nodeagent.drivers.shares import HeldShare, ShareBook, write_file
 from nodeagent.host.shell import Done
 from nodeagent.link.identity import lock_state
 from nodeagent.protocol.boards import device_facts
 from nodeagent.runtimes.cdi import CdiSpecs
-from nodeagent.runtimes.doors import choose
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.runtimes.choice import choose
+from nodeagent.simulation.full_host import FullHost
 from nodeagent.simulation.machine.world import SimulatedShell
 from tests.agent.builder import lease
 from tests.agent.test_amd import AmdSmi
@@ -71,7 +71,7 @@ def ascend(folder: Path) -> Open:
 
 
 def nvml(folder: Path) -> Open:
-    home = SimulatedHome("gpu-01", ["a100-80gb"], folder.parent, lambda: 0)
+    home = FullHost("gpu-01", ["a100-80gb"], folder.parent, lambda: 0)
     return home.driver
 
 
@@ -94,8 +94,8 @@ class Host:
         node = VendorNode(root, lambda folder: opened())
         node.desire(lease("alice", node.whole()))
         boot, other = node.driver.boot_id(), node.device()
-        old = Share("OLD-1", other, "bob.1.0", "memlimit", handle="7")
-        half = Share("HALF-1", other, "bob.2.0", "memlimit", made="1/1")
+        old = HeldShare("OLD-1", other, "bob.1.0", "memlimit", handle="7")
+        half = HeldShare("HALF-1", other, "bob.2.0", "memlimit", made="1/1")
         write_file(self.run / folder / "OLD-1.json", {"boot_id": OLD_BOOT, **asdict(old)})
         write_file(self.run / folder / "HALF-1.json", {"boot_id": boot, **asdict(half)})
         (self.run / folder / "torn.json").write_text('{"boot_id"')
@@ -177,13 +177,13 @@ def test_looking_into_an_empty_host_makes_no_file(host: Host, tmp_path: Path) ->
 
 
 def test_what_only_looks_believes_what_it_does_not_write(tmp_path: Path) -> None:
-    ShareBook(tmp_path, "boot").put(Share("A", "card", "alice.1.0", "memlimit"))
+    ShareBook(tmp_path, "boot").put(HeldShare("A", "card", "alice.1.0", "memlimit"))
     before = contents(tmp_path)
 
     book = ShareBook(tmp_path, "boot", looks_only=True)
-    book.put(Share("B", "card", "bob.1.0", "memlimit"))
+    book.put(HeldShare("B", "card", "bob.1.0", "memlimit"))
     book.drop("A")
-    Roll(tmp_path / "cards.json", "boot", looks_only=True).keep(device_facts("gpu-01", "a100-80gb", 1))
+    BootDevices(tmp_path / "cards.json", "boot", looks_only=True).keep(device_facts("gpu-01", "a100-80gb", 1))
 
     assert [share.partition for share in book.on("card")] == ["B"]
     assert contents(tmp_path) == before

@@ -15,7 +15,7 @@ from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_health
 from nodeagent.runtimes.names import unit_of
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.card_bench import EVERY_MODE
 from tests.agent.test_vendor_leases import VendorNode, ascend, cambricon, hygon
@@ -27,17 +27,17 @@ class CardNode(SimulatedNode):
     """The driver of real cards and the real runtimes on a simulated host with two cards."""
 
     def __init__(self, state: Path) -> None:
-        self.home: SimulatedHome | None = None
+        self.home: FullHost | None = None
         super().__init__(state, count=2)
 
     def start(self) -> CardNode:
         if self.home is None:
-            self.home = SimulatedHome(self.name, [self.model] * 2, self.state / "home", self.time)
+            self.home = FullHost(self.name, [self.model] * 2, self.state / "home", self.time)
         self.driver = self.home.driver(offer=EVERY_MODE)  # type: ignore[assignment]
         self.facts = tuple(self.driver.inventory())
         self.runtime = self.home.runtime()
         journal = Journal(self.state / "journal.jsonl")
-        self.mind = Reconciler(self.name, self.driver, journal, self.time.now, self.runtime)
+        self.reconciler = Reconciler(self.name, self.driver, journal, self.time.now, self.runtime)
         return self
 
     def lose(self) -> None:
@@ -45,7 +45,7 @@ class CardNode(SimulatedNode):
         self.examine()
 
     def examine(self) -> None:
-        self.mind.note_health(read_health(self.driver), self.time.now)
+        self.reconciler.observe_health(read_health(self.driver), self.time.now)
         self.work()
 
     def lease_of(self, mode: str, name: str = "a", device: int = 0) -> DesiredLease:
@@ -77,8 +77,8 @@ def test_lease_on_a_lost_card_is_over_once_its_programs_are_and_other_cards_go_o
     assert early == {"a": "draining", "b": "ready"}
     assert work not in node.home.world.processes
     assert node.phases() == {"a": "gone", "b": "ready"}
-    assert {fact.device for fact in node.mind.sight.partitions()} == {node.device(1)}
-    assert node.mind.is_settled
+    assert {fact.device for fact in node.reconciler.observed.partitions()} == {node.device(1)}
+    assert node.reconciler.is_settled
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -129,7 +129,9 @@ def test_lease_keeps_its_place_while_only_a_call_says_that_the_card_is_lost(make
 def test_card_that_answers_again_is_cleared_like_any_other(make_node):
     node = make_node()
     node.desire(lease("a", node.mig("1g.10gb", 0)))
-    node.mind.note_health((HealthFact(node.device(), "79", "critical", "it was lost for a while"),), 0)
+    node.reconciler.observe_health(
+        (HealthFact(node.device(), "79", "critical", "it was lost for a while"),), 0
+    )
 
     node.desire()
     node.pass_time(10)
@@ -142,7 +144,9 @@ def test_card_that_answers_again_is_cleared_like_any_other(make_node):
 def test_call_that_fails_once_lets_go_of_nothing_on_a_card_that_answers(make_node, monkeypatch, call):
     node = make_node()
     node.desire(lease("a", node.mig("1g.10gb", 0)))
-    node.mind.note_health((HealthFact(node.device(), "79", "critical", "heard once"),), node.time.now)
+    node.reconciler.observe_health(
+        (HealthFact(node.device(), "79", "critical", "heard once"),), node.time.now
+    )
     asked, left = getattr(node.driver, call), iter([True])
 
     def stumble(*words: object, **more: object) -> object:
@@ -163,13 +167,13 @@ def test_lost_card_whose_calls_fail_anyhow_is_let_go_after_a_minute(make_node, m
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     lost = HealthFact(node.device(), "79", "critical", "heard once")
     monkeypatch.setattr(node.driver, "processes", _unknown)
-    node.mind.note_health((lost,), node.time.now)
+    node.reconciler.observe_health((lost,), node.time.now)
     node.desire()
     early = node.phases()
 
     for number in range(14):
         hot = HealthFact(node.device(1), "thermal", "info", f"{number}")
-        node.mind.note_health((lost, hot), node.time.now)
+        node.reconciler.observe_health((lost, hot), node.time.now)
         node.desire()
         node.pass_time(5)
 
@@ -183,7 +187,7 @@ def test_what_stood_on_a_lost_card_of_another_vendor_is_forgotten(tmp_path, monk
     node.desire(lease("a", node.part()))
     monkeypatch.setattr(node.driver, "processes", _lost)
     fact = HealthFact(node.device(), "device_lost", "critical", "the tool no longer lists the card")
-    node.mind.note_health((fact,), node.time.now)
+    node.reconciler.observe_health((fact,), node.time.now)
 
     node.desire()
     node.pass_time(10)

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from nodeagent.drivers import nvml, registry
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.drivers.errors import DriverUnavailableError, NotOfferedError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.simulation.machine.host import SimulatedHost
@@ -101,12 +101,12 @@ def test_figures_are_brought_into_our_units():
 def test_whole_card_can_be_leased_and_nothing_else():
     driver = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetMinorNumber=3))
 
-    made = driver.create("GPU-1", Shape("exclusive"), 0, "a")
+    made = driver.create("GPU-1", PartitionShape("exclusive"), 0, "a")
 
     assert driver.access(made.uuid).env == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert "/dev/nvidia3" in driver.access(made.uuid).nodes
     with pytest.raises(NotOfferedError, match="ask for whole cards"):
-        driver.create("GPU-1", Shape("mig", "1g.18gb", 1), 0, "a")
+        driver.create("GPU-1", PartitionShape("mig", "1g.18gb", 1), 0, "a")
     with pytest.raises(NotOfferedError):
         driver.set_mig_mode("GPU-1", True)
 

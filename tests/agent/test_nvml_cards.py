@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.drivers.errors import NotOfferedError
 from nodeagent.drivers.nvml.inventory import modes as offers
 from nodeagent.drivers.nvml.inventory.identity import board_of
-from nodeagent.drivers.nvml.inventory.modes import Offers
-from nodeagent.drivers.nvml.library.calls import Calls
-from nodeagent.drivers.nvml.mig.profiles import Size, Sizes, read_sizes
+from nodeagent.drivers.nvml.inventory.modes import ModeOffers
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
+from nodeagent.drivers.nvml.mig.profiles import MigSize, MigSizes, read_sizes
 from nodeagent.protocol.boards import Board, board
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
@@ -70,7 +70,7 @@ def test_places_of_the_table_are_found_by_size_and_not_by_the_number_that_driver
 
     library.nvmlDeviceGetGpuInstanceProfileInfo = as_older_drivers_number_them  # type: ignore[method-assign]
 
-    sizes = read_sizes(Calls(library), library.nvmlDeviceGetHandleByIndex(0), board("a30-24gb"))
+    sizes = read_sizes(NvmlCalls(library), library.nvmlDeviceGetHandleByIndex(0), board("a30-24gb"))
 
     small = sizes.named("1g.6gb")
     assert small is not None
@@ -84,7 +84,7 @@ def test_an_agent_with_the_capability_to_configure_needs_no_root_for_slices(tmp_
     bench.host.is_root = False
     bench.host.allow_instances()
 
-    made = bench.agent().create(bench.card, Shape("mig", "1g.10gb"), 3, "a.1.0")
+    made = bench.agent().create(bench.card, PartitionShape("mig", "1g.10gb"), 3, "a.1.0")
 
     assert bench.driver.observe(bench.card) == [made]
 
@@ -113,11 +113,11 @@ def test_a_driver_that_does_not_know_places_is_too_old_rather_than_forbidden(tmp
 
 def told(known: Board | None, *, ended: int = 0, places: int = 0) -> str:
     """Return what is said of a board whose driver ended its list of sizes, or told no places, with a code."""
-    bench = Offers.__new__(Offers)
-    sizes = Sizes((Size(19, "1g.10gb", 1, 7, None),) if places else (), places, ended)
+    bench = ModeOffers.__new__(ModeOffers)
+    sizes = MigSizes((MigSize(19, "1g.10gb", 1, 7, None),) if places else (), places, ended)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offers, "board_of", lambda *_: known)
-        patch.setattr(Offers, "_modes", lambda *_: (0, 0))
+        patch.setattr(ModeOffers, "_modes", lambda *_: (0, 0))
         object.__setattr__(bench, "calls", SimpleNamespace(ask=lambda *_: None, library=None))
         return bench._no_mig(object(), sizes)
 
@@ -155,7 +155,7 @@ def test_a_board_without_mig_says_so(tmp_path):
     assert (fact.mig_enabled, fact.profiles) == (None, ())
     assert "no MIG" in fact.refusals["mig"]
     with pytest.raises(NotOfferedError, match="no MIG"):
-        bench.driver.create(bench.card, Shape("mig", "1g.10gb"), 0, "a.1.0")
+        bench.driver.create(bench.card, PartitionShape("mig", "1g.10gb"), 0, "a.1.0")
 
 
 def test_the_usual_offer_is_whole_cards_and_slices(tmp_path):
@@ -181,7 +181,7 @@ def test_a_lost_card_refuses_by_itself_and_the_others_go_on(tmp_path):
 
     with refused(errors.GPU_IS_LOST, "fallen off the bus"):
         bench.driver.observe(first)
-    made = bench.driver.create(second, Shape("mig", "1g.10gb"), 0, "a.1.0")
+    made = bench.driver.create(second, PartitionShape("mig", "1g.10gb"), 0, "a.1.0")
 
     assert bench.driver.observe(second) == [made]
     assert [fact.uuid for fact in bench.driver.inventory()] == [first, second]

@@ -10,11 +10,11 @@ import pytest
 from nodeagent import cli
 from nodeagent.commands import opening
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.shares.memory import GET, NO_LIMIT, OWN, SET
 from nodeagent.runtimes.plain import PlainRuntime
-from nodeagent.simulation.full_host import SimulatedHome, account
+from nodeagent.simulation.full_host import FullHost, account
 from nodeagent.simulation.machine import proc
 from tests.agent.card_bench import ROOT, Bench, Crash, refused
 
@@ -31,7 +31,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def limited(bench: Bench, owner: str = "a.1.0", cgroup: str = UNIT, mib: int = 20_000) -> str:
-    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, mib), 0, owner)
+    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, mib), 0, owner)
     bench.driver.attach(made.uuid, Tenant(owner, user="alice"))
     bench.driver.confine(made.uuid, cgroup)
     return made.uuid
@@ -87,7 +87,7 @@ def test_only_what_is_gone_may_refuse_to_be_loosened(bench, code):
 
 
 def test_a_unit_without_cgroup_cannot_be_limited_and_the_sentence_says_what_can(bench):
-    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
 
     with pytest.raises(NotOfferedError, match="systemd runtime, or ask for another sharing mode"):
         bench.driver.confine(made.uuid, "")
@@ -135,7 +135,7 @@ def test_a_driver_that_shows_no_reservation_is_not_called_one_that_lost_it(bench
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_while_limiting_ends_in_the_same_limit(bench, when):
-    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
     bench.crash_at = f"{SET}.{when}"
     with pytest.raises(Crash):
         bench.driver.confine(made.uuid, UNIT)
@@ -149,7 +149,7 @@ def test_a_crash_while_limiting_ends_in_the_same_limit(bench, when):
 
 
 def test_a_crash_while_limiting_leaves_nothing_that_the_next_agent_cannot_clear(bench):
-    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
     bench.crash_at = f"{SET}.after"
     with pytest.raises(Crash):
         bench.driver.confine(made.uuid, UNIT)
@@ -168,7 +168,7 @@ def test_an_older_driver_says_which_one_is_needed(tmp_path):
     assert "memlimit" not in fact.modes
     assert fact.refusals["memlimit"].startswith("driver 570.86 has no memory limits")
     with pytest.raises(NotOfferedError, match="615"):
-        bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+        bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
 
 
 def test_a_host_without_cgroup_v2_says_so(bench):
@@ -233,7 +233,7 @@ def test_limits_are_offered_also_while_mig_is_on_because_the_agent_switches_it_o
 @pytest.mark.parametrize(("runtime", "is_offered"), [("systemd", True), ("plain", False)])
 def test_what_the_runtime_has_is_told_to_the_driver(tmp_path, monkeypatch, runtime, is_offered):
     told: dict[str, object] = {}
-    home = SimulatedHome("n", ["h100-80gb"], tmp_path, lambda: 0)
+    home = FullHost("n", ["h100-80gb"], tmp_path, lambda: 0)
     chosen = (
         home.runtime() if runtime == "systemd" else PlainRuntime(tmp_path, account=account, is_root=False)
     )
@@ -247,7 +247,7 @@ def test_what_the_runtime_has_is_told_to_the_driver(tmp_path, monkeypatch, runti
 
 
 def test_a_limit_without_root_is_refused_with_what_to_allow(bench):
-    made = bench.driver.create(bench.card, Shape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
     bench.host.is_root = False
 
     with refused(errors.NO_PERMISSION, "CAP_SYS_ADMIN"):

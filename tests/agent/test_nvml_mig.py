@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.card_bench import Bench, Crash, refused
 
@@ -94,7 +94,7 @@ def test_slices_need_mig_on_and_whole_cards_need_it_off(bench):
         bench.slice("1g.10gb", 0)
     card = bench.switch_on()
     with refused(errors.NOT_SUPPORTED, "MIG is on"):
-        bench.driver.create(card, Shape("exclusive"), 0, "a.1.0")
+        bench.driver.create(card, PartitionShape("exclusive"), 0, "a.1.0")
 
 
 def test_what_others_made_is_listed_alike(bench):
@@ -209,7 +209,7 @@ def test_a_crash_at_any_change_ends_in_the_same_state_after_the_next_try(bench, 
         if found is not None and found.uuid.startswith(f"{card}/gi"):
             driver.destroy(found.uuid)
             found = None
-        return (found or driver.create(card, Shape("mig", "2g.20gb"), 0, "b.1.0")).uuid
+        return (found or driver.create(card, PartitionShape("mig", "2g.20gb"), 0, "b.1.0")).uuid
 
     def clear() -> None:
         driver = bench.agent()
@@ -249,7 +249,7 @@ def test_the_mode_stays_while_anything_is_on_the_card(bench):
     with refused(errors.IN_USE, str(process.pid)):
         bench.driver.set_mig_mode(bench.card, True)
     bench.host.world.signal(process.pid, kill=True)
-    bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
+    bench.driver.create(bench.card, PartitionShape("exclusive"), 0, "a.1.0")
     with refused(errors.IN_USE, "a.1.0 holds exclusive"):
         bench.driver.set_mig_mode(bench.card, True)
     bench.driver.destroy(bench.card)
@@ -340,7 +340,7 @@ def test_boards_whose_numbers_mean_other_sizes_are_cut_beside_each_other(tmp_pat
 
     for uuid in cards:
         for size in sizes[uuid]:
-            made = driver.create(uuid, Shape("mig", size.name), size.starts[0], "a.1.0")
+            made = driver.create(uuid, PartitionShape("mig", size.name), size.starts[0], "a.1.0")
 
             assert (made.profile, made.size) == (size.name, size.slices)
             assert driver.observe(uuid) == [made]

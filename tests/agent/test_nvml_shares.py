@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NotOfferedError
 from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
-from nodeagent.drivers.shares import Share, ShareBook
+from nodeagent.drivers.shares import HeldShare, ShareBook
 from nodeagent.host.shell import Done
 from tests.agent.card_bench import SHARED_MODES, Bench, Crash, cgroup, move_in, refused, take
 
@@ -38,12 +38,12 @@ def test_a_share_is_found_again_by_its_owner_after_the_agent_starts_anew(bench, 
 
 
 def test_a_whole_card_keeps_its_owner_and_lets_nobody_else_in(bench):
-    made = bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
+    made = bench.driver.create(bench.card, PartitionShape("exclusive"), 0, "a.1.0")
 
     assert bench.agent().observe(bench.card) == [made]
     assert (made.uuid, made.profile, made.start, made.size) == (bench.card, "", 0, 8)
     with refused(errors.INSUFFICIENT_RESOURCES, "a.1.0 has all of the card"):
-        bench.driver.create(bench.card, Shape("exclusive"), 0, "b.1.0")
+        bench.driver.create(bench.card, PartitionShape("exclusive"), 0, "b.1.0")
     with refused(errors.INSUFFICIENT_RESOURCES, "it serves all of the card"):
         take(bench, "timeslice", "b.1.0")
     bench.driver.destroy(bench.card)
@@ -95,7 +95,7 @@ def test_a_crash_around_a_share_file_leaves_the_old_or_the_new(tmp_path, name):
             raise Crash
 
     book = ShareBook(tmp_path, "boot", on_change=crash)
-    share = Share("TS-1", "GPU-1", "a.1.0", "timeslice")
+    share = HeldShare("TS-1", "GPU-1", "a.1.0", "timeslice")
     try:
         book.put(share)
         book.drop("TS-1")
@@ -117,7 +117,7 @@ def test_a_card_serves_one_mode_at_a_time(bench):
         with refused(errors.INSUFFICIENT_RESOURCES, "one mode at a time"):
             take(bench, mode, "b.1.0")
     with refused(errors.INSUFFICIENT_RESOURCES):
-        bench.driver.create(bench.card, Shape("exclusive"), 0, "b.1.0")
+        bench.driver.create(bench.card, PartitionShape("exclusive"), 0, "b.1.0")
 
 
 def test_shares_never_add_up_to_more_than_the_card(bench):

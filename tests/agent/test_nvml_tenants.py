@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from tests.agent.card_bench import SHARED_MODES, Bench, cgroup, move_in, pids, refused, take
 
 CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
@@ -130,7 +130,7 @@ def test_the_server_of_a_user_keeps_no_share_from_ending_that_was_never_opened(b
 
 
 def test_programs_of_the_host_keep_nobodys_card_but_a_tenants_program_of_that_name_does(bench):
-    bench.driver.create(bench.card, Shape("exclusive"), 0, "a.1.0")
+    bench.driver.create(bench.card, PartitionShape("exclusive"), 0, "a.1.0")
     bench.driver.confine(bench.card, cgroup("a.1.0"))
     bench.run(cgroup="/system.slice", name="Xorg", is_graphics=True)
     bench.run(cgroup="/system.slice", name="nvidia-persistenced")

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from nodeagent.drivers.nvml.inventory import topology
-from nodeagent.drivers.nvml.inventory.topology import Seat, seats
+from nodeagent.drivers.nvml.inventory.topology import DeviceLinks, links_of
 
 
 class Refused(Exception):
@@ -43,31 +43,31 @@ def test_cards_behind_one_nvswitch_are_one_domain_and_pairs_share_a_switch() -> 
         same = one // 2 == other // 2
         return int(pynvml.NVML_TOPOLOGY_SINGLE if same else pynvml.NVML_TOPOLOGY_SYSTEM)
 
-    found = seats(Library(lambda one, other: True, ancestor), CARDS)
+    found = links_of(Library(lambda one, other: True, ancestor), CARDS)
 
     assert list(found.values()) == [
-        Seat("nvlink-0", "pcie-0"),
-        Seat("nvlink-0", "pcie-0"),
-        Seat("nvlink-0", "pcie-2"),
-        Seat("nvlink-0", "pcie-2"),
+        DeviceLinks("nvlink-0", "pcie-0"),
+        DeviceLinks("nvlink-0", "pcie-0"),
+        DeviceLinks("nvlink-0", "pcie-2"),
+        DeviceLinks("nvlink-0", "pcie-2"),
     ]
 
 
 def test_bridged_pairs_are_domains_of_their_own_and_a_card_alone_is_in_none() -> None:
-    found = seats(Library(lambda one, other: {one, other} == {1, 3}, lambda one, other: 40), CARDS)
+    found = links_of(Library(lambda one, other: {one, other} == {1, 3}, lambda one, other: 40), CARDS)
 
     assert [seat.link_domain for seat in found.values()] == ["", "nvlink-1", "", "nvlink-1"]
     assert {seat.pcie_switch for seat in found.values()} == {""}
 
 
 def test_a_chain_of_links_is_one_domain() -> None:
-    found = seats(Library(lambda one, other: other - one == 1, None), CARDS)
+    found = links_of(Library(lambda one, other: other - one == 1, None), CARDS)
 
     assert {seat.link_domain for seat in found.values()} == {"nvlink-0"}
 
 
 def test_a_driver_that_does_not_say_leaves_it_unknown() -> None:
-    assert set(seats(Library(None, None), CARDS).values()) == {Seat("", "")}
+    assert set(links_of(Library(None, None), CARDS).values()) == {DeviceLinks("", "")}
 
 
 @pytest.mark.parametrize("name", ["nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor"])

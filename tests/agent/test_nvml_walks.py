@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.drivers.errors import NvmlLikeError
 from tests.agent.card_bench import Bench, Crash
 
@@ -56,7 +56,7 @@ class Walk:
         name, start = self.place()
         if (name, start) not in self.there():
             self.loose.add((name, start))
-        made = self.bench.driver.create(self.card, Shape("mig", name), start, "a.1.0")
+        made = self.bench.driver.create(self.card, PartitionShape("mig", name), start, "a.1.0")
         assert (made.profile, made.start) == (name, start)
         self.mine.add((name, start))
         self.loose.discard((name, start))
@@ -119,7 +119,9 @@ def test_cards_are_worked_on_side_by_side(tmp_path: Path) -> None:
     def work(number: int) -> int:
         fact = driver.inventory()[number]
         for turn in range(15):
-            made = driver.create(fact.uuid, Shape("mig", fact.profiles[0].name), turn % 7, f"{number}.1.0")
+            made = driver.create(
+                fact.uuid, PartitionShape("mig", fact.profiles[0].name), turn % 7, f"{number}.1.0"
+            )
             assert driver.processes(made.uuid) == []
             driver.metrics()
             driver.destroy(made.uuid)

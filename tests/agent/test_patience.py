@@ -25,7 +25,7 @@ from nodeagent.drivers.hygon.driver import HygonDriver
 from nodeagent.drivers.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.link.agent import Agent
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from nodeagent.simulation.machine.world import SimulatedShell
 from tests.agent.test_amd import AmdSmi
 from tests.agent.test_ascend import NpuSmi
@@ -230,7 +230,7 @@ def test_card_that_does_not_tell_its_memory_yet_is_waited_for(vendor, clock, tmp
 def test_nvidia_cards_that_come_up_late_are_waited_for_and_a_missing_library_is_not(
     call, code, wait_s, clock, tmp_path
 ):
-    home = SimulatedHome("gpu-01", ["a100-80gb"], tmp_path, lambda: 0)
+    home = FullHost("gpu-01", ["a100-80gb"], tmp_path, lambda: 0)
     home.host.faults.refusals[call] = deque([code] * 3)
 
     if wait_s is None:

@@ -30,7 +30,7 @@ def test_an_idle_node_sleeps_when_told_and_draws_less(node):
 
     node.desire(power="asleep")
 
-    assert (node.mind.power.state, node.mind.changed) == ("asleep", True)
+    assert (node.reconciler.power.state, node.reconciler.changed) == ("asleep", True)
     assert power_w(node) < awake_w / 2
 
 
@@ -38,13 +38,13 @@ def test_a_node_that_holds_a_lease_refuses_to_sleep_until_the_lease_is_gone(node
     node.desire(lease("a", node.whole()))
 
     node.desire(lease("a", node.whole()), power="asleep")
-    held = node.mind.power.state
+    held = node.reconciler.power.state
     node.desire(power="asleep")
     node.pass_time(60)
 
     assert held == "awake"
     assert node.phases() == {"a": "gone"}
-    assert node.mind.power.state == "asleep"
+    assert node.reconciler.power.state == "asleep"
 
 
 def test_a_lease_wakes_its_node_first_even_if_the_portal_still_says_asleep(node):
@@ -52,7 +52,7 @@ def test_a_lease_wakes_its_node_first_even_if_the_portal_still_says_asleep(node)
 
     node.desire(lease("a", node.whole()), power="asleep")
 
-    assert node.mind.power.state == "awake"
+    assert node.reconciler.power.state == "awake"
     assert node.phases() == {"a": "ready"}
 
 
@@ -61,26 +61,30 @@ def test_a_lease_waits_while_its_node_does_not_wake_and_starts_when_it_does(node
     node.faults.refusals["wake"] = deque([19])
 
     node.desire(lease("a", node.whole()))
-    stuck = node.phases(), node.mind.power.state, node.mind.power.note
+    stuck = node.phases(), node.reconciler.power.state, node.reconciler.power.note
     node.pass_time(30)
 
     assert stuck[:2] == ({"a": "preparing"}, "asleep")
     assert "planned fault" in stuck[2]
-    assert (node.phases(), node.mind.power.state, node.mind.power.note) == ({"a": "ready"}, "awake", "")
+    assert (node.phases(), node.reconciler.power.state, node.reconciler.power.note) == (
+        {"a": "ready"},
+        "awake",
+        "",
+    )
 
 
 def test_a_sleep_that_is_refused_is_told_and_tried_again_without_haste(node):
     node.faults.refusals["sleep"] = deque([19])
 
     node.desire(power="asleep")
-    told = node.mind.power.note
-    refused_at, due = node.time.now, node.mind.next_wake()
+    told = node.reconciler.power.note
+    refused_at, due = node.time.now, node.reconciler.next_wake()
     node.pass_time(30)
 
     assert "IN_USE" in told
     assert due == refused_at + 10 * 10**9
-    assert node.mind.power.state == "asleep"
-    assert node.mind.next_wake() is None
+    assert node.reconciler.power.state == "asleep"
+    assert node.reconciler.next_wake() is None
 
 
 def test_sleep_outlives_the_agent_and_a_silent_portal_but_not_a_reboot(node):
@@ -88,10 +92,10 @@ def test_sleep_outlives_the_agent_and_a_silent_portal_but_not_a_reboot(node):
 
     node.start()
     node.pass_time(3600)
-    after_restart = node.mind.power.state
+    after_restart = node.reconciler.power.state
     node.reboot()
 
-    assert (after_restart, node.mind.power.state) == ("asleep", "awake")
+    assert (after_restart, node.reconciler.power.state) == ("asleep", "awake")
 
 
 def test_a_restarted_agent_wakes_its_node_for_a_lease_it_knows(node):
@@ -101,7 +105,7 @@ def test_a_restarted_agent_wakes_its_node_for_a_lease_it_knows(node):
     node.start()
     node.work()
 
-    assert node.mind.power.state == "awake"
+    assert node.reconciler.power.state == "awake"
 
 
 def test_who_is_woken_by_somebody_else_is_told_and_sent_back_to_sleep(node):
@@ -110,11 +114,11 @@ def test_who_is_woken_by_somebody_else_is_told_and_sent_back_to_sleep(node):
     node.reports()
 
     node.look()
-    told = node.mind.power.state, node.mind.changed
+    told = node.reconciler.power.state, node.reconciler.changed
     node.work()
 
     assert told == ("awake", True)
-    assert node.mind.power.state == "asleep"
+    assert node.reconciler.power.state == "asleep"
 
 
 def test_a_node_with_foreign_partitions_stays_awake(node):
@@ -123,7 +127,7 @@ def test_a_node_with_foreign_partitions_stays_awake(node):
 
     node.desire(power="asleep")
 
-    assert node.mind.power.state == "awake"
+    assert node.reconciler.power.state == "awake"
 
 
 class LimitLibrary(FakeLibrary):

@@ -10,7 +10,7 @@ from nodeagent.processes.policy import ProcessAction, decide, is_same
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import DesiredLease, DesiredSlot, Samples
 from nodeagent.reconcile.holdings import holdings
-from nodeagent.reconcile.lease_records import new_work
+from nodeagent.reconcile.lease_records import new_record
 
 GPU = "GPU-1"
 CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
@@ -382,14 +382,14 @@ def test_names_with_brackets_do_not_shift_the_start():
 def test_places_of_leases_that_are_not_gone_are_held_and_containers_are_a_door():
     def work(name: str, phase: str, **entrance: str):  # type: ignore[no-untyped-def]
         slot = DesiredSlot(GPU, "mig", 0, 1, 125, 10_000, "1g.10gb")
-        made = new_work(DesiredLease(name, 2, "t", "u", 60, 10, (slot, slot)), 0)
+        made = new_record(DesiredLease(name, 2, "t", "u", 60, 10, (slot, slot)), 0)
         made.phase, made.entrance, made.places[0].partition = phase, entrance, f"MIG-{name}"
         return made
 
-    works = [work("a", "ready"), work("b", "draining", cdi="berth.local/lease=b"), work("c", "gone")]
+    lease_records = [work("a", "ready"), work("b", "draining", cdi="berth.local/lease=b"), work("c", "gone")]
 
-    assert holdings(works, is_isolating=True) == [
+    assert holdings(lease_records, is_isolating=True) == [
         Holding("a", 2, GPU, "MIG-a", "mig", has_unit=True),
         Holding("b", 2, GPU, "MIG-b", "mig", has_door=True),
     ]
-    assert [one.has_unit for one in holdings(works, is_isolating=False)] == [False, False]
+    assert [one.has_unit for one in holdings(lease_records, is_isolating=False)] == [False, False]

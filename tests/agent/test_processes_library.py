@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.base import Shape
+from nodeagent.drivers.base import PartitionShape
 from nodeagent.processes.attribution import Holding, ProcessScanner, Scan
 from nodeagent.processes.policy import decide
 from nodeagent.protocol.messages import PartitionFact
@@ -60,7 +60,7 @@ def test_processes_of_slices_are_told_apart_by_slice_and_unit(host):
 
 
 def test_whole_card_shows_orphans_and_services_beside_its_lease(host):
-    made = host.bench.driver.create(host.bench.card, Shape("exclusive"), 0, "a.1.0")
+    made = host.bench.driver.create(host.bench.card, PartitionShape("exclusive"), 0, "a.1.0")
     host.hold("a", made, "exclusive")
     mine, display, nobodys = host.run("a"), host.run(name="Xorg"), host.run()
 
@@ -68,7 +68,7 @@ def test_whole_card_shows_orphans_and_services_beside_its_lease(host):
 
 
 def test_process_that_outlives_its_lease_is_an_orphan_from_then_on(host):
-    made = host.bench.driver.create(host.bench.card, Shape("exclusive"), 0, "a.1.0")
+    made = host.bench.driver.create(host.bench.card, PartitionShape("exclusive"), 0, "a.1.0")
     host.hold("a", made, "exclusive")
     pid = host.run("a")
     while_it_lives = host.states()

@@ -80,7 +80,7 @@ def act(node: SimulatedNode, step) -> None:  # type: ignore[no-untyped-def]
 
 
 def ready(node: SimulatedNode) -> dict[tuple[str, int], str]:
-    reports = node.mind.lease_reports(10_000)
+    reports = node.reconciler.lease_reports(10_000)
     assert reports is not None
     return {(r.lease, r.generation): r.access[0].partition for r in reports if r.phase == "ready"}
 

@@ -148,7 +148,7 @@ def test_higher_generation_replaces_the_lower_one(node):
 
     node.desire(lease("a", node.mig("1g.10gb", 0), generation=2))
 
-    reports = node.mind.lease_reports(99)
+    reports = node.reconciler.lease_reports(99)
     assert {(r.generation, r.phase, r.reason) for r in reports} == {
         (1, "gone", "superseded"),
         (2, "ready", ""),
@@ -228,7 +228,7 @@ def test_what_stays_in_use_fails_its_lease_after_about_a_minute_and_few_tries(no
 
 
 def crowd(node: SimulatedNode, *devices: str) -> None:
-    node.mind.health.crowded = frozenset(devices)
+    node.reconciler.health.crowded = frozenset(devices)
 
 
 def test_a_whole_card_is_not_given_away_while_programs_of_no_lease_run_on_it(node):
@@ -292,7 +292,7 @@ def test_lost_gpu_fails_its_leases_and_spares_the_others(make_node):
     node.time.advance(7)
 
     node.driver.lose(node.device(0))
-    node.mind.note_health(tuple(node.driver.health()), node.time.now)
+    node.reconciler.observe_health(tuple(node.driver.health()), node.time.now)
 
     reports = node.reports()
     assert (reports["a"].phase, reports["a"].code, reports["a"].active_ms) == ("failed", "gpu_lost", 7000)
@@ -375,11 +375,11 @@ def test_newer_epoch_starts_its_own_count_of_revisions(node):
 
 def test_carried_out_revision_lags_while_work_is_open(node):
     node.desire(lease("a", node.mig("1g.10gb", 0)))
-    done = node.mind.carried_out
+    done = node.reconciler.carried_out
     node.faults.stubborn[node.reports()["a"].access[0].partition] = -1
     node.desire()
 
-    assert (done, node.mind.carried_out, node.mind.ledger.revision) == (1, 1, 2)
+    assert (done, node.reconciler.carried_out, node.reconciler.ledger.revision) == (1, 1, 2)
 
 
 def test_full_disk_keeps_old_work_ends_leases_and_takes_nothing_new(node, monkeypatch):
@@ -390,15 +390,15 @@ def test_full_disk_keeps_old_work_ends_leases_and_takes_nothing_new(node, monkey
 
     monkeypatch.setattr("nodeagent.reconcile.journal._write_all", full)
     node.desire(lease("stays", node.mig("1g.10gb", 2)), lease("new", node.mig("1g.10gb", 1)))
-    assert node.mind.lease_reports(50) is None
+    assert node.reconciler.lease_reports(50) is None
     assert {(fact.start) for fact in node.standing()} == {2}
-    assert node.mind.health_facts()[-1].code == "journal_unwritable"
+    assert node.reconciler.health_facts()[-1].code == "journal_unwritable"
 
     monkeypatch.undo()
     node.pass_time(6)
 
     assert node.phases() == {"old": "gone", "stays": "ready", "new": "ready"}
-    assert node.mind.health_facts() == ()
+    assert node.reconciler.health_facts() == ()
 
 
 def test_driver_that_breaks_fails_the_lease_not_the_agent(node, monkeypatch):
@@ -413,11 +413,11 @@ def test_health_that_did_not_change_is_no_news(node):
     node.reports()
     fact = HealthFact(node.device(), "63", "warning", "row remap pending")
 
-    node.mind.note_health((fact,), node.time.now)
-    first, node.mind.changed = node.mind.changed, False
-    node.mind.note_health((fact,), node.time.now)
+    node.reconciler.observe_health((fact,), node.time.now)
+    first, node.reconciler.changed = node.reconciler.changed, False
+    node.reconciler.observe_health((fact,), node.time.now)
 
-    assert (first, node.mind.changed) == (True, False)
+    assert (first, node.reconciler.changed) == (True, False)
 
 
 def test_desired_state_that_overlaps_itself_is_refused_whole_and_told(node):
@@ -429,7 +429,7 @@ def test_desired_state_that_overlaps_itself_is_refused_whole_and_told(node):
 
     assert refused.value.code == "overlapping_slots"
     assert node.phases() == {"first": "ready"}
-    assert [fact.code for fact in node.mind.health_facts()] == ["desired_refused"]
+    assert [fact.code for fact in node.reconciler.health_facts()] == ["desired_refused"]
 
 
 def test_refused_frame_is_forgotten_with_the_next_sound_one(node):
@@ -438,7 +438,7 @@ def test_refused_frame_is_forgotten_with_the_next_sound_one(node):
 
     node.desire(lease("a", node.mig("1g.10gb", 0)))
 
-    assert node.mind.health_facts() == ()
+    assert node.reconciler.health_facts() == ()
 
 
 def test_lease_that_has_ended_here_is_not_made_again(node):
@@ -461,13 +461,13 @@ def test_ended_leases_are_remembered_over_a_compacted_journal(node):
     node.desire()
     node.reports()
     node.acknowledge()
-    node.mind.ledger.save()
+    node.reconciler.ledger.save()
 
     node.start()
     node.start()
 
-    assert node.mind.ledger.has_ended(("a", 1))
-    assert not node.mind.ledger.has_ended(("a", 2))
+    assert node.reconciler.ledger.has_ended(("a", 1))
+    assert not node.reconciler.ledger.has_ended(("a", 2))
 
 
 def test_two_teams_never_share_one_mps_device(make_node):

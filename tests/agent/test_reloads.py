@@ -31,8 +31,8 @@ def load_driver(node: CardNode, version: str) -> None:
 
 def begin(node: CardNode) -> None:
     """Go on until the journal calls the place ours; the agent dies on the way to the card."""
-    while (step := node.mind.next_step(node.device(), node.time.now)).kind != "make":
-        node.mind.settle(step, carry_out(node.driver, step, node.runtime), node.time.now)
+    while (step := node.reconciler.next_step(node.device(), node.time.now)).kind != "make":
+        node.reconciler.settle(step, carry_out(node.driver, step, node.runtime), node.time.now)
 
 
 @pytest.mark.parametrize("phase", ["ready", "draining", "preparing"])
@@ -71,7 +71,7 @@ def test_slice_that_stands_after_another_driver_was_loaded_is_foreign(cards, pha
 
 def test_what_was_made_with_the_new_driver_is_ours_in_the_next_life(cards):
     cards.desire()
-    cards.mind.ledger.save()
+    cards.reconciler.ledger.save()
     load_driver(cards, "620.1")
     cards.start()
     cards.desire(cards.lease_of("mig"))

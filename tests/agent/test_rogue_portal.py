@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.link.enrolment import RefusedError
+from nodeagent.link.enrolment import PortalRefusedError
 from nodeagent.link.greeting import require_epoch, require_portal
 from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.codec import encode
@@ -52,7 +52,7 @@ async def test_an_empty_frame_of_a_portal_without_the_key_ends_no_lease(portal, 
     async with listening(rogue) as port, running(agent := build(tmp_path, port)):
         while len(rogue.hellos) < 2:
             await asyncio.sleep(0.01)
-        phases = [work.phase for work in agent._worker.reconciler.works.values()]
+        phases = [work.phase for work in agent._worker.reconciler.lease_records.values()]
 
     assert phases == ["ready"]
     assert not [m for m in rogue.heard if isinstance(m, Report)]
@@ -66,7 +66,7 @@ async def test_a_token_that_names_another_portal_enrols_at_no_rogue(tmp_path):
     rogue, real = Rogue("once"), FakePortal("once")
 
     async with listening(rogue) as port:
-        with pytest.raises(RefusedError, match="other_portal"):
+        with pytest.raises(PortalRefusedError, match="other_portal"):
             await build(tmp_path, port, token=f"once.{real.public_key}").run()
 
     assert Identity("gpu-01", tmp_path).portal_key == ""
@@ -94,9 +94,9 @@ def test_the_proof_is_of_this_greeting_alone(portal, tmp_path):
         (replace(welcome, proofs={}), NONCE, own),
         (replace(welcome, portal_key="nonsense"), NONCE, own),
     ):
-        with pytest.raises(RefusedError, match="other_portal"):
+        with pytest.raises(PortalRefusedError, match="other_portal"):
             require_portal(other, hello, nonce, key, identity)
-    with pytest.raises(RefusedError, match="other_portal"):
+    with pytest.raises(PortalRefusedError, match="other_portal"):
         require_portal(welcome, replace(hello, nonce="34" * 32), NONCE, own, identity)
 
 
@@ -104,7 +104,7 @@ def test_a_portal_that_signs_with_its_former_key_too_is_followed_to_its_new_one(
     identity, newer = Identity("gpu-01", tmp_path), FakePortal()
     identity.pin_portal(portal.public_key)
     welcome, hello = greeting(newer, identity)
-    with pytest.raises(RefusedError):
+    with pytest.raises(PortalRefusedError):
         require_portal(welcome, hello, NONCE, identity.public_key(), identity)
 
     portal.own_key, signed_by = newer.own_key, portal.own_key
@@ -144,7 +144,7 @@ def test_a_revision_that_would_leave_nothing_above_it_is_refused(known, said):
 def test_an_epoch_far_above_is_only_taken_from_an_enrolment():
     far = Welcome("gpu-01", 2**31 - 1, 1, 1)
 
-    with pytest.raises(RefusedError, match="far_epoch"):
+    with pytest.raises(PortalRefusedError, match="far_epoch"):
         require_epoch(far, 3, enrolled=False)
     require_epoch(far, 3, enrolled=True)
     require_epoch(replace(far, epoch=4), 3, enrolled=False)

@@ -15,12 +15,12 @@ from nodeagent import cli
 from nodeagent.commands import opening
 from nodeagent.commands.opening import impassable, make_run_dir, notices_of, open_host
 from nodeagent.commands.options import UsageError
-from nodeagent.drivers.boot_devices import Roll
-from nodeagent.drivers.shares import Share, ShareBook
+from nodeagent.drivers.boot_devices import BootDevices
+from nodeagent.drivers.shares import HeldShare, ShareBook
 from nodeagent.host.accounts import Account
 from nodeagent.host.notices import notice_path, put_up
 from nodeagent.runtimes.plain import PlainRuntime
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from tests.agent.mps_bench import CARD, Bench, share
 from tests.agent.test_runtime_doors import GRANT
 from tests.conftest import REAL_RUN, touched
@@ -50,8 +50,8 @@ def mode(path: Path) -> int:
 def test_holders_pass_to_what_is_theirs_whatever_the_umask(tmp_path: Path) -> None:
     run_dir = tmp_path / "deep" / "run"
     make_run_dir(run_dir)
-    Roll(run_dir / "cards.json", "boot").keep([])
-    ShareBook(run_dir / "shares", "boot").put(Share("MPS-1", CARD, "a.1", "mps"))
+    BootDevices(run_dir / "cards.json", "boot").keep([])
+    ShareBook(run_dir / "shares", "boot").put(HeldShare("MPS-1", CARD, "a.1", "mps"))
 
     variables = PlainRuntime(run_dir, account=me).open(GRANT).words["env_file"]
     bench = Bench(run_dir, 2)
@@ -70,7 +70,7 @@ def test_holders_pass_to_what_is_theirs_whatever_the_umask(tmp_path: Path) -> No
 
 def test_roll_that_comes_first_leaves_the_folder_passable(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
-    Roll(tmp_path / "run" / "cards.json", "boot").keep([])
+    BootDevices(tmp_path / "run" / "cards.json", "boot").keep([])
 
     make_run_dir(tmp_path / "run")
 
@@ -109,19 +109,19 @@ def options(tmp_path: Path) -> argparse.Namespace:
 
 
 @pytest.fixture
-def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedHome:
+def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FullHost:
     """Cards that the driver of real ones finds, with its files where it is told to keep them."""
-    home = SimulatedHome("gpu-01", ["a100-80gb"], tmp_path / "home", lambda: 0)
+    home = FullHost("gpu-01", ["a100-80gb"], tmp_path / "home", lambda: 0)
 
     def found(name: str, *, run_dir: Path, looks_only: bool, **facts: object) -> object:
-        monkeypatch.setattr(SimulatedHome, "run_dir", run_dir)
+        monkeypatch.setattr(FullHost, "run_dir", run_dir)
         return home.driver(looks_only=looks_only)
 
     monkeypatch.setattr(opening.registry, "open_real", found)
     return home
 
 
-def test_start_by_hand_makes_a_folder_that_holders_pass(tmp_path: Path, cards: SimulatedHome) -> None:
+def test_start_by_hand_makes_a_folder_that_holders_pass(tmp_path: Path, cards: FullHost) -> None:
     given = options(tmp_path)
 
     open_host(given, tmp_path / "state").driver.inventory()
@@ -130,9 +130,7 @@ def test_start_by_hand_makes_a_folder_that_holders_pass(tmp_path: Path, cards: S
     assert mode(notices_of(given, tmp_path / "state")) == 0o711
 
 
-def test_looking_makes_no_folder(
-    tmp_path: Path, cards: SimulatedHome, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_looking_makes_no_folder(tmp_path: Path, cards: FullHost, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["check", "--driver", "nvml", "--runtime", "plain", "--node", "gpu-01"]
     words += ["--run-dir", str(tmp_path / "run"), "--state", str(tmp_path / "state")]
 
@@ -143,7 +141,7 @@ def test_looking_makes_no_folder(
     assert not (tmp_path / "state").exists()
 
 
-def test_looking_changes_no_folder(tmp_path: Path, cards: SimulatedHome) -> None:
+def test_looking_changes_no_folder(tmp_path: Path, cards: FullHost) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
 
     open_host(options(tmp_path), tmp_path / "state", looks_only=True).driver.inventory()

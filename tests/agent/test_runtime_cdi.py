@@ -12,12 +12,12 @@ import pytest
 from jsonschema import Draft7Validator
 
 from nodeagent.host.shell import Done, ProgramError
-from nodeagent.runtimes.base import Grant, RuntimeRefusedError
+from nodeagent.runtimes.base import LeaseGrant, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs, is_engines, mounts_of, spec_of, words_of
 from nodeagent.simulation.machine.world import SimulatedShell
 
 BOOT = "6f1b2c3d-0000-4000-8000-000000000001"
-GRANT = Grant(
+GRANT = LeaseGrant(
     lease="a1",
     generation=2,
     user="alice",

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from nodeagent.host.accounts import Account
-from nodeagent.runtimes.base import Entrance, Grant, Key, RuntimeRefusedError
-from nodeagent.runtimes.doors import Doors, RuntimeMissingError, choose, pick, shows_files
+from nodeagent.runtimes.base import Key, LeaseEntrance, LeaseGrant, RuntimeRefusedError
+from nodeagent.runtimes.choice import CombinedRuntime, RuntimeMissingError, choose, pick, shows_files
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.simulation.machine.world import SimulatedShell
 
-GRANT = Grant(
+GRANT = LeaseGrant(
     lease="a",
     generation=1,
     user="alice",
@@ -37,15 +37,15 @@ class Door:
     inside: dict[int, Key] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         self.calls.append("open")
         if self.refuses:
             raise RuntimeRefusedError(self.refuses, f"cannot write {grant.lease}.json: no ldconfig")
         if grant.key not in self.inside.values():
             self.inside[len(self.inside) + 1] = grant.key
-        return Entrance({"runtime": self.name, "isolated": "no", **self.words}, f"/{self.name}")
+        return LeaseEntrance({"runtime": self.name, "isolated": "no", **self.words}, f"/{self.name}")
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         return RuntimeRefusedError(self.refuses, "not now") if self.refuses else None
 
     def close(self, key: Key, *, kill: bool) -> None:
@@ -72,11 +72,11 @@ class Door:
 def test_two_doors_make_one_entrance_and_the_strictest_decides_what_isolates():
     units = Door("systemd", is_isolating=True, words={"unit": "u"}, inside={1: ("a", 1)})
     boxes = Door("cdi", words={"cdi": "berth.local/lease=a"}, inside={2: ("a", 1), 3: ("b", 1)})
-    doors = Doors([units, boxes])
+    doors = CombinedRuntime([units, boxes])
 
     entrance = doors.open(GRANT)
 
-    assert entrance == Entrance(
+    assert entrance == LeaseEntrance(
         {"runtime": "systemd+cdi", "unit": "u", "cdi": "berth.local/lease=a", "isolated": "yes"}, "/systemd"
     )
     assert doors.pids(("a", 1)) == [1, 2]
@@ -89,18 +89,18 @@ def test_a_door_that_sticks_keeps_no_other_open():
     units, boxes = Door("systemd"), Door("cdi", refuses="cdi")
 
     with pytest.raises(RuntimeRefusedError):
-        Doors([units, boxes]).close(("a", 1), kill=True)
+        CombinedRuntime([units, boxes]).close(("a", 1), kill=True)
 
     assert (units.calls, boxes.calls) == (["kill"], ["kill"])
 
 
 def test_an_extra_door_that_refuses_keeps_nobody_out_of_the_first(caplog):
     units, boxes = Door("systemd", is_isolating=True, words={"unit": "u"}), Door("cdi", refuses="cdi")
-    doors = Doors([units, boxes])
+    doors = CombinedRuntime([units, boxes])
 
     entrance = doors.open(GRANT)
 
-    assert entrance == Entrance({"runtime": "systemd", "unit": "u", "isolated": "yes"}, "/systemd")
+    assert entrance == LeaseEntrance({"runtime": "systemd", "unit": "u", "isolated": "yes"}, "/systemd")
     assert doors.would_refuse(GRANT) is None
     assert doors.whole() == [GRANT.key], "it is not opened again and again for a door that refuses"
     doors.open(GRANT)
@@ -112,7 +112,7 @@ def test_an_extra_door_that_refuses_keeps_nobody_out_of_the_first(caplog):
 
 def test_an_extra_door_that_works_again_is_opened_with_the_lease_and_missed_from_then_on():
     units, boxes = Door("systemd", is_isolating=True), Door("cdi", refuses="cdi", words={"cdi": "x"})
-    doors = Doors([units, boxes])
+    doors = CombinedRuntime([units, boxes])
     doors.open(GRANT)
     boxes.refuses = ""
 
@@ -123,7 +123,7 @@ def test_an_extra_door_that_works_again_is_opened_with_the_lease_and_missed_from
 
 def test_the_first_door_decides():
     units, boxes = Door("systemd", refuses="no_account"), Door("cdi")
-    doors = Doors([units, boxes])
+    doors = CombinedRuntime([units, boxes])
 
     with pytest.raises(RuntimeRefusedError, match="no_account"):
         doors.open(GRANT)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nodeagent.drivers.base import PartitionSample, Reading
+from nodeagent.drivers.base import DriverReading, PartitionSample
 from nodeagent.link import sampler
 from nodeagent.protocol.codec import decode, encode
 from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples
@@ -8,7 +8,7 @@ from tests.agent.builder import lease
 
 
 def sample(node) -> Samples:
-    frame = sampler.frame(node.driver.metrics(), node.mind, epoch=1, boot_id="b", seq=1)
+    frame = sampler.frame(node.driver.metrics(), node.reconciler, epoch=1, boot_id="b", seq=1)
     assert decode(encode(frame)) == frame
     return frame
 
@@ -93,9 +93,9 @@ def test_leases_that_are_not_ready_have_no_samples(node):
 
 
 def test_counters_that_overshoot_are_kept_within_a_hundred(node):
-    reading = Reading((DeviceSample("d", 101.0, 1, 2.0, 3.0),), ())
+    reading = DriverReading((DeviceSample("d", 101.0, 1, 2.0, 3.0),), ())
 
-    frame = sampler.frame(reading, node.mind, epoch=1, boot_id="b", seq=1)
+    frame = sampler.frame(reading, node.reconciler, epoch=1, boot_id="b", seq=1)
 
     assert frame.devices[0].util_percent == 100.0
 
@@ -111,7 +111,7 @@ def test_finer_figures_keep_their_sources_and_bounds(node):
         node.device(), 50.0, 1, 300.0, 40.0, 7, "gpm", 700.0, 101.0, 55.0, 3.0, {"sm_percent": "gpm"}
     )
 
-    frame = sampler.frame(Reading((card,), (part,)), node.mind, epoch=1, boot_id="b", seq=1)
+    frame = sampler.frame(DriverReading((card,), (part,)), node.reconciler, epoch=1, boot_id="b", seq=1)
 
     (slot,), (device,) = frame.slots, frame.devices
     assert (slot.sm_percent, slot.tensor_percent, slot.bandwidth_percent) == (100.0, None, 0.0)
@@ -125,8 +125,8 @@ def test_processes_are_told_in_the_frames_that_carry_them(node):
     seen = (ProcessSample(11, node.device(), "held", "a", "python", 100),)
     reading = node.driver.metrics()
 
-    with_them = sampler.frame(reading, node.mind, epoch=1, boot_id="b", seq=1, processes=seen)
-    between = sampler.frame(reading, node.mind, epoch=1, boot_id="b", seq=2)
+    with_them = sampler.frame(reading, node.reconciler, epoch=1, boot_id="b", seq=1, processes=seen)
+    between = sampler.frame(reading, node.reconciler, epoch=1, boot_id="b", seq=2)
 
     assert (with_them.processes, between.processes) == (seen, None)
     assert decode(encode(with_them)) == with_them

@@ -34,11 +34,11 @@ def test_unit_gets_the_new_end_when_it_moves_while_the_unit_is_being_opened(node
     short = lease("a", node.mig("1g.10gb", 0), remaining_s=100)
     node.desire(short)
     node.start()  # opens its units once more
-    step = node.mind.next_step(node.device(), node.time.now)
+    step = node.reconciler.next_step(node.device(), node.time.now)
     outcome = carry_out(node.driver, step, runtime)
 
     node.desire(replace(short, remaining_s=5000))
-    node.mind.settle(step, outcome, node.time.now)
+    node.reconciler.settle(step, outcome, node.time.now)
     node.work()
 
     assert step.kind == "open"
@@ -57,30 +57,30 @@ def test_unit_gets_the_end_that_its_lease_has_once_it_is_ready(node, runtime, mo
     node.desire(lease("a", node.mig("1g.10gb", 0), remaining_s=100))
     node.pass_time(60)
 
-    work = node.mind.works["a", 1]
+    work = node.reconciler.lease_records["a", 1]
     assert work.phase == "ready"
     assert abs(work.armed_for - work.deadline) <= 5 * NS
 
 
 def test_desired_state_that_the_disk_refused_ages_while_it_waits(node, monkeypatch):
     node.desire()
-    monkeypatch.setattr(node.mind.ledger, "take", lambda *a: False)
+    monkeypatch.setattr(node.reconciler.ledger, "take", lambda *a: False)
     node.desire(lease("a", node.mig("1g.10gb", 0), remaining_s=60))
     node.pass_time(40)
     monkeypatch.undo()
 
     node.pass_time(10)
 
-    left_s = (node.mind.works["a", 1].deadline - node.time.now) / NS
+    left_s = (node.reconciler.lease_records["a", 1].deadline - node.time.now) / NS
     assert 5 < left_s <= 20
 
 
 def test_newer_enrolment_drops_a_desired_state_that_was_never_written(node, monkeypatch):
-    monkeypatch.setattr(node.mind.ledger, "take", lambda *a: False)
+    monkeypatch.setattr(node.reconciler.ledger, "take", lambda *a: False)
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     monkeypatch.undo()
 
-    node.mind.meet(9, enrolled=True)
+    node.reconciler.meet(9, enrolled=True)
     node.pass_time(20)
 
     assert node.phases() == {}
@@ -97,7 +97,7 @@ def test_lease_ends_on_the_devices_that_are_left_when_one_has_vanished(node, run
     assert node.phases() == {"a": "gone"}
     assert runtime.open_leases == {}
     assert node.standing() == []
-    assert node.mind.next_wake() is None
+    assert node.reconciler.next_wake() is None
 
 
 def test_unit_that_outlived_a_reboot_is_closed_under_the_record_of_its_lease(node, runtime):
@@ -155,7 +155,7 @@ def test_slice_that_somebody_else_made_while_the_agent_was_down_is_never_taken_f
     kept = lease("b", node.mig("1g.10gb", 6))
     node.desire(kept)
     node.accept(kept, lease("a", node.mig("1g.10gb", 0)))
-    node.mind.next_step(node.device(), node.time.now)  # dies on the way to the device
+    node.reconciler.next_step(node.device(), node.time.now)  # dies on the way to the device
     node.driver.add_foreign(node.device(), "1g.10gb", 0)
 
     node.start()
@@ -206,12 +206,12 @@ def test_slice_that_somebody_else_made_after_the_last_look_stays(node, monkeypat
 
 def test_slice_that_appears_between_look_and_making_is_not_ours(node):
     node.accept(lease("a", node.mig("1g.10gb", 0)))
-    while (step := node.mind.next_step(node.device(), node.time.now)).kind != "make":
-        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
-        node.mind.ledger.save()
+    while (step := node.reconciler.next_step(node.device(), node.time.now)).kind != "make":
+        node.reconciler.settle(step, carry_out(node.driver, step), node.time.now)
+        node.reconciler.ledger.save()
 
     node.driver.add_foreign(node.device(), "1g.10gb", 0)
-    node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+    node.reconciler.settle(step, carry_out(node.driver, step), node.time.now)
     told = node.reports()["a"]
     node.desire()
 
@@ -222,10 +222,10 @@ def test_slice_that_appears_between_look_and_making_is_not_ours(node):
 def test_slice_that_somebody_else_made_between_two_lives_of_the_agent_stays(node):
     two = lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 1))
     node.accept(two)
-    while (step := node.mind.next_step(node.device(), node.time.now)).kind != "make":
-        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
-    node.mind.settle(step, carry_out(node.driver, step), node.time.now)
-    node.mind.ledger.save()  # one place is made, the other was seen free; here the agent dies
+    while (step := node.reconciler.next_step(node.device(), node.time.now)).kind != "make":
+        node.reconciler.settle(step, carry_out(node.driver, step), node.time.now)
+    node.reconciler.settle(step, carry_out(node.driver, step), node.time.now)
+    node.reconciler.ledger.save()  # one place is made, the other was seen free; here the agent dies
     node.driver.add_foreign(node.device(), "1g.10gb", 1)
 
     node.start()
@@ -239,10 +239,10 @@ def test_slice_that_somebody_else_made_between_two_lives_of_the_agent_stays(node
 
 def test_slice_at_a_place_that_was_never_begun_stays_when_its_lease_is_withdrawn(node):
     node.accept(lease("a", node.mig("1g.10gb", 0)))
-    place = node.mind.works["a", 1].places[0]
+    place = node.reconciler.lease_records["a", 1].places[0]
     while not place.is_fresh:
-        step = node.mind.next_step(node.device(), node.time.now)
-        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
+        step = node.reconciler.next_step(node.device(), node.time.now)
+        node.reconciler.settle(step, carry_out(node.driver, step), node.time.now)
     node.driver.add_foreign(node.device(), "1g.10gb", 0)
 
     node.desire()
@@ -342,9 +342,11 @@ def test_what_we_made_before_we_died_is_still_ours(node, monkeypatch):
 
     monkeypatch.setattr(node.driver, "access", die)
     node.accept(lease("a", node.mig("1g.10gb", 0)))
-    while (step := node.mind.next_step(node.device(), node.time.now)) is not None and step.kind != "make":
-        node.mind.settle(step, carry_out(node.driver, step), node.time.now)
-        node.mind.ledger.save()
+    while (
+        step := node.reconciler.next_step(node.device(), node.time.now)
+    ) is not None and step.kind != "make":
+        node.reconciler.settle(step, carry_out(node.driver, step), node.time.now)
+        node.reconciler.ledger.save()
     carry_out(node.driver, step)  # nobody hears how it went
     monkeypatch.undo()
     left = node.standing()
@@ -359,7 +361,7 @@ def test_what_we_made_before_we_died_is_still_ours(node, monkeypatch):
 
 def test_nothing_is_made_that_the_disk_does_not_know_of(node, monkeypatch):
     node.desire()
-    monkeypatch.setattr(node.mind.ledger, "save", lambda: False)
+    monkeypatch.setattr(node.reconciler.ledger, "save", lambda: False)
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     before = node.standing()
     monkeypatch.undo()
@@ -372,21 +374,24 @@ def test_nothing_is_made_that_the_disk_does_not_know_of(node, monkeypatch):
 
 def test_silence_of_the_devices_is_no_good_news(node, monkeypatch):
     fact = HealthFact(node.device(), "63", "warning", "row remap pending")
-    node.mind.note_health((fact,), node.time.now)
+    node.reconciler.observe_health((fact,), node.time.now)
 
-    node.mind.note_health(None, node.time.now)
-    silent = node.mind.health_facts()
-    node.mind.note_health((fact,), node.time.now)
+    node.reconciler.observe_health(None, node.time.now)
+    silent = node.reconciler.health_facts()
+    node.reconciler.observe_health((fact,), node.time.now)
 
     assert {f.code for f in silent} == {"63", "health_unreadable"}
-    assert node.mind.health_facts() == (fact,)
+    assert node.reconciler.health_facts() == (fact,)
 
 
 def test_agent_sleeps_until_something_is_really_due(node, monkeypatch):
     device_1 = node.device(1)
 
     def refuse(partition: str, cgroup: str) -> None:
-        if node.mind.sight.facts[device_1] and partition == node.mind.sight.facts[device_1][0].uuid:
+        if (
+            node.reconciler.observed.facts[device_1]
+            and partition == node.reconciler.observed.facts[device_1][0].uuid
+        ):
             raise NvmlLikeError(IN_USE, "not yet")
 
     monkeypatch.setattr(node.driver, "confine", refuse)
@@ -394,7 +399,7 @@ def test_agent_sleeps_until_something_is_really_due(node, monkeypatch):
     node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("2g.20gb", 2, device=1)))
 
     assert node.phases() == {"a": "preparing"}
-    assert node.mind.next_wake() > node.time.now
+    assert node.reconciler.next_wake() > node.time.now
 
 
 async def test_card_that_does_not_answer_holds_up_no_end(tmp_path, monkeypatch):
@@ -412,14 +417,14 @@ async def test_card_that_does_not_answer_holds_up_no_end(tmp_path, monkeypatch):
         return observe(device)
 
     monkeypatch.setattr(node.driver, "observe", hang)
-    worker = Worker(node.mind, node.driver, node.time)
+    worker = Worker(node.reconciler, node.driver, node.time)
     run = asyncio.create_task(worker.run())
     try:
         await asyncio.to_thread(stuck.wait, 10)
         node.time.advance(101)
         worker.drive()
         async with asyncio.timeout(10):
-            while node.mind.works["a", 1].phase != "gone":
+            while node.reconciler.lease_records["a", 1].phase != "gone":
                 await worker.changed.wait()
                 worker.changed.clear()
     finally:
@@ -427,7 +432,7 @@ async def test_card_that_does_not_answer_holds_up_no_end(tmp_path, monkeypatch):
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
 
-    assert node.mind.works["a", 1].reason == "expired"
+    assert node.reconciler.lease_records["a", 1].reason == "expired"
 
 
 def test_runtime_that_is_busy_when_the_end_comes_is_asked_again(node, runtime):

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.commands.dry_run import Planned, ShadowDriver, ShadowRuntime, rehearse
+from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, Planned, rehearse
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.host.accounts import Account
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
-from nodeagent.runtimes.base import Grant, RuntimeRefusedError
+from nodeagent.runtimes.base import LeaseGrant, RuntimeRefusedError
 from nodeagent.runtimes.cdi import CdiSpecs
-from nodeagent.runtimes.doors import Doors
+from nodeagent.runtimes.choice import CombinedRuntime
 from nodeagent.runtimes.plain import PlainRuntime
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from tests.agent.builder import FakeTime, RecordingRuntime
 
 NODE = "gpu-01"
-GRANT = Grant("a", 1, "alice", "vision", {}, ("/dev/nvidia0",), 600, 30)
+GRANT = LeaseGrant("a", 1, "alice", "vision", {}, ("/dev/nvidia0",), 600, 30)
 
 
 class Desk:
@@ -29,7 +29,7 @@ class Desk:
 
     def __init__(self, folder: Path, boards: tuple[str, ...] = ("h100-80gb",)) -> None:
         self.folder, self.time = folder, FakeTime()
-        self.home = SimulatedHome(NODE, boards, folder / "home", self.time)
+        self.home = FullHost(NODE, boards, folder / "home", self.time)
         self.driver, self.runtime = self.home.driver(), self.home.runtime()
         self.card = self.home.host.cards[0].uuid
         self.changes: list[str] = []
@@ -48,12 +48,12 @@ class Desk:
         return sorted(self.home.folder.rglob("*"))
 
     def plan(self, *leases: DesiredLease) -> tuple[list[Planned], str, str]:
-        shadow = ShadowDriver(self.driver)
+        shadow = DryRunDriver(self.driver)
         journal = Journal(self.folder / "journal.jsonl")
-        mind = Reconciler(NODE, shadow, journal, self.time.now, ShadowRuntime(self.runtime))
-        mind.accept(Desired(NODE, 1, 1, leases), self.time.now)
-        steps = rehearse(mind, shadow, self.time.now)
-        (work,) = mind.works.values()
+        reconciler = Reconciler(NODE, shadow, journal, self.time.now, DryRunRuntime(self.runtime))
+        reconciler.accept(Desired(NODE, 1, 1, leases), self.time.now)
+        steps = rehearse(reconciler, shadow, self.time.now)
+        (work,) = reconciler.lease_records.values()
         return steps, work.phase, work.report().code
 
 
@@ -119,7 +119,7 @@ def test_lost_card_keeps_no_plan_from_the_card_beside_it(tmp_path):
     desk = Desk(tmp_path, boards=("h100-80gb", "h100-80gb"))
     lost = desk.home.host.cards[1].uuid
     desk.home.host.lose(lost)
-    shadow = ShadowDriver(desk.driver)
+    shadow = DryRunDriver(desk.driver)
 
     steps, phase, code = desk.plan(desk.slice("alice"))
 
@@ -166,5 +166,5 @@ def test_several_doors_refuse_where_the_first_of_them_would():
     first, second = RecordingRuntime(), RecordingRuntime()
     second.refusal = RuntimeRefusedError("cdi", "no engine")
 
-    assert refusal_of(Doors([second, first]).would_refuse(GRANT)) == "cdi"
-    assert refusal_of(Doors([first, second]).would_refuse(GRANT)) == ""
+    assert refusal_of(CombinedRuntime([second, first]).would_refuse(GRANT)) == "cdi"
+    assert refusal_of(CombinedRuntime([first, second]).would_refuse(GRANT)) == ""

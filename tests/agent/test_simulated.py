@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.protocol.boards import all_boards, board, device_facts
 from nodeagent.protocol.messages import DeviceFact
@@ -183,8 +183,8 @@ def driver(tmp_path: Path, model: str = "l40s-48gb", boot: str = "b", **knobs) -
     return SimulatedDriver(facts(model), tmp_path, boot, clock=FakeTime(), **knobs)
 
 
-def share(mode: str, milli: int, memory_mib: int) -> Shape:
-    return Shape(mode, "", 0, milli, memory_mib)
+def share(mode: str, milli: int, memory_mib: int) -> PartitionShape:
+    return PartitionShape(mode, "", 0, milli, memory_mib)
 
 
 def test_shares_are_checked_against_the_board_compute_and_other_modes(tmp_path):
@@ -194,7 +194,7 @@ def test_shares_are_checked_against_the_board_compute_and_other_modes(tmp_path):
 
     for too_much in (share("mps", 500, 100), share("mps", 100, 60_000), share("memlimit", 10, 10)):
         assert code_of(card.create, gpu, too_much, 0, "b") == errors.INSUFFICIENT_RESOURCES
-    assert code_of(card.create, gpu, Shape("exclusive"), 0, "b") == errors.INSUFFICIENT_RESOURCES
+    assert code_of(card.create, gpu, PartitionShape("exclusive"), 0, "b") == errors.INSUFFICIENT_RESOURCES
 
 
 def test_memory_limits_of_shares_may_add_up_to_more_than_the_board_has(tmp_path):
@@ -230,7 +230,7 @@ def test_making_the_same_share_twice_makes_one(tmp_path):
 def test_mode_that_the_node_does_not_offer_is_not_supported(tmp_path):
     card = SimulatedDriver(facts(modes=("mps",)), tmp_path, "b")
 
-    assert code_of(card.create, facts()[0].uuid, Shape("exclusive"), 0, "a") == errors.NOT_SUPPORTED
+    assert code_of(card.create, facts()[0].uuid, PartitionShape("exclusive"), 0, "a") == errors.NOT_SUPPORTED
 
 
 def test_destroying_what_is_gone_is_success(tmp_path):
@@ -241,7 +241,7 @@ def test_partition_with_a_process_is_in_use_until_it_left(tmp_path):
     card = driver(tmp_path, "h100-80gb")
     gpu = card.inventory()[0].uuid
     card.set_mig_mode(gpu, True)
-    made = card.create(gpu, Shape("mig", "1g.10gb", 1), 0)
+    made = card.create(gpu, PartitionShape("mig", "1g.10gb", 1), 0)
     card.attach(made.uuid, Tenant("a", "steady"))
 
     assert len(card.processes(made.uuid)) == 1
@@ -257,7 +257,7 @@ def test_new_process_finds_the_hardware_as_it_was(tmp_path):
     card = driver(tmp_path, "h100-80gb")
     gpu = card.inventory()[0].uuid
     card.set_mig_mode(gpu, True)
-    made = [card.create(gpu, Shape("mig", "2g.20gb", 2), start) for start in (0, 2)]
+    made = [card.create(gpu, PartitionShape("mig", "2g.20gb", 2), start) for start in (0, 2)]
     card.attach(made[0].uuid, Tenant("a", "steady"))
     card.destroy(made[1].uuid)
 

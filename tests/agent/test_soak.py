@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers.base import Driver
-from nodeagent.reconcile import lease_records as works
+from nodeagent.reconcile import lease_records as lease_records
 from nodeagent.reconcile import steps
-from nodeagent.reconcile.lease_records import Place, Work
+from nodeagent.reconcile.lease_records import LeasePlace, LeaseRecord
 from nodeagent.reconcile.ledger import Ledger
-from nodeagent.reconcile.units import Units
-from nodeagent.runtimes.base import Entrance, Grant
+from nodeagent.reconcile.units import LeaseUnits
+from nodeagent.runtimes.base import LeaseEntrance, LeaseGrant
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.simulation.soak import proof
 from nodeagent.simulation.soak.proof import Proof, play_round, soak
@@ -69,19 +69,21 @@ def ends_are_not_journalled(planted: pytest.MonkeyPatch) -> None:
     """That a lease ends is known to this life of the agent alone."""
     take, note = Ledger.take, Ledger.note
 
-    def take_fresh(self: Ledger, fresh: list[Work], changed: list[Work], epoch: int, revision: int) -> bool:
+    def take_fresh(
+        self: Ledger, fresh: list[LeaseRecord], changed: list[LeaseRecord], epoch: int, revision: int
+    ) -> bool:
         return take(self, fresh, [], epoch, revision)
 
     planted.setattr(Ledger, "take", take_fresh)
     planted.setattr(Ledger, "note", lambda self, work: None if work.phase in OVER else note(self, work))
-    planted.setattr(Ledger, "forget", lambda self, key: self.works.pop(key, None))
+    planted.setattr(Ledger, "forget", lambda self, key: self.lease_records.pop(key, None))
 
 
 def whoever_clears_clears_the_whole_card(planted: pytest.MonkeyPatch) -> None:
     """All but what other leases hold goes, what others made there too."""
     inner = steps._standing
 
-    def standing(driver: Driver, step: steps.Step) -> list[str]:
+    def standing(driver: Driver, step: steps.DeviceStep) -> list[str]:
         own = inner(driver, step)
         return [*own, *(f.uuid for f in driver.observe(step.device) if f.uuid not in {*own, *step.spared})]
 
@@ -91,7 +93,7 @@ def whoever_clears_clears_the_whole_card(planted: pytest.MonkeyPatch) -> None:
 def a_unit_is_opened_anew_when_it_is_open(planted: pytest.MonkeyPatch) -> None:
     inner = SystemdRuntime.open
 
-    def reopen(self: SystemdRuntime, grant: Grant) -> Entrance:
+    def reopen(self: SystemdRuntime, grant: LeaseGrant) -> LeaseEntrance:
         self.close(grant.key, kill=True)
         return inner(self, grant)
 
@@ -102,7 +104,7 @@ def every_agent_arms_an_end_of_its_own(planted: pytest.MonkeyPatch) -> None:
     ends = SystemdRuntime._ends
     arm = SystemdRuntime._arm
 
-    def arm_another(self: SystemdRuntime, grant: Grant) -> None:
+    def arm_another(self: SystemdRuntime, grant: LeaseGrant) -> None:
         planted.setattr(SystemdRuntime, "_ends", lambda self, key: [])
         arm(self, grant)
         planted.setattr(SystemdRuntime, "_ends", ends)
@@ -111,25 +113,25 @@ def every_agent_arms_an_end_of_its_own(planted: pytest.MonkeyPatch) -> None:
 
 
 def places_are_cleared_before_the_unit_is_closed(planted: pytest.MonkeyPatch) -> None:
-    planted.setattr(Units, "is_closed", lambda self, work: True)
+    planted.setattr(LeaseUnits, "is_closed", lambda self, work: True)
 
 
 def what_was_refused_is_forgotten_with_the_agent(planted: pytest.MonkeyPatch) -> None:
     """The journal goes on to call a place ours whose slice was refused."""
-    inner = works._place_record
+    inner = lease_records._place_record
 
-    def record(place: Place) -> dict[str, object]:
+    def record(place: LeasePlace) -> dict[str, object]:
         row = inner(place)
         return {**row, "ours": row["ours"] or place.tries > 0}
 
-    planted.setattr(works, "_place_record", record)
+    planted.setattr(lease_records, "_place_record", record)
 
 
 def what_was_seen_to_be_gone_stays_ours(planted: pytest.MonkeyPatch) -> None:
-    def vanish(self: Place) -> None:
+    def vanish(self: LeasePlace) -> None:
         self.is_made, self.partition, self.access = False, "", None
 
-    planted.setattr(Place, "vanish", vanish)
+    planted.setattr(LeasePlace, "vanish", vanish)
 
 
 PLANTS: list[Plant] = [

@@ -104,9 +104,9 @@ def test_slice_made_where_a_lease_was_cleared_is_foreign_though_its_other_card_i
     node.pass_time(10)
     add_foreign(node, "1g.10gb", 0)
     node.look()
-    told = {(part.device, part.lease) for part in node.mind.sight.partitions()}
+    told = {(part.device, part.lease) for part in node.reconciler.observed.partitions()}
     node.accept(lease("b", node.mig("1g.10gb", 0)))
-    node.mind.next_step(node.device(), node.time.now)  # dies on the way to the device
+    node.reconciler.next_step(node.device(), node.time.now)  # dies on the way to the device
     if is_restarted:
         node.start()
     node.work()
@@ -136,7 +136,7 @@ def test_slice_made_where_that_of_an_ending_lease_was_seen_to_be_gone_stays(tmp_
     else:
         remove_by_hand(node, 0)
     node.look()
-    node.mind.ledger.save()
+    node.reconciler.ledger.save()
     add_foreign(node, "1g.10gb", 0)
     if is_restarted:
         node.start()

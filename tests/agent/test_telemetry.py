@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nodeagent.drivers.base import PartitionSample, Reading
+from nodeagent.drivers.base import DriverReading, PartitionSample
 from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm
 from nodeagent.drivers.nvml.telemetry.live import LiveSlice
 from nodeagent.drivers.nvml.telemetry.measure import Telemetry, apportion
@@ -46,7 +46,7 @@ class Bench:
         self.facts = {uuid: fact(uuid, model) for uuid in self.handles}
         self.telemetry = Telemetry(self.library, clock_ns=self.time, dcgm=dcgm, pids_of=pids_of)
 
-    def read(self) -> Reading:
+    def read(self) -> DriverReading:
         self.time.advance(1)
         return self.telemetry.read(self.handles, self.facts, self.slices)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.drivers.base import Reading
-from nodeagent.drivers.nvml.health.events import Watch
-from nodeagent.drivers.nvml.health.faults import Ailments
+from nodeagent.drivers.base import DriverReading
+from nodeagent.drivers.nvml.health.events import EventWatch
+from nodeagent.drivers.nvml.health.faults import DeviceFaults
 from nodeagent.drivers.nvml.telemetry.live import LiveSlice
 from nodeagent.drivers.nvml.telemetry.measure import Telemetry
 from nodeagent.protocol.boards import board
@@ -32,11 +32,11 @@ class Bench:
         self.slices: list[LiveSlice] = []
         self.whose: dict[str, set[int]] = {}
         self.telemetry = Telemetry(self.library, clock_ns=self.time, pids_of=self.whose.get)
-        self.watch = Watch(self.library, self.handles, self.time, wait_ms=0)
+        self.watch = EventWatch(self.library, self.handles, self.time, wait_ms=0)
         self.watch._wanted.set()
         self.watch._sleep = lambda seconds: None  # type: ignore[method-assign]
         self.watch.turn()
-        self.ailments = Ailments(self.library, self.handles, self.watch, standard(), self.time)
+        self.ailments = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
 
     def _fact(self, uuid: str, model: str) -> DeviceFact:
         kind = board(model)
@@ -62,7 +62,7 @@ class Bench:
         self.slices.append(slot)
         return slot
 
-    def read(self) -> Reading:
+    def read(self) -> DriverReading:
         self.time.advance(1)
         return self.telemetry.read(self.handles, self.facts, self.slices)
 

@@ -68,7 +68,7 @@ class VendorNode(SimulatedNode):
         self.driver = self.opened(self.state / "run")  # type: ignore[assignment]
         self.facts = tuple(self.driver.inventory())
         journal = Journal(self.state / "journal.jsonl")
-        self.mind = Reconciler(self.name, self.driver, journal, self.time.now, self.units)
+        self.reconciler = Reconciler(self.name, self.driver, journal, self.time.now, self.units)
         return self
 
     def part(self, start: int = 0) -> DesiredSlot:
@@ -137,11 +137,11 @@ def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unkno
     tool.cards = json.dumps(listed)
 
     node.start()
-    node.mind.note_health(read_health(node.driver), node.time.now)
+    node.reconciler.observe_health(read_health(node.driver), node.time.now)
     node.pass_time(20)
 
     assert [fact.uuid for fact in node.driver.inventory() if fact.uuid == gone] == [gone]
-    assert [work.report().code for work in node.mind.works.values()] == ["gpu_lost"]
+    assert [work.report().code for work in node.reconciler.lease_records.values()] == ["gpu_lost"]
     assert ("device_lost", gone) in {(fact.code, fact.device) for fact in node.driver.health()}
 
 
@@ -155,9 +155,9 @@ def test_lease_outlives_one_list_of_the_tool_without_its_card(tmp_path):
 
     told = []
     for tool.cards in (json.dumps(torn), whole, json.dumps(torn), whole):
-        node.mind.note_health(read_health(node.driver), node.time.now)
+        node.reconciler.observe_health(read_health(node.driver), node.time.now)
         node.pass_time(5)
-        told.append([(fact.device, fact.code) for fact in node.mind.health.facts])
+        told.append([(fact.device, fact.code) for fact in node.reconciler.health.facts])
 
     assert told == [[("", "tool_unreadable")], [], [("", "tool_unreadable")], []]
     assert node.phases() == {"alice": "ready"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.runtimes.names import key_of_end, unit_of
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from tests.agent.builder import FakeTime, SimulatedNode, lease
 
 KEY = ("a", 1)
@@ -17,7 +17,7 @@ class Host:
     """A node whose leases are units and containers of a simulated host, with one lease at work."""
 
     def __init__(self, folder: Path) -> None:
-        self.home = SimulatedHome("gpu-01", ["a100-80gb"], folder / "home", FakeTime())
+        self.home = FullHost("gpu-01", ["a100-80gb"], folder / "home", FakeTime())
         self.node = SimulatedNode(folder)
         self.node.runtime = self.home.runtime()
         self.node.start()

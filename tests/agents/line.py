@@ -12,9 +12,9 @@ from typing import Any
 
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
-from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.identity import Identity
-from nodeagent.link.session import Session
+from nodeagent.link.session import PortalSession
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
@@ -61,12 +61,12 @@ class Host:
         self.state.mkdir()
 
     @asynccontextmanager
-    async def agent(self, token: str = "") -> AsyncIterator[Session]:
+    async def agent(self, token: str = "") -> AsyncIterator[PortalSession]:
         """Run an agent until the block ends; raises RefusedError when the portal turns it away in every way."""
         driver = SimulatedDriver(self.facts, self.cards, "boot-1", clock=boot_clock)
-        mind = Reconciler(self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock())
-        worker = Worker(mind, driver, boot_clock)
-        enrolment = Enrolment(self.identity(), lambda: token)
+        reconciler = Reconciler(self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock())
+        worker = Worker(reconciler, driver, boot_clock)
+        enrolment = NodeEnrolment(self.identity(), lambda: token)
         work = asyncio.create_task(worker.run())
         try:
             async with self._welcomed(enrolment, driver, worker) as (session, line):
@@ -78,7 +78,7 @@ class Host:
                     talk.cancel()
                     try:
                         await talk
-                    except RefusedError as no:
+                    except PortalRefusedError as no:
                         self.refusals.append(no.code)
                     except (asyncio.CancelledError, AssertionError, EOFError, TimeoutError):
                         pass  # cut off while it listened or spoke
@@ -89,15 +89,15 @@ class Host:
 
     @asynccontextmanager
     async def _welcomed(
-        self, enrolment: Enrolment, driver: SimulatedDriver, worker: Worker
-    ) -> AsyncIterator[tuple[Session, Line]]:
+        self, enrolment: NodeEnrolment, driver: SimulatedDriver, worker: Worker
+    ) -> AsyncIterator[tuple[PortalSession, Line]]:
         for _attempt in range(3):
             async with Talk("/agent/v1") as talk:
                 line = Line(talk)
-                session = Session(line, enrolment, driver, worker, boot_clock, HostFacts())
+                session = PortalSession(line, enrolment, driver, worker, boot_clock, HostFacts())
                 try:
                     welcome = await session.greet()
-                except RefusedError as no:
+                except PortalRefusedError as no:
                     known = worker.reconciler.ledger.epoch > 0
                     if enrolment.final(no, is_known=known) is None and known:
                         last = no

@@ -15,15 +15,15 @@ import pytest
 
 from nodeagent.host.clock import boot_clock
 from nodeagent.link import sampler
-from nodeagent.link.enrolment import Enrolment
-from nodeagent.link.session import Session
+from nodeagent.link.enrolment import NodeEnrolment
+from nodeagent.link.session import PortalSession
 from nodeagent.processes.guard import Guard
 from nodeagent.reconcile import worker
 from nodeagent.reconcile.journal import Journal
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from nodeagent.simulation.machine.world import SimulatedProcess
 from portal.agents.services import create_enrol_token
 from portal.billing.metering import meter_all
@@ -51,21 +51,23 @@ class CardHost(Host):
 
     def __init__(self, state: Path, boards: list[str]) -> None:
         super().__init__(NODE, state, ())
-        self.home = SimulatedHome(NODE, boards, self.cards, boot_clock)
+        self.home = FullHost(NODE, boards, self.cards, boot_clock)
 
     @asynccontextmanager
-    async def agent(self, token: str = "", *, listens: bool = False) -> AsyncIterator[Session]:
+    async def agent(self, token: str = "", *, listens: bool = False) -> AsyncIterator[PortalSession]:
         """Run an agent with a thread per card, while the host's own time passes, until the block ends.
 
         ``listens``: with one more thread, for what the cards say.
         """
         driver, runtime = self.home.driver(OFFER, listens=listens), self.home.runtime()
-        mind = Reconciler(self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock(), runtime)
-        works = Worker(mind, driver, boot_clock, Guard(driver, runtime, self.home.read))
-        enrolment = Enrolment(self.identity(), lambda: token)
-        tasks = [asyncio.create_task(works.run()), asyncio.create_task(self._pass_time())]
+        reconciler = Reconciler(
+            self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock(), runtime
+        )
+        lease_records = Worker(reconciler, driver, boot_clock, Guard(driver, runtime, self.home.read))
+        enrolment = NodeEnrolment(self.identity(), lambda: token)
+        tasks = [asyncio.create_task(lease_records.run()), asyncio.create_task(self._pass_time())]
         try:
-            async with self._welcomed(enrolment, driver, works) as (talks, line):  # type: ignore[arg-type]
+            async with self._welcomed(enrolment, driver, lease_records) as (talks, line):  # type: ignore[arg-type]
                 tasks.append(asyncio.create_task(talks.run()))
                 try:
                     yield talks
@@ -77,7 +79,7 @@ class CardHost(Host):
             for task in tasks:
                 with contextlib.suppress(asyncio.CancelledError, AssertionError, EOFError, TimeoutError):
                     await task
-            works.close()
+            lease_records.close()
 
     async def _pass_time(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.link.enrolment import Enrolment, RefusedError
+from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.identity import Identity
 from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.boards import device_facts
@@ -34,7 +34,7 @@ class Door:
     def __init__(self, state: Path, token: str = "", features: tuple[str, ...] = ("rotate",)) -> None:
         state.mkdir(exist_ok=True)
         self.identity = Identity("gpu-01", state)
-        self.enrolment = Enrolment(self.identity, lambda: token)
+        self.enrolment = NodeEnrolment(self.identity, lambda: token)
         self.change = KeyChange(self.identity)
         self.features = features
 
@@ -52,7 +52,7 @@ class Door:
         if answer["type"] == "welcome":
             self.enrolment.accepted()
         else:
-            self.enrolment.final(RefusedError(answer["code"], ""), is_known=is_known)
+            self.enrolment.final(PortalRefusedError(answer["code"], ""), is_known=is_known)
         return answer
 
     async def offer(self, talk: Talk) -> NewKey:

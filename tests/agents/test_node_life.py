@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.link.enrolment import RefusedError
+from nodeagent.link.enrolment import PortalRefusedError
 from nodeagent.protocol.boards import device_facts
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from portal.agents.services import create_enrol_token, revoke_node
@@ -121,7 +121,7 @@ async def test_an_old_agent_with_the_old_key_is_refused_once_the_node_was_enroll
     async with old.agent(await rows(token)):
         pass
     async with host.agent(await rows(token)):
-        with pytest.raises(RefusedError) as no:
+        with pytest.raises(PortalRefusedError) as no:
             async with old.agent():
                 pass
 
@@ -167,7 +167,7 @@ async def test_a_forgotten_key_turns_the_connected_agent_away_at_once(world: Wor
         node = await rows(lambda: Node.objects.get(name="gpu-01"))
         await rows(lambda: revoke_node(node=node, actor=world.user("operator"), now=db_now()))
 
-        with pytest.raises(RefusedError) as no:
+        with pytest.raises(PortalRefusedError) as no:
             async with host.agent():
                 pass
 

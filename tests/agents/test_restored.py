@@ -98,7 +98,7 @@ async def test_a_lease_that_a_restored_database_does_not_know_goes_on_until_an_o
 
     async with host.agent() as session:
         await until(lambda: node().unknown_leases, [lease.uid])
-        assert [work.phase for work in session._reconciler.works.values()] == ["ready"]
+        assert [work.phase for work in session._reconciler.lease_records.values()] == ["ready"]
         assert (await rows(lambda: told("node.unknown_leases")))["waits"]
         assert await rows(lambda: blocked_why(node(), now=db_now())) == "unaccepted"
 
@@ -108,7 +108,7 @@ async def test_a_lease_that_a_restored_database_does_not_know_goes_on_until_an_o
         await rows(lambda: accept_node(node=node(), actor=operator, now=db_now(), seen=waiting.seen))
         await until(lambda: node().observed_revision == node().desired_revision, True)
         async with asyncio.timeout(10):
-            while session._reconciler.works:
+            while session._reconciler.lease_records:
                 await asyncio.sleep(0.02)
 
     entry = await rows(lambda: AuditEntry.objects.get(action="node.accepted"))
@@ -123,7 +123,7 @@ async def test_where_the_policy_accepts_by_itself_an_unknown_lease_ends_and_is_n
 
     async with host.agent() as session:
         async with asyncio.timeout(10):
-            while session._reconciler.works:
+            while session._reconciler.lease_records:
                 await asyncio.sleep(0.02)
 
     entry = await rows(lambda: AuditEntry.objects.get(action="node.unknown_leases"))

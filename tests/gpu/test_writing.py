@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.shares.memory import MOST_ROUNDING, NO_LIMIT
 from tests.gpu.cards import USER, Card, simulated
@@ -49,7 +49,7 @@ def test_slices_are_made_at_exact_places_found_by_the_next_agent_and_removed(wri
     for profile in writable.fact.profiles:
         for start in sorted({profile.starts[0], profile.starts[-1]}):
             began = time.perf_counter()
-            made = driver.create(device, Shape("mig", profile.name), start, "contract.1.0")
+            made = driver.create(device, PartitionShape("mig", profile.name), start, "contract.1.0")
             took_s = time.perf_counter() - began
             assert (made.profile, made.start, made.size) == (profile.name, start, profile.slices)
             assert made.uuid.startswith("MIG-")
@@ -58,7 +58,7 @@ def test_slices_are_made_at_exact_places_found_by_the_next_agent_and_removed(wri
             assert len(driver.access(made.uuid).nodes) == 5
             made_at.append([profile.name, start, writable.instances(), round(took_s, 2)])
             with pytest.raises(NvmlLikeError) as refused:
-                driver.create(device, Shape("mig", profile.name), start, "other.1.0")
+                driver.create(device, PartitionShape("mig", profile.name), start, "other.1.0")
             assert refused.value.code == errors.INSUFFICIENT_RESOURCES
             driver.destroy(made.uuid)
             driver.destroy(made.uuid)
@@ -75,7 +75,9 @@ def test_what_is_made_at_the_same_place_again_is_found_by_its_new_name(writable:
 
     names = []
     for _ in range(2):
-        made = driver.create(device, Shape("mig", smallest.name), smallest.starts[-1], "contract.1.0")
+        made = driver.create(
+            device, PartitionShape("mig", smallest.name), smallest.starts[-1], "contract.1.0"
+        )
         assert [fact.uuid for fact in driver.observe(device)] == [made.uuid]
         names.append(made.uuid)
         driver.destroy(made.uuid)
@@ -89,7 +91,7 @@ def test_an_mps_daemon_starts_with_its_limits_and_ends(writable: Card) -> None:
     needs(writable, "mps")
     driver = writable.driver
 
-    made = driver.create(writable.uuid, Shape("mps", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
+    made = driver.create(writable.uuid, PartitionShape("mps", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
     driver.attach(made.uuid, Tenant("contract", user=USER))
     assert driver.mps.daemons() == [(writable.uuid, USER)]
     assert "CUDA_MPS_PIPE_DIRECTORY" in driver.access(made.uuid).env
@@ -122,7 +124,9 @@ def test_a_memory_limit_holds_is_given_back_and_gone_at_the_end(writable: Card) 
     needs(writable, "memlimit")
     driver, cgroup = writable.driver, cgroup_of_its_own(writable)
     try:
-        made = driver.create(writable.uuid, Shape("memlimit", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
+        made = driver.create(
+            writable.uuid, PartitionShape("memlimit", "", 0, 300, LIMIT_MIB), 0, "contract.1.0"
+        )
         driver.confine(made.uuid, cgroup)
 
         soft, hard = bounds(writable, cgroup)
@@ -144,7 +148,9 @@ def test_a_program_gets_no_memory_beyond_its_limit_and_keeps_its_share_from_goin
         pytest.skip("the card is too small to tell its own end from that of the limit")
     driver, cgroup = writable.driver, cgroup_of_its_own(writable)
     try:
-        made = driver.create(writable.uuid, Shape("memlimit", "", 0, 300, LIMIT_MIB), 0, "contract.1.0")
+        made = driver.create(
+            writable.uuid, PartitionShape("memlimit", "", 0, 300, LIMIT_MIB), 0, "contract.1.0"
+        )
         driver.confine(made.uuid, cgroup)
         with writable.hold(cgroup) as holder:
             assert holder.take(WITHIN_MIB) == 0
@@ -212,7 +218,7 @@ def test_a_card_in_use_is_not_written_to(tmp_path: Path) -> None:
 
 def test_a_card_with_anything_on_it_is_not_written_to(tmp_path: Path) -> None:
     card = simulated(tmp_path)
-    card.driver.create(card.uuid, Shape("exclusive"), 0, "somebody.1.0")
+    card.driver.create(card.uuid, PartitionShape("exclusive"), 0, "somebody.1.0")
 
     with pytest.raises(NotAllowedError, match="stands on"):
         require_writable(card, allowed=True)

@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.protocol.messages import DeviceFact
 from tests.gpu.cards import Card
 
@@ -27,7 +27,7 @@ MAY_NOT = frozenset({errors.NOT_SUPPORTED, errors.NO_PERMISSION, errors.FUNCTION
 def told(card: Card, doing: str, call: str, *args: Any, beside: frozenset[int] = frozenset()) -> Any:
     """Return the answer of a call, or skip where it may not be had; other refusals raise NvmlLikeError."""
     try:
-        return Calls(card.library).do(call, *args, doing=doing)
+        return NvmlCalls(card.library).do(call, *args, doing=doing)
     except NvmlLikeError as no:
         skip_if_it_may_not(no, beside=beside)
         raise

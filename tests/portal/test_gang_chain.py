@@ -33,15 +33,17 @@ class Agent:
 
     def obey(self) -> None:
         """Take the desired state, carry it out and report."""
-        self.own.mind.accept(desired_state(self.node.pk, now=db_now()), self.own.time.now)
+        self.own.reconciler.accept(desired_state(self.node.pk, now=db_now()), self.own.time.now)
         self.own.work()
         self.report()
 
     def report(self) -> None:
         """Say what is on the node now."""
-        mind = self.own.mind
+        reconciler = self.own.reconciler
         leases = tuple(self.own.reports().values())
-        seen = Report(1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.sight.partitions())
+        seen = Report(
+            1, "boot-1", self.own.seq, reconciler.ledger.revision, leases, reconciler.observed.partitions()
+        )
         assert accept_report(self.node.pk, seen)
         self.own.acknowledge()
 

@@ -39,16 +39,22 @@ class Agent:
 
     def obey(self) -> None:
         """Take the desired state, carry it out and report."""
-        self.own.mind.accept(desired_state(self.node.pk, now=self.world.now), self.own.time.now)
+        self.own.reconciler.accept(desired_state(self.node.pk, now=self.world.now), self.own.time.now)
         self.own.work()
         self.report()
 
     def report(self, **more: str) -> None:
-        mind = self.own.mind
+        reconciler = self.own.reconciler
         leases = tuple(self.own.reports().values())
-        fields = {"power": mind.power.state, "power_note": mind.power.note, **more}
+        fields = {"power": reconciler.power.state, "power_note": reconciler.power.note, **more}
         report = Report(
-            1, "boot-1", self.own.seq, mind.ledger.revision, leases, mind.sight.partitions(), **fields
+            1,
+            "boot-1",
+            self.own.seq,
+            reconciler.ledger.revision,
+            leases,
+            reconciler.observed.partitions(),
+            **fields,
         )
         assert accept_report(self.node.pk, report)
         Node.objects.update(last_seen_at=self.world.now)
@@ -242,7 +248,7 @@ def test_a_sleeping_node_that_reboots_awake_ends_its_sleep_and_is_sent_back(
     asleep(world, agent)
 
     agent.own.driver.set_power(asleep=False)
-    agent.own.mind.power.state = "awake"
+    agent.own.reconciler.power.state = "awake"
     agent.report()
     ended = NodeSleep.objects.get().ended_at
     later(world, 0)

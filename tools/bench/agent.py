@@ -35,7 +35,7 @@ from nodeagent.reconcile.steps import read_health
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.devices.driver import SimulatedDriver
-from nodeagent.simulation.full_host import PEOPLE, SimulatedHome
+from nodeagent.simulation.full_host import PEOPLE, FullHost
 from tools.bench import agent_process
 
 NODE, BOARD, CARDS, SLICES = "gpu-01", "h100-80gb", 8, 7
@@ -51,9 +51,9 @@ class Host:
     """A host with an agent's mind on it; ``home`` None is the plain simulated driver, which plays holders itself."""
 
     driver: Driver
-    mind: Reconciler
+    reconciler: Reconciler
     facts: tuple[DeviceFact, ...]
-    home: SimulatedHome | None
+    home: FullHost | None
     revision: int = 0
 
     def want(self, *leases: DesiredLease) -> Desired:
@@ -105,12 +105,12 @@ def _host(kind: str, *, listens: bool = False) -> Iterator[Host]:
         driver: Driver
         home, runtime = None, None
         if kind == "nvml":
-            home = SimulatedHome(NODE, [BOARD] * CARDS, Path(run), boot_clock)
+            home = FullHost(NODE, [BOARD] * CARDS, Path(run), boot_clock)
             driver, runtime = home.driver(listens=listens), home.runtime()
         else:
             driver = SimulatedDriver(device_facts(NODE, BOARD, CARDS), Path(run), "boot-1", clock=boot_clock)
-        mind = Reconciler(NODE, driver, Journal(Path(state) / "journal.jsonl"), boot_clock(), runtime)
-        yield Host(driver, mind, tuple(driver.inventory()), home)
+        reconciler = Reconciler(NODE, driver, Journal(Path(state) / "journal.jsonl"), boot_clock(), runtime)
+        yield Host(driver, reconciler, tuple(driver.inventory()), home)
         driver.close()
         if home is not None:
             home.host.end_agent()
@@ -122,14 +122,14 @@ def _rounds(kind: str) -> dict[str, Any]:
     for _ in range(ROUNDS):
         with _host(kind) as host:
             begin, spent = time.perf_counter(), time.process_time()
-            host.mind.accept(host.want(*_leases()), boot_clock())
-            work_through(host.mind, host.driver, boot_clock)
+            host.reconciler.accept(host.want(*_leases()), boot_clock())
+            work_through(host.reconciler, host.driver, boot_clock)
             made.append(time.perf_counter() - begin)
             cpu.append(time.process_time() - spent)
-            _require(all(work.phase == READY for work in host.mind.works.values()))
+            _require(all(work.phase == READY for work in host.reconciler.lease_records.values()))
             begin = time.perf_counter()
-            host.mind.accept(host.want(*_leases()), boot_clock())
-            work_through(host.mind, host.driver, boot_clock)
+            host.reconciler.accept(host.want(*_leases()), boot_clock())
+            work_through(host.reconciler, host.driver, boot_clock)
             idle.append(time.perf_counter() - begin)
     return {"ready_ms": _ms(made), "cpu_ms": _ms(cpu), "nothing_to_do_ms": _ms(idle)}
 
@@ -143,7 +143,7 @@ async def _one_by_threads() -> float:
         async with _working(host) as worker:
             begin = time.perf_counter()
             worker.accept(host.want(*_leases()))
-            await _until(lambda: all(work.phase == READY for work in host.mind.works.values()))
+            await _until(lambda: all(work.phase == READY for work in host.reconciler.lease_records.values()))
             return time.perf_counter() - begin
 
 
@@ -157,13 +157,13 @@ async def _slow(*calls: str) -> dict[str, float]:
         async with _working(host) as worker:
             begin = time.perf_counter()
             worker.accept(host.want(*_leases(1)))
-            await _until(lambda: all(work.phase == READY for work in host.mind.works.values()))
+            await _until(lambda: all(work.phase == READY for work in host.reconciler.lease_records.values()))
             side_by_side = time.perf_counter() - begin
     with _host("nvml", listens=True) as host:
         _slow_down(host, calls)
         begin = time.perf_counter()
-        host.mind.accept(host.want(*_leases(1)), boot_clock())
-        work_through(host.mind, host.driver, boot_clock)
+        host.reconciler.accept(host.want(*_leases(1)), boot_clock())
+        work_through(host.reconciler, host.driver, boot_clock)
         return {
             "side_by_side_s": round(side_by_side, 2),
             "one_by_one_s": round(time.perf_counter() - begin, 2),
@@ -190,11 +190,11 @@ async def _end(grace_s: int, *, is_stubborn: bool) -> float:
         (lease,) = _leases(1, grace_s)[:1]
         async with _working(host) as worker:
             worker.accept(host.want(lease))
-            await _until(lambda: [work.phase for work in host.mind.works.values()] == [READY])
+            await _until(lambda: [work.phase for work in host.reconciler.lease_records.values()] == [READY])
             agent_process.work_in(home, unit_of((lease.lease, 1)), is_stubborn=is_stubborn)
             begin = time.perf_counter()
             worker.accept(host.want())
-            await _until(lambda: [work.phase for work in host.mind.works.values()] == [GONE])
+            await _until(lambda: [work.phase for work in host.reconciler.lease_records.values()] == [GONE])
             took = time.perf_counter() - begin
         _require(not any(card.gpu.instances for card in home.host.cards))
         return took
@@ -204,10 +204,10 @@ def _seconds() -> dict[str, Any]:
     """What the agent does in a second, again and again on one thread, and how much of it the simulation is."""
     with _host("nvml") as host:
         home = _home(host)
-        host.mind.accept(host.want(*_leases()), boot_clock())
-        work_through(host.mind, host.driver, boot_clock)
+        host.reconciler.accept(host.want(*_leases()), boot_clock())
+        work_through(host.reconciler, host.driver, boot_clock)
         agent_process.keep_busy(home)
-        runtime = host.mind.units.runtime
+        runtime = host.reconciler.units.runtime
         assert runtime is not None
         guard = Guard(host.driver, runtime, home.read)
         _second(host, guard, 0)
@@ -229,17 +229,17 @@ def _seconds() -> dict[str, Any]:
 def _second(host: Host, guard: Guard, turn: int) -> None:
     processes = None
     if turn % sampler.PROCESSES_EVERY == 0:
-        processes = guard.run_once(scan_scope(host.mind, is_isolating=guard.is_isolating)).processes
+        processes = guard.run_once(scan_scope(host.reconciler, is_isolating=guard.is_isolating)).processes
     if turn % 5 == 0:
-        host.mind.note_health(read_health(host.driver), boot_clock())
+        host.reconciler.observe_health(read_health(host.driver), boot_clock())
     reading = host.driver.metrics()
-    encode(sampler.frame(reading, host.mind, epoch=1, boot_id="boot-1", seq=turn, processes=processes))
+    encode(sampler.frame(reading, host.reconciler, epoch=1, boot_id="boot-1", seq=turn, processes=processes))
 
 
 @asynccontextmanager
 async def _working(host: Host):  # type: ignore[no-untyped-def]
     """Run the agent's worker, and let the host's own time pass."""
-    worker = Worker(host.mind, host.driver, boot_clock)
+    worker = Worker(host.reconciler, host.driver, boot_clock)
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(worker.run()), loop.create_task(_pass_time(_home(host)))]
     await asyncio.sleep(0.1)  # the first look around is over
@@ -252,7 +252,7 @@ async def _working(host: Host):  # type: ignore[no-untyped-def]
         worker.close()
 
 
-async def _pass_time(home: SimulatedHome) -> None:
+async def _pass_time(home: FullHost) -> None:
     while True:
         home.pass_time()
         await asyncio.sleep(0.05)
@@ -264,7 +264,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def _home(host: Host) -> SimulatedHome:
+def _home(host: Host) -> FullHost:
     assert host.home is not None
     return host.home
 

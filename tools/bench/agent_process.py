@@ -19,7 +19,7 @@ from typing import Any
 from nodeagent import cli
 from nodeagent.commands import simulated as simulating
 from nodeagent.protocol.messages import DesiredLease, Message, Report, Samples
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from tests.agent.fake_portal import FakePortal, listening
 from tools.bench.machine import TICK_MS
 
@@ -96,12 +96,12 @@ def _memory_mb(pid: int) -> dict[str, float]:
     return {f"{name.lower()}_mb": round(value * 1024 / 1e6, 1) for name, value in rows.items()}
 
 
-def work_in(home: SimulatedHome, unit: str, *, is_stubborn: bool = False) -> None:
+def work_in(home: FullHost, unit: str, *, is_stubborn: bool = False) -> None:
     """Start a holder's program in a unit."""
     home.world.spawn(home.systemd.units[unit].cgroup, user="alice", is_stubborn=is_stubborn)
 
 
-def keep_busy(home: SimulatedHome) -> None:
+def keep_busy(home: FullHost) -> None:
     """Start a program on every slice, each in one of the units."""
     units = sorted(home.systemd.units.values(), key=lambda unit: unit.name)
     slices = [(card, i) for card in home.host.cards for i in card.gpu.instances.values()]
@@ -109,7 +109,7 @@ def keep_busy(home: SimulatedHome) -> None:
         home.world.spawn(unit.cgroup, user="alice", gpu=card.uuid, gi=instance.id, memory_mib=6_000)
 
 
-class BusyHome(SimulatedHome):
+class BusyHome(FullHost):
     """A host whose holders begin to work once all slices are handed out."""
 
     def __init__(self, *args: Any, **more: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from nodeagent.drivers.base import Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.protocol.boards import device_facts
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from scheduler.engine.asleep import ASLEEP
@@ -26,7 +26,7 @@ NODES, BOARDS, SEED = 6, 8, 1
 BEGIN: Final = datetime(2026, 3, 2, 18, 0, tzinfo=UTC)
 MINUTES = 14 * 60
 WAKE = timedelta(minutes=2)
-WHOLE = Shape("exclusive", "", 8, 1000, 81_559)
+WHOLE = PartitionShape("exclusive", "", 8, 1000, 81_559)
 NIGHT: Final = Sleep((SleepTime(tuple(range(7)), 20 * 60, 7 * 60, awake=1),), after_s=900)
 
 

@@ -12,15 +12,22 @@ from pathlib import Path
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.amd import smi
-from nodeagent.drivers.base import Access, Offer, PartitionSample, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import (
+    Access,
+    DriverReading,
+    PartitionSample,
+    PartitionShape,
+    ProcessFact,
+    ShapeOffer,
+)
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.kfd import kfd_nodes, slot_of
-from nodeagent.drivers.shares import ALL, WHOLE, Share
+from nodeagent.drivers.shares import ALL, WHOLE, HeldShare
 from nodeagent.drivers.vendor import (
     MIB,
     Read,
-    Tool,
     VendorDriver,
+    VendorTool,
     clean,
     lost,
     model_of,
@@ -58,7 +65,7 @@ class AmdDriver(VendorDriver):
         named keeps the layout in which it stands. ``offer`` are the modes that the operator allows, None all;
         ``looks_only``: nothing is written below ``run_dir``.
         """
-        self._tool = Tool(shell, "amd-smi")
+        self._tool = VendorTool(shell, "amd-smi")
         opened(self._tool, lambda: self._tool.run("version"))
         self.version = self._tool.version
         super().__init__(boot_id, run_dir, read, looks_only=looks_only)
@@ -66,13 +73,13 @@ class AmdDriver(VendorDriver):
         self._slots: dict[str, str] = {}
         self._take_stock(offer, "amd-smi lists no board that tells its memory")
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the whole board, or the partitions of its layout."""
         fact = self._fact(device)
         if "exclusive" in fact.modes:
-            return [Offer(Shape(WHOLE, "", fact.grid, ALL, fact.memory_mib), (0,), 1)]
+            return [ShapeOffer(PartitionShape(WHOLE, "", fact.grid, ALL, fact.memory_mib), (0,), 1)]
         return [
-            Offer(Shape("mig", p.name, p.slices, 0, p.memory_mib), p.starts, p.max_instances)
+            ShapeOffer(PartitionShape("mig", p.name, p.slices, 0, p.memory_mib), p.starts, p.max_instances)
             for p in fact.profiles
             if "mig" in fact.modes
         ]
@@ -82,7 +89,7 @@ class AmdDriver(VendorDriver):
         self._fact(device)
         return [share.fact() for share in self._book.on(device)]
 
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+    def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Hand out a board or one partition; the board is brought into its layout first, while it is empty."""
         fact = self._fact(device)
         self._require_offered(fact, shape)
@@ -101,9 +108,9 @@ class AmdDriver(VendorDriver):
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{name} is handed out already")
         self._bring_into_layout(fact, profile)
         if profile is None:
-            share = Share(name, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
+            share = HeldShare(name, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
         else:
-            share = Share(name, device, owner, "mig", 0, profile.memory_mib, profile.name, position, 1)
+            share = HeldShare(name, device, owner, "mig", 0, profile.memory_mib, profile.name, position, 1)
         self._book.put(share)
         return share.fact()
 
@@ -146,7 +153,7 @@ class AmdDriver(VendorDriver):
         found = {process.pid: process for entry in mine for process in listed[entry.gpu]}
         return list(found.values())
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure every board with two calls; partitions have a use and a memory of their own, no power."""
         try:
             listed = {board.slot: board for board in smi.boards(self._tool)}
@@ -158,11 +165,11 @@ class AmdDriver(VendorDriver):
         for uuid in self._facts:
             board = listed.get(self._slots[uuid])
             entries = board.entries if board else ()
-            figures = [measured.get(entry.gpu, smi.Figures()) for entry in entries] or [smi.Figures()]
+            figures = [measured.get(entry.gpu, smi.AmdFigures()) for entry in entries] or [smi.AmdFigures()]
             samples.append(_sample(uuid, board, figures, self._used(board)))
             by_part = {entry.partition: f for entry, f in zip(entries, figures, strict=False)}
             parts += [_part_sample(held, samples[-1], by_part) for held in self._book.on(uuid)]
-        return Reading(tuple(samples), tuple(parts))
+        return DriverReading(tuple(samples), tuple(parts))
 
     def complaints(self) -> list[HealthFact]:
         """Return boards that are gone and memory errors that could not be corrected."""
@@ -173,7 +180,7 @@ class AmdDriver(VendorDriver):
             if board is None:
                 found.append(lost(uuid, f"amd-smi no longer lists the board at {slot}"))
                 continue
-            bad = max((measured.get(e.gpu, smi.Figures()).uncorrectable or 0) for e in board.entries)
+            bad = max((measured.get(e.gpu, smi.AmdFigures()).uncorrectable or 0) for e in board.entries)
             if bad:
                 said = f"{bad} memory errors since the driver was loaded could not be corrected"
                 found.append(HealthFact(uuid, "ecc_uncorrectable", "warning", said, "watch"))
@@ -190,7 +197,7 @@ class AmdDriver(VendorDriver):
         self._slots[fact.uuid] = slot_of(fact.pci_bus_id)
         return bool(self._slots[fact.uuid])
 
-    def _board(self, device: str) -> smi.Board:
+    def _board(self, device: str) -> smi.AmdBoard:
         self._fact(device)
         for board in smi.boards(self._tool):
             if board.slot == self._slots[device]:
@@ -226,7 +233,7 @@ class AmdDriver(VendorDriver):
                 f"{len(now.entries)} partitions",
             )
 
-    def _learn(self, index: int, board: smi.Board) -> None:
+    def _learn(self, index: int, board: smi.AmdBoard) -> None:
         number = (board.serial or board.entries[0].uuid).removeprefix("0x").lower()
         uuid = clean(f"AMD-{number or board.slot}", 100)
         memory_mib = self._memory(board)
@@ -273,7 +280,7 @@ class AmdDriver(VendorDriver):
             refusals=_refusals(layout, refusal),
         )
 
-    def _used(self, board: smi.Board | None) -> int | None:
+    def _used(self, board: smi.AmdBoard | None) -> int | None:
         """Return the memory in use on a whole board as the kernel counts it, whatever its layout."""
         try:
             path = f"/sys/bus/pci/devices/{board.entries[0].bdf.lower()}/mem_info_vram_used" if board else ""
@@ -282,7 +289,7 @@ class AmdDriver(VendorDriver):
             return None
         return None if used is None else used // MIB
 
-    def _memory(self, board: smi.Board) -> int | None:
+    def _memory(self, board: smi.AmdBoard) -> int | None:
         """Return a board's memory: the kernel's figure is of the whole board in every layout, the tool's may not be."""
         for entry in board.entries:
             try:
@@ -294,7 +301,7 @@ class AmdDriver(VendorDriver):
         return board.vram_mib
 
 
-def _why_not(layout: str, memory: str, board: smi.Board) -> str:
+def _why_not(layout: str, memory: str, board: smi.AmdBoard) -> str:
     if layout not in smi.LAYOUTS:
         return f"{layout!r} is no layout: use one of {', '.join(smi.LAYOUTS)}"
     if layout != "spx" and not board.layout:
@@ -316,7 +323,7 @@ def _refusals(layout: str, refusal: str) -> dict[str, str]:
 
 
 def _sample(
-    uuid: str, board: smi.Board | None, figures: list[smi.Figures], used_mib: int | None
+    uuid: str, board: smi.AmdBoard | None, figures: list[smi.AmdFigures], used_mib: int | None
 ) -> DeviceSample:
     first = figures[0]
     if used_mib is None and len(figures) == 1:
@@ -334,7 +341,9 @@ def _sample(
     )
 
 
-def _part_sample(held: Share, board: DeviceSample, by_part: Mapping[int, smi.Figures]) -> PartitionSample:
+def _part_sample(
+    held: HeldShare, board: DeviceSample, by_part: Mapping[int, smi.AmdFigures]
+) -> PartitionSample:
     if held.mode == "exclusive":
         return PartitionSample(
             partition=held.partition,
@@ -347,8 +356,8 @@ def _part_sample(held: Share, board: DeviceSample, by_part: Mapping[int, smi.Fig
             bandwidth_percent=board.bandwidth_percent,
             power_w=board.power_w,
         )
-    told_by_first = by_part.get(0, smi.Figures()).parts
-    use, own = told_by_first.get(held.start), by_part.get(held.start, smi.Figures())
+    told_by_first = by_part.get(0, smi.AmdFigures()).parts
+    use, own = told_by_first.get(held.start), by_part.get(held.start, smi.AmdFigures())
     # Partitions that share one memory all tell its figures: then what one of them uses is unknown.
     is_own = own.memory_total_mib is not None and own.memory_total_mib <= held.memory_mib * 1.05
     return PartitionSample(

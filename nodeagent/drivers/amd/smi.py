@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.kfd import slot_of
-from nodeagent.drivers.vendor import MIB, Tool, bounded, clean, number, whole
+from nodeagent.drivers.vendor import MIB, VendorTool, bounded, clean, number, whole
 
 LIST: Final = ("list", "--json")
 STATIC: Final = ("static", "--json")
@@ -23,7 +23,7 @@ LAYOUTS: Final = ("spx", "dpx", "tpx", "qpx", "cpx")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AmdEntry:
     """One line of `amd-smi list`: a board, or one partition of it. ``node`` is its number in the KFD topology."""
 
     gpu: int
@@ -34,11 +34,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class AmdBoard:
     """One board as it stands now: the entries that it shows, in order of partitions, and what is static."""
 
     slot: str
-    entries: tuple[Entry, ...]
+    entries: tuple[AmdEntry, ...]
     layout: str
     memory_layout: str
     model: str
@@ -51,7 +51,7 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class AmdFigures:
     """What one entry measures; None is unknown. ``parts`` is the use of each partition, told by the first entry."""
 
     util_percent: float | None = None
@@ -65,15 +65,15 @@ class Figures:
     parts: dict[int, float] = field(default_factory=dict)
 
 
-def boards(tool: Tool) -> list[Board]:
+def boards(tool: VendorTool) -> list[AmdBoard]:
     """Return the boards in the order of the tool; an entry without PCI address cannot be believed."""
     static = _by_gpu(tool, STATIC)
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[AmdEntry]] = {}
     for facts in _rows(tool, LIST):
         gpu, slot = whole(facts.get("gpu")), slot_of(clean(facts.get("bdf")))
         if gpu is None or not slot:
             raise tool.unreadable(LIST, "an entry without number or PCI address")
-        entry = Entry(
+        entry = AmdEntry(
             gpu=gpu,
             partition=whole(facts.get("partition_id")) or 0,
             uuid=clean(facts.get("uuid"), 100),
@@ -84,12 +84,12 @@ def boards(tool: Tool) -> list[Board]:
     return [_board(tool, slot, entries, static) for slot, entries in groups.items()]
 
 
-def figures(tool: Tool) -> dict[int, Figures]:
+def figures(tool: VendorTool) -> dict[int, AmdFigures]:
     """Return what every entry measures, by its number."""
     return {gpu: _figures(facts) for gpu, facts in _by_gpu(tool, METRIC).items()}
 
 
-def processes(tool: Tool) -> dict[int, list[ProcessFact]]:
+def processes(tool: VendorTool) -> dict[int, list[ProcessFact]]:
     """Return the processes on every entry, by its number."""
     found: dict[int, list[ProcessFact]] = {}
     for facts in _rows(tool, PROCESS):
@@ -108,7 +108,9 @@ def processes(tool: Tool) -> dict[int, list[ProcessFact]]:
     return found
 
 
-def _board(tool: Tool, slot: str, entries: list[Entry], static: dict[int, dict[str, Any]]) -> Board:
+def _board(
+    tool: VendorTool, slot: str, entries: list[AmdEntry], static: dict[int, dict[str, Any]]
+) -> AmdBoard:
     ordered = tuple(sorted(entries, key=lambda entry: (entry.partition, entry.gpu)))
     facts = static.get(ordered[0].gpu, {})
     asic, partition = _part(facts, "asic"), _part(facts, "partition")
@@ -120,7 +122,7 @@ def _board(tool: Tool, slot: str, entries: list[Entry], static: dict[int, dict[s
         layout = ""  # a board that cannot be partitioned
     each = whole(asic.get("num_compute_units"))
     limit = _part(facts, "limit")
-    return Board(
+    return AmdBoard(
         slot=slot,
         entries=ordered,
         layout=layout,
@@ -135,12 +137,12 @@ def _board(tool: Tool, slot: str, entries: list[Entry], static: dict[int, dict[s
     )
 
 
-def _figures(facts: dict[str, Any]) -> Figures:
+def _figures(facts: dict[str, Any]) -> AmdFigures:
     use, memory, heat = _part(facts, "usage"), _part(facts, "mem_usage"), _part(facts, "temperature")
     energy = _part(facts, "energy").get("total_energy_consumption")
     joules = bounded(number(energy), 0, 9e11)
     warm = next((n for n in (number(heat.get("hotspot")), number(heat.get("edge"))) if n is not None), None)
-    return Figures(
+    return AmdFigures(
         util_percent=bounded(number(use.get("gfx_activity")), 0, 100),
         bandwidth_percent=bounded(number(use.get("umc_activity")), 0, 100),
         memory_used_mib=_mib(memory.get("used_vram")),
@@ -164,7 +166,7 @@ def _busy(instances: dict[str, Any]) -> dict[int, float]:
     return found
 
 
-def _rows(tool: Tool, words: tuple[str, ...]) -> list[dict[str, Any]]:
+def _rows(tool: VendorTool, words: tuple[str, ...]) -> list[dict[str, Any]]:
     answer = tool.json(*words)
     rows = answer.get("gpu_data") if isinstance(answer, dict) else answer
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -172,7 +174,7 @@ def _rows(tool: Tool, words: tuple[str, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_gpu(tool: Tool, words: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+def _by_gpu(tool: VendorTool, words: tuple[str, ...]) -> dict[int, dict[str, Any]]:
     return {gpu: row for row in _rows(tool, words) if (gpu := whole(row.get("gpu"))) is not None}
 
 

@@ -8,11 +8,11 @@ from typing import Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.ascend import smi
-from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import Access, DriverReading, PartitionShape, ProcessFact, ShapeOffer
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.shares import ALL
-from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, Tool, clean, lost, model_of, opened, sample_of, whole
+from nodeagent.drivers.sharing import SharingDriver
+from nodeagent.drivers.vendor import Read, VendorTool, clean, lost, model_of, opened, sample_of, whole
 from nodeagent.host.shell import Shell
 from nodeagent.protocol.messages import DeviceFact, HealthFact
 
@@ -27,13 +27,13 @@ class Templates:
     kind = "vnpu"
     removes_one = True
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: VendorTool) -> None:
         self._tool = tool
         self.chips: dict[str, smi.Chip] = {}
         self.cores: dict[str, int] = {}
         self.templates: dict[str, list[smi.Template]] = {}
 
-    def size(self, fact: DeviceFact, shape: Shape) -> str:
+    def size(self, fact: DeviceFact, shape: PartitionShape) -> str:
         """Return the template with exactly these AI cores and memory; the plainest where several have them."""
         total, listed = self.cores[fact.uuid], self.templates[fact.uuid]
         fitting = [
@@ -75,7 +75,7 @@ class Templates:
             raise NvmlLikeError(from_words, f"npu-smi refused {what}: {said}")
 
 
-class AscendDriver(SharedCards):
+class AscendDriver(SharingDriver):
     """Ascend chips over npu-smi. Figures that it does not print are None."""
 
     name = "ascend"
@@ -95,7 +95,7 @@ class AscendDriver(SharedCards):
         ``offer`` are the modes that the operator allows, None all; ``looks_only``: nothing is written below
         ``run_dir``.
         """
-        self._tool = Tool(shell, "npu-smi")
+        self._tool = VendorTool(shell, "npu-smi")
         self._templates = Templates(self._tool)
         opened(self._tool, self._ask_version)
         super().__init__(boot_id, run_dir, read, self._templates, looks_only=looks_only)
@@ -103,7 +103,7 @@ class AscendDriver(SharedCards):
         self._chips: list[smi.Chip] = []
         self._take_stock(offer, "npu-smi lists no chip")
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the whole chip and one offer per template."""
         fact = self._fact(device)
         offers = [o for o in super().catalogue(device) if o.shape.mode == "exclusive"]
@@ -111,7 +111,11 @@ class AscendDriver(SharedCards):
             return offers
         total = self._templates.cores[device]
         return offers + [
-            Offer(Shape("memlimit", t.name, 0, share(t, total), t.memory_mib), (0,), max(1, total // t.cores))
+            ShapeOffer(
+                PartitionShape("memlimit", t.name, 0, share(t, total), t.memory_mib),
+                (0,),
+                max(1, total // t.cores),
+            )
             for t in self._templates.templates[device]
         ]
 
@@ -131,7 +135,7 @@ class AscendDriver(SharedCards):
         self._fact(device)
         return smi.processes(self._tool, self._templates.chips[device])
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure every chip with one call; a vNPU has no figures of its own."""
         try:
             rows = smi.overview(self._tool)

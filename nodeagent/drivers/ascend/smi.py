@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from nodeagent.drivers.base import ProcessFact
-from nodeagent.drivers.vendor import Tool, bounded, clean, number, whole
+from nodeagent.drivers.vendor import VendorTool, bounded, clean, number, whole
 
 INFO = "info"
 _PROCESS = re.compile(
@@ -53,7 +53,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AscendRow:
     """One chip in the overview; None is unknown."""
 
     health: str
@@ -73,7 +73,7 @@ def pairs(out: str) -> dict[str, str]:
     return found
 
 
-def chips(tool: Tool) -> list[Chip]:
+def chips(tool: VendorTool) -> list[Chip]:
     """Return the accelerator chips; controllers, which have no logic id, are left out."""
     words = (INFO, "-m")
     lines = [re.split(r"\s{2,}", line.strip()) for line in tool.run(*words).splitlines() if line.strip()]
@@ -94,7 +94,7 @@ def chips(tool: Tool) -> list[Chip]:
     return found
 
 
-def templates(tool: Tool, npu: int) -> list[Template]:
+def templates(tool: VendorTool, npu: int) -> list[Template]:
     """Return the templates of a card; none where the card cannot be cut."""
     words = (INFO, "-t", "template-info", "-i", str(npu))
     out = tool.run(*words)
@@ -110,7 +110,7 @@ def templates(tool: Tool, npu: int) -> list[Template]:
     return found
 
 
-def cut(tool: Tool, chip: Chip) -> Cut:
+def cut(tool: VendorTool, chip: Chip) -> Cut:
     """Return how a chip is cut now; every part that the tool counts must be read, or nothing is believed."""
     words = (INFO, "-t", "info-vnpu", "-i", str(chip.npu), "-c", str(chip.chip))
     out = tool.run(*words)
@@ -124,7 +124,7 @@ def cut(tool: Tool, chip: Chip) -> Cut:
     return Cut(int(total[1]), parts)
 
 
-def processes(tool: Tool, chip: Chip) -> list[ProcessFact]:
+def processes(tool: VendorTool, chip: Chip) -> list[ProcessFact]:
     """Return the processes on a chip."""
     words = (INFO, "-t", "proc-mem", "-i", str(chip.npu), "-c", str(chip.chip))
     out = tool.run(*words)
@@ -134,9 +134,9 @@ def processes(tool: Tool, chip: Chip) -> list[ProcessFact]:
     return found
 
 
-def overview(tool: Tool) -> dict[tuple[int, int], Row]:
+def overview(tool: VendorTool) -> dict[tuple[int, int], AscendRow]:
     """Return what `npu-smi info` shows of every chip, by card and chip number: one call for a whole node."""
-    found: dict[tuple[int, int], Row] = {}
+    found: dict[tuple[int, int], AscendRow] = {}
     first: tuple[int, str, str] | None = None
     for line in tool.run(INFO).splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -153,10 +153,10 @@ def overview(tool: Tool) -> dict[tuple[int, int], Row]:
     return found
 
 
-def _row(health: str, upper: str, lower: str) -> Row:
+def _row(health: str, upper: str, lower: str) -> AscendRow:
     figures = upper.split()
     used = [(int(a), int(b)) for a, b in _USED.findall(lower) if int(b)]
-    return Row(
+    return AscendRow(
         health=clean(health, 40),
         power_w=bounded(number(figures[0]) if figures else None, 0, 100_000),
         temperature_c=bounded(number(figures[1]) if len(figures) > 1 else None, -60, 250),

@@ -75,7 +75,7 @@ class ProcessInfo(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class SmluInstance:
     """One sMLU instance; ``quota`` in percent, ``node`` its device node."""
 
     name: str
@@ -98,11 +98,11 @@ class Cndev:
         self._call(f"cndevGet{mode}Mode", _ref(found), self._card(card))
         return bool(found.mode)
 
-    def instances(self, card: int) -> list[Instance]:
+    def instances(self, card: int) -> list[SmluInstance]:
         """Return the sMLU instances of a card."""
         rows = self._rows("cndevGetAllSMluInstanceInfo", SmluInfo, card, ctypes.c_int(MOST))
         return [
-            Instance(
+            SmluInstance(
                 name=_text(row.name) or f"#{row.instance_id}",
                 node=_text(row.node),
                 quota=int(row.quota[0]),

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import Access, DriverReading, PartitionShape, ProcessFact
 from nodeagent.drivers.cambricon.cndev import Cndev
 from nodeagent.drivers.errors import DriverUnavailableError, NvmlLikeError
-from nodeagent.drivers.sharing import SharedCards
+from nodeagent.drivers.sharing import SharingDriver
 from nodeagent.drivers.vendor import (
     Read,
-    Tool,
+    VendorTool,
     bounded,
     clean,
     lost,
@@ -39,7 +39,7 @@ FILE: Final = "cnmon_info.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CambriconDevice:
     """One card as cnmon lists it now; None and "" are unknown."""
 
     index: int
@@ -80,7 +80,7 @@ class Smlu:
         """Return why the library was not started, None where it was."""
         return None if isinstance(self._cndev, Cndev) else self._cndev
 
-    def size(self, fact: DeviceFact, shape: Shape) -> str:
+    def size(self, fact: DeviceFact, shape: PartitionShape) -> str:
         """Return whole percent, and MiB rounded up to units of 256."""
         memory_mib = -(-shape.memory_mib // UNIT_MIB) * UNIT_MIB
         if shape.share_milli % 10 or not shape.share_milli:
@@ -113,7 +113,7 @@ class Smlu:
         self.cndev.destroy(fact.index, handle)
 
 
-class CambriconDriver(SharedCards):
+class CambriconDriver(SharingDriver):
     """MLU cards: facts and figures over cnmon, shares and processes over CNDEV. Cards cut by MIM are only reported."""
 
     name = "cambricon"
@@ -134,7 +134,7 @@ class CambriconDriver(SharedCards):
         ``library`` stands in for libcndev.so. ``offer`` are the modes that the operator allows, None all;
         ``looks_only``: nothing is written below ``run_dir``.
         """
-        plain = Tool(shell, "cnmon")
+        plain = VendorTool(shell, "cnmon")
         opened(plain, lambda: plain.run("version").replace("\n", " "))
         self._smlu = Smlu(library)
         super().__init__(boot_id, run_dir, read, self._smlu, looks_only=looks_only)
@@ -148,7 +148,7 @@ class CambriconDriver(SharedCards):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as no:
             raise DriverUnavailableError(f"cnmon needs the folder {self._folder}: {no}") from no
-        self._tool = Tool(shell, "env", "-C", str(self._folder), "cnmon")
+        self._tool = VendorTool(shell, "env", "-C", str(self._folder), "cnmon")
         self._tool.name, self._tool.version = "cnmon", plain.version
         self.version = self._tool.version
         self._take_stock(offer, "cnmon lists no card that tells its UUID and memory")
@@ -178,7 +178,7 @@ class CambriconDriver(SharedCards):
         """Return the processes on a card; refused where the library is missing, for nobody can tell then."""
         return self._smlu.cndev.processes(self._fact(device).index)
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure every card with one call; an sMLU instance has no figures of its own here."""
         try:
             listed = {card.uuid: card for card in self._cards()}
@@ -200,7 +200,7 @@ class CambriconDriver(SharedCards):
         for card in self._cards():
             self._learn(card)
 
-    def _cards(self) -> list[Card]:
+    def _cards(self) -> list[CambriconDevice]:
         self._tool.run(*INFO)
         try:
             answer = json.loads(self._read(str(self._folder / FILE)))
@@ -211,7 +211,7 @@ class CambriconDriver(SharedCards):
             raise self._tool.unreadable(INFO, "no list CnmonInfo")
         return [card for row in rows if (card := _card(row)) is not None]
 
-    def _learn(self, card: Card) -> None:
+    def _learn(self, card: CambriconDevice) -> None:
         if card.uuid in self._facts:
             return
         if not card.memory_mib:
@@ -259,13 +259,13 @@ class CambriconDriver(SharedCards):
         return f"sMLU is off on card {index}: cnmon set -c {index} -smlu on"
 
 
-def _card(row: dict[str, Any]) -> Card | None:
+def _card(row: dict[str, Any]) -> CambriconDevice | None:
     index, uuid = whole(row.get("CardNum")), clean(row.get("UUID"), 100)
     if index is None or index > 1023 or not uuid:
         return None
     memory, heat, use = (_part(row, name) for name in ("PhysicalMemUsage", "Temperature", "Utilization"))
     power, pci = _part(row, "Power"), _part(row, "PCI")
-    return Card(
+    return CambriconDevice(
         index=index,
         uuid=uuid if uuid.upper().startswith("MLU") else f"MLU-{uuid}",
         model=clean(row.get("ProductName")),

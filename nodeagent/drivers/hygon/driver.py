@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, ProcessFact, Reading, Shape
+from nodeagent.drivers.base import Access, DriverReading, PartitionShape, ProcessFact
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.hygon import smi
 from nodeagent.drivers.kfd import kfd_nodes, slot_of
 from nodeagent.drivers.shares import ALL
-from nodeagent.drivers.sharing import SharedCards
-from nodeagent.drivers.vendor import Read, Tool, clean, lost, model_of, opened, sample_of
+from nodeagent.drivers.sharing import SharingDriver
+from nodeagent.drivers.vendor import Read, VendorTool, clean, lost, model_of, opened, sample_of
 from nodeagent.host.shell import Shell
 from nodeagent.protocol.messages import DeviceFact, HealthFact
 
@@ -25,7 +25,7 @@ NO_BIND: Final = (
 )
 
 
-class VirtualCards:
+class VirtualDevices:
     """Cuts cards into vDCUs: a size is ``<compute units>/<MiB>``, a handle the number of the virtual card.
 
     Only removing all vDCUs of a card is documented, so one is never removed while others stand.
@@ -34,10 +34,10 @@ class VirtualCards:
     kind = "vdcu"
     removes_one = False
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: VendorTool) -> None:
         self._tool = tool
 
-    def size(self, fact: DeviceFact, shape: Shape) -> str:
+    def size(self, fact: DeviceFact, shape: PartitionShape) -> str:
         """Return compute units (rounded down, at least one) and MiB."""
         units = shape.share_milli * (fact.sm_count or 0) // ALL
         if units < 1 or not 0 < shape.memory_mib <= fact.memory_mib:
@@ -75,7 +75,7 @@ class VirtualCards:
         self._tool.run("-d", str(fact.index), "-destroy-vdevice")
 
 
-class HygonDriver(SharedCards):
+class HygonDriver(SharingDriver):
     """DCU cards over hy-smi. Figures that it does not print are None."""
 
     name = "hygon"
@@ -97,11 +97,11 @@ class HygonDriver(SharedCards):
         ``offer`` are the modes that the operator allows, None all; ``looks_only``: nothing is written below
         ``run_dir``.
         """
-        self._tool = Tool(shell, "hy-smi")
+        self._tool = VendorTool(shell, "hy-smi")
         opened(self._tool, self._ask_version)
         self.version = self._tool.version
         virtual, self._units, refusal = _virtual(shell, self.version)
-        super().__init__(boot_id, run_dir, read, VirtualCards(virtual), looks_only=looks_only)
+        super().__init__(boot_id, run_dir, read, VirtualDevices(virtual), looks_only=looks_only)
         self._why_not = "" if can_bind else NO_BIND
         if refusal is not None:
             self._why_not = refusal.detail
@@ -144,7 +144,7 @@ class HygonDriver(SharedCards):
         """Return the processes on a card."""
         return smi.processes(self._tool, self._fact(device).index)
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure every card with one call; a vDCU has no figures of its own."""
         try:
             listed = {card.index: card for card in smi.cards(self._tool)}
@@ -171,7 +171,7 @@ class HygonDriver(SharedCards):
         for card in listed:
             self._learn(card, buses.get(card.index, ""))
 
-    def _learn(self, card: smi.Card, bus: str) -> None:
+    def _learn(self, card: smi.HygonDevice, bus: str) -> None:
         number = card.unique_id or card.serial
         if not card.memory_mib or not number:
             self.unanswered[card.index] = f"hy-smi does not tell memory and number of card {card.index}"
@@ -194,14 +194,14 @@ class HygonDriver(SharedCards):
         )
 
 
-def _virtual(shell: Shell, version: str) -> tuple[Tool, dict[int, int], NvmlLikeError | None]:
+def _virtual(shell: Shell, version: str) -> tuple[VendorTool, dict[int, int], NvmlLikeError | None]:
     """Return the program that cuts cards, compute units by card, and why cards cannot be cut (None when they can).
 
     Drivers from 6.2.26 on have it inside hy-smi, older ones as a program of its own.
     """
     refused: NvmlLikeError | None = None
     for argv in (("hy-smi", "virtual"), ("hy-virtual",)):
-        tool = Tool(shell, *argv)
+        tool = VendorTool(shell, *argv)
         tool.version = version
         try:
             listed = smi.parts(tool, smi.DEVICES)

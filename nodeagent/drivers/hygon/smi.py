@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.vendor import MIB, Tool, bounded, clean, number, whole
+from nodeagent.drivers.vendor import MIB, VendorTool, bounded, clean, number, whole
 
 FACTS: Final = (
     *("-i", "--showproductname", "--showserial", "--showuniqueid"),
@@ -28,7 +28,7 @@ _USE = re.compile(r"^(HCU|DCU|GPU) use \(%\)$", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class HygonDevice:
     """One card as hy-smi lists it now; None and "" are unknown."""
 
     index: int
@@ -43,7 +43,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HygonPart:
     """A card, or a virtual card on it, with its compute units."""
 
     handle: str
@@ -52,13 +52,13 @@ class Part:
     memory_mib: int
 
 
-def cards(tool: Tool) -> list[Card]:
+def cards(tool: VendorTool) -> list[HygonDevice]:
     """Return the cards with everything that one call tells."""
     found = []
     for index, facts in _by_card(tool, FACTS).items():
         low = {key.lower(): value for key, value in facts.items()}
         found.append(
-            Card(
+            HygonDevice(
                 index=index,
                 model=clean(facts.get("Card Series") or facts.get("Card series")),
                 serial=clean(facts.get("Serial Number")),
@@ -75,7 +75,7 @@ def cards(tool: Tool) -> list[Card]:
     return sorted(found, key=lambda card: card.index)
 
 
-def buses(tool: Tool) -> dict[int, str]:
+def buses(tool: VendorTool) -> dict[int, str]:
     """Return PCI addresses by card; none where this version does not tell them."""
     try:
         listed = _by_card(tool, BUS)
@@ -84,7 +84,7 @@ def buses(tool: Tool) -> dict[int, str]:
     return {index: clean(facts.get("PCI Bus")) for index, facts in listed.items()}
 
 
-def parts(tool: Tool, words: tuple[str, ...]) -> list[Part]:
+def parts(tool: VendorTool, words: tuple[str, ...]) -> list[HygonPart]:
     """Return the cards (``DEVICES``) or the virtual cards (``PARTS``) that the tool lists."""
     out = tool.run(*words)
     blocks: list[tuple[str, dict[str, str]]] = []
@@ -99,7 +99,7 @@ def parts(tool: Tool, words: tuple[str, ...]) -> list[Part]:
     return [_part(tool, words, handle, facts) for handle, facts in blocks]
 
 
-def processes(tool: Tool, card: int) -> list[ProcessFact]:
+def processes(tool: VendorTool, card: int) -> list[ProcessFact]:
     """Return the processes on a card; one whose cards the tool does not name counts on every card."""
     out = tool.run(*PROCESSES)
     blocks: list[list[str]] = []
@@ -123,15 +123,15 @@ def _process(block: list[str], card: int) -> ProcessFact | None:
     return ProcessFact(pid, used, clean(facts.get("PROCESS NAME")))
 
 
-def _part(tool: Tool, words: tuple[str, ...], handle: str, facts: dict[str, str]) -> Part:
+def _part(tool: VendorTool, words: tuple[str, ...], handle: str, facts: dict[str, str]) -> HygonPart:
     card, units = whole(facts.get("actual device")), whole(facts.get("compute units"))
     size = whole(facts.get("global memory", "").removesuffix("bytes"))
     if card is None or not units or not size:
         raise tool.unreadable(words, f"device {handle} without card, compute units or memory")
-    return Part(handle, card, units, size // MIB)
+    return HygonPart(handle, card, units, size // MIB)
 
 
-def _by_card(tool: Tool, words: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+def _by_card(tool: VendorTool, words: tuple[str, ...]) -> dict[int, dict[str, Any]]:
     answer = tool.json(*words)
     if not isinstance(answer, dict):
         raise tool.unreadable(words, "no object of cards")

@@ -14,31 +14,31 @@ from typing import Any, Final
 import pynvml
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape, Tenant
-from nodeagent.drivers.boot_devices import Roll
+from nodeagent.drivers.base import Access, DriverReading, PartitionShape, ProcessFact, ShapeOffer, Tenant
+from nodeagent.drivers.boot_devices import BootDevices
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.health.events import Watch
-from nodeagent.drivers.nvml.health.faults import Ailments
+from nodeagent.drivers.nvml.health.events import EventWatch
+from nodeagent.drivers.nvml.health.faults import DeviceFaults
 from nodeagent.drivers.nvml.health.repairs import Repairs
 from nodeagent.drivers.nvml.inventory import device_nodes as caps
-from nodeagent.drivers.nvml.inventory.devices import Register
+from nodeagent.drivers.nvml.inventory.devices import KnownDevices
 from nodeagent.drivers.nvml.inventory.identity import instance_facts
-from nodeagent.drivers.nvml.inventory.modes import Offers
-from nodeagent.drivers.nvml.library.calls import Calls, start
-from nodeagent.drivers.nvml.library.handles import Cards
+from nodeagent.drivers.nvml.inventory.modes import ModeOffers
+from nodeagent.drivers.nvml.library.calls import NvmlCalls, start
+from nodeagent.drivers.nvml.library.handles import DeviceHandles
 from nodeagent.drivers.nvml.library.processes import running
 from nodeagent.drivers.nvml.library.values import text
-from nodeagent.drivers.nvml.mig.control import MIG_ON, Mig
-from nodeagent.drivers.nvml.mig.instances import Slice, Standing
-from nodeagent.drivers.nvml.mps.seat import Account
+from nodeagent.drivers.nvml.mig.control import MIG_ON, MigControl
+from nodeagent.drivers.nvml.mig.instances import MigSlice, MigSlices
+from nodeagent.drivers.nvml.mps.daemon import UserIds
 from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.drivers.nvml.power import PowerLimits
 from nodeagent.drivers.nvml.shares.memory import MemoryLimits
-from nodeagent.drivers.nvml.shares.partitions import Parts, is_share
+from nodeagent.drivers.nvml.shares.partitions import SharePartitions, is_share
 from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
 from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm
 from nodeagent.drivers.nvml.telemetry.measure import Telemetry
-from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.shares import ALL, WHOLE, HeldShare, ShareBook
 from nodeagent.host import notices
 from nodeagent.host.accounts import account_of
 from nodeagent.host.files import write_text
@@ -77,7 +77,7 @@ class NvmlDriver:
         offer: frozenset[str] | None = None,
         may_limit_power: bool = False,
         timeslice: int = 2,
-        account: Callable[[str], Account] = account_of,
+        account: Callable[[str], UserIds] = account_of,
         mps: Mps | None = None,
         dcgm: Dcgm | None = None,
         listens: bool = False,
@@ -101,31 +101,33 @@ class NvmlDriver:
         """
         self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
         shell = shell or HostShell()
-        self._calls = Calls(library)
+        self._calls = NvmlCalls(library)
         run_dir = run_dir or RUN_DIR
-        roll = Roll(run_dir / "cards.json", boot_id, looks_only=looks_only)
+        roll = BootDevices(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
-        self._cards = Cards(self._calls, start(library), known)
+        self._cards = DeviceHandles(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
-        self._mig, self._gate = Mig(self._calls), threading.Lock()
+        self._mig, self._gate = MigControl(self._calls), threading.Lock()
         self.mps = mps or Mps(library, shell, run_dir, account=account)
         book = ShareBook(run_dir / "shares", boot_id, on_change=on_change, looks_only=looks_only)
         limits = MemoryLimits(self._calls, read, write, is_root=is_root, has_units=has_units)
         slice_policy = TimeSlice(shell, timeslice, lambda: clock_ns() / 1e9)
         self._repairs = Repairs(standard(), clock_ns, wall_ns)
-        self._parts = Parts(book, self.mps, limits, slice_policy, read, account, self._repairs)
-        offers = Offers(self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer)
+        self._parts = SharePartitions(book, self.mps, limits, slice_policy, read, account, self._repairs)
+        offers = ModeOffers(self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer)
         names = ShareBook(run_dir / "slices", boot_id, on_change=on_change, looks_only=looks_only)
-        self._standing = Standing(self._calls, self._cards, self._mig, self._parts, names, read)
+        self._standing = MigSlices(self._calls, self._cards, self._mig, self._parts, names, read)
         sizes, mode_of = self._standing.sizes, self._parts.mode_of
-        self._facts = Register(
+        self._facts = KnownDevices(
             self._calls, self._cards, self._mig, offers, roll, sizes=sizes, mode_of=mode_of
         )
         self._switching: set[str] = set()
         self._power = PowerLimits(library, self._cards, is_allowed=may_limit_power)
         self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
-        self._watch = Watch(library, self._cards, clock_ns=wall_ns)
-        self._ailments = Ailments(library, self._cards, self._watch if listens else None, standard(), wall_ns)
+        self._watch = EventWatch(library, self._cards, clock_ns=wall_ns)
+        self._ailments = DeviceFaults(
+            library, self._cards, self._watch if listens else None, standard(), wall_ns
+        )
         if listens:
             self._watch.start()
 
@@ -142,18 +144,20 @@ class NvmlDriver:
             self._facts.refresh(uuid)
         return list(self._facts.values())
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the shapes a card can have: itself, its MIG sizes at their places, shares up to all of it."""
         fact = self._fact(device)
-        whole = Shape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
-        offers = [Offer(whole, (0,), 1)] if WHOLE in fact.modes else []
+        whole = PartitionShape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
+        offers = [ShapeOffer(whole, (0,), 1)] if WHOLE in fact.modes else []
         if "mig" in fact.modes:
             offers += [
-                Offer(Shape("mig", p.name, p.slices, 0, p.memory_mib), p.starts, p.max_instances)
+                ShapeOffer(
+                    PartitionShape("mig", p.name, p.slices, 0, p.memory_mib), p.starts, p.max_instances
+                )
                 for p in fact.profiles
             ]
         return offers + [
-            Offer(Shape(mode, "", 0, ALL, fact.memory_mib), (0,), fact.max_clients)
+            ShapeOffer(PartitionShape(mode, "", 0, ALL, fact.memory_mib), (0,), fact.max_clients)
             for mode in fact.modes
             if mode not in (WHOLE, "mig")
         ]
@@ -203,7 +207,7 @@ class NvmlDriver:
 
     # Partitions
 
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+    def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Make a MIG instance at exactly this place, or note a whole card or a share as the owner's."""
         fact, handle = self._fact(device), self._cards.fresh(device)
         if shape.mode not in fact.modes:
@@ -224,7 +228,7 @@ class NvmlDriver:
                 errors.INVALID_ARGUMENT, f"{device} has no size {shape.profile!r}; it has {known}"
             )
         made = self._mig.create(handle, sizes, size, position)
-        found = Slice(device, made, made.inside[0])
+        found = MigSlice(device, made, made.inside[0])
         self._standing.note(found, owner)
         self._standing.look(device)
         return found.fact()
@@ -327,7 +331,7 @@ class NvmlDriver:
 
     # Measuring, health, energy
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure every card and what stands on it."""
         with self._gate:
             facts = {uuid: fact for uuid, fact in self._facts.items() if uuid not in self._switching}
@@ -384,11 +388,11 @@ class NvmlDriver:
     def _refusal(self, fact: DeviceFact, mode: str) -> str:
         return fact.refusals.get(mode) or f"NVIDIA cards have no sharing mode {mode!r}"
 
-    def _share(self, partition: str) -> Share | None:
+    def _share(self, partition: str) -> HeldShare | None:
         """Return a noted share; a card that nobody noted stands for itself, without an owner."""
         share = self._parts.book.get(partition)
         if share is None and partition in self._facts:
-            return Share(partition, partition, "", WHOLE, ALL)
+            return HeldShare(partition, partition, "", WHOLE, ALL)
         return share
 
     def _minor(self, device: str) -> int:

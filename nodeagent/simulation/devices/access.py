@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodeagent.drivers.base import Access
-from nodeagent.simulation.devices.device import Card, Part
+from nodeagent.simulation.devices.device import SimulatedDevice, SimulatedShare
 from nodeagent.simulation.hardware import GpuInstance
 
 # Minors of /dev/nvidia-caps are fixed: two for the driver, then 15 instances of 1 + 8 nodes for each GPU.
@@ -11,7 +11,7 @@ CAPS_BEFORE, CAPS_PER_INSTANCE, CAPS_PER_GPU = 3, 9, 135
 NVIDIA_COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 
-def access_to(card: Card, partition: str, instance: GpuInstance | None) -> Access:
+def access_to(card: SimulatedDevice, partition: str, instance: GpuInstance | None) -> Access:
     """Return environment and device nodes for one partition."""
     if card.fact.vendor == "hygon":
         return _hygon(card, card.parts[partition])
@@ -28,7 +28,7 @@ def _capabilities(gpu: int, gi_id: int) -> tuple[str, str]:
     return f"/dev/nvidia-caps/nvidia-cap{minor}", f"/dev/nvidia-caps/nvidia-cap{minor + 1}"
 
 
-def _nvidia_env(card: Card, part: Part) -> dict[str, str]:
+def _nvidia_env(card: SimulatedDevice, part: SimulatedShare) -> dict[str, str]:
     env = {"CUDA_VISIBLE_DEVICES": card.fact.uuid}
     if part.shape.mode == "mps":
         env["CUDA_MPS_PIPE_DIRECTORY"] = f"/run/berth/mps/{card.fact.uuid}"
@@ -39,7 +39,7 @@ def _nvidia_env(card: Card, part: Part) -> dict[str, str]:
     return env
 
 
-def _hygon(card: Card, part: Part) -> Access:
+def _hygon(card: SimulatedDevice, part: SimulatedShare) -> Access:
     env = {"HIP_VISIBLE_DEVICES": str(card.fact.index)}
     if part.shape.mode != "exclusive":
         env["BERTH_SHARE_PERCENT"] = f"{part.shape.share_milli / 10:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Offer, Shape, Tenant
+from nodeagent.drivers.base import PartitionShape, ShapeOffer, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.protocol.boards import Board, BoardProfile
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
@@ -16,34 +16,36 @@ WHOLE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SimulatedShare:
     """A share of a device, or the whole of it (mode exclusive), in the hands of ``owner``."""
 
     uuid: str
     owner: str
-    shape: Shape
+    shape: PartitionShape
 
 
 @dataclass(slots=True)
-class Card:
+class SimulatedDevice:
     """A device: ``gpu`` keeps MIG's rules, ``parts`` everything else; ``tenants`` by partition uuid."""
 
     fact: DeviceFact
     board: Board
     gpu: SimulatedGpu
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, SimulatedShare] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[ShapeOffer]:
         """Return what this device can be cut into, as far as its allowed modes go."""
         modes = self.fact.modes
-        offers = [Offer(Shape("exclusive", "", self.fact.grid, WHOLE, self.fact.memory_mib), (0,), 1)]
+        offers = [
+            ShapeOffer(PartitionShape("exclusive", "", self.fact.grid, WHOLE, self.fact.memory_mib), (0,), 1)
+        ]
         offers = offers if "exclusive" in modes else []
         if "mig" in modes:
             offers += [self._mig_offer(profile) for profile in self.board.profiles]
         shared = [mode for mode in modes if mode not in ("exclusive", "mig")]
         return offers + [
-            Offer(Shape(mode, "", 0, WHOLE, self.fact.memory_mib), (0,), self.fact.max_clients)
+            ShapeOffer(PartitionShape(mode, "", 0, WHOLE, self.fact.memory_mib), (0,), self.fact.max_clients)
             for mode in shared
         ]
 
@@ -69,7 +71,7 @@ class Card:
             return f"{self.fact.uuid}/gi{instance.id}"
         return simulated_mig_uuid(self.fact.uuid, instance.profile.name, instance.start)
 
-    def part_fact(self, part: Part) -> PartitionFact:
+    def part_fact(self, part: SimulatedShare) -> PartitionFact:
         """Describe a share or the whole device."""
         is_whole = part.shape.mode == "exclusive"
         profile = "" if is_whole else part.shape.mode
@@ -84,7 +86,7 @@ class Card:
             raise NvmlLikeError(errors.INVALID_ARGUMENT, f"{self.board.id} has no profile {name!r}")
         return found
 
-    def new_part(self, shape: Shape, owner: str) -> Part:
+    def new_part(self, shape: PartitionShape, owner: str) -> SimulatedShare:
         """Return the share or whole device that may be made now; refused with NVML codes when not."""
         self._require_offered(shape.mode)
         if self.gpu.mig_enabled:
@@ -96,15 +98,15 @@ class Card:
         if any(other.mode != shape.mode for other in others):
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"the device serves {others[0].mode}")
         self._require_room(shape, others)
-        return Part(uuid, owner, shape)
+        return SimulatedShare(uuid, owner, shape)
 
-    def _new_whole(self, owner: str) -> Part:
+    def _new_whole(self, owner: str) -> SimulatedShare:
         if any(part.owner != owner for part in self.parts.values()):
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the device is not empty")
-        shape = Shape("exclusive", "", self.fact.grid, WHOLE, self.fact.memory_mib)
-        return Part(self.fact.uuid, owner, shape)
+        shape = PartitionShape("exclusive", "", self.fact.grid, WHOLE, self.fact.memory_mib)
+        return SimulatedShare(self.fact.uuid, owner, shape)
 
-    def _require_room(self, shape: Shape, others: list[Shape]) -> None:
+    def _require_room(self, shape: PartitionShape, others: list[PartitionShape]) -> None:
         if len(others) >= self.fact.max_clients:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{self.fact.max_clients} shares are the most")
         # A limit reserves nothing: limits may add up to more than the device has, one alone may not.
@@ -117,6 +119,6 @@ class Card:
         if mode not in self.fact.modes:
             raise NvmlLikeError(errors.NOT_SUPPORTED, f"{mode} is not offered on this device")
 
-    def _mig_offer(self, profile: BoardProfile) -> Offer:
-        shape = Shape("mig", profile.name, profile.memory_slices, 0, profile.memory_mib or 0)
-        return Offer(shape, profile.starts, profile.max_instances)
+    def _mig_offer(self, profile: BoardProfile) -> ShapeOffer:
+        shape = PartitionShape("mig", profile.name, profile.memory_slices, 0, profile.memory_mib or 0)
+        return ShapeOffer(shape, profile.starts, profile.max_instances)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, Offer, ProcessFact, Reading, Shape, Tenant
+from nodeagent.drivers.base import Access, DriverReading, PartitionShape, ProcessFact, ShapeOffer, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.protocol.boards import board
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 from nodeagent.simulation.devices.access import access_to
-from nodeagent.simulation.devices.device import Card, Part
+from nodeagent.simulation.devices.device import SimulatedDevice, SimulatedShare
 from nodeagent.simulation.devices.measure import measure
 from nodeagent.simulation.devices.store import HARDWARE, HardwareFile
 from nodeagent.simulation.faults import Faults
@@ -69,7 +69,7 @@ class SimulatedDriver:
             for card in self._cards.values()
         ]
 
-    def catalogue(self, device: str) -> list[Offer]:
+    def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the shapes of a device."""
         return self._card(device).offers()
 
@@ -78,7 +78,7 @@ class SimulatedDriver:
         self._enter("observe")
         return self._present(device).partitions()
 
-    def create(self, device: str, shape: Shape, position: int, owner: str = "") -> PartitionFact:
+    def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Make a partition at this position, or refuse as NVML would."""
         self._enter("create")
         card = self._present(device)
@@ -136,7 +136,7 @@ class SimulatedDriver:
         self._settle_pids(card, partition, [])
         return []
 
-    def metrics(self) -> Reading:
+    def metrics(self) -> DriverReading:
         """Measure everything at this instant."""
         now = self._clock()
         readings = [
@@ -151,7 +151,7 @@ class SimulatedDriver:
             replace(s, energy_mj=None if s.power_w is None else round(self._energy_mj[s.device]))
             for s in devices
         )
-        return Reading(counted, tuple(part for _, parts in readings for part in parts))
+        return DriverReading(counted, tuple(part for _, parts in readings for part in parts))
 
     def health(self) -> list[HealthFact]:
         """Return planned health facts and XID 79 for lost devices."""
@@ -256,7 +256,7 @@ class SimulatedDriver:
             self._file.append({"op": "mig", "device": device, "on": True})
         return self._create_instance(card, profile, start)
 
-    def _create_instance(self, card: Card, profile_name: str, start: int) -> PartitionFact:
+    def _create_instance(self, card: SimulatedDevice, profile_name: str, start: int) -> PartitionFact:
         profile = card.profile(profile_name)
         self.faults.point("gi.before")
         instance = card.gpu.create_gpu_instance(profile.profile_id, start)
@@ -271,19 +271,19 @@ class SimulatedDriver:
         self.faults.point("ci.after")
         return card.instance_fact(instance)
 
-    def _destroy_part(self, card: Card, partition: str) -> None:
+    def _destroy_part(self, card: SimulatedDevice, partition: str) -> None:
         if self.processes(partition):
             raise NvmlLikeError(errors.IN_USE, f"a process is on {partition}")
         self._forget_part(card, partition)
 
-    def _forget_part(self, card: Card, partition: str) -> None:
+    def _forget_part(self, card: SimulatedDevice, partition: str) -> None:
         self.faults.point("unshare.before")
         del card.parts[partition]
         self._where.pop(partition, None)
         self._file.append({"op": "unshare", "partition": partition})
         self.faults.point("unshare.after")
 
-    def _destroy_instance(self, card: Card, instance: GpuInstance) -> None:
+    def _destroy_instance(self, card: SimulatedDevice, instance: GpuInstance) -> None:
         place = {"device": card.fact.uuid, "profile": instance.profile.name, "start": instance.start}
         self.faults.point("unci.before")
         for compute in list(instance.compute):
@@ -305,32 +305,32 @@ class SimulatedDriver:
         if latency := self.faults.latency_s.get(verb):
             self._sleep(latency)
 
-    def _new_card(self, fact: DeviceFact) -> Card:
+    def _new_card(self, fact: DeviceFact) -> SimulatedDevice:
         kind = board(fact.model)
-        return Card(fact, kind, SimulatedGpu(kind, mig_enabled=bool(fact.mig_enabled)))
+        return SimulatedDevice(fact, kind, SimulatedGpu(kind, mig_enabled=bool(fact.mig_enabled)))
 
-    def _card(self, device: str) -> Card:
+    def _card(self, device: str) -> SimulatedDevice:
         if device not in self._cards:
             raise NvmlLikeError(errors.NOT_FOUND, device)
         return self._cards[device]
 
-    def _present(self, device: str) -> Card:
+    def _present(self, device: str) -> SimulatedDevice:
         card = self._card(device)
         self._require_present(card)
         return card
 
-    def _require_present(self, card: Card) -> None:
+    def _require_present(self, card: SimulatedDevice) -> None:
         if card.gpu.is_lost:
             raise NvmlLikeError(errors.GPU_IS_LOST, card.fact.uuid)
 
-    def _owner(self, partition: str) -> Card | None:
+    def _owner(self, partition: str) -> SimulatedDevice | None:
         device = self._where.get(partition)
         return None if device is None else self._cards[device]
 
-    def _instance(self, card: Card, partition: str) -> GpuInstance | None:
+    def _instance(self, card: SimulatedDevice, partition: str) -> GpuInstance | None:
         return next((i for i in card.gpu.instances.values() if card.instance_uuid(i) == partition), None)
 
-    def _settle_pids(self, card: Card, partition: str, pids: list[int]) -> None:
+    def _settle_pids(self, card: SimulatedDevice, partition: str, pids: list[int]) -> None:
         instance = self._instance(card, partition)
         if instance is not None:
             instance.pids = pids
@@ -358,7 +358,7 @@ class SimulatedDriver:
         if op == "mig":
             card.gpu.mig_enabled = change["on"]
         elif op == "share":
-            part = Part(change["uuid"], change["owner"], Shape(**change["shape"]))
+            part = SimulatedShare(change["uuid"], change["owner"], PartitionShape(**change["shape"]))
             card.parts[part.uuid] = part
             self._where[part.uuid] = card.fact.uuid
         elif op in ("in", "out", "unshare"):
@@ -366,7 +366,7 @@ class SimulatedDriver:
         else:
             self._replay_instance(card, op, change["profile"], change["start"])
 
-    def _replay_partition(self, card: Card, op: str, change: dict[str, Any]) -> None:
+    def _replay_partition(self, card: SimulatedDevice, op: str, change: dict[str, Any]) -> None:
         uuid = change["partition"]
         if op == "in":
             card.tenants[uuid] = Tenant(change["lease"], change["load_pattern"])
@@ -378,7 +378,7 @@ class SimulatedDriver:
             card.parts.pop(uuid, None)
             self._where.pop(uuid, None)
 
-    def _replay_instance(self, card: Card, op: str, profile: str, start: int) -> None:
+    def _replay_instance(self, card: SimulatedDevice, op: str, profile: str, start: int) -> None:
         if op == "gi":
             instance = card.gpu.create_gpu_instance(card.profile(profile).profile_id, start)
         else:
@@ -414,6 +414,6 @@ def _tenant_line(partition: str, tenant: Tenant) -> dict[str, Any]:
     return {"op": "in", "partition": partition, **{name: getattr(tenant, name) for name in Tenant.__slots__}}
 
 
-def _part_line(device: str, part: Part) -> dict[str, Any]:
-    shape = {name: getattr(part.shape, name) for name in Shape.__slots__}
+def _part_line(device: str, part: SimulatedShare) -> dict[str, Any]:
+    shape = {name: getattr(part.shape, name) for name in PartitionShape.__slots__}
     return {"op": "share", "device": device, "uuid": part.uuid, "owner": part.owner, "shape": shape}

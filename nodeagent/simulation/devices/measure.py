@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.drivers.base import PartitionSample, Shape
+from nodeagent.drivers.base import PartitionSample, PartitionShape
 from nodeagent.protocol.messages import DeviceSample
-from nodeagent.simulation.devices.device import Card
+from nodeagent.simulation.devices.device import SimulatedDevice
 from nodeagent.simulation.load import Load, load_at
 
 AT_REST = Load(0.0, 0.0)
@@ -15,7 +15,7 @@ ASLEEP_PART = 0.1
 
 
 def measure(
-    card: Card, seed: int, at_s: float, *, is_asleep: bool = False
+    card: SimulatedDevice, seed: int, at_s: float, *, is_asleep: bool = False
 ) -> tuple[DeviceSample, list[PartitionSample]]:
     """Return the sample of a device and of each partition on it at one instant."""
     if card.gpu.is_lost:
@@ -30,30 +30,30 @@ def measure(
     return (_asleep(card, device) if is_asleep else device), samples
 
 
-def source(card: Card) -> str:
+def source(card: SimulatedDevice) -> str:
     """Say where the utilisation of slices comes from on such a card, or that nothing reports it."""
     if card.gpu.mig_enabled:
         return "gpm" if card.board.has_slice_metrics else "unavailable"
     return "hy-smi" if card.fact.vendor == "hygon" else "nvml"
 
 
-def _shapes(card: Card) -> list[tuple[str, tuple[int, Shape]]]:
+def _shapes(card: SimulatedDevice) -> list[tuple[str, tuple[int, PartitionShape]]]:
     found = []
     for i in list(card.gpu.instances.values()):
         memory_mib = i.profile.memory_mib or 0
-        shape = Shape("mig", i.profile.name, i.profile.memory_slices, 0, memory_mib)
+        shape = PartitionShape("mig", i.profile.name, i.profile.memory_slices, 0, memory_mib)
         found.append((card.instance_uuid(i), (i.start, shape)))
     return found + [(part.uuid, (0, part.shape)) for part in list(card.parts.values())]
 
 
-def _load(card: Card, uuid: str, seed: int, at_s: float) -> Load:
+def _load(card: SimulatedDevice, uuid: str, seed: int, at_s: float) -> Load:
     tenant = card.tenants.get(uuid)
     if tenant is None:
         return AT_REST
     return load_at(tenant.load_pattern, f"{seed}/{tenant.lease}/{uuid}", at_s)
 
 
-def _weight(card: Card, shape: Shape) -> float:
+def _weight(card: SimulatedDevice, shape: PartitionShape) -> float:
     """Return the part of the device's compute that a partition has."""
     if shape.mode != "mig":
         return shape.share_milli / 1000
@@ -63,7 +63,9 @@ def _weight(card: Card, shape: Shape) -> float:
     return shape.size / card.fact.grid
 
 
-def _sample(card: Card, uuid: str, start: int, shape: Shape, load: Load) -> PartitionSample:
+def _sample(
+    card: SimulatedDevice, uuid: str, start: int, shape: PartitionShape, load: Load
+) -> PartitionSample:
     origin = source(card)
     return PartitionSample(
         partition=uuid,
@@ -76,7 +78,7 @@ def _sample(card: Card, uuid: str, start: int, shape: Shape, load: Load) -> Part
     )
 
 
-def _asleep(card: Card, awake: DeviceSample) -> DeviceSample:
+def _asleep(card: SimulatedDevice, awake: DeviceSample) -> DeviceSample:
     """Return the sample of a device whose host sleeps: a part of its idle power, nothing at work."""
     idle_w = card.board.idle_w
     power_w = None if idle_w is None or awake.power_w is None else round(idle_w * ASLEEP_PART, 1)
@@ -84,7 +86,7 @@ def _asleep(card: Card, awake: DeviceSample) -> DeviceSample:
     return replace(awake, power_w=power_w, temperature_c=cool)
 
 
-def _device(card: Card, busy: float, used_mib: int, seed: int, at_s: float) -> DeviceSample:
+def _device(card: SimulatedDevice, busy: float, used_mib: int, seed: int, at_s: float) -> DeviceSample:
     board, origin = card.board, source(card)
     drift = load_at("idle", f"{seed}/{card.fact.uuid}", at_s).util_percent
     power_w = temperature_c = None

@@ -30,7 +30,7 @@ class Errors:
 
 
 @dataclass(slots=True, eq=False)
-class SimulatedCard:
+class NvmlDevice:
     """A card. ``minor`` is the N of /dev/nvidiaN, ``generation`` rises with every reset: older handles are stale.
 
     ``monitors`` and ``profilers`` are other clients that hold it open. ``limits`` are memory limits in bytes,

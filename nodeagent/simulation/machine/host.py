@@ -26,7 +26,7 @@ from nodeagent.protocol.uuids import simulated_uuid
 from nodeagent.simulation.faults import Faults
 from nodeagent.simulation.hardware import GpuInstance, SimulatedGpu
 from nodeagent.simulation.machine import proc
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.machine.world import SimulatedProcess, World
 
 log = logging.getLogger(__name__)
@@ -38,11 +38,11 @@ LOST_XID = 79
 class Listener(Protocol):
     """Who hears of events: an event set of a library session."""
 
-    def hears(self, card: SimulatedCard, kind: int) -> bool:
+    def hears(self, card: NvmlDevice, kind: int) -> bool:
         """Say whether events of this kind from this card are wanted."""
         ...
 
-    def tell(self, card: SimulatedCard, kind: int, data: int, gi: int, ci: int) -> None:
+    def tell(self, card: NvmlDevice, kind: int, data: int, gi: int, ci: int) -> None:
         """Hand over one event."""
         ...
 
@@ -127,7 +127,7 @@ class SimulatedHost:
         """Identity of this boot."""
         return str(UUID(int=self.boots << 64 | (hash_of(self.name) & (1 << 64) - 1)))
 
-    def card(self, gpu: int | str) -> SimulatedCard:
+    def card(self, gpu: int | str) -> NvmlDevice:
         """Return a card by index or UUID; raises KeyError with those that exist."""
         if isinstance(gpu, int) and 0 <= gpu < len(self.cards):
             return self.cards[gpu]
@@ -352,7 +352,7 @@ class SimulatedHost:
                     self.refused.append(f"{one.name}: {no}")
                     log.warning("script: %s was refused: %s", one.name, no)
 
-    def work_on(self, card: SimulatedCard) -> bool:
+    def work_on(self, card: NvmlDevice) -> bool:
         """Say whether a process is on a card."""
         return any(p.gpu == card.uuid for p in list(self.world.processes.values()))
 
@@ -369,7 +369,7 @@ class SimulatedHost:
         return inside if is_there else None
 
     @staticmethod
-    def profile_of(card: SimulatedCard, name: str | None) -> BoardProfile | None:
+    def profile_of(card: NvmlDevice, name: str | None) -> BoardProfile | None:
         """Return a profile of a card by name, None for None; raises ValueError with those that it has."""
         if name is None:
             return None
@@ -378,18 +378,18 @@ class SimulatedHost:
             raise ValueError(f"{card.board.id} has no profile {name!r}; it has {known}")
         return kind
 
-    def _tell(self, card: SimulatedCard, kind: int, data: int, gi: int | None, ci: int | None) -> None:
+    def _tell(self, card: NvmlDevice, kind: int, data: int, gi: int | None, ci: int | None) -> None:
         with self.lock:
             for listener in [one for one in self.listeners if one.hears(card, kind)]:
                 listener.tell(
                     card, kind, data, WHOLE_GPU if gi is None else gi, WHOLE_GPU if ci is None else ci
                 )
 
-    def _card(self, index: int, kind: Board) -> SimulatedCard:
+    def _card(self, index: int, kind: Board) -> NvmlDevice:
         if kind.vendor != "nvidia":
             raise ValueError(f"{kind.id} is no NVIDIA board; NVML knows only those")
         uuid = simulated_uuid(self.name, index)
-        return SimulatedCard(index, uuid, kind, SimulatedGpu(kind), minor=index)
+        return NvmlDevice(index, uuid, kind, SimulatedGpu(kind), minor=index)
 
 
 def hash_of(name: str) -> int:

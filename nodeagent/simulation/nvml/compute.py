@@ -8,14 +8,14 @@ import pynvml
 
 from nodeagent.drivers import errors
 from nodeagent.simulation.hardware import COMPUTE_COUNTS, ComputeInstance, GpuInstance
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.nvml import loads
 from nodeagent.simulation.nvml.session import (
     CI,
     GI,
     GPU,
     MIG,
-    Session,
+    NvmlSession,
     changes,
     hand_over,
     hand_over_places,
@@ -32,7 +32,7 @@ PROFILE_COUNT = 9
 SHARED_ENGINES = 0
 
 
-class ComputeCalls(Session):
+class ComputeCalls(NvmlSession):
     """Calls on compute instances and on the MIG devices that they are."""
 
     @reads
@@ -173,7 +173,7 @@ class ComputeCalls(Session):
 
     nvmlDeviceGetAttributes = nvmlDeviceGetAttributes_v2
 
-    def _mig(self, handle: Any) -> tuple[SimulatedCard, ComputeInstance]:
+    def _mig(self, handle: Any) -> tuple[NvmlDevice, ComputeInstance]:
         card, part = self.device(handle)
         if part is None:
             raise refuse(errors.INVALID_ARGUMENT)

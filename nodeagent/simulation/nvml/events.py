@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pynvml
 
 from nodeagent.drivers import errors
-from nodeagent.simulation.machine.device import SimulatedCard
-from nodeagent.simulation.nvml.session import GPU, UNINITIALIZED, Session, number_of, reads, refuse
+from nodeagent.simulation.machine.device import NvmlDevice
+from nodeagent.simulation.nvml.session import GPU, UNINITIALIZED, NvmlSession, number_of, reads, refuse
 
 # Single and double bit memory errors, power state, XID, clock: what data center cards support.
 SUPPORTED = 0x1F
@@ -19,10 +19,10 @@ SUPPORTED = 0x1F
 MOST_WAITING = 4096
 
 
-class Event(NamedTuple):
+class QueuedEvent(NamedTuple):
     """One event that waits to be fetched."""
 
-    card: SimulatedCard
+    card: NvmlDevice
     generation: int
     kind: int
     data: int
@@ -35,19 +35,19 @@ class EventSet:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.waiting: deque[Event] = deque(maxlen=MOST_WAITING)
-        self.wanted: dict[SimulatedCard, tuple[int, int]] = {}
+        self.waiting: deque[QueuedEvent] = deque(maxlen=MOST_WAITING)
+        self.wanted: dict[NvmlDevice, tuple[int, int]] = {}
         self.is_freed = False
 
-    def hears(self, card: SimulatedCard, kind: int) -> bool:
+    def hears(self, card: NvmlDevice, kind: int) -> bool:
         """Say whether events of this kind from this card are wanted; a reset ends what was registered before."""
         generation, kinds = self.wanted.get(card, (-1, 0))
         return bool(kinds & kind) and generation == card.generation
 
-    def tell(self, card: SimulatedCard, kind: int, data: int, gi: int, ci: int) -> None:
+    def tell(self, card: NvmlDevice, kind: int, data: int, gi: int, ci: int) -> None:
         """Take in an event and wake the waiter."""
         with self.changed:
-            self.waiting.append(Event(card, card.generation, kind, data, gi, ci))
+            self.waiting.append(QueuedEvent(card, card.generation, kind, data, gi, ci))
             self.changed.notify_all()
 
     def free(self) -> None:
@@ -57,7 +57,7 @@ class EventSet:
             self.wanted.clear()
             self.changed.notify_all()
 
-    def fetch(self, timeout_s: float) -> Event | None:
+    def fetch(self, timeout_s: float) -> QueuedEvent | None:
         """Return the next event, None when time is up or the set was freed."""
         ends = time.monotonic() + timeout_s
         with self.changed:
@@ -68,7 +68,7 @@ class EventSet:
             return self.waiting.popleft() if self.waiting and not self.is_freed else None
 
 
-class EventCalls(Session):
+class EventCalls(NvmlSession):
     """Calls on event sets. Waiting holds no lock, so everything else goes on meanwhile."""
 
     def __init__(self, host: Any) -> None:
@@ -147,7 +147,7 @@ class EventCalls(Session):
             self.host.listeners.discard(gone)
             gone.free()
 
-    def _data(self, event: Event) -> Any:
+    def _data(self, event: QueuedEvent) -> Any:
         data = pynvml.c_nvmlEventData_t()
         if event.generation == event.card.generation:
             data.device = self.handle(GPU, event.card)

@@ -8,9 +8,9 @@ from typing import Any
 import pynvml
 
 from nodeagent.drivers import errors
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.nvml import loads
-from nodeagent.simulation.nvml.session import Session, number_of, reads, refuse
+from nodeagent.simulation.nvml.session import NvmlSession, number_of, reads, refuse
 
 NO_DATA = 21
 SHORTEST_NS = 100_000_000
@@ -28,23 +28,23 @@ METRICS = {
 
 
 @dataclass(slots=True)
-class Sample:
+class GpmSample:
     """Room for one sample: of a card, or of one GPU instance; empty until taken."""
 
-    card: SimulatedCard | None = None
+    card: NvmlDevice | None = None
     generation: int = 0
     gi: int | None = None
     at_ns: int = 0
     busy: float = 0.0
 
 
-class GpmCalls(Session):
+class GpmCalls(NvmlSession):
     """Calls that take samples and compare two of them."""
 
     def __init__(self, host: Any) -> None:
         """Begin without samples."""
         super().__init__(host)
-        self._samples: dict[int, Sample] = {}
+        self._samples: dict[int, GpmSample] = {}
 
     def clear(self) -> None:
         """Drop every sample too."""
@@ -68,7 +68,7 @@ class GpmCalls(Session):
     def nvmlGpmSampleAlloc(self) -> Any:
         """Return room for a sample."""
         token = self.host.new_token()
-        self._samples[token] = Sample()
+        self._samples[token] = GpmSample()
         return pynvml.cast(pynvml.c_void_p(token), pynvml.c_nvmlGpmSample_t)
 
     @reads
@@ -118,13 +118,13 @@ class GpmCalls(Session):
             metric.nvmlReturn, metric.value = 0, busy * part
         return wanted
 
-    def _measured(self, handle: Any) -> SimulatedCard:
+    def _measured(self, handle: Any) -> NvmlDevice:
         card = self.whole(handle)
         if not card.board.has_slice_metrics:
             raise refuse(errors.NOT_SUPPORTED)
         return card
 
-    def _take(self, sample: Any, card: SimulatedCard, gi: int | None, busy: float) -> None:
+    def _take(self, sample: Any, card: NvmlDevice, gi: int | None, busy: float) -> None:
         room = self._samples.get(number_of(sample) or 0)
         if room is None:
             raise refuse(errors.INVALID_ARGUMENT)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from nodeagent.simulation.hardware import ComputeInstance
 from nodeagent.simulation.load import load_at
-from nodeagent.simulation.machine.device import RESERVED_MIB, SimulatedCard
+from nodeagent.simulation.machine.device import RESERVED_MIB, NvmlDevice
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.machine.world import SimulatedProcess
 
@@ -24,7 +24,7 @@ STEPS_PER_S = 20
 
 
 def on(
-    host: SimulatedHost, card: SimulatedCard, gi: int | None = None, ci: int | None = None
+    host: SimulatedHost, card: NvmlDevice, gi: int | None = None, ci: int | None = None
 ) -> list[SimulatedProcess]:
     """Return the processes on a card, on one GPU instance or on one compute instance of it."""
     uuid = card.uuid
@@ -35,7 +35,7 @@ def on(
     ]
 
 
-def part_of(host: SimulatedHost, card: SimulatedCard, part: ComputeInstance | None) -> list[SimulatedProcess]:
+def part_of(host: SimulatedHost, card: NvmlDevice, part: ComputeInstance | None) -> list[SimulatedProcess]:
     """Return the processes of a device handle: the card's, or those of one MIG device."""
     return on(host, card) if part is None else on(host, card, part.gi.id, part.id)
 
@@ -56,7 +56,7 @@ def _percent(pattern: str, key: str, step: int) -> float:
     return load_at(pattern, key, step / STEPS_PER_S).util_percent
 
 
-def card_percent(host: SimulatedHost, card: SimulatedCard, at_s: float) -> float:
+def card_percent(host: SimulatedHost, card: NvmlDevice, at_s: float) -> float:
     """Return the load of a whole card: with MIG on, that of its slices weighted by their SMs."""
     if not card.gpu.mig_enabled:
         return busy_percent(host, on(host, card), at_s)
@@ -68,7 +68,7 @@ def card_percent(host: SimulatedHost, card: SimulatedCard, at_s: float) -> float
     return min(100.0, sum(busy[gi] * part for gi, part in parts.items()))
 
 
-def power_mw(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int | None:
+def power_mw(host: SimulatedHost, card: NvmlDevice, at_s: float) -> int | None:
     """Return what the card draws now, None where the table knows no figures of it."""
     idle_w, limit_mw = card.board.idle_w, card.power_limit_mw or card.default_limit_mw
     if idle_w is None or limit_mw is None:
@@ -79,7 +79,7 @@ def power_mw(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int | Non
     return min(limit_mw, round(drawn_w * 1000))
 
 
-def energy_mj(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int | None:
+def energy_mj(host: SimulatedHost, card: NvmlDevice, at_s: float) -> int | None:
     """Return the energy counter, brought up to now by the draw of this moment."""
     drawn = power_mw(host, card, at_s)
     if drawn is None:
@@ -90,7 +90,7 @@ def energy_mj(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int | No
     return round(card.energy_mj)
 
 
-def temperature_c(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int:
+def temperature_c(host: SimulatedHost, card: NvmlDevice, at_s: float) -> int:
     """Return the temperature of the GPU, which follows the power drawn."""
     if card.temperature_c is not None:
         return card.temperature_c
@@ -98,9 +98,7 @@ def temperature_c(host: SimulatedHost, card: SimulatedCard, at_s: float) -> int:
     return COOLEST_C if drawn is None or not limit else round(COOLEST_C + WARMING_C * drawn / limit)
 
 
-def memory_bytes(
-    host: SimulatedHost, card: SimulatedCard, part: ComputeInstance | None
-) -> tuple[int, int, int]:
+def memory_bytes(host: SimulatedHost, card: NvmlDevice, part: ComputeInstance | None) -> tuple[int, int, int]:
     """Return (total, reserved, used) of a device; a MIG device shares the memory of its whole GPU instance."""
     if part is None:
         total_mib, reserved_mib, inside = card.memory_mib, RESERVED_MIB, on(host, card)

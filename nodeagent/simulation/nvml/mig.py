@@ -8,12 +8,12 @@ import pynvml
 
 from nodeagent.drivers import errors
 from nodeagent.protocol.boards import BoardProfile
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.nvml import loads
 from nodeagent.simulation.nvml.session import (
     GI,
     GPU,
-    Session,
+    NvmlSession,
     changes,
     hand_over,
     hand_over_places,
@@ -25,7 +25,7 @@ from nodeagent.simulation.nvml.session import (
 _Placement = pynvml.c_nvmlGpuInstancePlacement_t
 
 
-class MigCalls(Session):
+class MigCalls(NvmlSession):
     """Calls on cards and GPU instances."""
 
     @reads
@@ -139,7 +139,7 @@ class MigCalls(Session):
         info.placement.start, info.placement.size = part.start, part.profile.memory_slices
         return info
 
-    def _require_unheld(self, card: SimulatedCard) -> None:
+    def _require_unheld(self, card: NvmlDevice) -> None:
         """A profiler that holds the card keeps instances from being made; other refusals come first."""
         if card.is_vgpu:
             raise refuse(errors.NOT_SUPPORTED)
@@ -147,7 +147,7 @@ class MigCalls(Session):
             raise refuse(errors.IN_USE)
 
 
-def _fill(info: Any, card: SimulatedCard, profile: BoardProfile) -> None:
+def _fill(info: Any, card: NvmlDevice, profile: BoardProfile) -> None:
     info.id, info.isP2pSupported = profile.profile_id, 0
     info.sliceCount, info.instanceCount = profile.compute_slices, profile.max_instances
     info.multiprocessorCount = card.sms_of(profile)

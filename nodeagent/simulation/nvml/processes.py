@@ -8,16 +8,16 @@ import pynvml
 
 from nodeagent.drivers import errors
 from nodeagent.simulation.hardware import ComputeInstance
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.machine.world import SimulatedProcess
 from nodeagent.simulation.nvml import loads
-from nodeagent.simulation.nvml.session import Session, reads, refuse
+from nodeagent.simulation.nvml.session import NvmlSession, reads, refuse
 
 MIB = 1024 * 1024
 NO_INSTANCE = 0xFFFFFFFF
 
 
-class ProcessCalls(Session):
+class ProcessCalls(NvmlSession):
     """Calls that list processes: a card's handle shows all of them (MIG: to root only), a MIG device its own."""
 
     @reads
@@ -78,7 +78,7 @@ class ProcessCalls(Session):
         return sample
 
 
-def _friendly(card: SimulatedCard, part: ComputeInstance | None, process: SimulatedProcess) -> Any:
+def _friendly(card: NvmlDevice, part: ComputeInstance | None, process: SimulatedProcess) -> Any:
     """Return what the binding makes of the C structure: a plain object."""
     is_sliced = card.gpu.mig_enabled and process.gi is not None
     return pynvml.nvmlFriendlyObject(

@@ -8,10 +8,10 @@ from typing import Any
 import pynvml
 
 from nodeagent.drivers import errors
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import loads
-from nodeagent.simulation.nvml.session import Session, changes, reads, refuse
+from nodeagent.simulation.nvml.session import NvmlSession, changes, reads, refuse
 
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE, AGGREGATE = 0, 1
@@ -27,7 +27,7 @@ def _total(wanted: int | None) -> int:
     return wanted
 
 
-class ReadingCalls(Session):
+class ReadingCalls(NvmlSession):
     """Calls that measure. Utilisation is refused while MIG is on, whole-card figures on MIG devices."""
 
     @reads
@@ -180,7 +180,7 @@ class ReadingCalls(Session):
         return values
 
 
-def _rows(card: SimulatedCard) -> tuple[int, int, int, int]:
+def _rows(card: NvmlDevice) -> tuple[int, int, int, int]:
     kept = card.errors
     return (
         kept.rows_corrected,
@@ -190,7 +190,7 @@ def _rows(card: SimulatedCard) -> tuple[int, int, int, int]:
     )
 
 
-Field = Callable[["SimulatedHost", SimulatedCard], int | None]
+Field = Callable[["SimulatedHost", NvmlDevice], int | None]
 _FIELDS: dict[int, Field] = {
     pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: lambda _, card: card.recovery_action,
     pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: lambda _, card: card.errors.corrected,

@@ -12,7 +12,7 @@ import pynvml
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.simulation.hardware import ComputeInstance, GpuInstance
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.machine.host import SimulatedHost
 
 UNINITIALIZED = 1
@@ -30,14 +30,14 @@ _cast, _void = ctypes.cast, ctypes.c_void_p
 Part = GpuInstance | ComputeInstance
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S", bound="Session")
+S = TypeVar("S", bound="NvmlSession")
 
 
-class Known(NamedTuple):
+class KnownHandle(NamedTuple):
     """What a handle stands for: a card of one generation, or a part of it."""
 
     kind: str
-    card: SimulatedCard
+    card: NvmlDevice
     generation: int
     part: Part | None
 
@@ -147,7 +147,7 @@ def hand_over_places(legal: Sequence[tuple[int, int]], array: Any, kind: Any, co
         row.start, row.size = start, size
 
 
-class Session:
+class NvmlSession:
     """One process's use of the library: its handles die with it, the host does not."""
 
     def __init__(self, host: SimulatedHost) -> None:
@@ -155,7 +155,7 @@ class Session:
         self.host = host
         self.opened = 0
         self._is_dead = False
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownHandle] = {}
         self._pointers: dict[tuple[str, object, int], Any] = {}
         host.join(self)
 
@@ -176,23 +176,23 @@ class Session:
         self._known.clear()
         self._pointers.clear()
 
-    def handle(self, kind: str, card: SimulatedCard, part: Part | None = None) -> Any:
+    def handle(self, kind: str, card: NvmlDevice, part: Part | None = None) -> Any:
         """Return the handle of a thing, the same one every time."""
         key = (kind, part or card, card.generation)
         found = self._pointers.get(key)
         if found is None:
             token = self.host.new_token()
             found = self._pointers[key] = _cast(_void(token), _POINTERS[kind])
-            self._known[token] = Known(kind, card, card.generation, part)
+            self._known[token] = KnownHandle(kind, card, card.generation, part)
         return found
 
-    def forget(self, kind: str, card: SimulatedCard, part: Part) -> None:
+    def forget(self, kind: str, card: NvmlDevice, part: Part) -> None:
         """Drop the handle of what is gone."""
         pointer = self._pointers.pop((kind, part, card.generation), None)
         if pointer is not None:
             self._known.pop(number_of(pointer) or 0, None)
 
-    def known(self, pointer: Any, *kinds: str) -> Known:
+    def known(self, pointer: Any, *kinds: str) -> KnownHandle:
         """Return what a handle stands for; INVALID_ARGUMENT when stale or of another kind, then GPU_IS_LOST."""
         found = self._known.get(number_of(pointer) or 0)
         if found is None or found.kind not in kinds or found.generation != found.card.generation:
@@ -203,26 +203,26 @@ class Session:
             raise refuse(errors.GPU_IS_LOST)
         return found
 
-    def whole(self, pointer: Any) -> SimulatedCard:
+    def whole(self, pointer: Any) -> NvmlDevice:
         """Return the card of a device handle; NOT_SUPPORTED for a MIG device, which has no such figure."""
         found = self.known(pointer, GPU, MIG)
         if found.kind == MIG:
             raise refuse(errors.NOT_SUPPORTED)
         return found.card
 
-    def device(self, pointer: Any) -> tuple[SimulatedCard, ComputeInstance | None]:
+    def device(self, pointer: Any) -> tuple[NvmlDevice, ComputeInstance | None]:
         """Return the card of a device handle, with the compute instance when it is a MIG device."""
         found = self.known(pointer, GPU, MIG)
         return found.card, found.part if isinstance(found.part, ComputeInstance) else None
 
-    def instance(self, pointer: Any) -> tuple[SimulatedCard, GpuInstance]:
+    def instance(self, pointer: Any) -> tuple[NvmlDevice, GpuInstance]:
         """Return the GPU instance of a handle."""
         found = self.known(pointer, GI)
         if not isinstance(found.part, GpuInstance):
             raise refuse(errors.INVALID_ARGUMENT)
         return found.card, found.part
 
-    def compute(self, pointer: Any) -> tuple[SimulatedCard, ComputeInstance]:
+    def compute(self, pointer: Any) -> tuple[NvmlDevice, ComputeInstance]:
         """Return the compute instance of a handle."""
         found = self.known(pointer, CI)
         if not isinstance(found.part, ComputeInstance):

@@ -8,16 +8,16 @@ import pynvml
 
 from nodeagent.drivers import errors
 from nodeagent.simulation.machine import proc
-from nodeagent.simulation.machine.device import SimulatedCard
+from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.machine.world import SimulatedProcess
-from nodeagent.simulation.nvml.session import Session, changes, reads, refuse
+from nodeagent.simulation.nvml.session import NvmlSession, changes, reads, refuse
 
 MIB = 1024 * 1024
 UNLIMITED = int(pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
 DEFAULT, EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = range(4)
 
 
-class SettingCalls(Session):
+class SettingCalls(NvmlSession):
     """Calls that set limits and modes. Nothing of it survives a reboot."""
 
     @changes
@@ -74,7 +74,7 @@ class SettingCalls(Session):
             raise refuse(errors.INVALID_ARGUMENT)
         card.is_persistent = bool(mode)
 
-    def _limitable(self, handle: Any) -> SimulatedCard:
+    def _limitable(self, handle: Any) -> NvmlDevice:
         card = self.whole(handle)
         if card.gpu.mig_enabled:
             raise refuse(errors.NOT_SUPPORTED)

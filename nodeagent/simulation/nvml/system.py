@@ -10,8 +10,8 @@ import pynvml
 from nodeagent.drivers import errors
 from nodeagent.protocol.uuids import simulated_mig_uuid
 from nodeagent.simulation.hardware import ComputeInstance
-from nodeagent.simulation.machine.device import SimulatedCard
-from nodeagent.simulation.nvml.session import GPU, MIG, UNINITIALIZED, Session, reads, refuse
+from nodeagent.simulation.machine.device import NvmlDevice
+from nodeagent.simulation.nvml.session import GPU, MIG, UNINITIALIZED, NvmlSession, reads, refuse
 
 # Numbers of nvml.h.
 ARCHITECTURES = {"ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
@@ -20,7 +20,7 @@ CUDA_VERSION = 13040
 BRAND_NVIDIA = 14
 
 
-def mig_uuid(card: SimulatedCard, compute: ComputeInstance) -> str:
+def mig_uuid(card: NvmlDevice, compute: ComputeInstance) -> str:
     """Return the UUID of a MIG device: a name made from its place, so the next tenant there gets the same."""
     instance = compute.gi
     profile = instance.profile.name
@@ -29,7 +29,7 @@ def mig_uuid(card: SimulatedCard, compute: ComputeInstance) -> str:
     return simulated_mig_uuid(card.uuid, profile, instance.start)
 
 
-class SystemCalls(Session):
+class SystemCalls(NvmlSession):
     """Calls about the library, the host and who a device is."""
 
     def nvmlInit(self) -> None:
@@ -205,12 +205,12 @@ class SystemCalls(Session):
         return ctypes.c_uint(self.device(handle)[1] is not None)
 
 
-def mig_devices(card: SimulatedCard) -> list[ComputeInstance]:
+def mig_devices(card: NvmlDevice) -> list[ComputeInstance]:
     """Return the compute instances of a card, in the order they were made."""
     return [c for i in card.gpu.instances.values() for c in i.compute.values()]
 
 
-def pci_info(card: SimulatedCard) -> Any:
+def pci_info(card: NvmlDevice) -> Any:
     """Return a card's place as NVML's structure."""
     info = pynvml.nvmlPciInfo_t()
     bus = card.bus_id
@@ -220,5 +220,5 @@ def pci_info(card: SimulatedCard) -> Any:
     return info
 
 
-def _serial(card: SimulatedCard) -> str:
+def _serial(card: NvmlDevice) -> str:
     return card.uuid[-12:].upper()

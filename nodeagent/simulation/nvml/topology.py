@@ -7,8 +7,8 @@ from typing import Any
 import pynvml
 
 from nodeagent.drivers import errors
-from nodeagent.simulation.machine.device import SimulatedCard
-from nodeagent.simulation.nvml.session import Session, reads, refuse
+from nodeagent.simulation.machine.device import NvmlDevice
+from nodeagent.simulation.nvml.session import NvmlSession, reads, refuse
 from nodeagent.simulation.nvml.system import pci_info
 
 # As the demo fleets have it (nodeagent/protocol/boards.py): two cards to a switch, four to a socket.
@@ -17,11 +17,11 @@ CARDS_PER_SWITCH, CARDS_PER_NODE, CORES_PER_NODE = 2, 4, 32
 LINKS = {"ampere": 12, "hopper": 18, "blackwell": 18}
 
 
-def _node(card: SimulatedCard) -> int:
+def _node(card: NvmlDevice) -> int:
     return card.index // CARDS_PER_NODE
 
 
-class TopologyCalls(Session):
+class TopologyCalls(NvmlSession):
     """Calls about pairs of cards and their host."""
 
     @reads
@@ -76,10 +76,10 @@ class TopologyCalls(Session):
             table[place] = bits >> (64 * place) & (1 << 64) - 1
         return table
 
-    def _linked(self, card: SimulatedCard) -> bool:
+    def _linked(self, card: NvmlDevice) -> bool:
         return card.board.link == "nvlink"
 
-    def _peers(self, card: SimulatedCard, link: int) -> list[SimulatedCard]:
+    def _peers(self, card: NvmlDevice, link: int) -> list[NvmlDevice]:
         if not self._linked(card):
             raise refuse(errors.NOT_SUPPORTED)
         if not 0 <= link < LINKS.get(card.board.architecture, 0):

@@ -18,7 +18,7 @@ SERVER_KEYS = {"allowed_devices", "pinned_memory_limit", "active_thread_percenta
 SPACE_KEYS = {"pinned_memory_limit", "active_thread_percentage"}
 
 
-class BadWordsError(Exception):
+class BadCommandError(Exception):
     """The program does not do that; it says why."""
 
 
@@ -64,9 +64,9 @@ class NamedCommands:
             module, verb, *names = places
             answer = getattr(self, f"_{module}_{verb}", None)
             if answer is None:
-                raise BadWordsError(f"unknown command: {module} {verb}")
+                raise BadCommandError(f"unknown command: {module} {verb}")
             return Done(0, answer(names, flags))
-        except (BadWordsError, ValueError) as no:
+        except (BadCommandError, ValueError) as no:
             return Done(1, err=f"Error: {no}")
 
     def apply(self, text: str) -> None:
@@ -74,16 +74,16 @@ class NamedCommands:
         for name, server in tomllib.loads(text)["servers"].items():
             unknown = set(server) - SERVER_KEYS
             if unknown:
-                raise BadWordsError(f"unknown keys: {sorted(unknown)}")
+                raise BadCommandError(f"unknown keys: {sorted(unknown)}")
             self._make(name, int(server["uid"]), server["allowed_devices"], _limits(server, Limits()))
             for space, said in server.get("namespaces", {}).items():
                 if set(said) - SPACE_KEYS:
-                    raise BadWordsError(f"unknown keys: {sorted(set(said) - SPACE_KEYS)}")
+                    raise BadCommandError(f"unknown keys: {sorted(set(said) - SPACE_KEYS)}")
                 self._open(name, space, _limits(said, Limits()))
 
     def _make(self, name: str, uid: int, device: str, limits: Limits) -> None:
         if not NAME.fullmatch(name):
-            raise BadWordsError(f"invalid server name: {name}")
+            raise BadCommandError(f"invalid server name: {name}")
         # A device that is not there is accepted: the server ends at once and is listed no more.
         self._mps.launch(self._daemon, name, uid, device, limits)
         self._daemon.uid = uid
@@ -100,7 +100,7 @@ class NamedCommands:
 
     def _server_create(self, names: list[str], flags: dict[str, str]) -> str:
         if names[0] in self._daemon.servers:
-            raise BadWordsError(f"server '{names[0]}' already exists")
+            raise BadCommandError(f"server '{names[0]}' already exists")
         device = flags.get("allowed-devices", self._daemon.device)
         self._mps.change("server.create", lambda: self._make(names[0], int(flags["uid"]), device, Limits()))
         return ""
@@ -128,7 +128,7 @@ class NamedCommands:
     def _namespace_create(self, names: list[str], flags: dict[str, str]) -> str:
         self._server(flags["server"])
         if names[0] in self._daemon.spaces or not NAME.fullmatch(names[0]):
-            raise BadWordsError(f"namespace '{names[0]}' exists already or has an invalid name")
+            raise BadCommandError(f"namespace '{names[0]}' exists already or has an invalid name")
         # Nothing is inherited: a new namespace has no limits at all.
         self._mps.change("namespace.create", lambda: self._open(flags["server"], names[0], Limits()))
         return ""
@@ -143,7 +143,7 @@ class NamedCommands:
         server = self._server(flags["server"])
         inside = [pid for pid, client in server.clients.items() if client.space.endswith(f"/{names[0]}")]
         if inside and "force" not in flags:
-            raise BadWordsError(f"namespace '{names[0]}' has active clients")
+            raise BadCommandError(f"namespace '{names[0]}' has active clients")
         self._mps.change("namespace.delete", lambda: self._shut(server.name, names[0]))
         return ""
 
@@ -172,18 +172,18 @@ class NamedCommands:
     def _client_terminate(self, names: list[str], flags: dict[str, str]) -> str:
         pid = int(names[0])
         if not any(pid in server.clients for server in self._daemon.servers.values()):
-            raise BadWordsError(f"no client {pid}")
+            raise BadCommandError(f"no client {pid}")
         self._mps.change("client.terminate", lambda: self._mps.terminate(pid))
         return ""
 
     def _server(self, name: str) -> Server:
         if name not in self._daemon.servers:
-            raise BadWordsError(f"server '{name}' not found")
+            raise BadCommandError(f"server '{name}' not found")
         return self._daemon.servers[name]
 
     def _space(self, name: str) -> Limits:
         if name not in self._daemon.spaces:
-            raise BadWordsError(f"namespace '{name}' not found")
+            raise BadCommandError(f"namespace '{name}' not found")
         return self._daemon.spaces[name]
 
     def _pipe(self, server: Server) -> str:
@@ -199,11 +199,11 @@ def _limits(said: dict[str, Any], before: Limits) -> Limits:
     if "active_thread_percentage" in said:
         percent = float(said["active_thread_percentage"])
         if not 1 <= percent <= 100:
-            raise BadWordsError(f"invalid active thread percentage: {percent:g}")
+            raise BadCommandError(f"invalid active thread percentage: {percent:g}")
     if "pinned_memory_limit" in said:
         found = re.fullmatch(r"(\d+)([MG])", said["pinned_memory_limit"])
         if found is None:
-            raise BadWordsError(f"invalid memory limit: {said['pinned_memory_limit']}")
+            raise BadCommandError(f"invalid memory limit: {said['pinned_memory_limit']}")
         memory = int(found[1]) * (1024 if found[2] == "G" else 1)
     return Limits(percent, memory)
 

@@ -14,7 +14,7 @@ from nodeagent.protocol.limits import MODES
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 from nodeagent.runtimes.base import Key, Runtime
 from nodeagent.runtimes.names import key_of_end, unit_of
-from nodeagent.simulation.full_host import SimulatedHome
+from nodeagent.simulation.full_host import FullHost
 from nodeagent.simulation.soak.stage import NODE, Clock, Hook, Trace
 
 REFUSED = (
@@ -29,7 +29,7 @@ class HardwareStage:
     """Cards behind a simulated libnvidia-ml; holders are processes in units."""
 
     def __init__(self, folder: Path, model: str, count: int, clock: Clock) -> None:
-        self._home = SimulatedHome(NODE, [model] * count, folder, clock)
+        self._home = FullHost(NODE, [model] * count, folder, clock)
         self._offer = frozenset(MODES)
 
     @property

@@ -18,9 +18,9 @@ from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.steps import read_health, read_partitions
 from nodeagent.simulation.faults import SimulatedCrash
 from nodeagent.simulation.soak.dying import CrashingJournal
-from nodeagent.simulation.soak.script import ACT_S, Act
+from nodeagent.simulation.soak.script import ACT_S, SoakAct
 from nodeagent.simulation.soak.stage import NODE, Stage, Trace
-from nodeagent.simulation.soak.visitor import Visitor
+from nodeagent.simulation.soak.visitor import SoakVisitor
 
 START_NS: Final = 1_000 * NS
 SETTLE_S: Final = 120
@@ -30,7 +30,7 @@ CHARGE_SLACK_NS: Final = 3 * NS  # ends are told in whole seconds
 
 
 @dataclass(slots=True)
-class Tally:
+class SoakTally:
     """What one play saw."""
 
     changes: int = 0
@@ -65,11 +65,11 @@ class Player:
         clock: SoakClock,
         dice: random.Random,
         die_at: Iterable[int] = (),
-        visitor: Visitor | None = None,
+        visitor: SoakVisitor | None = None,
     ) -> None:
         """Begin the first life; a ``visitor`` comes before each wake."""
         self._visitor = visitor
-        self.tally = Tally()
+        self.tally = SoakTally()
         self._stage, self._folder, self._clock, self._dice = stage, folder, clock, dice
         self._die_at = set(die_at)
         self._desired = Desired(NODE, 1, 0, ())
@@ -84,7 +84,7 @@ class Player:
         stage.hook = self._change
         self._begin_life()
 
-    def play(self, acts: Iterable[Act]) -> frozenset[Trace]:
+    def play(self, acts: Iterable[SoakAct]) -> frozenset[Trace]:
         """Play a story to its last act and return everything that stands on the host then."""
         for number, act in enumerate(acts):
             self._happen(act)
@@ -99,14 +99,17 @@ class Player:
         self._say(())
         self._pass_time(self._clock.now + SETTLE_S * NS)
         left = [t for t in self._stage.traces() if not self._is_foreign(t)]
-        works = [w for w in self._mind.works.values() if w.phase != "gone"]
-        leaks = [*(f"left behind: {trace}" for trace in left), *(f"not over: {w.lease}" for w in works)]
+        lease_records = [w for w in self._reconciler.lease_records.values() if w.phase != "gone"]
+        leaks = [
+            *(f"left behind: {trace}" for trace in left),
+            *(f"not over: {w.lease}" for w in lease_records),
+        ]
         self.tally.leaks += len(leaks)
         self.tally.notes += leaks
 
     # The story
 
-    def _happen(self, act: Act) -> None:
+    def _happen(self, act: SoakAct) -> None:
         """Let the event of an act happen; nothing of it is the agent's doing."""
         with self._unwatched():
             if act.event == "lose":
@@ -128,7 +131,7 @@ class Player:
         if act.event in ("reboot", "restart"):
             self._die(count=False)
 
-    def _desire(self, leases: list[DesiredLease], number: int, act: Act) -> None:
+    def _desire(self, leases: list[DesiredLease], number: int, act: SoakAct) -> None:
         at_s = number * ACT_S
         ends = {wish.lease.lease: wish.ends_at_s for wish in act.wishes}
         self._say(tuple(_later(lease, ends[lease.lease] - at_s) for lease in leases))
@@ -146,22 +149,22 @@ class Player:
         self._alive(self._accept)
 
     def _accept(self) -> None:
-        self._mind.note_health(read_health(self._driver), self._clock.now)
+        self._reconciler.observe_health(read_health(self._driver), self._clock.now)
         gone_s = (self._clock.now - self._said_at) // NS
         leases = tuple(_later(ls, ls.remaining_s - gone_s) for ls in self._desired.leases)
-        self._mind.accept(Desired(NODE, 1, self._desired.revision, leases), self._clock.now)
+        self._reconciler.accept(Desired(NODE, 1, self._desired.revision, leases), self._clock.now)
         self._work()
 
     def _work(self) -> None:
-        steps = work_through(self._mind, self._driver, self._clock)
+        steps = work_through(self._reconciler, self._driver, self._clock)
         self.tally.worst_steps = max(self.tally.worst_steps, steps)
-        self._mind.ledger.save()
+        self._reconciler.ledger.save()
         self._note_ready()
 
     def _pass_time(self, until: int) -> None:
         """Let time go by, waking the agent whenever something is due, and looking around in between."""
         for _ in range(MOST_WAKES):
-            wake = self._mind.next_wake()
+            wake = self._reconciler.next_wake()
             if wake is None or wake > until:
                 break
             self._clock.now = max(self._clock.now + NS // 1000, wake)
@@ -183,7 +186,7 @@ class Player:
         if self._visitor is None:
             return
         with self._unwatched():
-            visit = self._visitor.come(self._stage, self._mind.works.values(), self._live)
+            visit = self._visitor.come(self._stage, self._reconciler.lease_records.values(), self._live)
         if visit.made is not None:
             self.tally.visits += 1
             self._foreign.add(visit.made)
@@ -198,22 +201,24 @@ class Player:
             self._stage.pass_time()
 
     def _tick(self) -> None:
-        self._mind.tick(self._clock.now)
+        self._reconciler.tick(self._clock.now)
         self._work()
 
     def _look(self) -> None:
         """Do what the agent does every few seconds: look at devices, health and units, and report."""
-        for device in self._mind.devices:
-            self._mind.observed(device, read_partitions(self._driver, device), self._clock.now)
-        self._mind.note_health(read_health(self._driver), self._clock.now)
+        for device in self._reconciler.devices:
+            self._reconciler.observe_partitions(
+                device, read_partitions(self._driver, device), self._clock.now
+            )
+        self._reconciler.observe_health(read_health(self._driver), self._clock.now)
         if self._runtime is not None:
-            self._mind.units.begin_look()
-            self._mind.observed_units(self._runtime.known(), self._runtime.whole(), self._clock.now)
+            self._reconciler.units.begin_look()
+            self._reconciler.observe_units(self._runtime.known(), self._runtime.whole(), self._clock.now)
         self._check_owners()
         self._tick()
-        self._check_charges(self._mind.lease_reports(self._clock.now) or ())
-        self._mind.acknowledged(self._clock.now)
-        self._mind.ledger.save()
+        self._check_charges(self._reconciler.lease_reports(self._clock.now) or ())
+        self._reconciler.acknowledged(self._clock.now)
+        self._reconciler.ledger.save()
 
     # Life and death
 
@@ -225,7 +230,9 @@ class Player:
             try:
                 self._driver, self._runtime = self._stage.life()
                 self._journal = CrashingJournal(self._folder / "journal.jsonl", self._change, self._dice)
-                self._mind = Reconciler(NODE, self._driver, self._journal, self._clock.now, self._runtime)
+                self._reconciler = Reconciler(
+                    NODE, self._driver, self._journal, self._clock.now, self._runtime
+                )
                 return
             except SimulatedCrash:
                 self.tally.crashes += 1
@@ -295,7 +302,7 @@ class Player:
 
     def _check_owners(self) -> None:
         """What the agent takes for a lease's it will remove one day, also where it has not done so yet."""
-        for part in self._mind.sight.partitions():
+        for part in self._reconciler.observed.partitions():
             if part.lease and (part.device, part.start) in self._foreign:
                 self.tally.disturbed += 1
                 self.tally.notes.append(f"what others made, {part.uuid}, is called that of {part.lease}")
@@ -303,15 +310,15 @@ class Player:
     def _note_ready(self) -> None:
         """From the moment a lease is ready until it is dropped or ends, nothing of it may be touched."""
         wanted = {(lease.lease, lease.generation) for lease in self._desired.leases}
-        for key, work in self._mind.works.items():
-            if work.phase != READY or key not in wanted or key in self._live:
+        for key, record in self._reconciler.lease_records.items():
+            if record.phase != READY or key not in wanted or key in self._live:
                 continue
             self._held_from.setdefault(key, self._clock.now)
             if key not in self._moved_in:
                 self._moved_in.add(key)
                 with self._unwatched():
                     self._stage.move_in(key, stubborn=crc32(key[0].encode()) % 3 == 0)
-            self._live[key] = tuple((p.slot.device, p.slot.start) for p in work.places)
+            self._live[key] = tuple((p.slot.device, p.slot.start) for p in record.places)
         self._drop_ended()  # the next life may find a lease ready whose end is due
 
     def _drop_ended(self) -> None:
@@ -341,7 +348,7 @@ class Player:
 
     def _told(self) -> frozenset[Trace]:
         """Return what the portal would be told of each wanted lease."""
-        reports: tuple[LeaseReport, ...] = self._mind.lease_reports(self._clock.now + 1) or ()
+        reports: tuple[LeaseReport, ...] = self._reconciler.lease_reports(self._clock.now + 1) or ()
         wanted = {(lease.lease, lease.generation) for lease in self._desired.leases}
         return frozenset(
             ("told", r.lease, str(r.generation), r.phase, _alike(r.code), *(a.partition for a in r.access))
@@ -354,12 +361,15 @@ class Player:
 
         That none of it stays is asked at the end.
         """
-        works = self._mind.works.values()
-        failed = [work for work in works if work.phase == FAILED]
-        owners = {work.owner(place) for work in failed for place in work.places}
-        at = {(p.slot.device, str(p.slot.start)) for work in failed for p in work.places}
+        lease_records = self._reconciler.lease_records.values()
+        failed = [record for record in lease_records if record.phase == FAILED]
+        owners = {record.owner(place) for record in failed for place in record.places}
+        at = {(p.slot.device, str(p.slot.start)) for record in failed for p in record.places}
         used = {
-            place.slot.device for work in works if work.phase in (PREPARING, READY) for place in work.places
+            place.slot.device
+            for record in lease_records
+            if record.phase in (PREPARING, READY)
+            for place in record.places
         }
         return frozenset(
             t

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.simulation.soak.hardware import HardwareStage
-from nodeagent.simulation.soak.player import Player, SoakClock, Tally
-from nodeagent.simulation.soak.script import Act, story
+from nodeagent.simulation.soak.player import Player, SoakClock, SoakTally
+from nodeagent.simulation.soak.script import SoakAct, story
 from nodeagent.simulation.soak.stage import Clock, SimulatedStage, Stage, Trace
-from nodeagent.simulation.soak.visitor import Visitor
+from nodeagent.simulation.soak.visitor import SoakVisitor
 
 ACTS: Final = 4
 VISITED: Final = 0.3  # of all rounds
@@ -56,7 +56,7 @@ class Proof:
         """Return all figures by name."""
         return asdict(self)
 
-    def add(self, seed: int, tally: Tally) -> None:
+    def add(self, seed: int, tally: SoakTally) -> None:
         """Count one play."""
         self.changes += tally.changes
         self.crashes += tally.crashes
@@ -100,7 +100,7 @@ def play_round(proof: Proof, seed: int) -> None:
         proof.different += 1
         proof.note(seed, [f"ends differently with crashes at {die_at}: {sorted(peaceful ^ crashed)[:4]}"])
     if dice.random() < VISITED:
-        visitor = Visitor(random.Random(seed + 2), facts)  # noqa: S311
+        visitor = SoakVisitor(random.Random(seed + 2), facts)  # noqa: S311
         _play(proof, seed, make, board, count, acts, die_at, visitor)
 
 
@@ -110,9 +110,9 @@ def _play(
     make: MakeStage,
     board: str,
     count: int,
-    acts: list[Act],
+    acts: list[SoakAct],
     die_at: Sequence[int] = (),
-    visitor: Visitor | None = None,
+    visitor: SoakVisitor | None = None,
 ) -> tuple[frozenset[Trace], int]:
     with tempfile.TemporaryDirectory(prefix="berth-soak-") as folder:
         clock = SoakClock()

@@ -22,7 +22,7 @@ EVENTS: Final[tuple[Event, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedLease:
     """A lease of a story; ``ends_act`` is the act in which its own end comes (none: it stays until dropped)."""
 
     lease: DesiredLease
@@ -30,10 +30,10 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class SoakAct:
     """One desired state and what happens before it. ``device``, ``profile``, ``start`` belong to the event."""
 
-    wishes: tuple[Wish, ...]
+    wishes: tuple[WantedLease, ...]
     event: Event
     device: str = ""
     profile: str = ""
@@ -41,7 +41,7 @@ class Act:
     times: int = 1
 
 
-def story(dice: random.Random, facts: tuple[DeviceFact, ...], acts: int) -> list[Act]:
+def story(dice: random.Random, facts: tuple[DeviceFact, ...], acts: int) -> list[SoakAct]:
     """Return a story: each act keeps some leases of the act before, drops some and adds new ones that fit."""
     writer = _Writer(dice, facts)
     return [writer.act(number) for number in range(acts)]
@@ -50,10 +50,10 @@ def story(dice: random.Random, facts: tuple[DeviceFact, ...], acts: int) -> list
 class _Writer:
     def __init__(self, dice: random.Random, facts: tuple[DeviceFact, ...]) -> None:
         self._dice, self._facts = dice, facts
-        self._kept: list[Wish] = []
+        self._kept: list[WantedLease] = []
         self._names = 0
 
-    def act(self, number: int) -> Act:
+    def act(self, number: int) -> SoakAct:
         at_s = number * ACT_S
         kept = [w for w in self._kept if w.ends_at_s > at_s and self._dice.random() < 0.7]
         slots = [slot for wish in kept for slot in wish.lease.slots]
@@ -65,15 +65,15 @@ class _Writer:
         self._kept = kept
         return self._with_event(tuple(kept))
 
-    def _with_event(self, wishes: tuple[Wish, ...]) -> Act:
+    def _with_event(self, wishes: tuple[WantedLease, ...]) -> SoakAct:
         event = self._dice.choice(EVENTS)
         fact = self._dice.choice(self._facts)
         if event == "foreign" and fact.profiles:
             profile = self._dice.choice(fact.profiles)
-            return Act(wishes, event, fact.uuid, profile.name, self._dice.choice(profile.starts))
-        return Act(wishes, event, fact.uuid, times=self._dice.randrange(1, 4))
+            return SoakAct(wishes, event, fact.uuid, profile.name, self._dice.choice(profile.starts))
+        return SoakAct(wishes, event, fact.uuid, times=self._dice.randrange(1, 4))
 
-    def _wish(self, slots: list[DesiredSlot], team: str, at_s: int) -> Wish:
+    def _wish(self, slots: list[DesiredSlot], team: str, at_s: int) -> WantedLease:
         self._names += 1
         has_own_end = self._dice.random() < 0.25
         remaining_s = self._dice.randrange(120, ACT_S - 120) if has_own_end else LONG_S
@@ -87,9 +87,11 @@ class _Writer:
             slots=tuple(slots),
             load_pattern="steady",
         )
-        return Wish(lease, at_s + remaining_s)
+        return WantedLease(lease, at_s + remaining_s)
 
-    def _slots(self, taken: list[DesiredSlot], kept: list[Wish]) -> tuple[list[DesiredSlot], str] | None:
+    def _slots(
+        self, taken: list[DesiredSlot], kept: list[WantedLease]
+    ) -> tuple[list[DesiredSlot], str] | None:
         """Return one or two free slots for a new lease and its team, None where the dice found no room."""
         team = self._dice.choice(TEAMS)
         number = 2 if self._dice.random() < 0.15 else 1
@@ -102,7 +104,7 @@ class _Writer:
         return found, team
 
     def _slot(
-        self, fact: DeviceFact, taken: list[DesiredSlot], kept: list[Wish], team: str
+        self, fact: DeviceFact, taken: list[DesiredSlot], kept: list[WantedLease], team: str
     ) -> DesiredSlot | None:
         mode = taken[0].mode if taken else self._dice.choice(fact.modes)
         if mode == "exclusive":
@@ -122,7 +124,7 @@ class _Writer:
         )
 
     def _share(
-        self, fact: DeviceFact, mode: str, taken: list[DesiredSlot], kept: list[Wish], team: str
+        self, fact: DeviceFact, mode: str, taken: list[DesiredSlot], kept: list[WantedLease], team: str
     ) -> DesiredSlot | None:
         milli = self._dice.choice((100, 200, 300))
         if sum(slot.share_milli for slot in taken) + milli > 1000:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.protocol.messages import DeviceFact
-from nodeagent.reconcile.lease_records import Place, Work
+from nodeagent.reconcile.lease_records import LeasePlace, LeaseRecord
 from nodeagent.runtimes.base import Key
 from nodeagent.simulation.soak.stage import Stage
 
@@ -30,34 +30,34 @@ class Visit:
     restarts: bool = False
 
 
-class Visitor:
+class SoakVisitor:
     """Comes before each desired state, wake and look. ``facts`` are the devices of the host."""
 
     def __init__(self, dice: random.Random, facts: Iterable[DeviceFact]) -> None:
         self._dice = dice
         self._cards = [fact for fact in facts if fact.profiles]
 
-    def come(self, stage: Stage, works: Iterable[Work], live: Collection[Key]) -> Visit:
+    def come(self, stage: Stage, lease_records: Iterable[LeaseRecord], live: Collection[Key]) -> Visit:
         """Make, remove, refuse and cling as the dice say; what ``live`` leases hold is left alone.
 
         Nothing is both removed and made again at one visit: between them nobody could see that it was gone.
         """
-        places = [(work, p) for work in works for p in work.places if p.slot.mode == "mig"]
+        places = [(record, p) for record in lease_records for p in record.places if p.slot.mode == "mig"]
         if self._dice.random() < REFUSES:
             stage.refuse(self._dice.randrange(1, 6))
         if self._dice.random() < CLINGS:
             stage.cling(self._dice.randrange(1, 6))
-        ending = [place for work, place in places if place.is_made and work.key not in live]
+        ending = [place for record, place in places if place.is_made and record.key not in live]
         if ending and self._dice.random() < REMOVES:
             return Visit(has_removed=self._remove(stage, ending))
         made = self._make(stage, [place for _, place in places if not place.is_made])
         return Visit(made, restarts=self._dice.random() < RESTARTS)
 
-    def _remove(self, stage: Stage, ending: list[Place]) -> bool:
+    def _remove(self, stage: Stage, ending: list[LeasePlace]) -> bool:
         slot = self._dice.choice(ending).slot
         return stage.remove(slot.device, slot.start)
 
-    def _make(self, stage: Stage, empty: list[Place]) -> tuple[str, int] | None:
+    def _make(self, stage: Stage, empty: list[LeasePlace]) -> tuple[str, int] | None:
         """Make a slice: most likely where ours was refused, else where one was removed or cleared, or anywhere."""
         refused = [place for place in empty if place.tries]
         if not self._cards or self._dice.random() >= (SNATCHES if refused else MAKES):

@@ -12,7 +12,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.mps.seat import SOCKET_ROOM, let_pass
+from nodeagent.drivers.nvml.mps.daemon import SOCKET_ROOM, let_pass
 from tests.agent.mps_bench import Bench, refused, share
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.nvml.health.repairs import Lack
-from nodeagent.drivers.nvml.mps.seat import MpsShare
+from nodeagent.drivers.nvml.health.repairs import ShareDefect
+from nodeagent.drivers.nvml.mps.daemon import MpsShare
 from nodeagent.drivers.nvml.mps.servers import KEEP_EVERY_S
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.simulation.programs.mps_state import Limits
@@ -22,7 +22,7 @@ def look(
     after_s: float = KEEP_EVERY_S,
     outside: Sequence[int] = (),
     servers: Sequence[int] = (),
-) -> list[Lack] | None:
+) -> list[ShareDefect] | None:
     bench.now += after_s
     return bench.mps.keep(one, [one, *others], outside=lambda: outside, servers=lambda: servers)
 
@@ -31,7 +31,7 @@ def _never(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
     raise ProgramError("it did not answer")
 
 
-def codes(lacks: list[Lack] | None) -> list[tuple[str, bool]]:
+def codes(lacks: list[ShareDefect] | None) -> list[tuple[str, bool]]:
     return [(lack.code, lack.is_mended) for lack in lacks or ()]
 
 

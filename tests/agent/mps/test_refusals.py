@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError
-from nodeagent.drivers.nvml.mps.seat import keeps_memory, keeps_percent
+from nodeagent.drivers.nvml.mps.daemon import keeps_memory, keeps_percent
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.simulation.machine.world import SimulatedShell
 from tests.agent.mps_bench import CARD, DEFAULT, refused, share

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.drivers.nvml.mps.seat import MpsShare
+from nodeagent.drivers.nvml.mps.daemon import MpsShare
 from nodeagent.simulation.faults import SimulatedCrash
 from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.mps_bench import CARD, UIDS, Bench, share

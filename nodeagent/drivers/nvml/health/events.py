@@ -45,7 +45,7 @@ LONG_PAUSE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DeviceEvent:
     """Something a card said: ``xid`` for kind "xid", else None; ``gi_id`` None concerns the whole card.
 
     ``start`` is the memory slice where the instance begins, None where that is not known. The same thing said again
@@ -62,7 +62,7 @@ class Event:
     start: int | None = None
 
 
-class Watch:
+class EventWatch:
     """Listens until ``close``; ``pause`` lets go of all cards, so that this agent is not the one that uses them."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Watch:
         self._wait_ms = wait_ms
         self._most_kinds = most_kinds
         self._lock = threading.Lock()
-        self._queue: dict[tuple[str, str, int | None, int | None, int | None], Event] = {}
+        self._queue: dict[tuple[str, str, int | None, int | None, int | None], DeviceEvent] = {}
         self._dropped = 0
         self._pauses = 0
         self._paused_at = 0.0
@@ -155,7 +155,7 @@ class Watch:
         if self._thread is not None:
             self._thread.join(PAUSE_S)
 
-    def drain(self) -> list[Event]:
+    def drain(self) -> list[DeviceEvent]:
         """Return what was said since the last call, oldest first, and forget it."""
         with self._lock:
             events, self._queue = list(self._queue.values()), {}
@@ -245,7 +245,7 @@ class Watch:
     def _note_lost(self, uuid: str) -> None:
         if uuid not in self._lost:
             self._lost.add(uuid)
-            self._keep(Event(uuid, None, None, None, self._clock_ns(), LOST))
+            self._keep(DeviceEvent(uuid, None, None, None, self._clock_ns(), LOST))
 
     def _register(self) -> bool:
         """Make a set of all cards that have events; says whether there is one."""
@@ -306,12 +306,12 @@ class Watch:
         if gi == 0 and not self._is_sliced(uuid):
             gi = ci = None  # drivers name instance 0 on cards that have none: the whole card is meant
         if kind & nvml.nvmlEventTypeXidCriticalError:
-            event = Event(uuid, int(data.eventData), gi, ci, self._clock_ns())
+            event = DeviceEvent(uuid, int(data.eventData), gi, ci, self._clock_ns())
             self._keep(event if gi is None else replace(event, start=self._start_of(uuid, gi)))
         elif kind & nvml.nvmlEventTypeDoubleBitEccError:
-            self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_UNCORRECTED))
+            self._keep(DeviceEvent(uuid, None, gi, ci, self._clock_ns(), ECC_UNCORRECTED))
         elif kind & nvml.nvmlEventTypeSingleBitEccError:
-            self._keep(Event(uuid, None, gi, ci, self._clock_ns(), ECC_CORRECTED))
+            self._keep(DeviceEvent(uuid, None, gi, ci, self._clock_ns(), ECC_CORRECTED))
 
     def _is_sliced(self, uuid: str) -> bool:
         """Say whether a card's MIG mode is on; where it cannot be told now, its events stay as they came."""
@@ -342,7 +342,7 @@ class Watch:
         uuid = name.decode() if isinstance(name, bytes) else str(name)
         return uuid if uuid in self._handles else None
 
-    def _keep(self, event: Event) -> None:
+    def _keep(self, event: DeviceEvent) -> None:
         """Queue an event; the same one again is counted, and of too many kinds the oldest goes."""
         key = (event.device, event.kind, event.xid, event.gi_id, event.start)
         with self._lock:

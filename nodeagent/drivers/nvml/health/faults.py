@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from nodeagent.drivers.nvml.health.events import ECC_CORRECTED, ECC_UNCORRECTED, XID, Event, Watch
+from nodeagent.drivers.nvml.health.events import ECC_CORRECTED, ECC_UNCORRECTED, XID, DeviceEvent, EventWatch
 from nodeagent.drivers.nvml.library.figures import LostError, figure
 from nodeagent.drivers.nvml.telemetry.process_loads import LISTS
-from nodeagent.protocol.fault_rules import Rule, Rules, told
+from nodeagent.protocol.fault_rules import FaultRule, FaultRules, told
 from nodeagent.protocol.messages import HealthFact
 
 NS: Final = 1_000_000_000
@@ -53,7 +53,7 @@ class _Kept:
     ``hits`` are by GPU instance and its place, each None where it concerns the whole card or is not known.
     """
 
-    rule: Rule
+    rule: FaultRule
     epoch: int = 0
     count: int = 0
     last_ns: int = 0
@@ -72,15 +72,15 @@ class _Card:
     ecc: int | None = None
 
 
-class Ailments:
+class DeviceFaults:
     """Facts about health; called from one thread at a time, every few seconds."""
 
     def __init__(
         self,
         library: Any,
         handles: Mapping[str, Any],
-        watch: Watch | None,
-        rules: Rules,
+        watch: EventWatch | None,
+        rules: FaultRules,
         clock_ns: Callable[[], int],
     ) -> None:
         """Take the cards by uuid (read anew each time), who listens to events, and a wall clock in ns."""
@@ -110,7 +110,7 @@ class Ailments:
             found[uuid, code] = told(kept.rule, uuid, detail, [start for _gi, start in kept.hits])
         return [*found.values(), *self._unwatched()]
 
-    def _keep(self, event: Event) -> None:
+    def _keep(self, event: DeviceEvent) -> None:
         """Remember an event until its rule lets it go; that a card is lost is read, not remembered."""
         if event.kind == XID and event.xid is not None:
             rule = self._rules.of_xid(event.xid)

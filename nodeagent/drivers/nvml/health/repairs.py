@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeagent.protocol.fault_rules import Rules, told
+from nodeagent.protocol.fault_rules import FaultRules, told
 from nodeagent.protocol.messages import HealthFact
 
 NS: Final = 1_000_000_000
@@ -17,7 +17,7 @@ TOLD_NS: Final = 600 * NS
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class ShareDefect:
     """Something that a share needs and that was not there: a code of the table of faults and a sentence.
 
     ``is_mended``: it is there again; else it is looked for at each look.
@@ -30,7 +30,7 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    lack: Lack
+    lack: ShareDefect
     until_ns: int
     wall_ns: int
 
@@ -38,13 +38,13 @@ class _Told:
 class Repairs:
     """Remembers lacks by device and by whose share they are of. May be asked from any thread."""
 
-    def __init__(self, rules: Rules, clock_ns: Callable[[], int], wall_ns: Callable[[], int]) -> None:
+    def __init__(self, rules: FaultRules, clock_ns: Callable[[], int], wall_ns: Callable[[], int]) -> None:
         """Take the table of faults, a clock in ns that never goes back, and one that tells people the time."""
         self._rules, self._clock_ns, self._wall_ns = rules, clock_ns, wall_ns
         self._lock = threading.Lock()
         self._told: dict[tuple[str, str, str], _Told] = {}
 
-    def note(self, device: str, whose: str, lack: Lack) -> None:
+    def note(self, device: str, whose: str, lack: ShareDefect) -> None:
         """Tell a lack; what was mended again is told for as long again."""
         with self._lock:
             self._told[device, whose, lack.code] = _Told(lack, self._clock_ns() + TOLD_NS, self._wall_ns())

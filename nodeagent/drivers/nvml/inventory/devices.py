@@ -7,32 +7,32 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from nodeagent.drivers.boot_devices import Roll
+from nodeagent.drivers.boot_devices import BootDevices
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.inventory.identity import board_of, device_fact
-from nodeagent.drivers.nvml.inventory.modes import Offers
-from nodeagent.drivers.nvml.inventory.topology import Seat, seats
-from nodeagent.drivers.nvml.library.calls import Calls
-from nodeagent.drivers.nvml.library.handles import Cards
-from nodeagent.drivers.nvml.mig.control import Mig
-from nodeagent.drivers.nvml.mig.profiles import Sizes, read_sizes
+from nodeagent.drivers.nvml.inventory.modes import ModeOffers
+from nodeagent.drivers.nvml.inventory.topology import DeviceLinks, links_of
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
+from nodeagent.drivers.nvml.library.handles import DeviceHandles
+from nodeagent.drivers.nvml.mig.control import MigControl
+from nodeagent.drivers.nvml.mig.profiles import MigSizes, read_sizes
 from nodeagent.protocol.messages import DeviceFact
 
 log = logging.getLogger(__name__)
 
 
-class Register(Mapping[str, DeviceFact]):
+class KnownDevices(Mapping[str, DeviceFact]):
     """Facts by UUID, as last read; ``sizes`` is filled beside them. A lost card is told as it was."""
 
     def __init__(
         self,
-        calls: Calls,
-        cards: Cards,
-        mig: Mig,
-        offers: Offers,
-        roll: Roll,
+        calls: NvmlCalls,
+        cards: DeviceHandles,
+        mig: MigControl,
+        offers: ModeOffers,
+        roll: BootDevices,
         *,
-        sizes: dict[str, Sizes],
+        sizes: dict[str, MigSizes],
         mode_of: Callable[[str], str],
     ) -> None:
         """Read every card. ``mode_of`` tells the mode that a card is shared in now, "" without shares."""
@@ -93,9 +93,9 @@ class Register(Mapping[str, DeviceFact]):
 
     def _note_seats(self) -> None:
         """Say where the cards sit, and write down what is known of them for when one cannot tell."""
-        found = seats(self._calls.library, self._cards)
+        found = links_of(self._calls.library, self._cards)
         if self._unread:  # nobody can ask how far away a lost card is: believed is what was known
-            found |= {f.uuid: Seat(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
+            found |= {f.uuid: DeviceLinks(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
         for uuid, seat in found.items():
             if uuid in self._facts:
                 self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())

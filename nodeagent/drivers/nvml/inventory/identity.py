@@ -7,7 +7,7 @@ from typing import Any
 
 from nodeagent.drivers.nvml.library.values import MIB
 from nodeagent.drivers.nvml.library.values import text as text
-from nodeagent.drivers.nvml.mig.profiles import Sizes
+from nodeagent.drivers.nvml.mig.profiles import MigSizes
 from nodeagent.protocol.boards import Board, UnknownBoardError, all_boards, board
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 
@@ -40,7 +40,7 @@ def board_of(nvml: Any, handle: Any) -> Board | None:
         return None
 
 
-def device_fact(nvml: Any, handle: Any, index: int, sizes: Sizes) -> DeviceFact | None:
+def device_fact(nvml: Any, handle: Any, index: int, sizes: MigSizes) -> DeviceFact | None:
     """Return a card's identity without modes, None when it does not even tell its UUID and memory."""
     uuid, memory = text(ask(nvml, "nvmlDeviceGetUUID", handle)), ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     if not uuid or memory is None:
@@ -87,7 +87,7 @@ def _sm_count(nvml: Any, handle: Any) -> int | None:
     return int(cores) // (64 if tuple(capability) in CORES_PER_SM_64 else 128)
 
 
-def _grid(sizes: Sizes, known: Board | None) -> int:
+def _grid(sizes: MigSizes, known: Board | None) -> int:
     if sizes.facts:
         return max(start + p.slices for p in sizes.facts for start in p.starts)
     return known.memory_slices if known and known.profiles else 1

@@ -10,9 +10,9 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.inventory import device_nodes as caps
 from nodeagent.drivers.nvml.inventory.identity import board_of
-from nodeagent.drivers.nvml.library.calls import Calls
-from nodeagent.drivers.nvml.mig.control import Mig
-from nodeagent.drivers.nvml.mig.profiles import Sizes
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
+from nodeagent.drivers.nvml.mig.control import MigControl
+from nodeagent.drivers.nvml.mig.profiles import MigSizes
 from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.drivers.nvml.shares.memory import MemoryLimits
 from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
@@ -38,11 +38,11 @@ VOLTA: Final = (7, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class ModeOffers:
     """Asks card and host what stands in the way of each mode. ``named`` None is the usual: whole cards and MIG."""
 
-    calls: Calls
-    mig: Mig
+    calls: NvmlCalls
+    mig: MigControl
     mps: Mps
     limits: MemoryLimits
     timeslice: TimeSlice
@@ -51,7 +51,7 @@ class Offers:
     named: frozenset[str] | None
 
     def of(
-        self, device: str, handle: Any, sizes: Sizes, *, shared: str
+        self, device: str, handle: Any, sizes: MigSizes, *, shared: str
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the modes that can be had now and, for each other, the sentence that says why not.
 
@@ -65,7 +65,7 @@ class Offers:
                 modes.append(mode)
         return tuple(modes), refusals
 
-    def why_not(self, mode: str, device: str, handle: Any, sizes: Sizes, shared: str) -> str:
+    def why_not(self, mode: str, device: str, handle: Any, sizes: MigSizes, shared: str) -> str:
         """Return why a card cannot have this mode now, "" when it can."""
         if mode not in (USUAL if self.named is None else self.named):
             return NO_MIG if mode == "mig" and self._modes(handle) is None else NOT_NAMED.format(mode=mode)
@@ -83,7 +83,7 @@ class Offers:
             return self._no_timeslice(device, handle, shared)
         return ""
 
-    def _no_mig(self, handle: Any, sizes: Sizes) -> str:
+    def _no_mig(self, handle: Any, sizes: MigSizes) -> str:
         if self._modes(handle) is None:
             return NO_MIG
         if self.calls.ask("nvmlDeviceGetVirtualizationMode", handle) == VGPU_GUEST:

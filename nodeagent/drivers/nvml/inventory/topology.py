@@ -15,21 +15,21 @@ P2P_STATUS_OK = 0
 Together = Callable[[Any, Any], bool]
 
 
-class Seat(NamedTuple):
+class DeviceLinks(NamedTuple):
     """The link domain and PCIe switch of a card; "" where it has no company or the driver does not say."""
 
     link_domain: str
     pcie_switch: str
 
 
-def seats(nvml: Any, handles: Mapping[str, Any]) -> dict[str, Seat]:
+def links_of(nvml: Any, handles: Mapping[str, Any]) -> dict[str, DeviceLinks]:
     """Return where each card sits, by uuid. Cards form a group where a chain of pairs is close."""
     links = _groups(
         handles, lambda a, b: ask(nvml, "nvmlDeviceGetP2PStatus", a, b, P2P_CAPS_NVLINK) == P2P_STATUS_OK
     )
     switches = _groups(handles, lambda a, b: _is_near(ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", a, b)))
     return {
-        uuid: Seat(
+        uuid: DeviceLinks(
             f"nvlink-{links[uuid]}" if uuid in links else "",
             f"pcie-{switches[uuid]}" if uuid in switches else "",
         )

@@ -37,7 +37,7 @@ UNAVAILABLE: Final[dict[int, str]] = {
 }
 
 
-class Calls:
+class NvmlCalls:
     """The library behind two doors: ``do`` answers or refuses, ``ask`` answers or says None."""
 
     def __init__(self, library: Any) -> None:

@@ -7,19 +7,19 @@ from typing import Any
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import text
 from nodeagent.protocol.messages import HealthFact
 
 
-class Cards(Mapping[str, Any]):
+class DeviceHandles(Mapping[str, Any]):
     """Handles by UUID, in the order of the host. As a mapping it gives them as they were last known good.
 
     ``silent`` are the indexes of cards that did not even tell their UUID when the agent started, and that nobody
     remembers.
     """
 
-    def __init__(self, calls: Calls, count: int, known: Mapping[int, str]) -> None:
+    def __init__(self, calls: NvmlCalls, count: int, known: Mapping[int, str]) -> None:
         """Look at all cards; ``known`` names those of this boot by index, for one that is lost and cannot."""
         self._calls = calls
         self._handles: dict[str, Any] = {}

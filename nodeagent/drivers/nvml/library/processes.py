@@ -8,7 +8,7 @@ from typing import Any, Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import ProcessFact
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import mib
 
 COMPUTE: Final = "nvmlDeviceGetComputeRunningProcesses"
@@ -18,7 +18,7 @@ MPS: Final = "nvmlDeviceGetMPSComputeRunningProcesses"
 Read = Callable[[str], str]
 
 
-def running(calls: Calls, handle: Any, read: Read) -> list[ProcessFact]:
+def running(calls: NvmlCalls, handle: Any, read: Read) -> list[ProcessFact]:
     """Return the processes on a card or a MIG device, each once; raises NvmlLikeError where it does not tell."""
     listed = [(False, process) for process in _listed(calls, handle, COMPUTE, must=True)]
     listed += [(False, process) for process in _listed(calls, handle, GRAPHICS)]
@@ -42,7 +42,7 @@ def name_of(read: Read, pid: int) -> str:
         return ""
 
 
-def _listed(calls: Calls, handle: Any, name: str, *, must: bool = False) -> list[Any]:
+def _listed(calls: NvmlCalls, handle: Any, name: str, *, must: bool = False) -> list[Any]:
     try:
         return list(calls.do(name, handle, doing="listing processes") or [])
     except NvmlLikeError as no:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import text
-from nodeagent.drivers.nvml.mig.profiles import Size, Sizes
+from nodeagent.drivers.nvml.mig.profiles import MigSize, MigSizes
 
 # Something else may change the card while it is being listed; then it is listed again.
 LOOKS: Final = 3
@@ -21,7 +21,7 @@ MIG_ON: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class MigCompute:
     """A compute instance: its MIG device is what CUDA sees. ``is_all`` of its GPU instance, or a part."""
 
     ci_id: int
@@ -31,20 +31,20 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class MigInstance:
     """A GPU instance with what is inside it; nothing inside means that nobody can use it yet."""
 
     gi_id: int
-    size: Size
+    size: MigSize
     start: int
     span: int
-    inside: tuple[Inside, ...] = ()
+    inside: tuple[MigCompute, ...] = ()
 
 
-class Mig:
-    """MIG of all cards, by their handles. Nothing is remembered between calls but ``Size.widths``."""
+class MigControl:
+    """MIG of all cards, by their handles. Nothing is remembered between calls but ``MigSize.widths``."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: NvmlCalls) -> None:
         self._calls = calls
 
     def is_on(self, handle: Any) -> bool:
@@ -62,7 +62,7 @@ class Mig:
             raise
         return int(current), int(pending)
 
-    def instances(self, handle: Any, sizes: Sizes) -> list[Instance]:
+    def instances(self, handle: Any, sizes: MigSizes) -> list[MigInstance]:
         """Return every GPU instance, whoever made it; raises NO_PERMISSION where listing needs root."""
         for look in range(LOOKS):
             try:
@@ -72,7 +72,7 @@ class Mig:
                     raise
         raise AssertionError("unreachable: the last look returns or raises")
 
-    def create(self, handle: Any, sizes: Sizes, size: Size, start: int) -> Instance:
+    def create(self, handle: Any, sizes: MigSizes, size: MigSize, start: int) -> MigInstance:
         """Make an instance with one compute instance over all of it; succeeds when a new look finds just that."""
         span = self._require_place(size, start)
         doing = f"making {size.name} at {start}"
@@ -95,7 +95,7 @@ class Mig:
             )
         return made
 
-    def destroy(self, handle: Any, sizes: Sizes, gi_id: int, ci_id: int | None) -> None:
+    def destroy(self, handle: Any, sizes: MigSizes, gi_id: int, ci_id: int | None) -> None:
         """Remove a compute instance (None: there must be none) and its GPU instance; gone already is success.
 
         Raises IN_USE while a process, or a compute instance that was not named, is on it.
@@ -140,7 +140,7 @@ class Mig:
         why = "another program holds the card open; stop monitors such as DCGM or nvidia-smi loops on it"
         raise NvmlLikeError(status or errors.IN_USE, f"{doing}: {why}")
 
-    def _list(self, handle: Any, sizes: Sizes) -> list[Instance]:
+    def _list(self, handle: Any, sizes: MigSizes) -> list[MigInstance]:
         inside = self._mig_devices(handle)
         found = []
         for size in sizes.all:
@@ -148,15 +148,17 @@ class Mig:
                 info = self._calls.do("nvmlGpuInstanceGetInfo", gi, doing="reading a GPU instance")
                 gi_id = int(info.id)
                 mine = tuple(
-                    Inside(ci_id, uuid, mig, self._is_all(gi, size, ci_id))
+                    MigCompute(ci_id, uuid, mig, self._is_all(gi, size, ci_id))
                     for ci_id, uuid, mig in sorted(inside.pop(gi_id, ()), key=lambda one: one[0])
                 )
-                found.append(Instance(gi_id, size, int(info.placement.start), int(info.placement.size), mine))
+                found.append(
+                    MigInstance(gi_id, size, int(info.placement.start), int(info.placement.size), mine)
+                )
         if inside:
             raise NvmlLikeError(errors.NOT_FOUND, "a MIG device has no GPU instance that the driver lists")
         return sorted(found, key=lambda one: (one.start, one.gi_id))
 
-    def _gpu_instances(self, handle: Any, size: Size) -> list[Any]:
+    def _gpu_instances(self, handle: Any, size: MigSize) -> list[Any]:
         rows = (self._calls.library.c_nvmlGpuInstance_t * size.most)()
         number = ctypes.c_uint(size.most)
         try:
@@ -193,7 +195,7 @@ class Mig:
             found.setdefault(gi_id, []).append((ci_id, uuid, mig))
         return found
 
-    def _is_all(self, gi: Any, size: Size, ci_id: int) -> bool:
+    def _is_all(self, gi: Any, size: MigSize, ci_id: int) -> bool:
         """Say whether a compute instance spans its GPU instance. One slice cannot be split."""
         if size.slices <= 1:
             return True
@@ -202,7 +204,7 @@ class Mig:
         info = self._calls.do("nvmlComputeInstanceGetInfo", ci, doing=doing)
         return self._widths_in(gi, size).get(int(info.profileId), 0) >= size.slices
 
-    def _width_of_all(self, gi: Any, size: Size) -> int:
+    def _width_of_all(self, gi: Any, size: MigSize) -> int:
         """Return the id of the compute instance profile that takes all slices of a GPU instance."""
         for profile, slices in self._widths_in(gi, size).items():
             if slices == size.slices:
@@ -211,7 +213,7 @@ class Mig:
             errors.NOT_SUPPORTED, f"the driver lists no compute instance over all of {size.name}"
         )
 
-    def _widths_in(self, gi: Any, size: Size) -> dict[int, int]:
+    def _widths_in(self, gi: Any, size: MigSize) -> dict[int, int]:
         """Return the slices of each compute instance profile that a GPU instance can hold, by profile id."""
         if size.widths:
             return size.widths
@@ -230,14 +232,14 @@ class Mig:
             size.widths.update(widths)
         return widths
 
-    def _made(self, handle: Any, sizes: Sizes, gi: Any, doing: str) -> Instance:
+    def _made(self, handle: Any, sizes: MigSizes, gi: Any, doing: str) -> MigInstance:
         gi_id = int(self._calls.do("nvmlGpuInstanceGetInfo", gi, doing=doing).id)
         found = self._find(handle, sizes, gi_id)
         if found is None:
             raise NvmlLikeError(errors.UNKNOWN, f"{doing}: the driver agreed, yet it is not listed")
         return found
 
-    def _find(self, handle: Any, sizes: Sizes, gi_id: int) -> Instance | None:
+    def _find(self, handle: Any, sizes: MigSizes, gi_id: int) -> MigInstance | None:
         return next((one for one in self.instances(handle, sizes) if one.gi_id == gi_id), None)
 
     def _unless_gone(self, name: str, *args: Any, doing: str) -> Any:
@@ -250,7 +252,7 @@ class Mig:
             raise
 
     @staticmethod
-    def _require_place(size: Size, start: int) -> int:
+    def _require_place(size: MigSize, start: int) -> int:
         if size.fact is None or start not in size.fact.starts:
             places = "" if size.fact is None else ", ".join(map(str, size.fact.starts))
             raise NvmlLikeError(
@@ -259,5 +261,5 @@ class Mig:
         return size.fact.slices
 
 
-def _is_usable(made: Instance) -> bool:
+def _is_usable(made: MigInstance) -> bool:
     return len(made.inside) == 1 and made.inside[0].is_all

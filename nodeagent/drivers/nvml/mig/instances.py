@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
-from nodeagent.drivers.nvml.library.handles import Cards
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
+from nodeagent.drivers.nvml.library.handles import DeviceHandles
 from nodeagent.drivers.nvml.library.processes import running
 from nodeagent.drivers.nvml.library.values import text
-from nodeagent.drivers.nvml.mig.control import Inside, Instance, Mig
-from nodeagent.drivers.nvml.mig.profiles import Sizes
-from nodeagent.drivers.nvml.shares.partitions import Parts
+from nodeagent.drivers.nvml.mig.control import MigCompute, MigControl, MigInstance
+from nodeagent.drivers.nvml.mig.profiles import MigSizes
+from nodeagent.drivers.nvml.shares.partitions import SharePartitions
 from nodeagent.drivers.nvml.telemetry.live import LiveSlice
-from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.shares import ALL, WHOLE, HeldShare, ShareBook
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 
 # Names of instances that were made on one card in one boot; a place has one name on the cards seen so far.
@@ -25,12 +25,12 @@ MOST_NAMES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class MigSlice:
     """One MIG instance under one name; ``inside`` None is half made: nobody can use it."""
 
     device: str
-    instance: Instance
-    inside: Inside | None
+    instance: MigInstance
+    inside: MigCompute | None
 
     @property
     def name(self) -> str:
@@ -75,11 +75,11 @@ class Slice:
         )
 
 
-def slices_of(device: str, instances: list[Instance]) -> list[Slice]:
+def slices_of(device: str, instances: list[MigInstance]) -> list[MigSlice]:
     """Return the names that a card's instances go by: one each, or one for each part of it."""
     found = []
     for instance in instances:
-        found += [Slice(device, instance, one) for one in instance.inside or (None,)]
+        found += [MigSlice(device, instance, one) for one in instance.inside or (None,)]
     return found
 
 
@@ -94,41 +94,41 @@ def half_device(partition: str) -> str:
     return device if slash else ""
 
 
-class Standing:
+class MigSlices:
     """Looks at cards, and remembers the last look of each: enough to measure by, never to act on."""
 
     def __init__(
         self,
-        calls: Calls,
-        cards: Cards,
-        mig: Mig,
-        parts: Parts,
+        calls: NvmlCalls,
+        cards: DeviceHandles,
+        mig: MigControl,
+        parts: SharePartitions,
         names: ShareBook,
         read: Callable[[str], str],
     ) -> None:
         """Take the cards, and a book in which to note on which card a name was made: a lost card cannot say."""
         self._calls, self._cards, self._mig = calls, cards, mig
         self._parts, self._names, self._read = parts, names, read
-        self.sizes: dict[str, Sizes] = {}
-        self._seen: dict[str, list[Slice]] = {}
+        self.sizes: dict[str, MigSizes] = {}
+        self._seen: dict[str, list[MigSlice]] = {}
         self._whose: dict[str, set[int]] = {}
 
-    def look(self, device: str) -> list[Slice]:
+    def look(self, device: str) -> list[MigSlice]:
         """List the MIG instances of a card anew; raises NvmlLikeError."""
         found = slices_of(device, self._mig.instances(self._cards.fresh(device), self.sizes[device]))
         self._seen[device] = found
         return found
 
-    def seen(self, partition: str) -> Slice | None:
+    def seen(self, partition: str) -> MigSlice | None:
         """Return a MIG instance as last seen, if its handle still means it; it need not stand where it did."""
         found = self._last(partition)
         if found is None or found.handle is None:
             return None
         return found if text(self._calls.ask("nvmlDeviceGetUUID", found.handle)) == partition else None
 
-    def note(self, made: Slice, owner: str) -> None:
+    def note(self, made: MigSlice, owner: str) -> None:
         """Write down on which card an instance was made, also for when it is gone: to be asked again is usual."""
-        self._names.put(Share(made.name, made.device, owner, "mig"))
+        self._names.put(HeldShare(made.name, made.device, owner, "mig"))
         noted = self._names.on(made.device)
         if len(noted) > MOST_NAMES:
             standing = {one.name for one in self._seen.get(made.device, ())} | {made.name}
@@ -141,7 +141,7 @@ class Standing:
         if self._names.get(partition) is None and (found := self.find(partition)) is not None:
             self.note(found, owner)
 
-    def find(self, partition: str) -> Slice | None:
+    def find(self, partition: str) -> MigSlice | None:
         """Find a MIG instance by a new look at the card it was made on, else at all of them.
 
         A card that cannot be read may have what was made by others there, so that it is not found is no answer.
@@ -173,7 +173,7 @@ class Standing:
         """Return the processes of a share as of the last ``live``, None where they cannot be told apart."""
         return self._whose.get(partition)
 
-    def _last(self, partition: str) -> Slice | None:
+    def _last(self, partition: str) -> MigSlice | None:
         return next((one for its in list(self._seen.values()) for one in its if one.name == partition), None)
 
     def _device_of(self, partition: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import text
 from nodeagent.protocol.boards import Board, BoardProfile
 from nodeagent.protocol.messages import ProfileFact
@@ -18,7 +18,7 @@ MOST_ENUMS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class MigSize:
     """One MIG size. ``id`` is the driver's own number, ``slices`` counts compute slices.
 
     ``fact`` is None where its legal places are not known: then it can be recognised, not offered. ``widths`` are
@@ -35,13 +35,13 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MigSizes:
     """The sizes of one card. ``refused``: how the driver answers who asks for places, 0 to who may manage them.
 
     ``ended``: how it answered where its list of sizes ended, 0 where it named all that there could be.
     """
 
-    all: tuple[Size, ...] = ()
+    all: tuple[MigSize, ...] = ()
     refused: int = 0
     ended: int = 0
 
@@ -50,14 +50,14 @@ class Sizes:
         """Return what can be offered."""
         return tuple(size.fact for size in self.all if size.fact is not None)
 
-    def named(self, name: str) -> Size | None:
+    def named(self, name: str) -> MigSize | None:
         """Return the size of this name, None when the card has none with known places."""
         return next((size for size in self.all if size.name == name and size.fact is not None), None)
 
 
-def read_sizes(calls: Calls, handle: Any, known: Board | None) -> Sizes:
+def read_sizes(calls: NvmlCalls, handle: Any, known: Board | None) -> MigSizes:
     """Return the MIG sizes of a card; works with MIG off. None on a board without MIG."""
-    found: list[Size] = []
+    found: list[MigSize] = []
     refused = ended = 0
     for enum in range(MOST_ENUMS):
         try:
@@ -71,10 +71,10 @@ def read_sizes(calls: Calls, handle: Any, known: Board | None) -> Sizes:
         places, code = _places(calls, handle, int(info.id), usual)
         refused = refused or code
         found.append(_size(info, places, usual))
-    return Sizes(tuple(found), refused, ended)
+    return MigSizes(tuple(found), refused, ended)
 
 
-def _info(calls: Calls, handle: Any, enum: int) -> Any:
+def _info(calls: NvmlCalls, handle: Any, enum: int) -> Any:
     """Return what the driver says of one size; drivers before 470 know only the form without a name."""
     doing = "reading the MIG sizes"
     try:
@@ -92,7 +92,7 @@ def _usual(known: Board | None, enum: int, slices: int) -> BoardProfile | None:
 
 
 def _places(
-    calls: Calls, handle: Any, profile_id: int, usual: BoardProfile | None
+    calls: NvmlCalls, handle: Any, profile_id: int, usual: BoardProfile | None
 ) -> tuple[list[tuple[int, int]], int]:
     """Return (start, size) of every legal place, and how the driver refused to tell them (0: it did)."""
     name, number, doing = "nvmlDeviceGetGpuInstancePossiblePlacements", ctypes.c_uint(0), "reading MIG places"
@@ -106,7 +106,7 @@ def _places(
         return ([] if usual is None else [(start, usual.memory_slices) for start in usual.starts]), no.code
 
 
-def _size(info: Any, places: list[tuple[int, int]], usual: BoardProfile | None) -> Size:
+def _size(info: Any, places: list[tuple[int, int]], usual: BoardProfile | None) -> MigSize:
     told = text(getattr(info, "name", None)).removeprefix("MIG ")
     name = told or (usual.name if usual is not None else f"profile-{info.id}")
     fact = None
@@ -120,4 +120,4 @@ def _size(info: Any, places: list[tuple[int, int]], usual: BoardProfile | None) 
             sm_count=int(info.multiprocessorCount) or None,
             max_instances=int(info.instanceCount),
         )
-    return Size(int(info.id), name, int(info.sliceCount), int(info.instanceCount), fact)
+    return MigSize(int(info.id), name, int(info.sliceCount), int(info.instanceCount), fact)

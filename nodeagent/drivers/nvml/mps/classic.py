@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.mps.seat import (
+from nodeagent.drivers.nvml.mps.daemon import (
+    MpsControlProgram,
+    MpsDaemon,
     MpsShare,
-    Seat,
-    Tool,
     keeps_memory,
     keeps_percent,
     numbers,
@@ -19,26 +19,26 @@ from nodeagent.drivers.nvml.mps.seat import (
 Wait = Callable[[Callable[[], bool]], bool]
 
 
-class Classic:
+class ClassicProtocol:
     """Speaks protocol 2. Defaults hold for servers to come, settings of a server for clients to come."""
 
-    def __init__(self, tool: Tool, wait: Wait) -> None:
+    def __init__(self, tool: MpsControlProgram, wait: Wait) -> None:
         self._tool = tool
         self._wait = wait
 
-    def is_up(self, seat: Seat) -> bool | None:
+    def is_up(self, seat: MpsDaemon) -> bool | None:
         """Ask for the default percentage, which every daemon knows."""
         done = self._tool.attempt(seat, stdin="get_default_active_thread_percentage\n")
         if done is None:
             return None
         return done.is_ok and any(_is_number(line) for line in done.out.split())
 
-    def start(self, seat: Seat) -> None:
+    def start(self, seat: MpsDaemon) -> None:
         """Run the daemon in the background."""
         # A daemon that keeps our pipes open looks like one that never ends: asking it decides.
         self._tool.attempt(seat, "-d")
 
-    def settle(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+    def settle(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Set defaults, have a server, set the server too, and read all back from the server.
 
         The defaults alone prove nothing: a limit for a device that the daemon does not know is stored,
@@ -47,7 +47,7 @@ class Classic:
         self._limit_newcomers(seat, shares)
         self._limit_servers(seat, shares, self._servers_started(seat))
 
-    def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
+    def is_bound(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
         """Compare the defaults and the server, which must be there, with the largest share."""
         percent, memory = _largest(shares)
         servers = self._servers(seat)
@@ -62,11 +62,11 @@ class Classic:
             for part, limit in asked
         )
 
-    def statuses(self, seat: Seat) -> list[str]:
+    def statuses(self, seat: MpsDaemon) -> list[str]:
         """Ask each server."""
         return [self._say(seat, f"get_server_status {server}").upper() for server in self._servers(seat)]
 
-    def clients(self, seat: Seat) -> dict[int, str]:
+    def clients(self, seat: MpsDaemon) -> dict[int, str]:
         """Return the clients of all servers, each with its server."""
         found = {}
         for server in self._servers(seat):
@@ -78,21 +78,21 @@ class Classic:
         """A server is shared by all of the user's leases: only pids tell them apart."""
         return False
 
-    def terminate(self, seat: Seat, pid: int, where: str) -> None:
+    def terminate(self, seat: MpsDaemon, pid: int, where: str) -> None:
         """End the work of one client."""
         self._say(seat, f"terminate_client {where} {pid}")
 
-    def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+    def release(self, seat: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
         """Lower the limits to the largest share that is left; a server that is not there is not started for it."""
         self._limit_newcomers(seat, rest)
         if self._servers(seat):
             self._limit_servers(seat, rest, self._servers_started(seat))
 
-    def quit(self, seat: Seat) -> None:
+    def quit(self, seat: MpsDaemon) -> None:
         """Ask the daemon to end; it waits for clients, and the caller has made sure that there are none."""
         self._tool.do(seat, stdin="quit\n")
 
-    def access(self, seat: Seat, share: MpsShare) -> Access:
+    def access(self, seat: MpsDaemon, share: MpsShare) -> Access:
         """Return the environment of a client: it can narrow the limits of the server, not widen them."""
         env = {
             "CUDA_VISIBLE_DEVICES": seat.device,
@@ -104,7 +104,7 @@ class Classic:
         }
         return Access(env=env, folders=(str(seat.pipe), str(seat.log)))
 
-    def _limit_newcomers(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+    def _limit_newcomers(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Set what servers to come begin with."""
         percent, memory = _largest(shares)
         self._bring(seat, "default_active_thread_percentage", str(percent), keeps_percent, percent)
@@ -112,7 +112,7 @@ class Classic:
             seat, f"default_device_pinned_mem_limit {seat.device}", f"{memory}M", keeps_memory, memory
         )
 
-    def _limit_servers(self, seat: Seat, shares: Sequence[MpsShare], servers: Sequence[int]) -> None:
+    def _limit_servers(self, seat: MpsDaemon, shares: Sequence[MpsShare], servers: Sequence[int]) -> None:
         """Set what holds for clients to come of servers that are there."""
         percent, memory = _largest(shares)
         for server in servers:
@@ -120,10 +120,10 @@ class Classic:
             self._bring(seat, f"active_thread_percentage {server}", str(percent), keeps_percent, percent)
             self._bring(seat, limit, f"{memory}M", keeps_memory, memory)
 
-    def _servers(self, seat: Seat) -> list[int]:
+    def _servers(self, seat: MpsDaemon) -> list[int]:
         return numbers(self._say(seat, "get_server_list"))
 
-    def _servers_started(self, seat: Seat) -> list[int]:
+    def _servers_started(self, seat: MpsDaemon) -> list[int]:
         if not self._servers(seat):
             self._say(seat, f"start_server -uid {seat.uid}")
         if not self._wait(lambda: bool(self._servers(seat))):
@@ -140,7 +140,7 @@ class Classic:
         return self._servers(seat)
 
     def _bring(
-        self, seat: Seat, what: str, value: str, kept: Callable[[str, int], bool], wanted: int
+        self, seat: MpsDaemon, what: str, value: str, kept: Callable[[str, int], bool], wanted: int
     ) -> None:
         # Set it even when it reads right already: limits are shown rounded, a wider one can look the same.
         self._say(seat, f"set_{what} {value}")
@@ -151,7 +151,7 @@ class Classic:
                 f"{reply!r}; share this device by memory limits or time slices instead"
             )
 
-    def _say(self, seat: Seat, command: str) -> str:
+    def _say(self, seat: MpsDaemon, command: str) -> str:
         return self._tool.do(seat, stdin=f"{command}\n")
 
 

@@ -11,11 +11,11 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.mps.classic import Wait
-from nodeagent.drivers.nvml.mps.seat import (
+from nodeagent.drivers.nvml.mps.daemon import (
     GONE,
+    MpsControlProgram,
+    MpsDaemon,
     MpsShare,
-    Seat,
-    Tool,
     is_serving,
     keeps_memory,
     keeps_percent,
@@ -34,7 +34,7 @@ LEAST_MIB: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class MpsNamespace:
     """A namespace as the program lists it."""
 
     name: str
@@ -43,24 +43,24 @@ class Space:
     pipe: str
 
 
-class Named:
+class NamedProtocol:
     """Speaks protocol 3. Limits of a server hold for its default namespace only; new namespaces have none."""
 
-    def __init__(self, tool: Tool, wait: Wait) -> None:
+    def __init__(self, tool: MpsControlProgram, wait: Wait) -> None:
         self._tool = tool
         self._wait = wait
 
-    def is_up(self, seat: Seat) -> bool | None:
+    def is_up(self, seat: MpsDaemon) -> bool | None:
         """Ask for the servers; that there are none is an answer too."""
         done = self._tool.attempt(seat, "server", "list", CSV)
         return None if done is None else done.is_ok
 
-    def start(self, seat: Seat) -> None:
+    def start(self, seat: MpsDaemon) -> None:
         """Run the daemon with a configuration that has the server, its owner and its one device."""
         write(seat.config, config(seat))
         self._tool.attempt(seat, "-d", "-p", "3", "-a", str(seat.config))
 
-    def settle(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+    def settle(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Have the server on its device and a namespace with limits for each share, all read back."""
         self._serve(seat)
         wanted = {space_of(share.partition): share for share in shares}
@@ -71,7 +71,7 @@ class Named:
             self._limit(seat, name, share)
         self._prune(seat, [name for name in there if name.startswith(OURS) and name not in wanted])
 
-    def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
+    def is_bound(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
         """Compare the namespace of each share with what was set and read back there."""
         there = self._spaces(seat)
         return all(
@@ -80,12 +80,12 @@ class Named:
             for share in shares
         )
 
-    def statuses(self, seat: Seat) -> list[str]:
+    def statuses(self, seat: MpsDaemon) -> list[str]:
         """Return the status of our server; GONE when the daemon has lost it, and clients with it."""
         rows = self._rows(seat, "server", "list", least=6)
         return [row[3].upper() for row in rows if row[0] == SERVER] or [GONE]
 
-    def clients(self, seat: Seat) -> dict[int, str]:
+    def clients(self, seat: MpsDaemon) -> dict[int, str]:
         """Return the clients, each with its namespace."""
         # The last column is the client's own command line: whatever it holds, it must not break the list.
         rows = self._rows(seat, "client", "list", "--all", least=0)
@@ -95,11 +95,11 @@ class Named:
         """Whoever works in a lease's namespace uses that lease."""
         return where == space_of(share.partition)
 
-    def terminate(self, seat: Seat, pid: int, where: str) -> None:
+    def terminate(self, seat: MpsDaemon, pid: int, where: str) -> None:
         """End the work of one client."""
         self._do(seat, "client", "terminate", str(pid))
 
-    def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+    def release(self, seat: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
         """Delete the lease's namespace, unless it went with its server. Raises IN_USE while clients are in it."""
         if self.statuses(seat) == [GONE]:
             return
@@ -109,11 +109,11 @@ class Named:
             raise NvmlLikeError(errors.IN_USE, f"processes still use this MPS share: {inside}")
         self._prune(seat, [name] if name in self._spaces(seat) else [])
 
-    def quit(self, seat: Seat) -> None:
+    def quit(self, seat: MpsDaemon) -> None:
         """Ask the daemon to end with its server."""
         self._do(seat, "-q")
 
-    def access(self, seat: Seat, share: MpsShare) -> Access:
+    def access(self, seat: MpsDaemon, share: MpsShare) -> Access:
         """Return the environment of a client: its folder alone says which namespace it is in.
 
         No limits by variable here: the namespace has them, and an entry for a device that a program does not
@@ -127,7 +127,7 @@ class Named:
         }
         return Access(env=env, folders=(folder,))
 
-    def _serve(self, seat: Seat) -> None:
+    def _serve(self, seat: MpsDaemon) -> None:
         if self.statuses(seat) == [GONE]:
             uid, devices = f"--uid={seat.uid}", f"--allowed-devices={seat.device}"
             self._do(seat, "server", "create", SERVER, uid, devices)
@@ -148,7 +148,7 @@ class Named:
         default = [f"--pinned-memory-limit={LEAST_MIB}M", f"--active-thread-percentage={LEAST_PERCENT}"]
         self._do(seat, "server", "set", SERVER, *default)
 
-    def _limit(self, seat: Seat, name: str, share: MpsShare) -> None:
+    def _limit(self, seat: MpsDaemon, name: str, share: MpsShare) -> None:
         limits = [f"--pinned-memory-limit={share.limit}", f"--active-thread-percentage={share.percent}"]
         self._do(seat, "namespace", "set", name, f"--server={SERVER}", *limits)
         space = self._spaces(seat).get(name)
@@ -165,17 +165,17 @@ class Named:
                 "slices instead"
             )
 
-    def _prune(self, seat: Seat, names: Sequence[str]) -> None:
+    def _prune(self, seat: MpsDaemon, names: Sequence[str]) -> None:
         busy = set(self.clients(seat).values()) if names else set()
         for name in names:
             if name not in busy:
                 self._do(seat, "namespace", "delete", name, f"--server={SERVER}")
 
-    def _spaces(self, seat: Seat) -> dict[str, Space]:
+    def _spaces(self, seat: MpsDaemon) -> dict[str, MpsNamespace]:
         rows = self._rows(seat, "namespace", "list", f"--server={SERVER}", least=7)
-        return {row[0]: Space(row[0], row[3], row[4], row[6]) for row in rows}
+        return {row[0]: MpsNamespace(row[0], row[3], row[4], row[6]) for row in rows}
 
-    def _rows(self, seat: Seat, *words: str, least: int) -> list[list[str]]:
+    def _rows(self, seat: MpsDaemon, *words: str, least: int) -> list[list[str]]:
         said = self._do(seat, *words, CSV)
         lines = [line.split(",") for line in said.splitlines() if line.strip()]
         rows = [[cell.strip() for cell in row] for row in lines]
@@ -185,7 +185,7 @@ class Named:
             )
         return rows
 
-    def _do(self, seat: Seat, *words: str) -> str:
+    def _do(self, seat: MpsDaemon, *words: str) -> str:
         return self._tool.do(seat, *words)
 
 
@@ -194,11 +194,11 @@ def space_of(partition: str) -> str:
     return OURS + hashlib.sha256(partition.encode()).hexdigest()[:8]
 
 
-def _keeps(space: Space, memory_mib: int, percent: int) -> bool:
+def _keeps(space: MpsNamespace, memory_mib: int, percent: int) -> bool:
     return keeps_memory(space.memory, memory_mib) and keeps_percent(space.percent, percent)
 
 
-def config(seat: Seat) -> str:
+def config(seat: MpsDaemon) -> str:
     """Return the configuration a daemon starts with, in the keys of NVIDIA's page on the file."""
     return (
         'schema_version = "1.0"\n\n'

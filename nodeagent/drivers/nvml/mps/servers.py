@@ -14,29 +14,29 @@ from typing import Any, Final
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import Access
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.health.repairs import Lack
-from nodeagent.drivers.nvml.mps.classic import Classic
+from nodeagent.drivers.nvml.health.repairs import ShareDefect
+from nodeagent.drivers.nvml.mps.classic import ClassicProtocol
 from nodeagent.drivers.nvml.mps.compute_mode import ComputeModes
-from nodeagent.drivers.nvml.mps.named import Named
-from nodeagent.drivers.nvml.mps.seat import (
+from nodeagent.drivers.nvml.mps.daemon import (
     CLASSIC,
     GONE,
     NAMED,
     PROGRAM,
     SOCKET_ROOM,
-    Account,
+    MpsControlProgram,
+    MpsDaemon,
+    MpsDaemons,
+    MpsProtocol,
     MpsShare,
-    Seat,
-    Seats,
-    Speaker,
-    Tool,
+    UserIds,
     is_serving,
     let_pass,
 )
+from nodeagent.drivers.nvml.mps.named import NamedProtocol
 from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.protocol.messages import HealthFact
 
-__all__ = ["Account", "Mps", "MpsShare"]
+__all__ = ["Mps", "MpsShare", "UserIds"]
 
 LOOKS: Final = 50
 PAUSE_S: Final = 0.2
@@ -71,22 +71,22 @@ class Mps:
         shell: Shell,
         run_dir: Path,
         *,
-        account: Callable[[str], Account],
+        account: Callable[[str], UserIds],
         own: Callable[[Path, int, int], None] = let_pass,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         socket_room: int = SOCKET_ROOM,
     ) -> None:
         self._nvml = library
-        self._tool = Tool(shell)
-        self._seats = Seats(run_dir, own=own, socket_room=socket_room)
+        self._tool = MpsControlProgram(shell)
+        self._seats = MpsDaemons(run_dir, own=own, socket_room=socket_room)
         self._account = account
         self._pause = pause
         self._clock = clock
         self._modes = ComputeModes(library)
-        self._speakers: dict[int, Speaker] = {
-            CLASSIC: Classic(self._tool, self._wait),
-            NAMED: Named(self._tool, self._wait),
+        self._speakers: dict[int, MpsProtocol] = {
+            CLASSIC: ClassicProtocol(self._tool, self._wait),
+            NAMED: NamedProtocol(self._tool, self._wait),
         }
         self._faults: tuple[float, list[HealthFact]] | None = None
         self._stopped: set[tuple[str, str]] = set()
@@ -128,7 +128,7 @@ class Mps:
 
     def keep(
         self, share: MpsShare, of_user: Sequence[MpsShare], *, outside: Pids, servers: Pids
-    ) -> list[Lack] | None:
+    ) -> list[ShareDefect] | None:
         """Look at what a share in use needs and put right what is not so; returns what was lacking.
 
         ``outside`` lists the programs that use the device past MPS, ``servers`` the MPS servers of the user that
@@ -223,7 +223,9 @@ class Mps:
             self._faults = now, found
         return list(self._faults[1])
 
-    def _keep(self, share: MpsShare, shares: Sequence[MpsShare], outside: Pids, servers: Pids) -> list[Lack]:
+    def _keep(
+        self, share: MpsShare, shares: Sequence[MpsShare], outside: Pids, servers: Pids
+    ) -> list[ShareDefect]:
         seat = self._seats.of(share.device, share.user)
         state = "stopped" if seat is None else self._state(seat)
         if not state and seat is not None:  # whether it serves cannot be told: then it is left alone
@@ -237,11 +239,13 @@ class Mps:
             had_server = bool(self._speaker(seat).statuses(seat))
             self._speaker(seat).settle(seat, shares)
             lacks.append(
-                Lack("limit_gone", f"{share.user} by MPS, set again") if had_server else _again(share.user)
+                ShareDefect("limit_gone", f"{share.user} by MPS, set again")
+                if had_server
+                else _again(share.user)
             )
         return lacks
 
-    def _keep_mode(self, share: MpsShare, outside: Pids) -> list[Lack]:
+    def _keep_mode(self, share: MpsShare, outside: Pids) -> list[ShareDefect]:
         """Put the compute mode back, unless a program would be in the way of that or that in its."""
         users = {seat.user for seat in self._seats.all() if seat.device == share.device} | {share.user}
         if self._modes.is_as_wanted(share.device, daemons=len(users)):
@@ -249,20 +253,22 @@ class Mps:
         # Only the exclusive mode keeps anybody out.
         if pids := outside() if len(users) == 1 else ():
             detail = f"the compute mode is put back when these have ended: {_list(pids)}"
-            return [Lack("compute_mode", detail, is_mended=False)]
+            return [ShareDefect("compute_mode", detail, is_mended=False)]
         self._modes.settle(share.device, daemons=len(users))
         if not self._modes.is_as_wanted(share.device, daemons=len(users)):
             return []  # the card shows a mode that nobody can change: it is what it was from the beginning
-        return [Lack("compute_mode", "it was put back")]
+        return [ShareDefect("compute_mode", "it was put back")]
 
-    def _revive(self, share: MpsShare, shares: Sequence[MpsShare], seat: Seat | None, servers: Pids) -> Lack:
+    def _revive(
+        self, share: MpsShare, shares: Sequence[MpsShare], seat: MpsDaemon | None, servers: Pids
+    ) -> ShareDefect:
         """Start a daemon again that ended under its shares, or the server that it lost, at the same place."""
         if seat is None or not self._is_up(seat):
             if pids := servers():
                 detail = (
                     f"{share.user}: a new one is started when the server of before has ended: {_list(pids)}"
                 )
-                return Lack("mps_gone", detail, is_mended=False)
+                return ShareDefect("mps_gone", detail, is_mended=False)
             account = self._known(share.user)
             # The lease's variables say where it was: a newer driver speaks the older protocol too.
             protocol = self._protocol(share.device) if seat is None else seat.protocol
@@ -272,7 +278,7 @@ class Mps:
         self._faults = None  # what was seen of it before is over
         return _again(share.user)
 
-    def _begin(self, share: MpsShare, account: Account, protocol: int) -> Seat:
+    def _begin(self, share: MpsShare, account: UserIds, protocol: int) -> MpsDaemon:
         seat = self._seats.make(share.device, share.user, account, protocol)
         self._speaker(seat).start(seat)
         if not self._wait(lambda: self._is_up(seat) is True):
@@ -283,7 +289,7 @@ class Mps:
             )
         return seat
 
-    def _quit(self, seat: Seat) -> None:
+    def _quit(self, seat: MpsDaemon) -> None:
         is_up = self._is_up(seat)
         if is_up is None:
             raise _silent(seat.device, seat.user)
@@ -300,7 +306,7 @@ class Mps:
                 errors.TIMEOUT, f"the MPS daemon of {seat.user} on {seat.device} does not end"
             )
 
-    def _require_no_fault(self, seat: Seat) -> None:
+    def _require_no_fault(self, seat: MpsDaemon) -> None:
         if self._state(seat) == "fault":
             left = sorted(self._speaker(seat).clients(seat))
             raise NvmlLikeError(
@@ -317,7 +323,7 @@ class Mps:
         # Named servers are documented for whole GPUs only.
         return CLASSIC if device.startswith(MIG) else newest
 
-    def _known(self, user: str) -> Account:
+    def _known(self, user: str) -> UserIds:
         try:
             return self._account(user)
         except LookupError as no:
@@ -332,7 +338,7 @@ class Mps:
             if seat.device == device and seat.user != user and self._is_up(seat) is not False
         )
 
-    def _state(self, seat: Seat) -> str:
+    def _state(self, seat: MpsDaemon) -> str:
         is_up = self._is_up(seat)
         if is_up is None:
             return ""
@@ -348,7 +354,7 @@ class Mps:
             return "stopped"
         return "active" if all(is_serving(status) for status in said) else ""
 
-    def _fault(self, seat: Seat, state: str) -> HealthFact | None:
+    def _fault(self, seat: MpsDaemon, state: str) -> HealthFact | None:
         if state == "fault":
             code = "mps_fault"
             detail = f"A program of {seat.user} faulted under MPS; new ones are refused until those there have ended."
@@ -372,10 +378,10 @@ class Mps:
             return ""
         return said.decode() if isinstance(said, bytes) else str(said)
 
-    def _is_up(self, seat: Seat) -> bool | None:
+    def _is_up(self, seat: MpsDaemon) -> bool | None:
         return self._speaker(seat).is_up(seat)
 
-    def _speaker(self, seat: Seat) -> Speaker:
+    def _speaker(self, seat: MpsDaemon) -> MpsProtocol:
         return self._speakers.get(seat.protocol, self._speakers[CLASSIC])
 
     def _wait(self, is_so: Callable[[], bool]) -> bool:
@@ -400,8 +406,8 @@ def _check(share: MpsShare, first: MpsShare) -> None:
         )
 
 
-def _again(user: str) -> Lack:
-    return Lack("mps_restarted", f"{user}, started again")
+def _again(user: str) -> ShareDefect:
+    return ShareDefect("mps_restarted", f"{user}, started again")
 
 
 def _list(pids: Sequence[int]) -> str:

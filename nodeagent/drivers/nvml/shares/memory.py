@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.library.calls import Calls
+from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import MIB
 from nodeagent.host.files import write_text
 
@@ -49,7 +49,7 @@ class MemoryLimits:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: NvmlCalls,
         read: Callable[[str], str],
         write: Callable[[str, str], None] = write_text,
         *,

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Access, ProcessFact, Shape, Tenant
+from nodeagent.drivers.base import Access, PartitionShape, ProcessFact, Tenant
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
-from nodeagent.drivers.nvml.health.repairs import Lack, Repairs
-from nodeagent.drivers.nvml.mps.seat import Account, MpsShare
+from nodeagent.drivers.nvml.health.repairs import Repairs, ShareDefect
+from nodeagent.drivers.nvml.mps.daemon import MpsShare, UserIds
 from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.drivers.nvml.shares.memory import MemoryLimits
 from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
 from nodeagent.drivers.owners import cgroup_of, is_below, left_on, own
-from nodeagent.drivers.shares import ALL, WHOLE, Share, ShareBook
+from nodeagent.drivers.shares import ALL, WHOLE, HeldShare, ShareBook
 from nodeagent.host.services import is_service
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.protocol.uuids import share_uuid
@@ -29,7 +29,7 @@ MPS_NAME: Final = "nvidia-cuda-mps"  # as much of its programs' names as the ker
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SharePartitions:
     """Shares by the book. Every verb is safe to repeat; handles are those of the card a share is on."""
 
     book: ShareBook
@@ -37,20 +37,20 @@ class Parts:
     limits: MemoryLimits
     timeslice: TimeSlice
     read: Callable[[str], str]
-    account: Callable[[str], Account]
+    account: Callable[[str], UserIds]
     repairs: Repairs
 
-    def take(self, fact: DeviceFact, shape: Shape, owner: str) -> Share:
+    def take(self, fact: DeviceFact, shape: PartitionShape, owner: str) -> HeldShare:
         """Note a whole card or a share as the owner's; raises INSUFFICIENT_RESOURCES where it does not fit."""
         others = [share for share in self.book.on(fact.uuid) if share.owner != owner]
         if shape.mode == WHOLE:
             if others:
                 raise _full(f"{others[0].owner} has {_name(others[0])}")
-            share = Share(fact.uuid, fact.uuid, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
+            share = HeldShare(fact.uuid, fact.uuid, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
         else:
             _require_room(fact, shape, others)
             uuid = share_uuid(fact.uuid, shape.mode, owner)
-            share = Share(
+            share = HeldShare(
                 uuid, fact.uuid, owner, shape.mode, shape.share_milli, shape.memory_mib, profile=shape.mode
             )
         known = self.book.get(share.partition)
@@ -58,7 +58,7 @@ class Parts:
             self.book.put(share)
         return self.book.get(share.partition) or share
 
-    def attach(self, share: Share, tenant: Tenant) -> None:
+    def attach(self, share: HeldShare, tenant: Tenant) -> None:
         """Start what a share needs before its tenant's unit is opened: the MPS daemon, the card's time slice."""
         share = replace(share, user=tenant.user)
         self.book.put(share)
@@ -69,7 +69,7 @@ class Parts:
         elif share.mode == "timeslice":
             self.timeslice.set(share.device)
 
-    def access(self, share: Share, nodes: tuple[str, ...]) -> Access:
+    def access(self, share: HeldShare, nodes: tuple[str, ...]) -> Access:
         """Return how the holder of a share reaches it."""
         own = {"CUDA_VISIBLE_DEVICES": share.device}
         if share.mode != "mps":
@@ -78,7 +78,7 @@ class Parts:
         return replace(way, env={**own, **way.env}, nodes=(*nodes, *way.nodes))
 
     def confine(
-        self, share: Share, handle: Any, cgroup: str, listed: Callable[[], list[ProcessFact]]
+        self, share: HeldShare, handle: Any, cgroup: str, listed: Callable[[], list[ProcessFact]]
     ) -> None:
         """Bind a share's limits to the tenant's cgroup, which also tells its processes from its neighbours'.
 
@@ -94,7 +94,7 @@ class Parts:
         elif share.mode == "timeslice" and share.cgroup == cgroup:
             self._keep_slice(share)
 
-    def _limit(self, share: Share, handle: Any, cgroup: str) -> None:
+    def _limit(self, share: HeldShare, handle: Any, cgroup: str) -> None:
         was_bound = bool(cgroup) and share.cgroup == cgroup
         if was_bound and self.limits.is_kept(handle, cgroup, share.memory_mib):
             self.repairs.fine(share.device, share.partition, LIMIT_GONE)
@@ -104,13 +104,13 @@ class Parts:
             self.limits.set(handle, cgroup, share.memory_mib)
         except (NvmlLikeError, NotOfferedError) as no:
             if was_bound:
-                lack = Lack(LIMIT_GONE, f"{what}, which cannot be set again: {no}", is_mended=False)
+                lack = ShareDefect(LIMIT_GONE, f"{what}, which cannot be set again: {no}", is_mended=False)
                 self.repairs.note(share.device, share.partition, lack)
             raise
         if was_bound:
-            self.repairs.note(share.device, share.partition, Lack(LIMIT_GONE, f"{what}, set again"))
+            self.repairs.note(share.device, share.partition, ShareDefect(LIMIT_GONE, f"{what}, set again"))
 
-    def _keep_mps(self, share: Share, listed: Callable[[], list[ProcessFact]]) -> None:
+    def _keep_mps(self, share: HeldShare, listed: Callable[[], list[ProcessFact]]) -> None:
         others = [_mps(other) for other in self._of_user(share)]
         try:
             lacks = self.mps.keep(
@@ -120,7 +120,9 @@ class Parts:
                 servers=lambda: self._servers(share.user, listed()),
             )
         except (NvmlLikeError, NotOfferedError) as no:
-            lack = Lack(LIMIT_GONE, f"{share.user} by MPS, and it cannot be put right: {no}", is_mended=False)
+            lack = ShareDefect(
+                LIMIT_GONE, f"{share.user} by MPS, and it cannot be put right: {no}", is_mended=False
+            )
             self.repairs.note(share.device, share.user, lack)
             raise
         if lacks is None:
@@ -130,16 +132,16 @@ class Parts:
         for lack in lacks:
             self.repairs.note(share.device, share.user, lack)
 
-    def _keep_slice(self, share: Share) -> None:
+    def _keep_slice(self, share: HeldShare) -> None:
         try:
             did_hold = self.timeslice.keep(share.device)
         except NvmlLikeError as no:
-            self.repairs.note(share.device, TIME, Lack(LIMIT_GONE, str(no), is_mended=False))
+            self.repairs.note(share.device, TIME, ShareDefect(LIMIT_GONE, str(no), is_mended=False))
             raise
         if did_hold:
             self.repairs.fine(share.device, TIME, LIMIT_GONE)
         elif did_hold is False:
-            self.repairs.note(share.device, TIME, Lack(LIMIT_GONE, "the card's time slice, set again"))
+            self.repairs.note(share.device, TIME, ShareDefect(LIMIT_GONE, "the card's time slice, set again"))
 
     def _outside(self, device: str, listed: list[ProcessFact]) -> list[int]:
         """Return the programs that use a card past MPS; services of the host do not compute there."""
@@ -164,14 +166,14 @@ class Parts:
             if p.name.startswith(MPS_NAME) and is_service(self.read, p.pid, p.name, seats=seats)
         ]
 
-    def loosen(self, share: Share, handle: Any, pids: list[int], *, kill: bool) -> None:
+    def loosen(self, share: HeldShare, handle: Any, pids: list[int], *, kill: bool) -> None:
         """Give back what a share reserves; with ``kill`` end its MPS clients before anything signals them."""
         if share.mode == "memlimit":
             self.limits.loosen(handle, share.cgroup)
         elif share.mode == "mps" and share.user and kill:
             self.mps.end_clients(_mps(share), pids)
 
-    def give_back(self, share: Share, handle: Any) -> None:
+    def give_back(self, share: HeldShare, handle: Any) -> None:
         """Undo everything that a share needed, then forget it."""
         if share.mode == "memlimit":
             self.limits.clear(handle, share.cgroup)
@@ -182,7 +184,7 @@ class Parts:
             self.repairs.over(share.device, TIME)
         self._forget(share)
 
-    def abandon(self, share: Share) -> None:
+    def abandon(self, share: HeldShare) -> None:
         """Forget a share whose card is lost, and its limits with it; only an MPS daemon lives beside the card."""
         if share.mode == "mps":
             self._leave(share)
@@ -192,7 +194,7 @@ class Parts:
         """Return the mode that a card is shared in now, "" without shares."""
         return next((share.mode for share in self.book.on(device) if share.mode != WHOLE), "")
 
-    def processes(self, share: Share, listed: list[ProcessFact]) -> list[ProcessFact]:
+    def processes(self, share: HeldShare, listed: list[ProcessFact]) -> list[ProcessFact]:
         """Return which processes of a card keep a share from being clean (see owners.left_on).
 
         Programs of the host keep nobody's lease from ending, unless they run in its very cgroup.
@@ -204,7 +206,7 @@ class Parts:
 
         return left_on(share, self._others(share), listed, self.read, is_excused)
 
-    def own(self, share: Share, listed: list[ProcessFact]) -> list[ProcessFact]:
+    def own(self, share: HeldShare, listed: list[ProcessFact]) -> list[ProcessFact]:
         """Return which processes of a card are a share's; services of the host are nobody's."""
         waits_for = {process.pid for process in self.processes(share, listed)}
         return [p for p in own(share, self._others(share), listed, self.read) if p.pid in waits_for]
@@ -231,22 +233,22 @@ class Parts:
         """Return the cgroup of each process, "" where it cannot be read."""
         return {process.pid: cgroup_of(self.read, process.pid) for process in listed}
 
-    def _leave(self, share: Share) -> None:
+    def _leave(self, share: HeldShare) -> None:
         """Take a share out of its user's MPS daemon, which ends with the last one."""
         if share.user:
             self.mps.release(_mps(share), [_mps(other) for other in self._of_user(share) if other != share])
 
-    def _forget(self, share: Share) -> None:
+    def _forget(self, share: HeldShare) -> None:
         """Take a share out of the book; what it lacked concerns nobody any more."""
         self.book.drop(share.partition)
         self.repairs.over(share.device, share.partition)
         if share.mode == "mps" and not self._of_user(share):
             self.repairs.over(share.device, share.user)
 
-    def _others(self, share: Share) -> list[Share]:
+    def _others(self, share: HeldShare) -> list[HeldShare]:
         return [other for other in self.book.on(share.device) if other.partition != share.partition]
 
-    def _of_user(self, share: Share) -> list[Share]:
+    def _of_user(self, share: HeldShare) -> list[HeldShare]:
         return [s for s in self.book.on(share.device) if s.mode == "mps" and s.user == share.user]
 
 
@@ -255,7 +257,7 @@ def is_share(partition: str) -> bool:
     return partition.startswith(PREFIXES)
 
 
-def _require_room(fact: DeviceFact, shape: Shape, others: list[Share]) -> None:
+def _require_room(fact: DeviceFact, shape: PartitionShape, others: list[HeldShare]) -> None:
     if shape.share_milli < 0 or shape.memory_mib < 0 or not (shape.share_milli or shape.memory_mib):
         raise NvmlLikeError(errors.INVALID_ARGUMENT, f"a share by {shape.mode} needs a part of the card")
     if shape.mode == "memlimit" and not shape.memory_mib:
@@ -276,11 +278,11 @@ def _full(why: str) -> NvmlLikeError:
     return NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"the card cannot take this share: {why}")
 
 
-def _name(share: Share) -> str:
+def _name(share: HeldShare) -> str:
     return "all of the card" if share.mode == WHOLE else share.mode
 
 
-def _mps(share: Share) -> MpsShare:
+def _mps(share: HeldShare) -> MpsShare:
     return MpsShare(
         share.partition, share.owner, share.device, share.user, share.share_milli, share.memory_mib
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nodeagent.drivers.base import PartitionSample, Reading
+from nodeagent.drivers.base import DriverReading, PartitionSample
 from nodeagent.drivers.nvml.library.figures import Activity, LostError, figure, memory_used
 from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm, Key
 from nodeagent.drivers.nvml.telemetry.gpm import Gpm
@@ -65,7 +65,7 @@ class Telemetry:
 
     def read(
         self, handles: Mapping[str, Any], facts: Mapping[str, DeviceFact], slices: Sequence[LiveSlice]
-    ) -> Reading:
+    ) -> DriverReading:
         """Measure once. A card that is lost has nothing but None; the others are not touched by that."""
         devices: list[DeviceSample] = []
         partitions: list[PartitionSample] = []
@@ -87,7 +87,7 @@ class Telemetry:
             if uuid in handles:
                 devices.append(sample)
             partitions += _partitions(sample, fact, its, seen)
-        return Reading(tuple(devices), tuple(partitions))
+        return DriverReading(tuple(devices), tuple(partitions))
 
     def forget(self, device: str, gi_id: int | None = None) -> None:
         """Drop what was sampled of an instance (None: of all on a card): its place serves somebody else now."""

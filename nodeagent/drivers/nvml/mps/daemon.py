@@ -46,7 +46,7 @@ LABEL: Final = "of.json"
 _LIMIT = re.compile(r"^(\d+)\s*([KMG])(?:i?B)?$", re.IGNORECASE)
 
 
-class Account(Protocol):
+class UserIds(Protocol):
     """A local account of this host."""
 
     @property
@@ -83,7 +83,7 @@ class MpsShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MpsDaemon:
     """The folder of one (device, user). All in it is root's; this user alone passes ``root``, once it is let in."""
 
     root: Path
@@ -117,30 +117,30 @@ class Seat:
         }
 
 
-class Speaker(Protocol):
+class MpsProtocol(Protocol):
     """One protocol of the program. Refusals are NvmlLikeError; every call is safe to repeat."""
 
-    def is_up(self, seat: Seat) -> bool | None:
+    def is_up(self, seat: MpsDaemon) -> bool | None:
         """Say whether the daemon answers; None when that cannot be told."""
         ...
 
-    def start(self, seat: Seat) -> None:
+    def start(self, seat: MpsDaemon) -> None:
         """Run the daemon; whether it came up is asked afterwards."""
         ...
 
-    def settle(self, seat: Seat, shares: Sequence[MpsShare]) -> None:
+    def settle(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Have a server that keeps the limits of these shares, read back from it."""
         ...
 
-    def is_bound(self, seat: Seat, shares: Sequence[MpsShare]) -> bool:
+    def is_bound(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
         """Say whether the limits of these shares hold for whoever comes now; changes nothing."""
         ...
 
-    def statuses(self, seat: Seat) -> list[str]:
+    def statuses(self, seat: MpsDaemon) -> list[str]:
         """Return what servers say of themselves, in capitals."""
         ...
 
-    def clients(self, seat: Seat) -> dict[int, str]:
+    def clients(self, seat: MpsDaemon) -> dict[int, str]:
         """Return the clients by pid, with the word under which they are ended."""
         ...
 
@@ -148,24 +148,24 @@ class Speaker(Protocol):
         """Say whether a client found at ``where`` belongs to this share, whatever its pid."""
         ...
 
-    def terminate(self, seat: Seat, pid: int, where: str) -> None:
+    def terminate(self, seat: MpsDaemon, pid: int, where: str) -> None:
         """End all work that a client has on the device."""
         ...
 
-    def release(self, seat: Seat, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+    def release(self, seat: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
         """Take one share's limits away; those of the rest stay."""
         ...
 
-    def quit(self, seat: Seat) -> None:
+    def quit(self, seat: MpsDaemon) -> None:
         """Ask the daemon to end."""
         ...
 
-    def access(self, seat: Seat, share: MpsShare) -> Access:
+    def access(self, seat: MpsDaemon, share: MpsShare) -> Access:
         """Return how a program becomes a client with this share's limits."""
         ...
 
 
-class Tool:
+class MpsControlProgram:
     """Runs the program for a seat."""
 
     def __init__(self, shell: Shell) -> None:
@@ -183,7 +183,7 @@ class Tool:
             self._newest = NAMED if done.is_ok and "namespace" in said and "server" in said else CLASSIC
         return self._newest
 
-    def attempt(self, seat: Seat, *words: str, stdin: str = "") -> Done | None:
+    def attempt(self, seat: MpsDaemon, *words: str, stdin: str = "") -> Done | None:
         """Run it once; None when it did not answer at all."""
         is_long = bool(SLOW & {*words, stdin.strip()})
         wait_s = TIMEOUT_S if is_long else ANSWER_S
@@ -192,7 +192,7 @@ class Tool:
         except ProgramError:
             return None
 
-    def do(self, seat: Seat, *words: str, stdin: str = "") -> str:
+    def do(self, seat: MpsDaemon, *words: str, stdin: str = "") -> str:
         """Return what it said. Raises TIMEOUT without an answer, UNKNOWN with its words when it refuses."""
         said = " ".join([*words, stdin.strip()]).strip()
         done = self.attempt(seat, *words, stdin=stdin)
@@ -203,7 +203,7 @@ class Tool:
         return done.out.strip()
 
 
-class Seats:
+class MpsDaemons:
     """The seats below ``run_dir``. What they are of is written down; whether anybody sits there is asked."""
 
     def __init__(self, run_dir: Path, *, own: Callable[[Path, int, int], None], socket_room: int) -> None:
@@ -212,24 +212,24 @@ class Seats:
         self._own = own
         self._room = socket_room
 
-    def of(self, device: str, user: str) -> Seat | None:
+    def of(self, device: str, user: str) -> MpsDaemon | None:
         """Return a seat that was made before, None for none."""
         return _read(self._dir / _key(device, user))
 
-    def all(self) -> list[Seat]:
+    def all(self) -> list[MpsDaemon]:
         """Return every seat that was made, ordered by device and user."""
         if not self._dir.is_dir():
             return []
         found = [seat for path in self._dir.iterdir() if (seat := _read(path)) is not None]
         return sorted(found, key=lambda seat: (seat.device, seat.user))
 
-    def make(self, device: str, user: str, account: Account, protocol: int) -> Seat:
+    def make(self, device: str, user: str, account: UserIds, protocol: int) -> MpsDaemon:
         """Make a seat for a daemon that is about to start, with fresh folders and nobody let in.
 
         The daemon is root's and opens files by known names: what somebody may have laid there goes first, and
         nobody lays anything there before it runs.
         """
-        seat = Seat(self._dir / _key(device, user), device, user, account.uid, protocol)
+        seat = MpsDaemon(self._dir / _key(device, user), device, user, account.uid, protocol)
         if len(os.fsencode(seat.root / LONGEST_SOCKET)) > self._room:
             raise NvmlLikeError(
                 errors.INVALID_ARGUMENT,
@@ -250,7 +250,7 @@ class Seats:
             raise NvmlLikeError(errors.UNKNOWN, f"the MPS folder of {user} cannot be made: {no}") from no
         return seat
 
-    def let_in(self, seat: Seat, account: Account) -> None:
+    def let_in(self, seat: MpsDaemon, account: UserIds) -> None:
         """Let the user pass to a daemon that runs; once more changes nothing."""
         try:
             self._own(seat.root, account.uid, account.gid)
@@ -261,7 +261,7 @@ class Seats:
                 " access control lists, such as the tmpfs of /run, and the agent must run as root",
             ) from no
 
-    def remove(self, seat: Seat) -> None:
+    def remove(self, seat: MpsDaemon) -> None:
         """Remove a seat whose daemon is gone; its label goes last, so that half of it is still found."""
         for folder in (seat.pipe, seat.log):
             shutil.rmtree(folder, ignore_errors=True)
@@ -270,7 +270,7 @@ class Seats:
         shutil.rmtree(seat.root, ignore_errors=True)
 
 
-def _lay_out(seat: Seat) -> None:
+def _lay_out(seat: MpsDaemon) -> None:
     """Lay out empty folders and logs of the agent's own; rmtree follows no links."""
     for folder in (seat.pipe, seat.log):
         if folder.is_symlink():
@@ -342,7 +342,7 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split() if word.isdigit()]
 
 
-def _whose(seat: Seat) -> str:
+def _whose(seat: MpsDaemon) -> str:
     return f"{seat.user} on {seat.device}"
 
 
@@ -350,10 +350,12 @@ def _key(device: str, user: str) -> str:
     return hashlib.sha256(f"{device}\n{user}".encode()).hexdigest()[:8]
 
 
-def _read(root: Path) -> Seat | None:
+def _read(root: Path) -> MpsDaemon | None:
     try:
         said = json.loads((root / LABEL).read_text())
-        return Seat(root, str(said["device"]), str(said["user"]), int(said["uid"]), int(said["protocol"]))
+        return MpsDaemon(
+            root, str(said["device"]), str(said["user"]), int(said["uid"]), int(said["protocol"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         # Without its label no daemon was started there: the label is written first.
         return None

@@ -12,7 +12,15 @@ from typing import Final
 from nodeagent.host.accounts import Account, account_of
 from nodeagent.host.files import Exists, Read, read_text
 from nodeagent.host.shell import Shell
-from nodeagent.runtimes.base import ISOLATED, RUNTIME, Entrance, Grant, Key, Runtime, RuntimeRefusedError
+from nodeagent.runtimes.base import (
+    ISOLATED,
+    RUNTIME,
+    Key,
+    LeaseEntrance,
+    LeaseGrant,
+    Runtime,
+    RuntimeRefusedError,
+)
 from nodeagent.runtimes.cdi import FOLDER, CdiSpecs, mounts_of
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.systemd import SystemdRuntime
@@ -26,7 +34,7 @@ class RuntimeMissingError(Exception):
     """The runtime that the operator named cannot be used on this host; the sentence says why."""
 
 
-class Doors:
+class CombinedRuntime:
     """Several runtimes as one. The first is the boundary: it opens first, closes last and alone decides.
 
     The others are extra: one that refuses a lease is left out of its entrance, and tried again when the lease is
@@ -47,7 +55,7 @@ class Doors:
         """Return what is missing for the first of them; the others are extra."""
         return self._runtimes[0].why_not()
 
-    def open(self, grant: Grant) -> Entrance:
+    def open(self, grant: LeaseGrant) -> LeaseEntrance:
         """Open all doors that can be opened; the words of the first win, its cgroup is the lease's."""
         first, *others = self._runtimes
         entrance, names = first.open(grant), [first.name]
@@ -62,7 +70,7 @@ class Doors:
             names.append(one.name)
         words |= entrance.words
         words |= {RUNTIME: "+".join(names), ISOLATED: "yes" if self.is_isolating else "no"}
-        return Entrance(words, entrance.cgroup)
+        return LeaseEntrance(words, entrance.cgroup)
 
     def _leave_out(self, extra: Runtime, key: Key, no: RuntimeRefusedError) -> None:
         """Remember that a lease does without an extra door, and say so once per reason."""
@@ -72,7 +80,7 @@ class Doors:
             self._said.add((extra.name, reason))
             log.warning("%s is left out of lease %s and of others like it: %s", extra.name, key[0], no)
 
-    def would_refuse(self, grant: Grant) -> RuntimeRefusedError | None:
+    def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return why the first door would refuse: a lease does without the others."""
         return self._runtimes[0].would_refuse(grant)
 
@@ -150,15 +158,15 @@ def pick(name: str, systemd: Runtime, cdi: Runtime, plain: Runtime) -> Runtime:
     if name == "cdi":
         if no_containers:
             raise RuntimeMissingError(f"leases cannot be given to containers on this host: {no_containers}")
-        return Doors([cdi, plain])
+        return CombinedRuntime([cdi, plain])
     if not no_units:
-        return systemd if no_containers else Doors([systemd, cdi])
+        return systemd if no_containers else CombinedRuntime([systemd, cdi])
     log.warning("leases are not isolated on this host: %s", no_units)
-    return plain if no_containers else Doors([cdi, plain])
+    return plain if no_containers else CombinedRuntime([cdi, plain])
 
 
 def shows_files(runtime: Runtime) -> bool:
-    """Say whether holders see files under another path (``Grant.binds``): only where containers are the way in."""
+    """Say whether holders see files under another path (``LeaseGrant.binds``): only where containers are the way in."""
     return runtime.name.partition("+")[0] == CdiSpecs.name
 
 
