@@ -42,11 +42,11 @@ def is_service(
     name: str,
     *,
     allowed: frozenset[str] = frozenset(),
-    seats: frozenset[int] = frozenset(),
+    mps_uids: frozenset[int] = frozenset(),
 ) -> bool:
     """Say whether a process is a program of the host: a name that is known or ``allowed``, under a host's account.
 
-    That is root or the account of a service, for MPS servers also one of ``seats``, for whom this host runs them.
+    That is root or the account of a service, for MPS servers also one of ``mps_uids``, for whom this host runs them.
     ``allowed`` are names of at most COMM_BYTES. All four uids of the process count.
     """
     short = short_name(name)
@@ -55,7 +55,7 @@ def is_service(
     uids = _uids(read, pid)
     if not uids:
         return False
-    return max(uids) < FIRST_PERSON or (short in _MPS_NAMES and uids <= seats)
+    return max(uids) < FIRST_PERSON or (short in _MPS_NAMES and uids <= mps_uids)
 
 
 def _uids(read: Callable[[str], str], pid: int) -> frozenset[int]:

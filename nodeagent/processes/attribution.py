@@ -133,7 +133,7 @@ class ProcessScanner:
         self._runtime = runtime
         self._read = read
         self._allowed = short_names(allowed)
-        self._seat_uids: Callable[[str], frozenset[int]] = getattr(driver, "seat_uids", _no_seats)
+        self._mps_uids: Callable[[str], frozenset[int]] = getattr(driver, "mps_uids", _no_mps_uids)
         self._cgroups = Cgroups(read, subfolders, os.path.exists)
         self._rules = rules or standard()
         self._before: dict[tuple[str, int, str], SeenProcess] = {}
@@ -199,8 +199,8 @@ class ProcessScanner:
                 is_live = any(h.key == key for h in self._live)
                 return replace(seen(ORPHAN, key[0]), is_of_live_lease=is_live)
             return seen(HELD, key[0], any(h.mode == "mps" for h in here) and not fact.is_mps)
-        seats = self._seat_uids(device)
-        if is_service(self._read, fact.pid, name, allowed=self._allowed, seats=seats):
+        mps_uids = self._mps_uids(device)
+        if is_service(self._read, fact.pid, name, allowed=self._allowed, mps_uids=mps_uids):
             return seen(SYSTEM)
         reached = [h for h in holdings if _is_on(h, places)]
         doors = {h.lease for h in reached if not h.has_unit or (h.has_door and in_container)}
@@ -266,5 +266,5 @@ def _named(chosen: Sequence[SeenProcess]) -> str:
     return f"{first} and {more} more" if more > 0 else first
 
 
-def _no_seats(device: str) -> frozenset[int]:
+def _no_mps_uids(device: str) -> frozenset[int]:
     return frozenset()

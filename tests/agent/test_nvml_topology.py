@@ -56,14 +56,14 @@ def test_cards_behind_one_nvswitch_are_one_domain_and_pairs_share_a_switch() -> 
 def test_bridged_pairs_are_domains_of_their_own_and_a_card_alone_is_in_none() -> None:
     found = links_of(Library(lambda one, other: {one, other} == {1, 3}, lambda one, other: 40), CARDS)
 
-    assert [seat.link_domain for seat in found.values()] == ["", "nvlink-1", "", "nvlink-1"]
-    assert {seat.pcie_switch for seat in found.values()} == {""}
+    assert [links.link_domain for links in found.values()] == ["", "nvlink-1", "", "nvlink-1"]
+    assert {links.pcie_switch for links in found.values()} == {""}
 
 
 def test_a_chain_of_links_is_one_domain() -> None:
     found = links_of(Library(lambda one, other: other - one == 1, None), CARDS)
 
-    assert {seat.link_domain for seat in found.values()} == {"nvlink-0"}
+    assert {links.link_domain for links in found.values()} == {"nvlink-0"}
 
 
 def test_a_driver_that_does_not_say_leaves_it_unknown() -> None:

@@ -189,7 +189,7 @@ def test_operator_may_excuse_more(host):
 
 
 def test_mps_server_is_excused_under_the_account_that_the_driver_runs_it_for(host):
-    host.seat_uids = lambda device: frozenset({1001}) if device == GPU else frozenset()
+    host.mps_uids = lambda device: frozenset({1001}) if device == GPU else frozenset()
     host.scanner = ProcessScanner(host, host, host.read)
     host.run(11, name="nvidia-cuda-mps-server", uid=1001)
     host.run(12, name="nvidia-cuda-mps-server", uid=1002)

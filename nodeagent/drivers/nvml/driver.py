@@ -197,9 +197,9 @@ class NvmlDriver:
             return self.processes(partition)
         return self._parts.own(share, self.listed(share.device))
 
-    def seat_uids(self, device: str) -> frozenset[int]:
+    def mps_uids(self, device: str) -> frozenset[int]:
         """Return the accounts of MPS servers on a card."""
-        return self._parts.seat_uids(device)
+        return self._parts.mps_uids(device)
 
     def listed(self, device: str) -> list[ProcessFact]:
         """Return every process that a card lists, also services of the host and those beside its lease."""

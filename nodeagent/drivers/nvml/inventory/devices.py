@@ -42,7 +42,7 @@ class KnownDevices(Mapping[str, DeviceFact]):
         self._unread: set[str] = set()
         for uuid in list(cards):
             self._learn(uuid, roll.known.get(cards.indexes[uuid]))
-        self._note_seats()
+        self._note_links()
 
     def __getitem__(self, uuid: str) -> DeviceFact:
         return self._facts[uuid]
@@ -62,7 +62,7 @@ class KnownDevices(Mapping[str, DeviceFact]):
             self._learn(uuid, None)
         if uuid not in self._unread:
             log.info("%s answers again and was read anew", uuid)
-            self._note_seats()
+            self._note_links()
 
     def refresh(self, uuid: str) -> None:
         """Bring what can change about a card up to date: its MIG mode and what it can be used for."""
@@ -91,12 +91,12 @@ class KnownDevices(Mapping[str, DeviceFact]):
         if is_told:
             self._unread.discard(uuid)
 
-    def _note_seats(self) -> None:
+    def _note_links(self) -> None:
         """Say where the cards sit, and write down what is known of them for when one cannot tell."""
         found = links_of(self._calls.library, self._cards)
         if self._unread:  # nobody can ask how far away a lost card is: believed is what was known
             found |= {f.uuid: DeviceLinks(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
-        for uuid, seat in found.items():
+        for uuid, links in found.items():
             if uuid in self._facts:
-                self._facts[uuid] = replace(self._facts[uuid], **seat._asdict())
+                self._facts[uuid] = replace(self._facts[uuid], **links._asdict())
         self._roll.keep(self._facts.values())

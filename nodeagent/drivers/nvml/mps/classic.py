@@ -26,51 +26,51 @@ class ClassicProtocol:
         self._tool = tool
         self._wait = wait
 
-    def is_up(self, seat: MpsDaemon) -> bool | None:
+    def is_up(self, daemon: MpsDaemon) -> bool | None:
         """Ask for the default percentage, which every daemon knows."""
-        done = self._tool.attempt(seat, stdin="get_default_active_thread_percentage\n")
+        done = self._tool.attempt(daemon, stdin="get_default_active_thread_percentage\n")
         if done is None:
             return None
         return done.is_ok and any(_is_number(line) for line in done.out.split())
 
-    def start(self, seat: MpsDaemon) -> None:
+    def start(self, daemon: MpsDaemon) -> None:
         """Run the daemon in the background."""
         # A daemon that keeps our pipes open looks like one that never ends: asking it decides.
-        self._tool.attempt(seat, "-d")
+        self._tool.attempt(daemon, "-d")
 
-    def settle(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
+    def settle(self, daemon: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Set defaults, have a server, set the server too, and read all back from the server.
 
         The defaults alone prove nothing: a limit for a device that the daemon does not know is stored,
         repeated when asked for, and ignored when a server starts.
         """
-        self._limit_newcomers(seat, shares)
-        self._limit_servers(seat, shares, self._servers_started(seat))
+        self._limit_newcomers(daemon, shares)
+        self._limit_servers(daemon, shares, self._servers_started(daemon))
 
-    def is_bound(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
+    def is_bound(self, daemon: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
         """Compare the defaults and the server, which must be there, with the largest share."""
         percent, memory = _largest(shares)
-        servers = self._servers(seat)
-        asked = [("default_active_thread_percentage", f"default_device_pinned_mem_limit {seat.device}")]
+        servers = self._servers(daemon)
+        asked = [("default_active_thread_percentage", f"default_device_pinned_mem_limit {daemon.device}")]
         for server in servers:
             asked.append(
-                (f"active_thread_percentage {server}", f"device_pinned_mem_limit {server} {seat.device}")
+                (f"active_thread_percentage {server}", f"device_pinned_mem_limit {server} {daemon.device}")
             )
         return bool(servers) and all(
-            keeps_percent(self._say(seat, f"get_{part}"), percent)
-            and keeps_memory(self._say(seat, f"get_{limit}"), memory)
+            keeps_percent(self._say(daemon, f"get_{part}"), percent)
+            and keeps_memory(self._say(daemon, f"get_{limit}"), memory)
             for part, limit in asked
         )
 
-    def statuses(self, seat: MpsDaemon) -> list[str]:
+    def statuses(self, daemon: MpsDaemon) -> list[str]:
         """Ask each server."""
-        return [self._say(seat, f"get_server_status {server}").upper() for server in self._servers(seat)]
+        return [self._say(daemon, f"get_server_status {server}").upper() for server in self._servers(daemon)]
 
-    def clients(self, seat: MpsDaemon) -> dict[int, str]:
+    def clients(self, daemon: MpsDaemon) -> dict[int, str]:
         """Return the clients of all servers, each with its server."""
         found = {}
-        for server in self._servers(seat):
-            for pid in numbers(self._say(seat, f"get_client_list {server}")):
+        for server in self._servers(daemon):
+            for pid in numbers(self._say(daemon, f"get_client_list {server}")):
                 found[pid] = str(server)
         return found
 
@@ -78,81 +78,81 @@ class ClassicProtocol:
         """A server is shared by all of the user's leases: only pids tell them apart."""
         return False
 
-    def terminate(self, seat: MpsDaemon, pid: int, where: str) -> None:
+    def terminate(self, daemon: MpsDaemon, pid: int, where: str) -> None:
         """End the work of one client."""
-        self._say(seat, f"terminate_client {where} {pid}")
+        self._say(daemon, f"terminate_client {where} {pid}")
 
-    def release(self, seat: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+    def release(self, daemon: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
         """Lower the limits to the largest share that is left; a server that is not there is not started for it."""
-        self._limit_newcomers(seat, rest)
-        if self._servers(seat):
-            self._limit_servers(seat, rest, self._servers_started(seat))
+        self._limit_newcomers(daemon, rest)
+        if self._servers(daemon):
+            self._limit_servers(daemon, rest, self._servers_started(daemon))
 
-    def quit(self, seat: MpsDaemon) -> None:
+    def quit(self, daemon: MpsDaemon) -> None:
         """Ask the daemon to end; it waits for clients, and the caller has made sure that there are none."""
-        self._tool.do(seat, stdin="quit\n")
+        self._tool.do(daemon, stdin="quit\n")
 
-    def access(self, seat: MpsDaemon, share: MpsShare) -> Access:
+    def access(self, daemon: MpsDaemon, share: MpsShare) -> Access:
         """Return the environment of a client: it can narrow the limits of the server, not widen them."""
         env = {
-            "CUDA_VISIBLE_DEVICES": seat.device,
-            "CUDA_MPS_PIPE_DIRECTORY": str(seat.pipe),
-            "CUDA_MPS_LOG_DIRECTORY": str(seat.log),
+            "CUDA_VISIBLE_DEVICES": daemon.device,
+            "CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(daemon.log),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share.percent),
             # By UUID: an entry that the client cannot see makes it drop all memory limits.
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{seat.device}={share.limit}",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{daemon.device}={share.limit}",
         }
-        return Access(env=env, folders=(str(seat.pipe), str(seat.log)))
+        return Access(env=env, folders=(str(daemon.pipe), str(daemon.log)))
 
-    def _limit_newcomers(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
+    def _limit_newcomers(self, daemon: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Set what servers to come begin with."""
         percent, memory = _largest(shares)
-        self._bring(seat, "default_active_thread_percentage", str(percent), keeps_percent, percent)
+        self._bring(daemon, "default_active_thread_percentage", str(percent), keeps_percent, percent)
         self._bring(
-            seat, f"default_device_pinned_mem_limit {seat.device}", f"{memory}M", keeps_memory, memory
+            daemon, f"default_device_pinned_mem_limit {daemon.device}", f"{memory}M", keeps_memory, memory
         )
 
-    def _limit_servers(self, seat: MpsDaemon, shares: Sequence[MpsShare], servers: Sequence[int]) -> None:
+    def _limit_servers(self, daemon: MpsDaemon, shares: Sequence[MpsShare], servers: Sequence[int]) -> None:
         """Set what holds for clients to come of servers that are there."""
         percent, memory = _largest(shares)
         for server in servers:
-            limit = f"device_pinned_mem_limit {server} {seat.device}"
-            self._bring(seat, f"active_thread_percentage {server}", str(percent), keeps_percent, percent)
-            self._bring(seat, limit, f"{memory}M", keeps_memory, memory)
+            limit = f"device_pinned_mem_limit {server} {daemon.device}"
+            self._bring(daemon, f"active_thread_percentage {server}", str(percent), keeps_percent, percent)
+            self._bring(daemon, limit, f"{memory}M", keeps_memory, memory)
 
-    def _servers(self, seat: MpsDaemon) -> list[int]:
-        return numbers(self._say(seat, "get_server_list"))
+    def _servers(self, daemon: MpsDaemon) -> list[int]:
+        return numbers(self._say(daemon, "get_server_list"))
 
-    def _servers_started(self, seat: MpsDaemon) -> list[int]:
-        if not self._servers(seat):
-            self._say(seat, f"start_server -uid {seat.uid}")
-        if not self._wait(lambda: bool(self._servers(seat))):
+    def _servers_started(self, daemon: MpsDaemon) -> list[int]:
+        if not self._servers(daemon):
+            self._say(daemon, f"start_server -uid {daemon.uid}")
+        if not self._wait(lambda: bool(self._servers(daemon))):
             raise NvmlLikeError(
                 errors.UNKNOWN,
-                f"no MPS server starts for {seat.user} on {seat.device}: is the device there, and free of other "
-                f"programs? {seat.log}/server.log says more",
+                f"no MPS server starts for {daemon.user} on {daemon.device}: is the device there, and free of other "
+                f"programs? {daemon.log}/server.log says more",
             )
         # A server that is still starting takes no settings yet; one in FAULT answers, and is told apart later.
-        if not self._wait(lambda: "INITIALIZING" not in self.statuses(seat)):
+        if not self._wait(lambda: "INITIALIZING" not in self.statuses(daemon)):
             raise NvmlLikeError(
-                errors.TIMEOUT, f"the MPS server of {seat.user} on {seat.device} is still starting"
+                errors.TIMEOUT, f"the MPS server of {daemon.user} on {daemon.device} is still starting"
             )
-        return self._servers(seat)
+        return self._servers(daemon)
 
     def _bring(
-        self, seat: MpsDaemon, what: str, value: str, kept: Callable[[str, int], bool], wanted: int
+        self, daemon: MpsDaemon, what: str, value: str, kept: Callable[[str, int], bool], wanted: int
     ) -> None:
         # Set it even when it reads right already: limits are shown rounded, a wider one can look the same.
-        self._say(seat, f"set_{what} {value}")
-        reply = self._say(seat, f"get_{what}")
+        self._say(daemon, f"set_{what} {value}")
+        reply = self._say(daemon, f"get_{what}")
         if not kept(reply, wanted):
             raise NotOfferedError(
-                f"MPS does not keep {what.split()[0]} {value} for {seat.user} on {seat.device}: asked back it says "
+                f"MPS does not keep {what.split()[0]} {value} for {daemon.user} on {daemon.device}: asked back it says "
                 f"{reply!r}; share this device by memory limits or time slices instead"
             )
 
-    def _say(self, seat: MpsDaemon, command: str) -> str:
-        return self._tool.do(seat, stdin=f"{command}\n")
+    def _say(self, daemon: MpsDaemon, command: str) -> str:
+        return self._tool.do(daemon, stdin=f"{command}\n")
 
 
 def _largest(shares: Sequence[MpsShare]) -> tuple[int, int]:

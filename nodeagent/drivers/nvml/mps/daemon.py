@@ -120,27 +120,27 @@ class MpsDaemon:
 class MpsProtocol(Protocol):
     """One protocol of the program. Refusals are NvmlLikeError; every call is safe to repeat."""
 
-    def is_up(self, seat: MpsDaemon) -> bool | None:
+    def is_up(self, daemon: MpsDaemon) -> bool | None:
         """Say whether the daemon answers; None when that cannot be told."""
         ...
 
-    def start(self, seat: MpsDaemon) -> None:
+    def start(self, daemon: MpsDaemon) -> None:
         """Run the daemon; whether it came up is asked afterwards."""
         ...
 
-    def settle(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> None:
+    def settle(self, daemon: MpsDaemon, shares: Sequence[MpsShare]) -> None:
         """Have a server that keeps the limits of these shares, read back from it."""
         ...
 
-    def is_bound(self, seat: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
+    def is_bound(self, daemon: MpsDaemon, shares: Sequence[MpsShare]) -> bool:
         """Say whether the limits of these shares hold for whoever comes now; changes nothing."""
         ...
 
-    def statuses(self, seat: MpsDaemon) -> list[str]:
+    def statuses(self, daemon: MpsDaemon) -> list[str]:
         """Return what servers say of themselves, in capitals."""
         ...
 
-    def clients(self, seat: MpsDaemon) -> dict[int, str]:
+    def clients(self, daemon: MpsDaemon) -> dict[int, str]:
         """Return the clients by pid, with the word under which they are ended."""
         ...
 
@@ -148,25 +148,25 @@ class MpsProtocol(Protocol):
         """Say whether a client found at ``where`` belongs to this share, whatever its pid."""
         ...
 
-    def terminate(self, seat: MpsDaemon, pid: int, where: str) -> None:
+    def terminate(self, daemon: MpsDaemon, pid: int, where: str) -> None:
         """End all work that a client has on the device."""
         ...
 
-    def release(self, seat: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
+    def release(self, daemon: MpsDaemon, share: MpsShare, rest: Sequence[MpsShare]) -> None:
         """Take one share's limits away; those of the rest stay."""
         ...
 
-    def quit(self, seat: MpsDaemon) -> None:
+    def quit(self, daemon: MpsDaemon) -> None:
         """Ask the daemon to end."""
         ...
 
-    def access(self, seat: MpsDaemon, share: MpsShare) -> Access:
+    def access(self, daemon: MpsDaemon, share: MpsShare) -> Access:
         """Return how a program becomes a client with this share's limits."""
         ...
 
 
 class MpsControlProgram:
-    """Runs the program for a seat."""
+    """Runs the program for a daemon."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -183,28 +183,30 @@ class MpsControlProgram:
             self._newest = NAMED if done.is_ok and "namespace" in said and "server" in said else CLASSIC
         return self._newest
 
-    def attempt(self, seat: MpsDaemon, *words: str, stdin: str = "") -> Done | None:
+    def attempt(self, daemon: MpsDaemon, *words: str, stdin: str = "") -> Done | None:
         """Run it once; None when it did not answer at all."""
         is_long = bool(SLOW & {*words, stdin.strip()})
         wait_s = TIMEOUT_S if is_long else ANSWER_S
         try:
-            return self._shell.run([PROGRAM, *words], stdin=stdin, env=seat.env(), timeout_s=wait_s)
+            return self._shell.run([PROGRAM, *words], stdin=stdin, env=daemon.env(), timeout_s=wait_s)
         except ProgramError:
             return None
 
-    def do(self, seat: MpsDaemon, *words: str, stdin: str = "") -> str:
+    def do(self, daemon: MpsDaemon, *words: str, stdin: str = "") -> str:
         """Return what it said. Raises TIMEOUT without an answer, UNKNOWN with its words when it refuses."""
         said = " ".join([*words, stdin.strip()]).strip()
-        done = self.attempt(seat, *words, stdin=stdin)
+        done = self.attempt(daemon, *words, stdin=stdin)
         if done is None:
-            raise NvmlLikeError(errors.TIMEOUT, f"{PROGRAM} did not answer {said!r} for {_whose(seat)}")
+            raise NvmlLikeError(errors.TIMEOUT, f"{PROGRAM} did not answer {said!r} for {_whose(daemon)}")
         if not done.is_ok:
-            raise NvmlLikeError(errors.UNKNOWN, f"{PROGRAM} refused {said!r} for {_whose(seat)}: {done.said}")
+            raise NvmlLikeError(
+                errors.UNKNOWN, f"{PROGRAM} refused {said!r} for {_whose(daemon)}: {done.said}"
+            )
         return done.out.strip()
 
 
 class MpsDaemons:
-    """The seats below ``run_dir``. What they are of is written down; whether anybody sits there is asked."""
+    """The daemons below ``run_dir``. Whose they are is written down; whether they run is asked."""
 
     def __init__(self, run_dir: Path, *, own: Callable[[Path, int, int], None], socket_room: int) -> None:
         # Short names: sockets lie below them.
@@ -213,75 +215,75 @@ class MpsDaemons:
         self._room = socket_room
 
     def of(self, device: str, user: str) -> MpsDaemon | None:
-        """Return a seat that was made before, None for none."""
+        """Return a daemon whose folder was made before, None for none."""
         return _read(self._dir / _key(device, user))
 
     def all(self) -> list[MpsDaemon]:
-        """Return every seat that was made, ordered by device and user."""
+        """Return every daemon whose folder was made, ordered by device and user."""
         if not self._dir.is_dir():
             return []
-        found = [seat for path in self._dir.iterdir() if (seat := _read(path)) is not None]
-        return sorted(found, key=lambda seat: (seat.device, seat.user))
+        found = [daemon for path in self._dir.iterdir() if (daemon := _read(path)) is not None]
+        return sorted(found, key=lambda daemon: (daemon.device, daemon.user))
 
     def make(self, device: str, user: str, account: UserIds, protocol: int) -> MpsDaemon:
-        """Make a seat for a daemon that is about to start, with fresh folders and nobody let in.
+        """Make the folder of a daemon that is about to start, with fresh folders and nobody let in.
 
         The daemon is root's and opens files by known names: what somebody may have laid there goes first, and
         nobody lays anything there before it runs.
         """
-        seat = MpsDaemon(self._dir / _key(device, user), device, user, account.uid, protocol)
-        if len(os.fsencode(seat.root / LONGEST_SOCKET)) > self._room:
+        daemon = MpsDaemon(self._dir / _key(device, user), device, user, account.uid, protocol)
+        if len(os.fsencode(daemon.root / LONGEST_SOCKET)) > self._room:
             raise NvmlLikeError(
                 errors.INVALID_ARGUMENT,
                 f"the path of the run folder is too long for MPS sockets ({self._dir}): give the agent a shorter one",
             )
         try:
-            seat.root.mkdir(parents=True, exist_ok=True)
+            daemon.root.mkdir(parents=True, exist_ok=True)
             self._dir.chmod(0o711)  # users pass through, whatever the agent's umask is
-            seat.root.chmod(0o700)
-            _lay_out(seat)
+            daemon.root.chmod(0o700)
+            _lay_out(daemon)
             said = {"device": device, "user": user, "uid": account.uid, "protocol": protocol}
-            write(seat.root / LABEL, json.dumps(said))
+            write(daemon.root / LABEL, json.dumps(said))
         except PermissionError as no:
             raise NvmlLikeError(
                 errors.NO_PERMISSION, f"the MPS folder of {user} cannot be made ({no}): run the agent as root"
             ) from no
         except OSError as no:
             raise NvmlLikeError(errors.UNKNOWN, f"the MPS folder of {user} cannot be made: {no}") from no
-        return seat
+        return daemon
 
-    def let_in(self, seat: MpsDaemon, account: UserIds) -> None:
+    def let_in(self, daemon: MpsDaemon, account: UserIds) -> None:
         """Let the user pass to a daemon that runs; once more changes nothing."""
         try:
-            self._own(seat.root, account.uid, account.gid)
+            self._own(daemon.root, account.uid, account.gid)
         except OSError as no:
             raise NvmlLikeError(
                 errors.UNKNOWN,
-                f"{seat.user} cannot be let in to {seat.root} ({no}): the run folder must lie on a file system with"
+                f"{daemon.user} cannot be let in to {daemon.root} ({no}): the run folder must lie on a file system with"
                 " access control lists, such as the tmpfs of /run, and the agent must run as root",
             ) from no
 
-    def remove(self, seat: MpsDaemon) -> None:
-        """Remove a seat whose daemon is gone; its label goes last, so that half of it is still found."""
-        for folder in (seat.pipe, seat.log):
+    def remove(self, daemon: MpsDaemon) -> None:
+        """Remove the folder of a daemon that is gone; its label goes last, so that half of it is still found."""
+        for folder in (daemon.pipe, daemon.log):
             shutil.rmtree(folder, ignore_errors=True)
-        seat.config.unlink(missing_ok=True)
-        (seat.root / LABEL).unlink(missing_ok=True)
-        shutil.rmtree(seat.root, ignore_errors=True)
+        daemon.config.unlink(missing_ok=True)
+        (daemon.root / LABEL).unlink(missing_ok=True)
+        shutil.rmtree(daemon.root, ignore_errors=True)
 
 
-def _lay_out(seat: MpsDaemon) -> None:
+def _lay_out(daemon: MpsDaemon) -> None:
     """Lay out empty folders and logs of the agent's own; rmtree follows no links."""
-    for folder in (seat.pipe, seat.log):
+    for folder in (daemon.pipe, daemon.log):
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in (seat.pipe, seat.log, seat.log / "s"):
+    for folder in (daemon.pipe, daemon.log, daemon.log / "s"):
         folder.mkdir()
         folder.chmod(COMMON)
     for name, mode in LOGS.items():
-        (seat.log / name).touch(exist_ok=False)
-        (seat.log / name).chmod(mode)
+        (daemon.log / name).touch(exist_ok=False)
+        (daemon.log / name).chmod(mode)
 
 
 def let_pass(folder: Path, uid: int, gid: int) -> None:
@@ -342,8 +344,8 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split() if word.isdigit()]
 
 
-def _whose(seat: MpsDaemon) -> str:
-    return f"{seat.user} on {seat.device}"
+def _whose(daemon: MpsDaemon) -> str:
+    return f"{daemon.user} on {daemon.device}"
 
 
 def _key(device: str, user: str) -> str:

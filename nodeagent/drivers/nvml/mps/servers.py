@@ -79,7 +79,7 @@ class Mps:
     ) -> None:
         self._nvml = library
         self._tool = MpsControlProgram(shell)
-        self._seats = MpsDaemons(run_dir, own=own, socket_room=socket_room)
+        self._daemons = MpsDaemons(run_dir, own=own, socket_room=socket_room)
         self._account = account
         self._pause = pause
         self._clock = clock
@@ -115,15 +115,15 @@ class Mps:
         self._modes.require_mps(share.device)
         # A card lets one server in when exclusive: make room before a second user's daemon starts.
         self._modes.settle(share.device, daemons=self._others(share.device, share.user) + 1)
-        seat = self._seats.of(share.device, share.user)
-        is_up = False if seat is None else self._is_up(seat)
+        daemon = self._daemons.of(share.device, share.user)
+        is_up = False if daemon is None else self._is_up(daemon)
         if is_up is None:
             raise _silent(share.device, share.user)
-        if seat is None or not is_up:
-            seat = self._begin(share, account, self._protocol(share.device))
-        self._seats.let_in(seat, account)  # only now: see Seats.make
-        self._require_no_fault(seat)
-        self._speaker(seat).settle(seat, shares)
+        if daemon is None or not is_up:
+            daemon = self._begin(share, account, self._protocol(share.device))
+        self._daemons.let_in(daemon, account)  # only now: see MpsDaemons.make
+        self._require_no_fault(daemon)
+        self._speaker(daemon).settle(daemon, shares)
         self._looked[share.device, share.user] = _Looked(self._clock() + KEEP_EVERY_S)
 
     def keep(
@@ -155,32 +155,32 @@ class Mps:
 
     def access(self, share: MpsShare) -> Access:
         """Return how a program becomes a client with this share's limits. Raises NOT_FOUND before ``open``."""
-        seat = self._seats.of(share.device, share.user)
-        if seat is None:
+        daemon = self._daemons.of(share.device, share.user)
+        if daemon is None:
             raise NvmlLikeError(
                 errors.NOT_FOUND, f"no MPS daemon was prepared for {share.user} on {share.device}"
             )
-        return self._speaker(seat).access(seat, share)
+        return self._speaker(daemon).access(daemon, share)
 
     def clients(self, device: str, user: str) -> list[int]:
         """Return the pids that work through this daemon now; none where there is no daemon."""
-        seat = self._seats.of(device, user)
-        if seat is None or self._is_up(seat) is False:
+        daemon = self._daemons.of(device, user)
+        if daemon is None or self._is_up(daemon) is False:
             return []
-        return sorted(self._speaker(seat).clients(seat))
+        return sorted(self._speaker(daemon).clients(daemon))
 
     def end_clients(self, share: MpsShare, pids: Sequence[int]) -> None:
         """End the work that these processes have on the device, and that of all clients known to be the share's.
 
         To be called before they get any signal: a client killed with work in flight may take others along.
         """
-        seat = self._seats.of(share.device, share.user)
-        if seat is None or self._is_up(seat) is False:
+        daemon = self._daemons.of(share.device, share.user)
+        if daemon is None or self._is_up(daemon) is False:
             return
-        speaker = self._speaker(seat)
-        for pid, where in sorted(speaker.clients(seat).items()):
+        speaker = self._speaker(daemon)
+        for pid, where in sorted(speaker.clients(daemon).items()):
             if pid in pids or speaker.ends_with(share, where):
-                speaker.terminate(seat, pid, where)
+                speaker.terminate(daemon, pid, where)
 
     def release(self, share: MpsShare, rest: Sequence[MpsShare]) -> None:
         """Take a share's limits away once its processes are gone; without a ``rest`` the daemon ends too.
@@ -191,53 +191,53 @@ class Mps:
         if not others:
             self.close(share.device, share.user)
             return
-        seat = self._seats.of(share.device, share.user)
-        if seat is not None and self._is_up(seat):
-            self._speaker(seat).release(seat, share, others)
+        daemon = self._daemons.of(share.device, share.user)
+        if daemon is not None and self._is_up(daemon):
+            self._speaker(daemon).release(daemon, share, others)
 
     def close(self, device: str, user: str) -> None:
         """End a daemon; gone already is success. Raises IN_USE while clients remain, TIMEOUT when it stays."""
-        seat = self._seats.of(device, user)
-        if seat is not None:
-            self._quit(seat)
+        daemon = self._daemons.of(device, user)
+        if daemon is not None:
+            self._quit(daemon)
         self._modes.give_back(device, daemons=self._others(device, user))
-        if seat is not None:
-            self._seats.remove(seat)
+        if daemon is not None:
+            self._daemons.remove(daemon)
 
     def daemons(self) -> list[tuple[str, str]]:
         """Return the (device, user) whose daemon answers now."""
-        return [(seat.device, seat.user) for seat in self._seats.all() if self._is_up(seat)]
+        return [(daemon.device, daemon.user) for daemon in self._daemons.all() if self._is_up(daemon)]
 
     def state(self, device: str, user: str) -> str:
         """Return "active", "fault" (newcomers are refused), "stopped", or "" when it cannot be told."""
-        seat = self._seats.of(device, user)
-        return "stopped" if seat is None else self._state(seat)
+        daemon = self._daemons.of(device, user)
+        return "stopped" if daemon is None else self._state(daemon)
 
     def faults(self) -> list[HealthFact]:
         """Return what is wrong with daemons that should serve; looked at anew every ten seconds at most."""
         now = self._clock()
         if self._faults is None or now - self._faults[0] >= FAULTS_EVERY_S:
-            states = [(seat, self._state(seat)) for seat in self._seats.all()]
-            found = [fact for seat, state in states if (fact := self._fault(seat, state)) is not None]
-            self._stopped = {(seat.device, seat.user) for seat, state in states if state == "stopped"}
+            states = [(daemon, self._state(daemon)) for daemon in self._daemons.all()]
+            found = [fact for daemon, state in states if (fact := self._fault(daemon, state)) is not None]
+            self._stopped = {(daemon.device, daemon.user) for daemon, state in states if state == "stopped"}
             self._faults = now, found
         return list(self._faults[1])
 
     def _keep(
         self, share: MpsShare, shares: Sequence[MpsShare], outside: Pids, servers: Pids
     ) -> list[ShareDefect]:
-        seat = self._seats.of(share.device, share.user)
-        state = "stopped" if seat is None else self._state(seat)
-        if not state and seat is not None:  # whether it serves cannot be told: then it is left alone
-            if self._is_up(seat) is None:
+        daemon = self._daemons.of(share.device, share.user)
+        state = "stopped" if daemon is None else self._state(daemon)
+        if not state and daemon is not None:  # whether it serves cannot be told: then it is left alone
+            if self._is_up(daemon) is None:
                 raise _silent(share.device, share.user)
             return []
         lacks = self._keep_mode(share, outside)
         if state == "stopped":
-            return [*lacks, self._revive(share, shares, seat, servers)]
-        if seat is not None and state == "active" and not self._speaker(seat).is_bound(seat, shares):
-            had_server = bool(self._speaker(seat).statuses(seat))
-            self._speaker(seat).settle(seat, shares)
+            return [*lacks, self._revive(share, shares, daemon, servers)]
+        if daemon is not None and state == "active" and not self._speaker(daemon).is_bound(daemon, shares):
+            had_server = bool(self._speaker(daemon).statuses(daemon))
+            self._speaker(daemon).settle(daemon, shares)
             lacks.append(
                 ShareDefect("limit_gone", f"{share.user} by MPS, set again")
                 if had_server
@@ -247,7 +247,9 @@ class Mps:
 
     def _keep_mode(self, share: MpsShare, outside: Pids) -> list[ShareDefect]:
         """Put the compute mode back, unless a program would be in the way of that or that in its."""
-        users = {seat.user for seat in self._seats.all() if seat.device == share.device} | {share.user}
+        users = {daemon.user for daemon in self._daemons.all() if daemon.device == share.device} | {
+            share.user
+        }
         if self._modes.is_as_wanted(share.device, daemons=len(users)):
             return []
         # Only the exclusive mode keeps anybody out.
@@ -260,10 +262,10 @@ class Mps:
         return [ShareDefect("compute_mode", "it was put back")]
 
     def _revive(
-        self, share: MpsShare, shares: Sequence[MpsShare], seat: MpsDaemon | None, servers: Pids
+        self, share: MpsShare, shares: Sequence[MpsShare], daemon: MpsDaemon | None, servers: Pids
     ) -> ShareDefect:
         """Start a daemon again that ended under its shares, or the server that it lost, at the same place."""
-        if seat is None or not self._is_up(seat):
+        if daemon is None or not self._is_up(daemon):
             if pids := servers():
                 detail = (
                     f"{share.user}: a new one is started when the server of before has ended: {_list(pids)}"
@@ -271,47 +273,47 @@ class Mps:
                 return ShareDefect("mps_gone", detail, is_mended=False)
             account = self._known(share.user)
             # The lease's variables say where it was: a newer driver speaks the older protocol too.
-            protocol = self._protocol(share.device) if seat is None else seat.protocol
-            seat = self._begin(share, account, protocol)
-            self._seats.let_in(seat, account)
-        self._speaker(seat).settle(seat, shares)
+            protocol = self._protocol(share.device) if daemon is None else daemon.protocol
+            daemon = self._begin(share, account, protocol)
+            self._daemons.let_in(daemon, account)
+        self._speaker(daemon).settle(daemon, shares)
         self._faults = None  # what was seen of it before is over
         return _again(share.user)
 
     def _begin(self, share: MpsShare, account: UserIds, protocol: int) -> MpsDaemon:
-        seat = self._seats.make(share.device, share.user, account, protocol)
-        self._speaker(seat).start(seat)
-        if not self._wait(lambda: self._is_up(seat) is True):
+        daemon = self._daemons.make(share.device, share.user, account, protocol)
+        self._speaker(daemon).start(daemon)
+        if not self._wait(lambda: self._is_up(daemon) is True):
             raise NvmlLikeError(
                 errors.UNKNOWN,
                 f"the MPS daemon of {share.user} on {share.device} does not answer after its start: "
-                f"{seat.log}/control.log says more",
+                f"{daemon.log}/control.log says more",
             )
-        return seat
+        return daemon
 
-    def _quit(self, seat: MpsDaemon) -> None:
-        is_up = self._is_up(seat)
+    def _quit(self, daemon: MpsDaemon) -> None:
+        is_up = self._is_up(daemon)
         if is_up is None:
-            raise _silent(seat.device, seat.user)
+            raise _silent(daemon.device, daemon.user)
         if not is_up:
             return
-        left = sorted(self._speaker(seat).clients(seat))
+        left = sorted(self._speaker(daemon).clients(daemon))
         if left:
             raise NvmlLikeError(
-                errors.IN_USE, f"processes of {seat.user} still use MPS on {seat.device}: {left}"
+                errors.IN_USE, f"processes of {daemon.user} still use MPS on {daemon.device}: {left}"
             )
-        self._speaker(seat).quit(seat)
-        if not self._wait(lambda: self._is_up(seat) is False):
+        self._speaker(daemon).quit(daemon)
+        if not self._wait(lambda: self._is_up(daemon) is False):
             raise NvmlLikeError(
-                errors.TIMEOUT, f"the MPS daemon of {seat.user} on {seat.device} does not end"
+                errors.TIMEOUT, f"the MPS daemon of {daemon.user} on {daemon.device} does not end"
             )
 
-    def _require_no_fault(self, seat: MpsDaemon) -> None:
-        if self._state(seat) == "fault":
-            left = sorted(self._speaker(seat).clients(seat))
+    def _require_no_fault(self, daemon: MpsDaemon) -> None:
+        if self._state(daemon) == "fault":
+            left = sorted(self._speaker(daemon).clients(daemon))
             raise NvmlLikeError(
                 errors.IN_USE,
-                f"a program of {seat.user} faulted on {seat.device}; MPS takes no new ones there until these have "
+                f"a program of {daemon.user} faulted on {daemon.device}; MPS takes no new ones there until these have "
                 f"ended: {left}",
             )
 
@@ -334,18 +336,18 @@ class Mps:
         # A daemon that does not answer may still hold the card.
         return sum(
             1
-            for seat in self._seats.all()
-            if seat.device == device and seat.user != user and self._is_up(seat) is not False
+            for daemon in self._daemons.all()
+            if daemon.device == device and daemon.user != user and self._is_up(daemon) is not False
         )
 
-    def _state(self, seat: MpsDaemon) -> str:
-        is_up = self._is_up(seat)
+    def _state(self, daemon: MpsDaemon) -> str:
+        is_up = self._is_up(daemon)
         if is_up is None:
             return ""
         if not is_up:
             return "stopped"
         try:
-            said = self._speaker(seat).statuses(seat)
+            said = self._speaker(daemon).statuses(daemon)
         except NvmlLikeError:
             return ""
         if any("FAULT" in status for status in said):
@@ -354,17 +356,19 @@ class Mps:
             return "stopped"
         return "active" if all(is_serving(status) for status in said) else ""
 
-    def _fault(self, seat: MpsDaemon, state: str) -> HealthFact | None:
+    def _fault(self, daemon: MpsDaemon, state: str) -> HealthFact | None:
         if state == "fault":
             code = "mps_fault"
-            detail = f"A program of {seat.user} faulted under MPS; new ones are refused until those there have ended."
-        elif state == "stopped" and (seat.device, seat.user) in self._stopped:
+            detail = f"A program of {daemon.user} faulted under MPS; new ones are refused until those there have ended."
+        elif state == "stopped" and (daemon.device, daemon.user) in self._stopped:
             # Seen twice: one look may fall between the steps of an opening or a closing.
             code = "mps_gone"
-            detail = f"The MPS daemon of {seat.user} has ended; programs started now run without its limits."
+            detail = (
+                f"The MPS daemon of {daemon.user} has ended; programs started now run without its limits."
+            )
         else:
             return None
-        return HealthFact(self._card(seat.device), code, "warning", detail, "restart_workload")
+        return HealthFact(self._card(daemon.device), code, "warning", detail, "restart_workload")
 
     def _card(self, device: str) -> str:
         """Return the UUID of the card that a MIG instance is on, "" when NVML does not tell."""
@@ -378,11 +382,11 @@ class Mps:
             return ""
         return said.decode() if isinstance(said, bytes) else str(said)
 
-    def _is_up(self, seat: MpsDaemon) -> bool | None:
-        return self._speaker(seat).is_up(seat)
+    def _is_up(self, daemon: MpsDaemon) -> bool | None:
+        return self._speaker(daemon).is_up(daemon)
 
-    def _speaker(self, seat: MpsDaemon) -> MpsProtocol:
-        return self._speakers.get(seat.protocol, self._speakers[CLASSIC])
+    def _speaker(self, daemon: MpsDaemon) -> MpsProtocol:
+        return self._speakers.get(daemon.protocol, self._speakers[CLASSIC])
 
     def _wait(self, is_so: Callable[[], bool]) -> bool:
         for look in range(LOOKS):

@@ -145,25 +145,25 @@ class SharePartitions:
 
     def _outside(self, device: str, listed: list[ProcessFact]) -> list[int]:
         """Return the programs that use a card past MPS; services of the host do not compute there."""
-        seats = self.seat_uids(device)
+        mps_uids = self.mps_uids(device)
         users = {share.user for share in self.book.on(device) if share.mode == "mps" and share.user}
         clients = {pid for user in users for pid in self.mps.clients(device, user)}
         return [
             p.pid
             for p in listed
-            if not (p.is_mps or p.pid in clients or is_service(self.read, p.pid, p.name, seats=seats))
+            if not (p.is_mps or p.pid in clients or is_service(self.read, p.pid, p.name, mps_uids=mps_uids))
         ]
 
     def _servers(self, user: str, listed: list[ProcessFact]) -> list[int]:
         """Return the MPS servers of a user among the processes of a card."""
         try:
-            seats = frozenset({self.account(user).uid})
+            mps_uids = frozenset({self.account(user).uid})
         except LookupError:
             return []
         return [
             p.pid
             for p in listed
-            if p.name.startswith(MPS_NAME) and is_service(self.read, p.pid, p.name, seats=seats)
+            if p.name.startswith(MPS_NAME) and is_service(self.read, p.pid, p.name, mps_uids=mps_uids)
         ]
 
     def loosen(self, share: HeldShare, handle: Any, pids: list[int], *, kill: bool) -> None:
@@ -199,10 +199,10 @@ class SharePartitions:
 
         Programs of the host keep nobody's lease from ending, unless they run in its very cgroup.
         """
-        seats = self.seat_uids(share.device)
+        mps_uids = self.mps_uids(share.device)
 
         def is_excused(process: ProcessFact) -> bool:
-            return is_service(self.read, process.pid, process.name, seats=seats)
+            return is_service(self.read, process.pid, process.name, mps_uids=mps_uids)
 
         return left_on(share, self._others(share), listed, self.read, is_excused)
 
@@ -211,7 +211,7 @@ class SharePartitions:
         waits_for = {process.pid for process in self.processes(share, listed)}
         return [p for p in own(share, self._others(share), listed, self.read) if p.pid in waits_for]
 
-    def seat_uids(self, device: str) -> frozenset[int]:
+    def mps_uids(self, device: str) -> frozenset[int]:
         """Return the accounts under which MPS servers of this agent run on a card."""
         users = {share.user for share in self.book.on(device) if share.mode == "mps" and share.user}
         found = set()
