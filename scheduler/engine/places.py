@@ -110,7 +110,10 @@ class _Keeper:
         leases = {one.lease_id for its in told.values() for one in its}
         self.leaving = [held for held in snapshot.held if held.lease_id in leases]
         self.room = EngineState.from_snapshot(snapshot, policy) if room is None else room
-        self.then = EngineState.from_snapshot(_later(snapshot, leases), policy)
+        # Where nobody is leaving, it will be as it is.
+        self.then = self.room
+        if self.leaving:
+            self.then = EngineState.from_snapshot(_later(snapshot, leases), policy)
         for held in self.leaving:
             board = self.then.board_of.get(held.device_id)
             if board is not None:
@@ -126,11 +129,12 @@ class _Keeper:
         grant = self._ask(self.room, claim)
         if grant is not None:
             held = self.room.grant(grant, self.room.now)
-            self.then.grant(grant, self.room.now)
+            if self.leaving:
+                self.then.grant(grant, self.room.now)
             self.grants.append(grant)
             self.held += held
             return
-        grant = self._ask(self.then, claim)
+        grant = self._ask(self.then, claim) if self.leaving else None
         if grant is None:
             return
         self.then.grant(grant, self.room.now)

@@ -84,6 +84,11 @@ class Budget:
                 pool.members.append(account)
                 pool.strain += account.strains()
 
+    @property
+    def has_cohorts(self) -> bool:
+        """Whether any team is in a cohort."""
+        return bool(self._pools)
+
     def chain(self, team_id: int) -> tuple[Account, ...]:
         """The team's account and those of its ancestors, nearest first; empty for an unknown team."""
         known = self._chains.get(team_id)

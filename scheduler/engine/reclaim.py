@@ -65,6 +65,8 @@ def _waits(
     kept: Kept, found: Plan, named: Sequence[Preemption], snapshot: Snapshot, policy: Policy
 ) -> tuple[Wait, ...]:
     """Those whose place is kept come first; who gets a place made now hears that before why it waits."""
+    if not kept.placed and not named:
+        return found.waits
     waits = [
         Wait(claim.id, position, (_room_is_made(told),))
         for position, (claim, told) in enumerate(kept.placed, start=1)
@@ -103,7 +105,7 @@ def _named(kept: Kept, policy: Policy, decided: Decided, planner: Planner) -> li
         return []
     room = _room_after(snapshot, policy, decided)
     units = units_of(snapshot, policy, room, scored)
-    if not units:
+    if not len(units):
         return []
     search = Search(room, units, policy.preempting, kept.promised, scored)
     has_blocks = bool(snapshot.bookings or snapshot.outages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from scheduler.engine.model import SHARED_MODES, Claim, Device, Mode, Node, Policy
@@ -11,6 +12,7 @@ NOT_NEGATIVE = (
     "share_milli", "memory_mib", "cpu_milli", "host_memory_mib",
     "least_memory_mib", "least_bandwidth_gbps", "least_class",
 )  # fmt: skip
+_not_negative = attrgetter(*NOT_NEGATIVE)
 # Ten years: anything longer is a mistake, and would run past the end of the calendar.
 LONGEST_S = 10 * 366 * 86_400
 
@@ -35,6 +37,7 @@ class Wishes(NamedTuple):
 
 
 NO_WISHES = Wishes(0, 0, 0, "", "")
+_wishes = attrgetter(*Wishes._fields)
 
 
 class Kind(NamedTuple):
@@ -110,10 +113,8 @@ def shape_of(claim: Claim, policy: Policy) -> Shape:
 
 def _kind(claim: Claim) -> Kind:
     profile = claim.profile if claim.mode == "mig" else ""
-    wishes = Wishes(
-        claim.least_memory_mib, claim.least_bandwidth_gbps, claim.least_class, claim.zone, claim.near_zone
-    )
-    return Kind(claim.mode, claim.models, profile, None if wishes == NO_WISHES else wishes)
+    wishes = _wishes(claim)
+    return Kind(claim.mode, claim.models, profile, Wishes(*wishes) if any(wishes) else None)
 
 
 def bad_field(claim: Claim) -> str:
@@ -124,7 +125,6 @@ def bad_field(claim: Claim) -> str:
         return "nodes"
     if not 1 <= claim.duration_s <= LONGEST_S:
         return "duration_s"
-    for name in NOT_NEGATIVE:
-        if getattr(claim, name) < 0:
-            return name
-    return ""
+    if min(_not_negative(claim)) >= 0:
+        return ""
+    return next(name for name in NOT_NEGATIVE if getattr(claim, name) < 0)

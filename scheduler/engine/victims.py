@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
+
 from scheduler.engine.board import Board
+from scheduler.engine.columns import Floats
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
-from scheduler.engine.order.live.ranking import Scored, life_of
+from scheduler.engine.order.live.ranking import Lives, Scored
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.policy import Preempting
 from scheduler.engine.quota import Account, Budget
+from scheduler.engine.refused import Refused
 from scheduler.engine.shape import Shape
-from scheduler.engine.state import EngineState
+from scheduler.engine.state import EngineState, Refusal
 
 # Bounds of the search for one claim.
 MOST_NODES = 64
@@ -52,15 +57,15 @@ class Unit:
     ``on`` says by node what going gives back: boards, milli-CPU, MiB.
     """
 
-    __slots__ = ("cost", "held", "is_whole", "kind", "leases", "life", "loss", "on", "rank", "score")
+    __slots__ = ("claim_id", "cost", "held", "is_whole", "kind", "leases", "loss", "on", "rank", "score")
 
     def __init__(self, leases: tuple[Running, ...], held: tuple[Held, ...], room: EngineState) -> None:
         one = leases[0]
         self.leases = leases
+        self.claim_id = one.claim_id
         self.held = held
         self.kind = UnitKind(one.is_extra, one.is_preemptible, one.priority, one.team_id)
         self.cost = sum(lease.cost_milli for lease in leases)
-        self.life = life_of(leases)
         self.is_whole = all(place.mode == "exclusive" for place in held)
         self.on: dict[int, tuple[int, int, int]] = {}
         for place in held:
@@ -78,86 +83,152 @@ class Unit:
         return self.leases[0]
 
 
-def units_of(
-    snapshot: Snapshot, policy: Policy, room: EngineState, scored: Scored | None = None
-) -> list[Unit]:
-    """What could be told to go at all now, whoever asks; the cheapest first.
+class Units:
+    """What may go at all now, whoever asks: rows of the units that a room knows, the cheapest first."""
+
+    def __init__(self, known: _Known, rows: Sequence[int], losses: Floats, scores: Floats) -> None:
+        self.known = known
+        self._rows = rows
+        self._losses = losses
+        self._scores = scores
+        self.worst = float(scores.max(initial=0.0))
+
+    def worse_than(self, bound: float) -> list[Unit]:
+        """Those with a higher score, the cheapest first."""
+        return self._at(np.flatnonzero(self._scores > bound).tolist())
+
+    @cached_property
+    def ranked(self) -> list[Unit]:
+        """All of them."""
+        return self._at(range(len(self._rows)))
+
+    def _at(self, ranks: Sequence[int]) -> list[Unit]:
+        found = []
+        for rank in ranks:
+            unit = self.known.units[self._rows[rank]]
+            unit.rank, unit.loss, unit.score = rank, self._losses[rank].item(), self._scores[rank].item()
+            found.append(unit)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def units_of(snapshot: Snapshot, policy: Policy, room: EngineState, scored: Scored | None = None) -> Units:
+    """What could be told to go at all now, whoever asks.
 
     Left alone are those that were told already, that end within the grace period anyway, that have not run for
     the least time, or were preempted often enough. What was grown may go at any time. ``scored`` gives scores,
     where the policy compares them. A room that outlives the turn remembers units of leases that stay the same.
     """
-    rules, now = policy.preempting, snapshot.taken_at
-    ends_anyway, ran_enough = (
-        now + timedelta(seconds=rules.grace_s),
-        now - timedelta(seconds=rules.least_run_s),
-    )
-    borrowers = _borrowers(snapshot) if rules.borrowed else frozenset()
-    groups: dict[int, list[Running]] = {}
-    for one in snapshot.running:
-        if one.is_extra or (rules.preemptible and one.is_preemptible) or one.team_id in borrowers:
-            groups.setdefault(one.claim_id, []).append(one)
-    chosen: list[tuple[Running, ...]] = []
-    for leases in groups.values():
-        extras = [one for one in leases if one.is_extra and one.preempt_at is None] if len(leases) > 1 else []
-        if len(leases) == 1 and leases[0].is_extra and leases[0].preempt_at is None:
-            extras = leases
-        chosen += [(one,) for one in extras if one.until > ends_anyway]
-        base = [one for one in leases if not one.is_extra]
-        if base and all(
-            one.preempt_at is None
-            and one.until > ends_anyway
-            and one.evictions < rules.most_evictions
-            and one.started_at <= ran_enough
-            for one in base
-        ):
-            chosen.append((*base, *extras))
-    units = _known_units(chosen, snapshot, room)
-    at, least_s = now.timestamp(), max(rules.least_run_s, 1)
-    for unit in units:
-        one = unit.leases[0]
-        if scored is None or one.is_extra:
-            unit.loss, unit.score = _lost(unit.leases, now), 0.0
-            continue
-        score = scored.score_of(unit.life)
-        unit.loss = unit.cost / score
-        # Who was preempted before is left alone for longer each time.
-        is_ripe = at - unit.life.began >= least_s * (1 + one.evictions)
-        may_go = one.is_preemptible and (rules.interactive or one.work != "interactive")
-        unit.score = score if is_ripe and may_go else 0.0
+    rules, now = policy.preempting, snapshot.taken_at.timestamp()
+    known: _Known | None = room.kept.get("units")
+    if known is None:
+        known = room.kept["units"] = _Known(room)
+    known.see(snapshot, rules)
+    at, lives = known.columns, known.lives.columns
+    may_go = (at[_ENDS] > now + rules.grace_s) & (at[_STARTED] <= now - rules.least_run_s)
     if scored is None:
-        units.sort(key=lambda unit: (unit.loss, unit.leases[0].lease_id))
+        losses = np.array([float(_lost(unit.leases, snapshot.taken_at)) for unit in known.units])
+        scores = np.zeros(len(losses))
+        order = np.lexsort((at[_LEASE], losses))
     else:
+        scores = scored.scores_of(known.lives)
+        costs, is_extra = lives[Lives.cost_milli], at[_IS_EXTRA] > 0
+        losses = np.where(is_extra, 0.0, costs / scores)
+        # Who was preempted before is left alone for longer each time.
+        is_ripe = now - lives[Lives.began] >= max(rules.least_run_s, 1) * (1 + at[_EVICTIONS])
+        scores = np.where(is_ripe & (at[_HEEDS_SCORES] > 0), scores, 0.0)
         # The worst scores first, as they have least to lose for what they hold.
-        units.sort(key=lambda unit: (unit.loss / max(unit.cost, 1), unit.leases[0].lease_id))
-    for rank, unit in enumerate(units):
-        unit.rank = rank
-    return units
+        order = np.lexsort((at[_LEASE], losses / np.maximum(costs, 1)))
+    order = order[may_go[order]]
+    return Units(known, order.tolist(), losses[order], scores[order])
 
 
-def _known_units(chosen: Iterable[tuple[Running, ...]], snapshot: Snapshot, room: EngineState) -> list[Unit]:
-    """The units of these leases that hold anything; those of a kept room that are the same as a turn ago are reused."""
-    known: dict[tuple[int, ...], Unit] = room.kept.setdefault("units", {})
-    found: dict[tuple[int, ...], Unit] = {}
-    new: list[tuple[tuple[int, ...], tuple[Running, ...]]] = []
-    for leases in chosen:
-        key = tuple([id(one) for one in leases])
-        unit = known.get(key)
-        if unit is None:
-            new.append((key, leases))
+# What is known of a unit beside its life: the first end and the last start of its base in seconds since 1970 (what
+# was grown may go at any time), whether it was grown and whether it goes for a better score.
+_ENDS, _STARTED, _EVICTIONS, _IS_EXTRA, _HEEDS_SCORES, _LEASE = range(6)
+
+
+class _Known:
+    """The units of a room as rows, kept between turns for those whose leases stay the same."""
+
+    def __init__(self, room: EngineState) -> None:
+        self.units: list[Unit] = []
+        self.lives = Lives()
+        self.columns: Floats = np.zeros((6, 0))
+        self.kinds: set[UnitKind] = set()
+        self.is_whole = True  # whether all hold whole boards
+        self.has_extras = False
+        self._room = room
+        self._seen: dict[int, Running] = {}
+        self._rules: tuple[Preempting, frozenset[int]] | None = None
+
+    def see(self, snapshot: Snapshot, rules: Preempting) -> None:
+        """Look at what runs: rows of claims whose leases changed are made anew."""
+        borrowers = _borrowers(snapshot) if rules.borrowed else frozenset()
+        seen, now = self._seen, dict(zip(map(id, snapshot.running), snapshot.running, strict=True))
+        if self._rules == (rules, borrowers):
+            changed = {now[key].claim_id for key in now.keys() - seen.keys()}
+            changed |= {seen[key].claim_id for key in seen.keys() - now.keys()}
         else:
-            found[key] = unit
-    if new:
-        held: dict[int, list[Held]] = {one.lease_id: [] for _, leases in new for one in leases}
+            self._rules = rules, borrowers
+            changed = {one.claim_id for one in (*seen.values(), *snapshot.running)}
+        if not changed:
+            return
+        self._seen = now
+        kept = [row for row, unit in enumerate(self.units) if unit.claim_id not in changed]
+        new = self._made([one for one in snapshot.running if one.claim_id in changed], snapshot, borrowers)
+        self.units = [*[self.units[row] for row in kept], *new]
+        self.lives.change(kept, [unit.leases for unit in new])
+        self.columns = self.columns[:, kept]
+        if new:
+            rows = np.array([_row(unit, rules) for unit in new]).T
+            self.columns = np.concatenate([self.columns, rows], axis=1)
+        self.kinds = {unit.kind for unit in self.units}
+        self.is_whole = all(unit.is_whole for unit in self.units)
+        self.has_extras = any(kind.is_extra for kind in self.kinds)
+
+    def _made(self, leases: Iterable[Running], snapshot: Snapshot, borrowers: frozenset[int]) -> list[Unit]:
+        """The units of these leases that hold anything and may ever go."""
+        rules = self._rules[0] if self._rules else Preempting()
+        groups: dict[int, list[Running]] = {}
+        for one in leases:
+            if one.is_extra or (rules.preemptible and one.is_preemptible) or one.team_id in borrowers:
+                groups.setdefault(one.claim_id, []).append(one)
+        chosen: list[tuple[Running, ...]] = []
+        for group in groups.values():
+            extras = [one for one in group if one.is_extra and one.preempt_at is None]
+            chosen += [(one,) for one in extras]
+            base = [one for one in group if not one.is_extra]
+            if base and all(one.preempt_at is None and one.evictions < rules.most_evictions for one in base):
+                chosen.append((*base, *extras))
+        if not chosen:
+            return []
+        held: dict[int, list[Held]] = {one.lease_id: [] for its in chosen for one in its}
         for place in snapshot.held:
             if place.lease_id in held:
                 held[place.lease_id].append(place)
-        for key, leases in new:
-            places = tuple(place for one in leases for place in held[one.lease_id])
+        made = []
+        for its in chosen:
+            places = tuple(place for one in its for place in held[one.lease_id])
             if places:
-                found[key] = Unit(leases, places, room)
-    room.kept["units"] = found
-    return list(found.values())
+                made.append(Unit(its, places, self._room))
+        return made
+
+
+def _row(unit: Unit, rules: Preempting) -> tuple[float, ...]:
+    one = unit.leases[0]
+    base = [lease for lease in unit.leases if not lease.is_extra] or [one]
+    heeds = one.is_preemptible and not one.is_extra and (rules.interactive or one.work != "interactive")
+    return (
+        min(lease.until.timestamp() for lease in base),
+        -math.inf if one.is_extra else max(lease.started_at.timestamp() for lease in base),
+        one.evictions,
+        one.is_extra,
+        heeds,
+        one.lease_id,
+    )
 
 
 def _borrowers(snapshot: Snapshot) -> frozenset[int]:
@@ -183,7 +254,7 @@ class Search:
     def __init__(
         self,
         room: EngineState,
-        units: Sequence[Unit],
+        units: Units,
         rules: Preempting,
         promised: Iterable[tuple[int, int]] = (),
         scored: Scored | None = None,
@@ -192,14 +263,10 @@ class Search:
         self.room = room
         self._scored = scored
         self.rules = rules
-        self._units = list(units)
-        self._kinds = {unit.kind for unit in units}
-        self._worst = max((unit.score for unit in units), default=0.0)
-        self._on: dict[int, list[Unit]] = {}  # by node, the cheapest first
-        for unit in units:
-            for node_id in unit.on:
-                self._on.setdefault(node_id, []).append(unit)
-        self._is_whole = all(unit.is_whole for unit in units)
+        self._units = units
+        self._has_cohorts = room.budget.has_cohorts
+        # What found no room since somebody went: as much or more of it finds none either.
+        self._refused = Refused()
         self._is_gone: set[Unit] = set()
         self._gone: dict[Unit, None] = {}  # dropped in this search, in order
         self._saved: dict[Board, list[Held]] = {}
@@ -220,15 +287,15 @@ class Search:
         self._gone, self._saved, self._grant = {}, {}, None
         if not shape.wanted:
             return None
-        if self._grant_now(claim, shape) is not None:
+        if self._fits_already(claim, shape):
             return []
         may_reclaim = self.rules.borrowed and self.room.budget.is_guaranteed(
             claim.team_id, self.room.least_cost(shape)
         )
-        kinds = {kind: self._why(claim, kind, may_reclaim=may_reclaim) for kind in self._kinds}
+        kinds = {kind: self._why(claim, kind, may_reclaim=may_reclaim) for kind in self._units.known.kinds}
         bound = self.rules.factor * score if self._scored else math.inf
         able = _Able(kinds, claim, bound)
-        if not any(kinds.values()) and bound >= self._worst:
+        if not any(kinds.values()) and bound >= self._units.worst:
             return None
         if not self._make_room(claim, shape, able):
             return None
@@ -249,9 +316,11 @@ class Search:
             self._promise(self._grant.team_id, self._grant.cost_milli)
         self._is_gone |= self._gone.keys()
         self._dropped += self._gone
+        if self._gone:
+            self._refused = Refused()
+        # What was grown is a unit of its own and goes with its base as well.
         gone = {lease.lease_id for unit in self._gone for lease in unit.leases}
-        for unit in self._units if gone else ():
-            # What was grown is a unit of its own and goes with its base as well.
+        for unit in self._units.ranked if gone and self._units.known.has_extras else ():
             if any(lease.lease_id in gone for lease in unit.leases):
                 self._is_gone.add(unit)
         self._gone, self._saved, self._grant = {}, {}, None
@@ -275,6 +344,16 @@ class Search:
         self._look_again()
         self._saved, self._grant = {}, None
 
+    def _fits_already(self, claim: Claim, shape: Shape) -> bool:
+        """Whether the claim would start with nobody gone for it."""
+        if self._refused.covers(shape):
+            return False
+        answer = self.room.try_grant(claim, shape)
+        if answer is Refusal.CAPACITY:
+            self._refused.add(shape)
+        self._grant = answer if isinstance(answer, Grant) else None
+        return self._grant is not None
+
     def _grant_now(self, claim: Claim, shape: Shape) -> Grant | None:
         answer = self.room.try_grant(claim, shape)
         self._grant = answer if isinstance(answer, Grant) else None
@@ -296,8 +375,19 @@ class Search:
             return False
         return self._used_now(its) > its.guaranteed
 
-    def _able(self, able: _Able, units: Iterable[Unit]) -> Iterator[Unit]:
+    def _able(self, able: _Able) -> Iterator[Unit]:
+        """The units that a claim may take and that are still there, the cheapest first."""
+        units = self._units.ranked if able.has_rights else self._units.worse_than(able.bound)
         return (unit for unit in units if unit not in self._is_gone and able.holds_for(unit))
+
+    @cached_property
+    def _on(self) -> dict[int, list[Unit]]:
+        """By node, the cheapest first."""
+        on: dict[int, list[Unit]] = {}
+        for unit in self._units.ranked:
+            for node_id in unit.on:
+                on.setdefault(node_id, []).append(unit)
+        return on
 
     def _promise(self, team_id: int, cost: int) -> None:
         its = self.room.budget.member(team_id)
@@ -314,7 +404,7 @@ class Search:
 
     def _spares_guarantee(self, claim: Claim, unit: Unit) -> bool:
         """Whether the unit's team keeps its guarantee without it; moving inside one guarantee takes nothing."""
-        if unit.lease.is_extra:
+        if not self._has_cohorts or unit.lease.is_extra:
             return True
         its = self.room.budget.member(unit.lease.team_id)
         if its is None or its is self.room.budget.member(claim.team_id):
@@ -322,7 +412,7 @@ class Search:
         return self._used_now(its) - unit.cost >= its.guaranteed
 
     def _make_room(self, claim: Claim, shape: Shape, able: _Able) -> bool:
-        if self.room.spots(shape) is None:
+        if self._refused.covers(shape) or self.room.spots(shape) is None:
             take = self._empty_nodes if shape.is_spread else self._empty_node
             if not take(claim, shape, able):
                 self.forget()
@@ -356,7 +446,7 @@ class Search:
         self, claim: Claim, shape: Shape, able: _Able
     ) -> list[tuple[float, int, list[Unit], Sequence[Board]]]:
         """What clearing each node loses, how many go there, who they are, and its boards; nothing stays dropped."""
-        if shape.kind.mode == "exclusive" and self._is_whole:
+        if shape.kind.mode == "exclusive" and self._units.known.is_whole:
             return self._counted(claim, shape, able)
         prices = []
         for group, units in self._nodes(shape, able):
@@ -374,9 +464,13 @@ class Search:
         Where boards of a node differ in kind, what is found is only likely to do.
         """
         prices: list[tuple[float, int, list[Unit], Sequence[Board]]] = []
-        for group in self.room.groups(shape.kind):
+        on: dict[int, list[Unit]] = {}
+        for unit in self._able(able):
+            for node_id in unit.on:
+                on.setdefault(node_id, []).append(unit)
+        for group in self.room.groups(shape.kind) if on else ():
             node_id = group[0].node.id
-            on_node = self._on.get(node_id)
+            on_node = on.get(node_id)
             if not on_node:
                 continue
             host = self.room.host_of(group[0])
@@ -386,11 +480,7 @@ class Search:
             for unit in on_node:
                 if boards >= 0 and cpu >= 0 and memory >= 0:
                     break
-                if (
-                    unit in self._is_gone
-                    or not able.holds_for(unit)
-                    or not self._spares_guarantee(claim, unit)
-                ):
+                if not self._spares_guarantee(claim, unit):
                     continue
                 more = unit.on[node_id]
                 boards, cpu, memory = boards + more[0], cpu + more[1], memory + more[2]
@@ -426,7 +516,7 @@ class Search:
         groups = self.room.groups(shape.kind)
         group_of = {board.device.id: group for group in groups for board in group}
         free = sum(node_room(group, shape) for group in groups)
-        for unit in islice(self._able(able, self._units), MOST_UNITS):
+        for unit in islice(self._able(able), MOST_UNITS):
             near = {
                 id(group_of[h.device_id]): group_of[h.device_id] for h in unit.held if h.device_id in group_of
             }
@@ -449,7 +539,7 @@ class Search:
             self._on.keys() & groups.keys(), key=lambda node: (self._on[node][0].rank, node)
         ):
             group = groups[node_id]
-            units = list(self._able(able, self._on[node_id]))
+            units = [one for one in self._on[node_id] if one not in self._is_gone and able.holds_for(one)]
             if units and self.room.could_hold(group, shape) and _could_free(group, units, shape):
                 found.append((group, units))
                 if len(found) == MOST_NODES:
@@ -469,6 +559,9 @@ class Search:
         return True
 
     def _has_room(self, shape: Shape, group: Sequence[Board]) -> bool:
+        if shape.kind.mode == "exclusive":
+            idle = sum([not board.use for board in group])
+            return idle >= shape.wanted and self.room.host_of(group[0]).has_room(shape)
         return self.room.host_of(group[0]).has_room(shape) and node_room(group, shape) >= shape.wanted
 
     def _spare(self, is_enough: Callable[[], bool]) -> None:
@@ -483,7 +576,7 @@ class Search:
         budget, cost = self.room.budget, self.room.least_cost(shape)
         if not budget.shortfall(claim.team_id, cost):
             return
-        for unit in islice(self._able(able, self._units), MOST_UNITS):
+        for unit in islice(self._able(able), MOST_UNITS):
             short = budget.shortfall(claim.team_id, cost)
             if not short:
                 return
@@ -536,13 +629,14 @@ class _Able:
 
     def __init__(self, whys: Mapping[UnitKind, str], claim: Claim, bound: float) -> None:
         self._whys = whys
-        self._bound = bound
+        self.has_rights = any(whys.values())
+        self.bound = bound
         self._priority = claim.priority
         self._but = claim.yields_to | {claim.id}
 
     def holds_for(self, unit: Unit) -> bool:
         """Whether it may take this one."""
-        is_worse = unit.score > self._bound and unit.lease.priority <= self._priority
+        is_worse = unit.score > self.bound and unit.lease.priority <= self._priority
         return (is_worse or bool(self._whys[unit.kind])) and unit.lease.claim_id not in self._but
 
 

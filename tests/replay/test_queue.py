@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.engine.order import ORDERS
 from scheduler.replay.__main__ import main
-from scheduler.replay.jobs import Jobs, read
+from scheduler.replay.jobs import COLUMN, Jobs, estimates_from, read
 from scheduler.replay.queue import YARDSTICKS, Cluster, Turns, rules_of
 
 SAMPLE = Path(__file__).parent.parent / "data" / "philly" / "jobs.csv"
@@ -125,6 +125,37 @@ def test_preemption_by_score_cuts_the_wait_of_the_same_order_without(
     assert ours["mean_wait_s"] < 0.75 * alone["mean_wait_s"]
     assert 0 < ours["max_preemptions_of_one_job"] <= 20
     assert (alone["preemptions"], alone["max_preemptions_of_one_job"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "notice", "backfill", "consents", "estimated", "waited", "ended", "preempted"),
+    [
+        ("default", 0, "none", True, True, 579_634, 13_062_390, 93),
+        ("default", 120, "easy", True, False, 548_921, 13_030_117, 56),
+        ("default", 0, "none", False, True, 844_910, 13_323_506, 0),
+        ("priority_fifo", 120, "easy", True, False, 3_179_416, 15_658_012, 0),
+    ],
+)
+def test_decisions_stay_what_they_were_when_only_the_turn_gets_faster(
+    policy: str,
+    notice: int,
+    backfill: str,
+    consents: bool,
+    estimated: bool,
+    waited: int,
+    ended: int,
+    preempted: int,
+) -> None:
+    """Figures of the slower turn; whoever changes what is decided on purpose measures the weeks anew."""
+    jobs = read(SAMPLE, 8 * NODES)
+    options = Namespace(policy=policy, place="binpack", backfill=backfill, notice=notice)
+    estimates = estimates_from(SAMPLE, jobs, COLUMN) if estimated else None
+
+    done = Turns(
+        jobs, rules_of(options)[0], Cluster(NODES, 8), estimates=estimates, is_preemptible=consents
+    ).play()
+
+    assert (sum(done.waited), sum(done.ended), done.preemptions) == (waited, ended, preempted)
 
 
 def test_a_notice_and_promised_starts_are_played_as_the_product_gives_them(

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from scheduler.engine.columns import Floats
+from scheduler.engine.columns import Floats, Ints
 
 BINS = 44
 LOW: Floats = np.array([0.0, *(2 ** (b / 2) for b in range(1, BINS))])
@@ -19,3 +19,9 @@ def bin_of(seconds: float) -> int:
     if seconds < 1:
         return 0
     return min(BINS - 1, int(2 * math.log2(seconds)))
+
+
+def bins_of(seconds: Floats) -> Ints:
+    """The bins of many durations."""
+    found: Ints = np.minimum(2.0 * np.log2(np.maximum(seconds, 1.0)), BINS - 1).astype(np.int64)
+    return found

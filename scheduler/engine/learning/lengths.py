@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
 
-from scheduler.engine.columns import Floats
-from scheduler.engine.learning.bins import BINS, bin_of
+from scheduler.engine.columns import Floats, Ints
+from scheduler.engine.learning.bins import BINS, bin_of, bins_of
 from scheduler.engine.learning.curves import gittins
 from scheduler.engine.learning.estimates import EstimateErrors
 from scheduler.engine.learning.hazards import hazards, probabilities
@@ -84,44 +83,55 @@ class Curves:
         if learned.errors:
             errors.counts = np.array(learned.errors)
         self._errors = errors
-        self._forms: dict[tuple[int, int], Class] = {}
-        self._drawn: dict[tuple[Class, int], list[float]] = {}
-        self._ranks: dict[tuple[int, int, float], list[float]] = {}
-
-    def rank(self, team: int, units: int, age_s: float, predicted_s: float) -> float:
-        """The Gittins index at that age: least expected seconds spent per chance to end; low goes first."""
-        drawn = self._ranks.get((team, units, predicted_s))
-        if drawn is None:
-            drawn = self._ranks[team, units, predicted_s] = self._curve(team, units, predicted_s)
-        if age_s <= 1.0:
-            return drawn[0]
-        # Between bins along the logarithm of the age.
-        at = 2.0 * math.log2(age_s)
-        low = int(at)
-        if low >= BINS - 1:
-            return drawn[-1]
-        part = at - low
-        return (1.0 - part) * drawn[low] + part * drawn[low + 1]
-
-    def _curve(self, team: int, units: int, predicted_s: float) -> list[float]:
-        key = self._form(team, units), bin_of(predicted_s) + 1 if predicted_s > 1 else 0
-        drawn = self._drawn.get(key)
-        if drawn is None:
-            drawn = self._drawn[key] = gittins(self.chance(team, units, predicted_s)).tolist()
-        return drawn
+        self._forms: dict[tuple[int, int], int] = {}
+        self._classes = list(self._chances)
+        self._numbers = {form: number for number, form in enumerate(self._classes)}
+        # By class and bin of the prediction (0: none): the curve, as far as it was drawn.
+        self._drawn = np.zeros((len(self._classes), BINS + 1, BINS))
+        self._is_drawn = np.zeros((len(self._classes), BINS + 1), np.bool_)
 
     def chance(self, team: int, units: int, predicted_s: float) -> Floats:
         """How likely the length is in each bin, not to scale: what was learned, and what is predicted."""
-        chance = self._chances[self._form(team, units)]
-        return chance * self._errors.likelihood(bin_of(predicted_s)) if predicted_s > 1 else chance
+        return self._chance(self.form(team, units), bin_of(predicted_s) + 1 if predicted_s > 1 else 0)
 
-    def _form(self, team: int, units: int) -> Class:
+    def form(self, team: int, units: int) -> int:
+        """The number of the class of requests that says most about those of this team and size."""
         form = self._forms.get((team, units))
         if form is None:
             group = group_of(units)
             wider: tuple[Class, ...] = ((team, group), (team, ANY_SIZE), (EVERYBODY, ANY_SIZE))
-            form = self._forms[team, units] = next(one for one in wider if one in self._chances)
+            form = self._numbers[next(one for one in wider if one in self._numbers)]
+            self._forms[team, units] = form
         return form
+
+    def rank(self, team: int, units: int, age_s: float, predicted_s: float) -> float:
+        """The Gittins index at that age: least expected seconds spent per chance to end; low goes first."""
+        form = np.array([self.form(team, units)])
+        return float(self.ranks(form, np.array([float(age_s)]), np.array([float(predicted_s)]))[0])
+
+    def ranks(self, forms: Ints, ages_s: Floats, predicted_s: Floats) -> Floats:
+        """The same for many, as columns; ``forms`` are numbers of classes."""
+        bins = np.where(predicted_s > 1, bins_of(predicted_s) + 1, 0)
+        missing = ~self._is_drawn[forms, bins]
+        if missing.any():
+            for form, number in set(zip(forms[missing].tolist(), bins[missing].tolist(), strict=True)):
+                self._draw(form, number)
+        # Between bins along the logarithm of the age.
+        at = 2.0 * np.log2(np.maximum(ages_s, 1.0))
+        low = np.minimum(at.astype(np.int64), BINS - 2)
+        part = np.minimum(at - low, 1.0)
+        found: Floats = (1.0 - part) * self._drawn[forms, bins, low] + part * self._drawn[
+            forms, bins, low + 1
+        ]
+        return found
+
+    def _draw(self, form: int, number: int) -> None:
+        self._drawn[form, number] = gittins(self._chance(form, number))
+        self._is_drawn[form, number] = True
+
+    def _chance(self, form: int, number: int) -> Floats:
+        chance = self._chances[self._classes[form]]
+        return chance * self._errors.likelihood(number - 1) if number else chance
 
 
 _last: list[tuple[Learned, Curves]] = []

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
 from scheduler.engine.order.live.costs import Costs
-from scheduler.engine.order.live.index import index, waited_s
+from scheduler.engine.order.live.index import indices, waited_s
 from scheduler.engine.order.live.ranking import Sorted, tie
 
 AGEING_POWER = 1.0
@@ -51,11 +51,16 @@ class Shortest(Fifo):
 
     def ranking(self, claims: Sequence[Claim]) -> Sorted:
         """By predicted GPU-time as of now."""
-        return Sorted(claims, lambda claim: (self._worth(claim), tie(claim)))
-
-    def _worth(self, claim: Claim) -> float:
-        waited = waited_s(self._now.timestamp(), claim.queued_at.timestamp(), claim.ran_s)
-        return index(length_s(claim), self._costs.of(claim), waited, self._ageing_s, AGEING_POWER)
+        now = self._now.timestamp()
+        found = indices(
+            [length_s(claim) for claim in claims],
+            [self._costs.of(claim) for claim in claims],
+            [waited_s(now, claim.queued_at.timestamp(), claim.ran_s) for claim in claims],
+            self._ageing_s,
+            AGEING_POWER,
+        )
+        worths = {claim.id: worth for claim, worth in zip(claims, found.tolist(), strict=True)}
+        return Sorted(claims, lambda claim: (worths[claim.id], tie(claim)))
 
 
 def length_s(claim: Claim) -> float:

@@ -18,11 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
+from scheduler.engine.columns import Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.order.live.costs import Costs, units_of
-from scheduler.engine.order.live.index import AGEING_POWER, RELIEF, index, waited_s
-from scheduler.engine.order.live.ranking import Heaped, Life
+from scheduler.engine.order.live.index import AGEING_POWER, RELIEF, indices, waited_s
+from scheduler.engine.order.live.ranking import Heaped, Lives
 from scheduler.engine.order.live.tree import Branch, used_tree
 
 LEAST_RATIO = 0.05
@@ -50,13 +53,16 @@ class Hybrid:
         for claim in snapshot.queue:
             self._tree.leaf(claim.team_id, claim.user_id)
         if policy.preempting.by_score:
-            for lease in snapshot.running:
-                self._tree.leaf(lease.team_id, lease.user_id)
+            for who in {(lease.team_id, lease.user_id): None for lease in snapshot.running}:
+                self._tree.leaf(*who)
+        self._worths: dict[int, float] = {}
+        self._rate(snapshot.queue)
 
     def ranking(self, claims: Sequence[Claim]) -> Heaped:
         """By index as of now."""
         leaves = {claim.id: self._tree.leaf(claim.team_id, claim.user_id) for claim in claims}
         self._entitled.clear()
+        self._rate([claim for claim in claims if claim.id not in self._worths])
         return Heaped(
             claims, lambda claim: leaves[claim.id], self.worth, lambda leaf, worth: worth * self.weight(leaf)
         )
@@ -72,23 +78,58 @@ class Hybrid:
 
     def worth(self, claim: Claim) -> float:
         """The index but for fairness, low goes first."""
-        predicted = claim.predicted_s or (claim.ran_s + claim.duration_s if self._is_new else 0)
-        length = self._curves.rank(claim.team_id, units_of(claim), claim.ran_s, predicted)
-        length = min(length, claim.duration_s)
-        waited = waited_s(self._now, claim.queued_at.timestamp(), claim.ran_s)
-        return index(length, self.costs.of(claim), waited, self._ageing_s, self._power)
+        return self._worths[claim.id]
 
     def score(self, claim: Claim) -> float:
         """The index of a claim as it is now, low goes first."""
-        return self.worth(claim) * self.weight(self.leaf(claim))
+        return self.worth(claim) * self._weight_of(claim.team_id, claim.user_id)
 
-    def score_of(self, life: Life) -> float:
-        """The index of leases that live, as if they could choose again."""
-        age, left = life.ran_s + max(self._now - life.began, 0.0), max(life.until - self._now, 1.0)
-        predicted = life.predicted_s or (age + left if self._is_new else 0)
-        length = min(self._curves.rank(life.team_id, life.units, age, predicted), left)
-        worth = index(length, life.cost_milli, life.waited_s, self._ageing_s, self._power)
-        return worth * self._weight_of(life.team_id, life.user_id)
+    def scores_of(self, lives: Lives) -> Floats:
+        """The indices of leases that live, as if they could choose again."""
+        at = lives.columns
+        ages = at[Lives.ran_s] + np.maximum(self._now - at[Lives.began], 0.0)
+        left = np.maximum(at[Lives.until] - self._now, 1.0)
+        forms = np.array([self._curves.form(*sort) for sort in lives.sorts], np.int64)
+        weights = np.array([self._weight_of(*who) for who in lives.people])
+        found = self._indices(
+            forms[at[Lives.sort].astype(np.int64)],
+            ages,
+            left,
+            at[Lives.predicted_s],
+            at[Lives.cost_milli],
+            at[Lives.waited_s],
+        )
+        scores: Floats = found * weights[at[Lives.who].astype(np.int64)]
+        return scores
+
+    def _rate(self, claims: Sequence[Claim]) -> None:
+        """Reckon the indices of claims, but for fairness."""
+        if not claims:
+            return
+        now, form, cost = self._now, self._curves.form, self.costs.of
+        rows = [
+            (
+                form(claim.team_id, units_of(claim)),
+                claim.ran_s,
+                claim.duration_s,
+                claim.predicted_s,
+                cost(claim),
+                waited_s(now, claim.queued_at.timestamp(), claim.ran_s),
+            )
+            for claim in claims
+        ]
+        forms, ran, left, predicted, costs, waited = np.array(rows, float).T
+        found = self._indices(forms.astype(np.int64), ran, left, predicted, costs, waited)
+        self._worths.update(zip([claim.id for claim in claims], found.tolist(), strict=True))
+
+    def _indices(
+        self, forms: Ints, ages: Floats, left: Floats, predicted: Floats, costs: Floats, waited: Floats
+    ) -> Floats:
+        """The indices, but for fairness, of what has run so long and may run for so much longer."""
+        if self._is_new:
+            predicted = np.where(predicted > 0, predicted, ages + left)
+        length = np.minimum(self._curves.ranks(forms, ages, predicted), left)
+        return indices(length, costs, waited, self._ageing_s, self._power)
 
     def _weight_of(self, team_id: int, user_id: int) -> float:
         found = self._weights.get((team_id, user_id))
@@ -127,6 +168,7 @@ class GuaranteesFirst(Hybrid):
         """By guarantee, then by index as of now."""
         leaves = {claim.id: (self.leaf(claim), self.costs.of(claim)) for claim in claims}
         self._entitled.clear()
+        self._rate([claim for claim in claims if claim.id not in self._worths])
         return Heaped(claims, lambda claim: leaves[claim.id], self.worth, self._key)
 
     def note(self, claim: Claim, grant: Grant) -> None:

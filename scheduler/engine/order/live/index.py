@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from scheduler.engine.columns import Floats
+
 SIZE_POWER = 0.8
 # Ageing weakens under pressure, which is what the queue asks over what the fleet has: 2 / (1 + 3 x pressure).
 AGEING_POWER, RELIEF = 2.0, 3.0
 
 
-def index(length_s: float, cost_milli: int, waited_s: float, ageing_s: float, power: float) -> float:
-    """The index of something that needs so many weighted thousandths of a device for so long."""
-    size: float = (max(cost_milli, 1) / 1000) ** SIZE_POWER
-    aged: float = (1.0 + waited_s / ageing_s) ** power
-    return max(length_s, 1.0) * size / aged
+def indices(length_s: Any, cost_milli: Any, waited_s: Any, ageing_s: float, power: float) -> Floats:
+    """The index of each that needs so many weighted thousandths of a device for so long; all are columns."""
+    size = (np.maximum(cost_milli, 1) / 1000) ** SIZE_POWER
+    found: Floats = np.maximum(length_s, 1.0) * size / (1.0 + np.asarray(waited_s) / ageing_s) ** power
+    return found
 
 
 def waited_s(now: float, queued_at: float, ran_s: float) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
+
+from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Grant, Policy, Running, Snapshot
 from scheduler.engine.order.live.index import waited_s
 
@@ -47,41 +49,45 @@ class Order(Protocol):
         """Count what the claim was granted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """What the score of leases that live and end together depends on; instants in seconds since 1970.
+class Lives:
+    """What the scores of leases depend on, as columns: one row for leases that live and end together.
 
-    ``units`` and ``cost_milli`` are of all of them, ``ran_s`` is what their request ran and ``waited_s`` what it
-    waited before they began.
+    Instants in seconds since 1970. ``units`` and ``cost_milli`` are of all of them, ``ran_s`` is what their
+    request ran and ``waited_s`` what it waited before they began. ``sort`` numbers the pairs of team and units
+    in ``sorts``, ``who`` the pairs of team and person in ``people``.
     """
 
-    team_id: int
-    user_id: int
-    units: int
-    cost_milli: int
-    began: float
-    until: float
-    ran_s: int
-    waited_s: float
-    predicted_s: int
+    began, until, ran_s, waited_s, predicted_s, units, cost_milli, sort, who = range(9)
+    FIELDS = 9
 
+    def __init__(self) -> None:
+        self.columns: Floats = np.zeros((self.FIELDS, 0))
+        self.sorts: dict[tuple[int, int], int] = {}
+        self.people: dict[tuple[int, int], int] = {}
 
-def life_of(leases: Sequence[Running]) -> Life:
-    """The life of leases that began together."""
-    one = leases[0]
-    began = one.started_at.timestamp()
-    queued = began if one.queued_at is None else one.queued_at.timestamp()
-    return Life(
-        one.team_id,
-        one.user_id,
-        sum(lease.count for lease in leases),
-        sum(lease.cost_milli for lease in leases),
-        began,
-        one.until.timestamp(),
-        one.ran_s,
-        waited_s(began, queued, one.ran_s),
-        one.predicted_s,
-    )
+    def change(self, kept: Sequence[int], new: Iterable[Sequence[Running]]) -> None:
+        """Keep these rows, and add those of leases that live together."""
+        rows = [self._row(leases) for leases in new]
+        self.columns = self.columns[:, kept]
+        if rows:
+            self.columns = np.concatenate([self.columns, np.array(rows, float).T], axis=1)
+
+    def _row(self, leases: Sequence[Running]) -> tuple[float, ...]:
+        one = leases[0]
+        began = one.started_at.timestamp()
+        queued = began if one.queued_at is None else one.queued_at.timestamp()
+        units = sum(lease.count for lease in leases)
+        return (
+            began,
+            one.until.timestamp(),
+            one.ran_s,
+            waited_s(began, queued, one.ran_s),
+            one.predicted_s,
+            units,
+            sum(lease.cost_milli for lease in leases),
+            self.sorts.setdefault((one.team_id, units), len(self.sorts)),
+            self.people.setdefault((one.team_id, one.user_id), len(self.people)),
+        )
 
 
 @runtime_checkable
@@ -91,8 +97,8 @@ class Scored(Protocol):
     def score(self, claim: Claim) -> float:
         """The score of a claim that waits."""
 
-    def score_of(self, life: Life) -> float:
-        """The score of leases that live, as if they could choose again."""
+    def scores_of(self, lives: Lives) -> Floats:
+        """The scores of leases that live, as if they could choose again; always above 0."""
 
 
 class Sorted:

@@ -8,12 +8,14 @@ its guarantee has over.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import timedelta
 
 from scheduler.engine.model import Policy, Snapshot, TeamQuota
 
 ROOT = 0
+SECOND = timedelta(seconds=1)
 Leaf = tuple[int, int]
 
 
@@ -127,12 +129,12 @@ def used_tree(snapshot: Snapshot, policy: Policy) -> TeamTree:
     tree = TeamTree(snapshot.quotas)
     for person in snapshot.people:
         tree.use(tree.leaf(person.team_id, person.user_id), person.used_milli_s)
+    now, penalty_s = snapshot.taken_at, policy.penalty_s
+    young, ahead = now - timedelta(seconds=penalty_s), Counter[Leaf]()
     for lease in snapshot.running:
-        ahead = policy.penalty_s - _age_s(lease.started_at, snapshot.taken_at)
-        if ahead > 0:
-            tree.use(tree.leaf(lease.team_id, lease.user_id), lease.cost_milli * ahead)
+        if lease.started_at > young:
+            age_s = max((now - lease.started_at) // SECOND, 0)
+            ahead[lease.team_id, lease.user_id] += lease.cost_milli * (penalty_s - age_s)
+    for who, amount in ahead.items():
+        tree.use(tree.leaf(*who), amount)
     return tree
-
-
-def _age_s(started_at: datetime, now: datetime) -> int:
-    return max(0, int((now - started_at).total_seconds()))

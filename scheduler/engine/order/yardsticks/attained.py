@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Policy, Snapshot
 from scheduler.engine.order.live.costs import units_of
 from scheduler.engine.order.live.fixed import Fifo
-from scheduler.engine.order.live.ranking import Life, Sorted, tie
+from scheduler.engine.order.live.ranking import Lives, Sorted, tie
 
 LEVEL_GPU_S = 18_000
 
@@ -24,18 +28,20 @@ class Attained(Fifo):
 
     def score(self, claim: Claim) -> float:
         """GPU-seconds used."""
-        return self._score(claim.ran_s, units_of(claim))
+        return float(self._scores(np.array([claim.ran_s]), np.array([units_of(claim)]))[0])
 
-    def score_of(self, life: Life) -> float:
+    def scores_of(self, lives: Lives) -> Floats:
         """GPU-seconds used, those of the present run included."""
-        return self._score(life.ran_s + max(self._now - life.began, 0.0), life.units)
+        at = lives.columns
+        return self._scores(at[Lives.ran_s] + np.maximum(self._now - at[Lives.began], 0.0), at[Lives.units])
 
-    def _score(self, age_s: float, units: int) -> float:
-        return (age_s + 1.0) * units
+    def _scores(self, ages_s: Any, units: Any) -> Floats:
+        found: Floats = (ages_s + 1.0) * units
+        return found
 
 
 class TwoLevel(Attained):
     """Those below 18,000 GPU-seconds go before those above, each level by arrival."""
 
-    def _score(self, age_s: float, units: int) -> float:
-        return 1.0 if age_s * units < LEVEL_GPU_S else 2.0
+    def _scores(self, ages_s: Any, units: Any) -> Floats:
+        return np.where(ages_s * units < LEVEL_GPU_S, 1.0, 2.0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
+from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Policy, Snapshot
 from scheduler.engine.order.live.fixed import Fifo
-from scheduler.engine.order.live.ranking import Life, Sorted, tie
+from scheduler.engine.order.live.ranking import Lives, Sorted, tie
 
 
 class BlockingFifo(Fifo):
@@ -40,6 +43,7 @@ class ShortestLeft(Fifo):
         """Seconds left."""
         return float(claim.duration_s)
 
-    def score_of(self, life: Life) -> float:
+    def scores_of(self, lives: Lives) -> Floats:
         """Seconds left."""
-        return max(life.until - self._now, 1.0)
+        found: Floats = np.maximum(lives.columns[Lives.until] - self._now, 1.0)
+        return found
