@@ -13,6 +13,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 app = Celery("berth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.include = ["scheduler.tasks"]
+# By name: whoever only sends tasks need not load what a worker is made of.
+app.Task.Request = "portal.worker:Request"
 
 
 @setup_logging.connect
