@@ -30,7 +30,7 @@ from portal.fleet.models import Device, HealthEvent, Node
 from portal.fleet.selectors import node_state
 from portal.leases.draining import begin_work
 from portal.leases.selectors import standing_on
-from portal.web.cluster_map import as_json, fleet_view
+from portal.web.cluster.map import as_json, fleet_view
 
 TAG = "fleet"
 

@@ -26,9 +26,9 @@ from portal.billing.selectors import InvoiceView, currency, invoice_view, line_u
 from portal.common.errors import NotFound
 from portal.teams.models import Team
 from portal.teams.selectors import Rights, visible_team, visible_teams
-from portal.web.invoices_csv import invoice_csv
-from portal.web.invoices_months import all_months, named
-from portal.web.invoices_rows import month_totals
+from portal.web.invoices.csv_file import invoice_csv
+from portal.web.invoices.months import all_months, named
+from portal.web.invoices.rows import month_totals
 
 TAG = "money"
 

@@ -25,7 +25,7 @@ from portal.policies.faults import sentence
 from portal.policies.models import Policy
 from portal.policies.selectors import in_force, policy_of
 from portal.policies.services import MOST_NAME, MOST_NOTE, activate, check_body, roll_back, save_policy
-from portal.web.policies_preview import Moved, Tried, try_body
+from portal.web.policies.preview import Moved, Tried, try_body
 from scheduler.engine.policy_body import BadPolicy, body_of
 
 TAG = "policies"

@@ -44,7 +44,7 @@ from portal.quotas.selectors import headroom, may_set_quota
 from portal.quotas.services import set_quota
 from portal.teams.models import Membership, Role, Team
 from portal.teams.selectors import below, visible_team, visible_teams
-from portal.web.invoices_months import named
+from portal.web.invoices.months import named
 
 TAG = "teams"
 MOST_MILLI = 10**9

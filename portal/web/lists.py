@@ -17,8 +17,8 @@ from portal.leases.selectors import visible_leases, visible_requests
 from portal.leases.states import LIVE_LEASES, OPEN_REQUESTS, LeaseState, RequestState
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import rights_of
-from portal.web.leases_rows import lease_rows
-from portal.web.requests_rows import request_rows
+from portal.web.leases.rows import lease_rows
+from portal.web.requests.rows import request_rows
 
 PER_PAGE = 25
 LEASE_ORDER = {"started": "starts_at", "ends": "not_after", "team": "team__name", "state": "state"}

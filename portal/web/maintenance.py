@@ -22,7 +22,7 @@ from portal.leases import maintenance
 from portal.leases.maintenance import Affected
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
-from portal.web.requests_rows import what_text
+from portal.web.requests.rows import what_text
 
 LOCAL = "%Y-%m-%dT%H:%M"
 

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import (
-    audit,
-    cluster,
-    cohorts,
-    cycles,
-    flavors,
-    invoices,
-    invoices_periods,
-    maintenance,
-    operator,
-    operator_life,
-    policies,
-    power,
-    rates,
-    sessions,
-    setup,
-    teams,
-    teams_quota,
-    teams_settings,
-    tokens,
-)
-from portal.web import node_health_actions as health
+from portal.web import cohorts, cycles, flavors, maintenance, sessions, setup
+from portal.web.audit import page as audit
+from portal.web.cluster import page as cluster
+from portal.web.invoices import page as invoices
+from portal.web.invoices import periods as invoices_periods
+from portal.web.nodes import actions as node_actions
+from portal.web.nodes import health_actions as health
+from portal.web.nodes import lifecycle_actions as node_lifecycle
+from portal.web.policies import page as policies
+from portal.web.power import actions as power
+from portal.web.rates import page as rates
+from portal.web.teams import page as teams
+from portal.web.teams import quota as teams_quota
+from portal.web.teams import settings as teams_settings
+from portal.web.tokens import page as tokens
 
 urlpatterns = [
     path("cluster/", cluster.page, name="cluster"),
@@ -60,14 +53,14 @@ urlpatterns = [
     path("operations/flavors/<slug:slug>/", flavors.flavor, name="flavor"),
     path("operations/models/<slug:slug>/flavors/", flavors.standard, name="flavors_standard"),
     path("setup/", setup.page, name="setup"),
-    path("operations/nodes/", operator.nodes, name="nodes"),
-    path("operations/nodes/enrol/", operator.enrol, name="node_enrol"),
-    path("operations/nodes/<slug:name>/cordon/", operator.cordon, name="node_cordon"),
-    path("operations/nodes/<slug:name>/uncordon/", operator.uncordon, name="node_uncordon"),
-    path("operations/nodes/<slug:name>/drain/", operator_life.drain, name="node_drain"),
-    path("operations/nodes/<slug:name>/accept/", operator_life.accept, name="node_accept"),
-    path("operations/nodes/<slug:name>/rotate/", operator_life.rotate, name="node_rotate"),
-    path("operations/nodes/<slug:name>/revoke/", operator.revoke, name="node_revoke"),
+    path("operations/nodes/", node_actions.nodes, name="nodes"),
+    path("operations/nodes/enrol/", node_actions.enrol, name="node_enrol"),
+    path("operations/nodes/<slug:name>/cordon/", node_actions.cordon, name="node_cordon"),
+    path("operations/nodes/<slug:name>/uncordon/", node_actions.uncordon, name="node_uncordon"),
+    path("operations/nodes/<slug:name>/drain/", node_lifecycle.drain, name="node_drain"),
+    path("operations/nodes/<slug:name>/accept/", node_lifecycle.accept, name="node_accept"),
+    path("operations/nodes/<slug:name>/rotate/", node_lifecycle.rotate, name="node_rotate"),
+    path("operations/nodes/<slug:name>/revoke/", node_actions.revoke, name="node_revoke"),
     path("operations/nodes/<slug:name>/wake/", power.wake, name="node_wake"),
     path("operations/nodes/<slug:name>/sleep/", power.let_sleep, name="node_sleep"),
     path("operations/nodes/<slug:name>/quarantine/", health.put_in_quarantine, name="node_quarantine"),

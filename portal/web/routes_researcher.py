@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import (
-    auth,
-    calendar,
-    design,
-    forecasts,
-    home,
-    joining,
-    leases,
-    leases_actions,
-    lists,
-    notifications,
-    requests_approvals,
-    requests_detail,
-    requests_growth,
-    requests_new,
-    reservations,
-)
+from portal.web import auth, design, forecasts, home, joining, lists, reservations
+from portal.web.calendar import page as calendar
+from portal.web.leases import actions as leases_actions
+from portal.web.leases import page as leases
+from portal.web.notifications import page as notifications
+from portal.web.requests import approvals as requests_approvals
+from portal.web.requests import detail as requests_detail
+from portal.web.requests import growth as requests_growth
+from portal.web.requests import new as requests_new
 
 urlpatterns = [
     path("", home.page, name="home"),

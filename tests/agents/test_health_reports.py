@@ -17,7 +17,7 @@ from portal.fleet.services import learn_devices
 from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease, Placement
 from portal.notifications.models import Notification
-from portal.web.notifications_rows import notification_rows
+from portal.web.notifications.rows import notification_rows
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db

@@ -23,7 +23,7 @@ from portal.fleet.models import Device, DeviceModel, Layout, Node, Profile
 from portal.fleet.services import learn_devices
 from portal.leases import bookings, forecasting
 from portal.leases.models import Lease, Placement
-from portal.web.cluster_map import fleet_view
+from portal.web.cluster.map import fleet_view
 from scheduler import snapshot
 from tests.portal.builders import EPOCH, H100, World, make_node
 from tests.portal.test_bookings import book

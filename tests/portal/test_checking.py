@@ -15,7 +15,7 @@ from portal.common import invariants
 from portal.common.models import InvariantCheck
 from portal.common.rows import execute
 from portal.notifications.models import Notification
-from portal.web.notifications_rows import notification_rows
+from portal.web.notifications.rows import notification_rows
 from scheduler import checking, tasks
 from tests.portal.builders import World
 

@@ -9,7 +9,7 @@ import pytest
 from portal.fleet.models import MaintenanceWindow
 from portal.leases import lifecycle
 from portal.leases.models import Lease, LeaseRequest
-from portal.web.notifications_rows import notification_rows
+from portal.web.notifications.rows import notification_rows
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db

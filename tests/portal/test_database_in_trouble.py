@@ -79,7 +79,7 @@ def test_a_real_statement_timeout_is_no_fault_of_berth(api: Client, monkeypatch:
 
 @pytest.mark.parametrize("state", ["53100", "57014", "53300", "25P03"])
 def test_a_page_says_it_in_words(browser: Client, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    monkeypatch.setattr("portal.web.notifications.mark_read", lambda *_a, **_k: fail_with(state))
+    monkeypatch.setattr("portal.web.notifications.page.mark_read", lambda *_a, **_k: fail_with(state))
 
     answer = browser.post("/notifications/read/")
 

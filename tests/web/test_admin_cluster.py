@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from portal.fleet.models import Device, Health, HealthEvent, Layout, Node
 from portal.leases import lifecycle
-from portal.web.cluster_map import as_json, fleet_view
-from portal.web.cluster_rows import capacity_of, table_of
+from portal.web.cluster.map import as_json, fleet_view
+from portal.web.cluster.rows import capacity_of, table_of
 from tests.portal.builders import H100, World, make_node
 from tests.web.conftest import SignedIn
 

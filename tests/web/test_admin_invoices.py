@@ -16,8 +16,8 @@ from portal.billing.models import BillingPeriod, Invoice, UsageRecord
 from portal.billing.selectors import invoice_view, period_of
 from portal.leases.models import Lease
 from portal.teams.models import Team
-from portal.web.invoices_csv import invoice_csv, safe
-from portal.web.invoices_rows import bill, gpu_hours
+from portal.web.invoices.csv_file import invoice_csv, safe
+from portal.web.invoices.rows import bill, gpu_hours
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 from tests.web.test_researcher_requests import same_text

@@ -85,11 +85,13 @@ def test_the_deadline_is_the_instant_that_was_previewed_however_long_somebody_lo
     world: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator = signed_in("operator")
-    monkeypatch.setattr("portal.web.operator_life.db_now", lambda: world.now)
+    monkeypatch.setattr("portal.web.nodes.lifecycle_actions.db_now", lambda: world.now)
     hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', operator.post(DRAIN, ASKED).text))
     assert hidden["until"] == (world.now + timedelta(hours=1)).isoformat()
 
-    monkeypatch.setattr("portal.web.operator_life.db_now", lambda: world.now + timedelta(minutes=20))
+    monkeypatch.setattr(
+        "portal.web.nodes.lifecycle_actions.db_now", lambda: world.now + timedelta(minutes=20)
+    )
     operator.post(DRAIN, hidden)
 
     assert Node.objects.get(name="gpu-01").drain_by == world.now + timedelta(hours=1)
@@ -100,7 +102,7 @@ def test_another_time_for_an_overdue_node_is_the_span_that_was_chosen(
 ) -> None:
     operator, late = signed_in("operator"), world.now - timedelta(hours=2)
     Node.objects.filter(name="gpu-01").update(drain_by=late, is_cordoned=True, cordon_reason="fan")
-    monkeypatch.setattr("portal.web.operator_life.db_now", lambda: world.now)
+    monkeypatch.setattr("portal.web.nodes.lifecycle_actions.db_now", lambda: world.now)
 
     page = operator.get(DRAIN).text
     assert "Until now it has to be empty by" in page

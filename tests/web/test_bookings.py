@@ -9,8 +9,8 @@ import pytest
 
 from portal.leases.models import Lease, LeaseRequest, Placement
 from portal.notifications.services import notify
-from portal.web.leases import extensions
-from portal.web.notifications_rows import notification_rows
+from portal.web.leases.page import extensions
+from portal.web.notifications.rows import notification_rows
 from tests.portal.builders import World
 from tests.portal.test_bookings import book
 from tests.portal.upkeep import plan

@@ -14,7 +14,7 @@ from portal.leases.calendar import Entry
 from portal.leases.maintenance import plan_window
 from portal.leases.models import Lease, LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec, create_reservation
-from portal.web.calendar_rows import COLUMNS, rows, span_of, ticks
+from portal.web.calendar.rows import COLUMNS, rows, span_of, ticks
 from tests.portal.builders import World
 from tests.portal.upkeep import plan
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
 from portal.quotas.models import Cohort, PriorityGrant, Quota
-from portal.web.teams_priority import PriorityForm
+from portal.web.teams.priority import PriorityForm
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 

@@ -24,7 +24,7 @@ from portal.leases.failures import (
     why_failed,
 )
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest
-from portal.web.invoices_rows import step_of
+from portal.web.invoices.rows import step_of
 from tests.portal.builders import H100, World, make_node
 
 SAID = "conflict: lease lse-of-another holds that place"

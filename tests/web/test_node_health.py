@@ -12,8 +12,8 @@ from portal.fleet.health import see_health
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.leases.models import Lease, Placement
 from portal.telemetry import processes
-from portal.web.node_health import refusals_of
-from portal.web.operator_rows import OPEN_EVENTS, node_rows
+from portal.web.nodes.health import refusals_of
+from portal.web.nodes.rows import OPEN_EVENTS, node_rows
 from tests.portal.builders import World
 from tests.web.conftest import SignedIn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.fleet.models import DeviceModel
-from portal.web.slice_metrics import reports_slices
+from portal.web.nodes.slice_metrics import reports_slices
 from tests.portal.builders import H100, World
 from tests.web.conftest import SignedIn
 

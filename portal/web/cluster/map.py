@@ -1,0 +1,281 @@
+"""The cluster as one person may see it. A page and the API draw from the same value."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.fleet.maintenance import nodes_in_maintenance
+from portal.fleet.models import Device, Layout, Mode, Node, Partition
+from portal.fleet.selectors import ASLEEP, ONLINE, UNACCEPTED, blocked_why, device_blocked_why, node_state
+from portal.fleet.sizes import size_names
+from portal.leases.models import Placement
+from portal.leases.states import LeaseState
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights, below, visible_teams
+from portal.web.cluster.slices import SHARES, Board, Slot, Viewer, cut
+from portal.web.nodes.lifecycle import drain_text
+from portal.web.power.rows import power_text
+from scheduler.engine.geometry import Geometry
+from scheduler.engine.model import Profile as Size
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device with its slots on a scale of ``grid``; ``blocked`` says that it takes nothing at all."""
+
+    uuid: str
+    index: int
+    model: str
+    model_slug: str
+    memory_mib: int
+    grid: int
+    blocked: bool
+    note: str
+    slots: tuple[Slot, ...]
+
+    def milli(self, kind: str) -> int:
+        """Return how many thousandths of the device are of a kind."""
+        return sum(slot.size for slot in self.slots if slot.kind == kind) * SHARES // self.grid
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as a card of the map."""
+
+    name: str
+    state: str
+    state_text: str
+    url: str
+    note: str
+    devices: tuple[DeviceView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything on the map, with sums in thousandths of a device."""
+
+    nodes: tuple[NodeView, ...]
+
+    @property
+    def devices(self) -> list[DeviceView]:
+        """Return all devices of all nodes."""
+        return [device for node in self.nodes for device in node.devices]
+
+    def milli(self, kind: str) -> int:
+        """Return how many thousandths of a device are of a kind, in all."""
+        return sum(device.milli(kind) for device in self.devices)
+
+
+def fleet_view(rights: Rights, *, now: datetime, node_name: str = "") -> FleetView:
+    """Return the cluster (or one node of it) as this person may see it, in a fixed number of queries."""
+    nodes = Node.objects.all()
+    if node_name:
+        nodes = nodes.filter(name=node_name)
+    rows = list(nodes)
+    viewer = viewer_of(rights)
+    away = nodes_in_maintenance(now=now)
+    boards = _boards(rows, now, away, is_operator=rights.is_operator)
+    held = _held(boards, now)
+    views: dict[int, list[DeviceView]] = defaultdict(list)
+    for board in boards:
+        views[board.device.node_id].append(_device(board, held.get(board.device.pk, []), viewer))
+    return FleetView(tuple(_node(node, views[node.pk], now, away) for node in rows))
+
+
+def narrowed(fleet: FleetView, *, model: str = "", state: str = "", only: str = "") -> FleetView:
+    """Return the part of the map a filter asks for: a device model, a node state, free room or own slices."""
+    nodes = []
+    for node in fleet.nodes:
+        if state and node.state != state:
+            continue
+        devices = tuple(d for d in node.devices if _asked(d, model, only))
+        if devices or not (model or only):
+            nodes.append(NodeView(node.name, node.state, node.state_text, node.url, node.note, devices))
+    return FleetView(tuple(nodes))
+
+
+def as_json(fleet: FleetView) -> dict[str, Any]:
+    """Return the map as static/js/map.js and the API take it."""
+    return {
+        "nodes": [
+            {
+                "name": node.name, "state": node.state, "state_text": node.state_text, "url": node.url,
+                "note": node.note, "devices": [_device_json(device) for device in node.devices],
+            }
+            for node in fleet.nodes
+        ]
+    }  # fmt: skip
+
+
+def viewer_of(rights: Rights) -> Viewer:
+    """Return what this person may know of teams; own are those they ask for or run."""
+    own = rights.teams_with((Role.RESEARCHER, Role.ADMIN))
+    names = dict(visible_teams(rights).values_list("pk", "name"))
+    mine = Team.objects.filter(below(own)).values_list("pk", flat=True) if own else []
+    return Viewer(names, frozenset(mine))
+
+
+def shown_state(node: Node, *, now: datetime, away: Collection[int]) -> tuple[str, str]:
+    """Return a node's state and its word, with the operator's decision before the agent's silence.
+
+    ``away`` are the ids of nodes in maintenance.
+    """
+    state = node_state(node, now=now)
+    words = {
+        "online": _("Online"), "stale": _("Silent"), "offline": _("Offline"),
+        "never": _("Waiting for the agent"),
+    }  # fmt: skip
+    if node.pk in away:
+        return "draining", _("Maintenance")
+    if node.is_cordoned and state == ONLINE:
+        return "draining", drain_text(node, now=now) or _("Cordoned")
+    if blocked_why(node, now=now) == ASLEEP:
+        return "asleep", str(power_text(node) or _("Asleep"))
+    return state, words[state]
+
+
+def driver_text(node: Node) -> str:
+    """Return a node's driver and its version, each word once; "" while its agent never spoke."""
+    version = node.driver_version.removeprefix(f"{node.driver}-")
+    return " ".join(part for part in (node.driver, version) if part)
+
+
+def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_operator: bool) -> list[Board]:
+    ids = [node.pk for node in nodes]
+    closed = {node.pk: _why_closed(node, now, away) for node in nodes}
+    devices = list(
+        Device.objects.filter(node_id__in=ids).select_related("model").order_by("node_id", "index")
+    )
+    names = size_names()
+    layouts = {row.device_id: row.positions for row in Layout.objects.filter(device__node_id__in=ids)}
+    foreign: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in Partition.objects.filter(device__node_id__in=ids, lease_uid=""):
+        foreign[row.device_id].append((row.start, row.size))
+    known: dict[str, tuple[int, ...]] = {}
+    boards = []
+    for device in devices:
+        pinned = layouts.get(device.pk)
+        key = f"{device.model_id} {device.profiles} {pinned}"
+        if key not in known:
+            known[key] = _positions(device, pinned, names)
+        positions = known[key] if Mode.MIG in device.modes else ()
+        fault, why = _device_fault(device, is_operator=is_operator), closed[device.node_id]
+        boards.append(Board(device, positions, fault, why, tuple(foreign[device.pk])))
+    return boards
+
+
+def _positions(
+    device: Device, pinned: list[list[Any]] | None, names: Mapping[tuple[int, str], str]
+) -> tuple[int, ...]:
+    """Return where slices may lie on a device, as bits; a layout may call a size by any of its names."""
+    sizes = tuple(
+        Size(
+            row["size"], row["slices"], tuple(row["starts"]), row["share_milli"], row["memory_mib"],
+            row["max_instances"],
+        )
+        for row in device.profiles
+    )  # fmt: skip
+    layout = None
+    if pinned is not None:
+        layout = tuple((names.get((device.model_id, name), str(name)), int(start)) for name, start in pinned)
+    spans = Geometry(device.model.grid, sizes, layout).spans
+    return tuple({span.bits for places in spans.values() for span in places})
+
+
+def _why_closed(node: Node, now: datetime, away: Collection[int]) -> str:
+    why = blocked_why(node, now=now, away=away)
+    if why == "maintenance":
+        return _("Takes no new work: maintenance is on")
+    if why == ASLEEP:
+        return ""  # its room is free: whoever wants it wakes the node
+    if why == "cordoned":
+        return _("Takes no new work: %(reason)s") % {"reason": node.cordon_reason}
+    if why == UNACCEPTED:
+        return _("Takes no new work: it waits for an operator")
+    return _("Takes no new work: the node is silent") if why else ""
+
+
+def _device_fault(device: Device, *, is_operator: bool) -> str:
+    """Return why a device takes nothing; its reason may name other teams' work, so only operators read it."""
+    if not device_blocked_why(device):
+        return ""
+    return (device.health_reason if is_operator else "") or _blocked_text(device)
+
+
+def _blocked_text(device: Device) -> str:
+    if device_blocked_why(device) == UNACCEPTED:
+        return _("Waits for an operator")
+    return str(device.get_health_display())
+
+
+def _held(boards: Sequence[Board], now: datetime) -> dict[int, list[Placement]]:
+    """Return what is held now by device; what is booked for later is on the calendar."""
+    found: dict[int, list[Placement]] = defaultdict(list)
+    rows = Placement.objects.filter(is_live=True, device_id__in=[b.device.pk for b in boards])
+    rows = rows.exclude(lease__state=LeaseState.BOOKED).exclude(lease=None, period__startswith__gt=now)
+    for row in rows.select_related("lease", "lease__user").order_by("device_id", "start", "id"):
+        found[row.device_id].append(row)
+    return found
+
+
+def _device(board: Board, placements: Sequence[Placement], viewer: Viewer) -> DeviceView:
+    device = board.device
+    grid, slots = cut(board, placements, viewer)
+    return DeviceView(
+        uuid=device.uuid,
+        index=device.index,
+        model=device.model.name,
+        model_slug=device.model.slug,
+        memory_mib=device.model.memory_mib,
+        grid=grid,
+        blocked=bool(device_blocked_why(device)),
+        note=_blocked_text(device) if device_blocked_why(device) else "",
+        slots=tuple(slots),
+    )
+
+
+def _node(node: Node, devices: Sequence[DeviceView], now: datetime, away: Collection[int]) -> NodeView:
+    state, text = shown_state(node, now=now, away=away)
+    return NodeView(
+        node.name, state, text, reverse("web:node", args=[node.name]), _inventory(devices), tuple(devices)
+    )
+
+
+def _inventory(devices: Sequence[DeviceView]) -> str:
+    """Return e.g. ``8 × H100 80GB``."""
+    if not devices:
+        return _("no devices reported yet")
+    models = sorted({device.model for device in devices})
+    if len(models) == 1:
+        return f"{len(devices)} × {models[0]}"
+    return ngettext("%(n)d device", "%(n)d devices", len(devices)) % {"n": len(devices)}
+
+
+def _asked(device: DeviceView, model: str, only: str) -> bool:
+    if model and device.model_slug != model:
+        return False
+    if only == "free":
+        return any(slot.kind == "free" for slot in device.slots)
+    return only != "mine" or any(slot.mine for slot in device.slots)
+
+
+def _device_json(device: DeviceView) -> dict[str, Any]:
+    return {
+        "uuid": device.uuid, "index": device.index, "model": device.model, "memory_mib": device.memory_mib,
+        "grid": device.grid, "blocked": device.blocked, "note": device.note,
+        "slots": [
+            {
+                "start": s.start, "size": s.size, "kind": s.kind, "tone": s.tone, "label": s.label,
+                "title": s.title, "mine": s.mine, "lease": s.lease, "url": s.url,
+            }
+            for s in device.slots
+        ],
+    }  # fmt: skip

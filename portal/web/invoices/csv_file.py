@@ -1,0 +1,65 @@
+"""An invoice as CSV: one row per line, cells that no spreadsheet takes for a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+
+from portal.billing.selectors import InvoiceView, LineView
+from portal.web.figures import MICRO
+from portal.web.invoices.rows import gpu_hours
+
+# A byte order mark, so that spreadsheets read the names as UTF-8.
+MARK = "\ufeff"
+HEADER = (
+    "month", "invoice", "state", "team", "cost_centre", "position", "person", "flavor", "device_model",
+    "leases", "seconds", "gpu_hours", "price_per_gpu_hour", "currency", "amount",
+    "adjusts",
+)  # fmt: skip
+
+
+def invoice_csv(view: InvoiceView) -> str:
+    """Return the lines of an invoice; the amounts add up to its total. Whole seconds, decimal amounts."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(HEADER)
+    hours = gpu_hours([line.share_milli_seconds for line in view.lines])
+    writer.writerows(_cells(view, line, spent) for line, spent in zip(view.lines, hours, strict=True))
+    return MARK + out.getvalue()
+
+
+def safe(text: str) -> str:
+    """Return text that a spreadsheet shows as text, whatever it begins with."""
+    cleaned = text.replace("\r", " ").replace("\n", " ")
+    return "'" + cleaned if cleaned.lstrip()[:1] in ("=", "+", "-", "@", "\t", "|") and cleaned else cleaned
+
+
+def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
+    invoice = view.invoice
+    return [
+        f"{view.period.starts_at:%Y-%m}",
+        (invoice.number or "") if invoice else "",
+        "draft" if view.is_draft else "issued",
+        safe(invoice.team_name if invoice else view.team.name),
+        safe(invoice.cost_centre if invoice else view.team.cost_centre),
+        str(line.position),
+        safe(line.person),
+        safe(line.flavor),
+        safe(line.device_model),
+        str(line.lease_count),
+        str(line.seconds),
+        f"{hours:.4f}",
+        _amount(line.micro_per_hour),
+        view.currency,
+        _amount(line.amount_micro),
+        line.late_for,
+    ]
+
+
+def _amount(micro: int) -> str:
+    return (
+        f"{Decimal(micro) / MICRO:.6f}".rstrip("0").rstrip(".")
+        if micro % 10_000
+        else f"{Decimal(micro) / MICRO:.2f}"
+    )

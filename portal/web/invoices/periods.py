@@ -1,0 +1,73 @@
+"""The period board: open and closed months, and closing one for good."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.billing.checklist import close_items, is_ready
+from portal.billing.closing import close_period
+from portal.billing.selectors import currency
+from portal.common.errors import BerthError, Forbidden
+from portal.teams.models import Role
+from portal.teams.selectors import visible_teams
+from portal.web.access import done, person, refused, rights_of
+from portal.web.invoices.lists import board, month_rows
+from portal.web.invoices.months import all_months, is_closed, named
+
+
+def require_finance(request: HttpRequest) -> None:
+    """Raise Forbidden for everybody but finance."""
+    if not rights_of(request).is_finance:
+        raise Forbidden(_("Only finance works on months and prices."))
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """Show every month of the books."""
+    require_finance(request)
+    now = timezone.now()
+    months = all_months(now=now)
+    teams = visible_teams(rights_of(request), Role.FINANCE)
+    rows = month_rows(months, teams, now=now)
+    due = [row for row in rows if row.is_over and row.state != "closed"]
+    return render(request, "web/invoice_periods.html", {"rows": rows, "due": due, "currency": currency()})
+
+
+@require_safe
+def period(request: HttpRequest, month: str) -> HttpResponse:
+    """Show one month: the checklist before it is closed, what was issued after."""
+    require_finance(request)
+    now = timezone.now()
+    found = named(month)
+    checks = [] if is_closed(found) else close_items(found, now=now)
+    context = {
+        "period": found,
+        "month": month,
+        "checks": checks,
+        "is_over": found.ends_at <= now,
+        "can_close": bool(checks) and is_ready(checks),
+        "board": board(visible_teams(rights_of(request), Role.FINANCE), found, now=now),
+    }
+    return render(request, "web/invoice_period.html", context)
+
+
+@require_POST
+def close(request: HttpRequest, month: str) -> HttpResponse:
+    """Close a month: one invoice per team, then nothing in it changes any more."""
+    require_finance(request)
+    found = named(month)
+    try:
+        issued = close_period(period=found, actor=person(request), now=timezone.now())
+    except BerthError as error:
+        return refused(request, error, "web:period", month)
+    said = ngettext(
+        "%(month)s is closed: %(n)d invoice issued.",
+        "%(month)s is closed: %(n)d invoices issued.",
+        len(issued),
+    )
+    return done(request, said % {"month": month, "n": len(issued)}, "web:period", month)

@@ -1,0 +1,213 @@
+"""Invoices as pages show them: amounts that add up as printed, and the chain from a line down to events."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+
+from django.db.models import QuerySet, Sum
+
+from portal.billing.metering import events_by_lease
+from portal.billing.models import BillingPeriod, UsageRecord
+from portal.billing.selectors import InvoiceView, LineView, accruing_by_lease
+from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
+from portal.catalog.selectors import shown_names
+from portal.leases.models import Lease, LeaseEvent
+from portal.leases.states import LeaseState
+from portal.teams.models import Team
+from portal.web.figures import gpus, money, span
+from portal.web.leases.timeline import why_text
+
+SIX = Decimal("0.000001")
+HOURS_UNIT = 10_000  # GPU-hours are printed to four places
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line as printed: GPU-hours x price = amount; ``late_for`` is the month that an adjustment belongs to."""
+
+    position: int
+    person: str
+    flavor: str
+    device_model: str
+    leases: int
+    length: str | None
+    gpu_hours: Decimal
+    price: Decimal | None
+    amount: Decimal | None
+    key: str
+    late_for: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accruing:
+    """A lease whose cost is not on a line yet."""
+
+    uid: str
+    person: str
+    flavor: str
+    state: str
+    since: datetime | None
+    amount: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A team's month as its page shows it."""
+
+    lines: list[Line]
+    total: Decimal | None
+    gpu_hours: Decimal
+    leases: int
+    accruing: list[Accruing]
+    accruing_total: Decimal | None
+    expected: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One lease event, as the timeline include takes it."""
+
+    title: str
+    at: datetime
+    text: str
+    tone: str
+    icon: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One usage record with the events of its lease: where the seconds come from."""
+
+    lease: str
+    name: str
+    node: str
+    starts_at: datetime
+    ends_at: datetime
+    seconds: int
+    share: str | None
+    gpu_seconds: Decimal
+    exact: Decimal
+    agent_seconds: Decimal | None
+    steps: list[Step]
+
+
+def gpu_hours(quantities: Sequence[int]) -> list[Decimal]:
+    """Return share-milli-seconds as hours of one whole device to four places; they add up as printed."""
+    parts = [Fraction(quantity * HOURS_UNIT * MINOR_MICRO, SHARE_HOUR) for quantity in quantities]
+    return [Decimal(part // MINOR_MICRO) / HOURS_UNIT for part in apportion(parts)]
+
+
+def gpu_seconds(share_milli_seconds: int) -> Decimal:
+    """Return share-milli-seconds as seconds of one whole device, exactly."""
+    return Decimal(share_milli_seconds) / 1000
+
+
+def bill(view: InvoiceView, *, now: datetime) -> Bill:
+    """Return the printed form of a team's month; cents of running leases add up to their total too."""
+    running = accruing_by_lease([view.team.pk], view.period, now=now) if view.is_draft else []
+    cents = apportion([Fraction(micro) for _lease, micro in running])
+    hours = gpu_hours([line.share_milli_seconds for line in view.lines])
+    words = shown_names(line.flavor for line in view.lines)
+    return Bill(
+        lines=[_line(row, spent, words) for row, spent in zip(view.lines, hours, strict=True)],
+        total=money(view.total_micro),
+        gpu_hours=sum(hours, Decimal(0)),
+        leases=sum(line.lease_count for line in view.lines),
+        accruing=[_accruing(lease, micro) for (lease, _exact), micro in zip(running, cents, strict=True)],
+        accruing_total=money(sum(cents)),
+        expected=money(view.total_micro + sum(cents)),
+    )
+
+
+def usage_rows(records: Sequence[UsageRecord]) -> list[Usage]:
+    """Return usage records with their leases' events, in one query for all events."""
+    leases = list({record.lease_id: record.lease for record in records}.values())
+    events = events_by_lease(leases)
+    return [_usage(record, events[record.lease_id]) for record in records]
+
+
+def micro_text(exact: Fraction) -> Decimal:
+    """Return an exact amount in micro-units as a decimal amount to six places."""
+    return (Decimal(exact.numerator) / Decimal(exact.denominator) / 1_000_000).quantize(SIX)
+
+
+def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dict[int, dict[int, int]]:
+    """Return by period and team what its lines add up to in micro-units: one query, rounded as invoices."""
+    exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+    rows = (
+        UsageRecord.objects.filter(period__in=periods, team__in=teams)
+        .values_list("period_id", "team_id", "micro_per_hour")
+        .annotate(quantity=Sum("share_milli_seconds"))
+        .order_by()
+    )
+    for period_id, team_id, price, quantity in rows:
+        exact[period_id, team_id] += exact_micro(quantity, price)
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for (period_id, team_id), amount in exact.items():
+        found[period_id][team_id] = to_minor(amount)
+    return found
+
+
+def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> Line:
+    return Line(
+        position=line.position,
+        person=line.person,
+        flavor=words[line.flavor],
+        device_model=line.device_model,
+        leases=line.lease_count,
+        length=span(line.seconds),
+        gpu_hours=hours,
+        price=money(line.micro_per_hour),
+        amount=money(line.amount_micro),
+        key=line.key,
+        late_for=datetime.fromisoformat(f"{line.late_for}-01T00:00Z") if line.late_for else None,
+    )
+
+
+def _accruing(lease: Lease, micro: int) -> Accruing:
+    return Accruing(
+        uid=lease.uid,
+        person=str(lease.user),
+        flavor=lease.flavor.shown_name,
+        state=lease.state,
+        since=lease.activated_at,
+        amount=money(micro),
+    )
+
+
+def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> Usage:
+    lease = record.lease
+    agent = lease.agent_active_ms
+    return Usage(
+        lease=lease.uid,
+        name=str(lease.user),
+        node=lease.flavor.device_model.name,
+        starts_at=record.span.lower,
+        ends_at=record.span.upper,
+        seconds=record.seconds,
+        share=gpus(record.share_milli),
+        gpu_seconds=gpu_seconds(record.share_milli_seconds),
+        exact=micro_text(exact_micro(record.share_milli_seconds, record.micro_per_hour)),
+        agent_seconds=None if agent is None else Decimal(agent) / 1000,
+        steps=[step_of(event) for event in events],
+    )
+
+
+TONES = {
+    LeaseState.ACTIVE: ("good", "activity"),
+    LeaseState.INTERRUPTED: ("warn", "plug-connected"),
+    LeaseState.ENDING: ("warn", "hourglass"),
+    LeaseState.FAILED: ("bad", "circle-x"),
+    LeaseState.CLEANING: ("quiet", "wash"),
+}
+
+
+def step_of(event: LeaseEvent) -> Step:
+    """Return a step of a lease in the reader's language."""
+    tone, icon = TONES.get(LeaseState(event.now), ("quiet", "check"))
+    return Step(str(LeaseState(event.now).label), event.at, why_text(event), tone, icon)

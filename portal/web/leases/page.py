@@ -1,0 +1,199 @@
+"""One lease: time left, how to connect, live figures, cost; after the end its receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from portal.catalog import pricing
+from portal.common.errors import BerthError, NotFound
+from portal.leases.extending import waiting_extension
+from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
+from portal.leases.models import Lease, Placement
+from portal.leases.next_blocks import Block, block_sentence, latest_end
+from portal.leases.selectors import (
+    gang_environment,
+    may_manage_lease,
+    may_see_access,
+    together,
+    visible_lease,
+)
+from portal.leases.states import EndReason, LeaseState
+from portal.teams.selectors import Rights
+from portal.web.access import rights_of
+from portal.web.figures import duration_text, money, span
+from portal.web.leases.access import device_views, entrance
+from portal.web.leases.receipt import quoted_micro, receipt_of
+from portal.web.leases.rows import LeaseRow, lease_rows
+from portal.web.leases.timeline import request_steps
+from portal.web.leases.values import live_values
+from portal.web.nodes.processes import MEASURED, own_processes
+from portal.web.nodes.slice_metrics import silent_lease_text
+
+EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
+LEAST_EXTRA_S = 60
+RELEASABLE = (LeaseState.BOOKED, LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED)
+WITH_PROCESSES = (LeaseState.PREPARING, *MEASURED)
+OVER = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.ENDED, LeaseState.FAILED)
+
+
+@dataclass(frozen=True)
+class Extension:
+    """More time that would fit, with what it costs; ``price`` None is unknown."""
+
+    value: str
+    label: str
+    until: datetime
+    price: Decimal | None
+    currency: str
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An extension that waits for an approver: whose it is, what it adds and what that costs."""
+
+    lease: Lease
+    by: str
+    asked_at: datetime
+    offer: Extension
+
+
+@require_safe
+def page(request: HttpRequest, uid: str) -> HttpResponse:
+    """Show a lease to anybody in its team; access and actions to whom they belong."""
+    rights, now = rights_of(request), timezone.now()
+    lease = visible_lease(rights, uid)
+    (row,) = lease_rows([lease], now=now)
+    placements = list(
+        Placement.objects.filter(lease=lease)
+        .select_related("device__model", "lease")
+        .order_by("device__index", "start", "id")
+    )
+    is_over = lease.state in OVER
+    all_parts = together(lease)
+    may_manage = may_manage_lease(rights, lease)
+    latest = latest_end(lease, now=now)
+    context: dict[str, Any] = {
+        "lease": lease,
+        "row": row,
+        "devices": device_views(placements),
+        "silent_text": silent_lease_text(placements),
+        "entrance": entrance(placements, gang_environment(lease, all_parts))
+        if may_see_access(rights, lease) and not is_over
+        else None,
+        "may_see_access": may_see_access(rights, lease),
+        "values": live_values(lease, now=now) if lease.state in MEASURED else [],
+        "shows_processes": may_see_access(rights, lease) and lease.state in WITH_PROCESSES,
+        "processes": own_processes(lease, now=now) if may_see_access(rights, lease) else None,
+        "is_over": is_over,
+        "failure": _failure(rights, lease) if lease.end_reason == EndReason.FAULT else None,
+        "receipt": receipt_of(lease) if is_over else None,
+        "steps": request_steps(lease.request, [lease], starts_at=None),
+        "extensions": extensions(lease, now=now, latest=latest) if may_manage else [],
+        "waiting": waiting_view(lease) if not is_over else None,
+        "block_text": block_sentence(latest) if latest and latest.why != "flavor" else "",
+        "may_extend": may_manage
+        and lease.state == LeaseState.ACTIVE
+        and not lease.is_extra
+        and lease.preempt_at is None
+        and waiting_extension(lease) is None,
+        "may_release": may_manage and lease.state in RELEASABLE,
+        "longest": span(lease.flavor.max_duration_s),
+        "saving": _saving(lease, row),
+        "others": lease_rows([one for one in all_parts if one.pk != lease.pk], now=now),
+        "is_gang": lease.request.nodes != 1,
+        "sees_policy": rights.is_operator,
+    }
+    return render(request, "web/lease_detail.html", context)
+
+
+@require_safe
+def processes(request: HttpRequest, uid: str) -> HttpResponse:
+    """Show a lease's processes alone, for its page to take anew every few seconds; empty once it is over.
+
+    Raises NotFound for whoever may not see how it is reached.
+    """
+    rights, now = rights_of(request), timezone.now()
+    lease = visible_lease(rights, uid)
+    if not may_see_access(rights, lease):
+        raise NotFound
+    if lease.state not in WITH_PROCESSES:
+        return HttpResponse()
+    context = {"lease": lease, "processes": own_processes(lease, now=now)}
+    return render(request, "web/parts/lease_processes.html", context)
+
+
+def waiting_view(lease: Lease) -> Waiting | None:
+    """Return the extension of a lease that waits for an approver, with what it costs."""
+    asked = waiting_extension(lease)
+    if asked is None:
+        return None
+    offer = _extension(lease, asked.extra_s)
+    return Waiting(lease, str(asked.asked_by), asked.asked_at, offer)
+
+
+def _failure(rights: Rights, lease: Lease) -> dict[str, str]:
+    """Return why a lease failed and what comes next; the node's own words for operators alone."""
+    return {
+        "text": why_failed(lease),
+        "next": aftermath_text(lease),
+        "code": failure_code(lease.fault) if rights.is_operator else "",
+        "detail": failure_detail(lease.fault) if rights.is_operator else "",
+    }
+
+
+def extensions(lease: Lease, *, now: datetime, latest: Block | None) -> list[Extension]:
+    """Return the usual extensions that fit before what comes behind, and up to there, priced.
+
+    That is the flavor's longest time, a booking of its place or maintenance of its node.
+    """
+    if lease.state != LeaseState.ACTIVE or latest is None or lease.not_after <= now:
+        return []
+    most_s = int((latest.at - lease.not_after).total_seconds())
+    fitting = [extra for extra in EXTENSIONS_S if extra <= most_s]
+    if latest.why != "flavor" and most_s >= LEAST_EXTRA_S and most_s not in fitting:
+        fitting = sorted([*fitting, most_s])
+    return [_extension(lease, extra) for extra in fitting]
+
+
+def _extension(lease: Lease, extra_s: int) -> Extension:
+    price = None
+    try:
+        found = pricing.quote(
+            lease.flavor,
+            count=_extended_units(lease),
+            duration_s=extra_s,
+            starts_at=lease.not_after,
+            price_milli=lease.price_milli,
+        )
+        price = money(found.amount_micro)
+    except BerthError:
+        price = None
+    return Extension(
+        value=duration_text(extra_s),
+        label=span(extra_s) or "",
+        until=lease.not_after + timedelta(seconds=extra_s),
+        price=price,
+        currency=lease.request.currency,
+    )
+
+
+def _extended_units(lease: Lease) -> int:
+    """Return how many units an extension pays for: all parts of a gang are extended together."""
+    asked = lease.request
+    return lease.count if asked.nodes == 1 else asked.count * max(asked.nodes, 1)
+
+
+def _saving(lease: Lease, row: LeaseRow) -> Decimal | None:
+    """Return what releasing now saves of the price that was quoted; None when that is unknown or nothing."""
+    quoted = money(quoted_micro(lease))
+    if lease.state != LeaseState.ACTIVE or row.cost is None or quoted is None or row.cost >= quoted:
+        return None
+    return quoted - row.cost

@@ -1,0 +1,152 @@
+"""The inbox of approvers and team admins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.catalog.pricing import quote
+from portal.common.clock import db_now
+from portal.common.errors import Conflict, Forbidden, Invalid
+from portal.leases.models import LeaseRequest, Reservation
+from portal.leases.requests import approve_request, reject_request
+from portal.leases.reservations import held_s, spec_of_series
+from portal.leases.selectors import awaiting_approval, awaiting_extensions, awaiting_series, visible_request
+from portal.leases.states import Repeat
+from portal.quotas.models import Quota
+from portal.teams.models import Role
+from portal.web.access import done, person, refused, rights_of
+from portal.web.figures import gpus, money, span
+from portal.web.leases.page import waiting_view
+from portal.web.requests.forms import NoteForm
+from portal.web.requests.options import wish_facts
+from portal.web.requests.rows import RequestRow, request_rows, what_text
+
+PER_PAGE = 20
+MOST_EXTENSIONS = 50
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A request with what its approver needs to know; headroom None means no ceiling anywhere above."""
+
+    row: RequestRow
+    purpose: str
+    takes: str
+    room_left: str | None
+    room_owner: str
+    is_short: bool
+    wishes: list[tuple[str, str, datetime | None]]
+
+
+@dataclass(frozen=True)
+class SeriesDecision:
+    """A series with what its approver needs to know: its times, time and price over four weeks."""
+
+    series: Reservation
+    title: str
+    what: str
+    length: str
+    repeat: str
+    n_times: int
+    whole: str
+    price: Decimal | None
+    currency: str
+
+
+@require_safe
+def page(request: HttpRequest) -> HttpResponse:
+    """Show what waits for this person's decision, the oldest first."""
+    rights = rights_of(request)
+    if not rights.has_anywhere(Role.APPROVER, Role.ADMIN):
+        raise Forbidden(_("Approvals are for approvers and team admins."))
+    shown = Paginator(awaiting_approval(rights), PER_PAGE).get_page(request.GET.get("page"))
+    waiting = [
+        view for one in awaiting_extensions(rights)[:MOST_EXTENSIONS] if (view := waiting_view(one.lease))
+    ]
+    series = [_series_decision(one) for one in awaiting_series(rights)[:MOST_EXTENSIONS]]
+    context = {
+        "page": shown,
+        "decisions": decisions(shown.object_list),
+        "extensions": waiting,
+        "series": series,
+    }
+    return render(request, "web/approvals.html", context)
+
+
+def _series_decision(series: Reservation) -> SeriesDecision:
+    spec = spec_of_series(series)
+    whole_s = held_s(spec)
+    price = quote(series.flavor, count=series.count, duration_s=whole_s, starts_at=series.starts_at)
+    return SeriesDecision(
+        series=series,
+        title=series.name or what_text(series.flavor.shown_name, series.count),
+        what=what_text(series.flavor.shown_name, series.count),
+        length=span(series.duration_s) or "",
+        repeat=str(Repeat(series.repeat).label),
+        n_times=whole_s // series.duration_s,
+        whole=span(whole_s) or "",
+        price=money(price.amount_micro),
+        currency=price.currency,
+    )
+
+
+@require_POST
+def decide(request: HttpRequest, uid: str) -> HttpResponse:
+    """Approve or reject a request with a note; deciding twice is answered, not repeated."""
+    rights = rights_of(request)
+    found = visible_request(rights, uid)
+    form = NoteForm(request.POST)
+    if not form.is_valid():
+        return refused(request, Invalid(fields=_sentences(form)), "web:approvals")
+    is_approved = form.cleaned_data["decision"] == "approve"
+    act = approve_request if is_approved else reject_request
+    try:
+        act(request=found, actor=person(request), rights=rights, note=form.cleaned_data["note"], now=db_now())
+    except (Conflict, Forbidden, Invalid) as error:
+        return refused(request, error, "web:request", uid)
+    said = (
+        _("Approved. It is in the queue now.") if is_approved else _("Rejected. %(who)s will read your note.")
+    )
+    return done(request, said % {"who": found.author}, "web:approvals")
+
+
+def decisions(requests: Iterable[LeaseRequest]) -> list[Decision]:
+    """Return requests ready to decide on, with the room of their teams; three queries in all."""
+    rows = list(requests)
+    owners = {pk for r in rows for pk in r.team.lineage}
+    quotas = {q.team_id: q for q in Quota.objects.filter(team_id__in=owners).select_related("team")}
+    return [
+        _decision(request, row, quotas)
+        for request, row in zip(rows, request_rows(rows, with_estimates=False), strict=True)
+    ]
+
+
+def _decision(request: LeaseRequest, row: RequestRow, quotas: dict[int, Quota]) -> Decision:
+    rooms = [
+        ((quota.ceiling_milli or 0) - quota.used_milli, quota.team.name)
+        for pk in request.team.lineage
+        if (quota := quotas.get(pk)) is not None and quota.ceiling_milli is not None
+    ]
+    left, owner = min(rooms, default=(None, ""))
+    return Decision(
+        row=row,
+        purpose=request.purpose,
+        takes=gpus(request.cost_milli) or "",
+        room_left=gpus(None if left is None else max(0, left)),
+        room_owner=owner,
+        is_short=left is not None and left < request.cost_milli,
+        wishes=wish_facts(request),
+    )
+
+
+def _sentences(form: NoteForm) -> dict[str, str]:
+    return {name: " ".join(str(error) for error in errors) for name, errors in form.errors.items()}

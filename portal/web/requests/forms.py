@@ -1,0 +1,151 @@
+"""The form for GPU time: reads what people type; whether it may be asked is decided by the services."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.errors import Invalid
+from portal.leases.requests import RequestSpec
+from portal.teams.models import Team
+from portal.web.figures import parse_duration
+from portal.web.requests.options import WishesForm
+
+FIRST_DURATION = "1 h"
+PRESETS = ("30 min", "1 h", "4 h", "8 h", "1 d", "3 d")
+PRIORITY_CHOICES = (("normal", _("Normal")), ("low", _("Low: let others go first")), ("high", _("High")))
+PATTERN_CHOICES = (
+    ("", _("None")),
+    ("steady", _("Steady")),
+    ("bursty", _("Bursty")),
+    ("idle", _("Idle")),
+    ("dummy_loop", _("Full load")),
+)
+# How the fields of the service are called on the form.
+FIELD_OF = {"duration_s": "duration", "extra_s": "extra", "least_duration_s": "least"}
+
+
+def _text(placeholder: Any = "", **attrs: Any) -> forms.TextInput:
+    return forms.TextInput(
+        {"class": "form-control", "placeholder": placeholder, "autocomplete": "off", **attrs}
+    )
+
+
+class DurationField(forms.CharField):
+    """A length of time as people write it ("6 h", "90 min"); cleans to whole seconds."""
+
+    def clean(self, value: Any) -> int:
+        """Return the seconds, or refuse text that names no time."""
+        seconds = parse_duration(super().clean(value))
+        if seconds is None:
+            raise forms.ValidationError(_("Write a time such as 6 h, 90 min or 2 d."))
+        return seconds
+
+
+class RequestForm(WishesForm):
+    """What is asked for. Used for the form, for the live quote and for offers in an address."""
+
+    team = forms.ChoiceField(label=_("Team"), widget=forms.Select({"class": "form-select"}))
+    flavor = forms.CharField(
+        label=_("Flavor"), max_length=50, error_messages={"required": _("Choose a flavor first.")}
+    )
+    count = forms.IntegerField(
+        label=_("How many"),
+        min_value=1,
+        max_value=1000,
+        initial=1,
+        help_text=_("They start together, on one node unless you choose more nodes below."),
+        widget=forms.NumberInput({"class": "form-control", "inputmode": "numeric"}),
+    )
+    duration = DurationField(
+        label=_("For how long"),
+        max_length=40,
+        initial=FIRST_DURATION,
+        help_text=_("For example 6 h, 90 min or 2 d. You can release it early and pay only what you used."),
+        widget=_text("6 h"),
+    )
+    name = forms.CharField(
+        label=_("Name"), max_length=80, required=False, widget=_text(_("segmentation run 12"))
+    )
+    purpose = forms.CharField(
+        label=_("What it is for"),
+        max_length=300,
+        required=False,
+        widget=forms.Textarea({"class": "form-control", "rows": 2}),
+    )
+    priority = forms.ChoiceField(
+        label=_("Priority"),
+        choices=PRIORITY_CHOICES,
+        initial="normal",
+        required=False,
+        widget=forms.Select({"class": "form-select"}),
+    )
+    load_pattern = forms.ChoiceField(
+        label=_("Simulated load"),
+        choices=PATTERN_CHOICES,
+        required=False,
+        initial="bursty",
+        help_text=_("Only in the demo: what the made-up workload does, so that charts move."),
+        widget=forms.Select({"class": "form-select"}),
+    )
+    instead_of = forms.CharField(max_length=24, required=False, widget=forms.HiddenInput)
+    ticket = forms.CharField(max_length=40, required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, teams: Sequence[Team], may_go_first: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.teams = {team.slug: team for team in teams}
+        field = self.fields["team"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(team.slug, team.name) for team in teams]
+        field.initial = teams[0].slug if teams else None
+        if not may_go_first:
+            priority = self.fields["priority"]
+            assert isinstance(priority, forms.ChoiceField)
+            priority.choices = [choice for choice in PRIORITY_CHOICES if choice[0] != "high"]
+        if not settings.DEMO:
+            del self.fields["load_pattern"]
+
+    @property
+    def chosen_team(self) -> Team:
+        """Return the team of a valid form, else the first one on offer."""
+        slug = (
+            self.cleaned_data.get("team", "") if self.is_bound and self.is_valid() else self["team"].value()
+        )
+        return self.teams.get(str(slug)) or next(iter(self.teams.values()))
+
+    def spec(self) -> RequestSpec:
+        """Return what a valid form asks for."""
+        data = self.cleaned_data
+        return RequestSpec(
+            flavor=data["flavor"],
+            duration_s=data["duration"],
+            count=data["count"],
+            priority=data.get("priority") or "normal",
+            name=data.get("name", ""),
+            purpose=data.get("purpose", ""),
+            load_pattern=data.get("load_pattern", ""),
+            **self.wishes(),
+        )
+
+    def refuse(self, error: Invalid) -> None:
+        """Mark the fields that a service could not use."""
+        for name, sentence in error.fields.items():
+            field = FIELD_OF.get(name, name)
+            self.add_error(field if field in self.fields else None, str(sentence))
+
+
+class NoteForm(forms.Form):
+    """A decision on somebody's request."""
+
+    decision = forms.ChoiceField(choices=(("approve", _("Approve")), ("reject", _("Reject"))))
+    note = forms.CharField(max_length=300, required=False)
+
+
+class ExtendForm(forms.Form):
+    """How much longer a lease should run."""
+
+    extra = DurationField(label=_("How much longer"), max_length=40)

@@ -1,0 +1,196 @@
+"""Asking for GPU time: the form, its live quote, and sending it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any
+
+from django.core.cache import cache
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+from redis.exceptions import RedisError
+
+from portal.common.clock import db_now
+from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
+from portal.leases.models import LeaseRequest
+from portal.leases.requests import submit_request, withdraw_request
+from portal.leases.selectors import visible_request
+from portal.teams.models import Role, Team
+from portal.teams.selectors import Rights, visible_teams
+from portal.web.access import done, person, rights_of
+from portal.web.figures import parse_duration, span
+from portal.web.requests.flavors import flavor_cards
+from portal.web.requests.forms import PRESETS, RequestForm
+from portal.web.requests.options import NAMES, prefilled
+from portal.web.requests.quote import quote_view
+
+log = logging.getLogger(__name__)
+TICKET_S = 900
+PREFILLED = (
+    "team",
+    "flavor",
+    "count",
+    "duration",
+    "name",
+    "purpose",
+    "priority",
+    "load_pattern",
+    "instead_of",
+    *NAMES,
+)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def page(request: HttpRequest) -> HttpResponse:
+    """Show the form, filled from the address; send it on POST."""
+    teams = _teams(rights_of(request))
+    if not teams:
+        raise Forbidden(_("You are in no team that may ask for GPU time."))
+    if request.method == "POST":
+        form = _form(request, teams, request.POST)
+        return _send(request, form)
+    given = {name: request.GET[name] for name in PREFILLED if name in request.GET} | prefilled(request.GET)
+    form = _form(request, teams, None, initial={"ticket": secrets.token_hex(12), **given})
+    return _shown(request, form)
+
+
+@never_cache
+@require_safe
+def quote(request: HttpRequest) -> HttpResponse:
+    """Return the fragment beside the form for the fields as they are now."""
+    teams = _teams(rights_of(request))
+    if not teams:
+        raise Forbidden(_("You are in no team that may ask for GPU time."))
+    context, status = quote_context(rights_of(request), _form(request, teams, request.GET))
+    return render(request, "web/parts/quote.html", context, status=status)
+
+
+def quote_context(rights: Rights, form: RequestForm) -> tuple[dict[str, Any], int]:
+    """Return what the quote shows for a bound form, and the HTTP status that goes with it."""
+    if not form.data.get("flavor"):
+        return {"is_empty": True}, 200
+    if not form.is_valid():
+        return {"problems": _problems(form)}, 422
+    try:
+        return {"quote": quote_view(rights, form.chosen_team, form.spec(), now=timezone.now())}, 200
+    except Invalid as error:
+        return {"problems": [str(sentence) for sentence in error.fields.values()]}, error.status
+    except BerthError as error:
+        return {"problems": [str(error.detail), str(error.next_step)]}, error.status
+
+
+def _teams(rights: Rights) -> list[Team]:
+    """Return the teams this person may ask for; the ones they belong to themselves come first."""
+    own = set(rights.teams_with((Role.RESEARCHER, Role.ADMIN)))
+    return sorted(visible_teams(rights, Role.RESEARCHER, Role.ADMIN), key=lambda t: (t.pk not in own, t.name))
+
+
+def _form(request: HttpRequest, teams: list[Team], data: Any, **more: Any) -> RequestForm:
+    may_go_first = rights_of(request).has_anywhere(Role.ADMIN)
+    return RequestForm(data, teams=teams, may_go_first=may_go_first, **more)
+
+
+def _problems(form: RequestForm) -> list[str]:
+    return [str(error) for errors in form.errors.values() for error in errors]
+
+
+def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> HttpResponse:
+    team = form.chosen_team
+    chosen = str(form["flavor"].value() or "")
+    context: dict[str, Any] = {
+        "form": form,
+        "flavors": flavor_cards(team, chosen=chosen, now=timezone.now()),
+        "presets": [(text, span(parse_duration(text))) for text in PRESETS],
+        "team": team,
+        "one_team": len(form.teams) == 1,
+    }
+    if status == 200 and chosen:
+        values = {name: form[name].value() for name in PREFILLED if name in form.fields}
+        again = _form(request, list(form.teams.values()), {k: v for k, v in values.items() if v is not None})
+        context |= quote_context(rights_of(request), again)[0]
+    else:
+        context["is_empty"] = True
+    return render(request, "web/request_new.html", context, status=status)
+
+
+def _send(request: HttpRequest, form: RequestForm) -> HttpResponse:
+    if not form.is_valid():
+        return _shown(request, form, status=422)
+    mark = f"request-sent:{person(request).pk}:{form.cleaned_data['ticket']}"
+    if form.cleaned_data["ticket"] and not _first(mark):
+        return _sent_before(mark)
+    try:
+        made = submit_request(
+            team=form.chosen_team,
+            actor=person(request),
+            rights=rights_of(request),
+            spec=form.spec(),
+            now=db_now(),
+        )
+    except BerthError as error:
+        _forget(mark)
+        return _refused(request, form, error)
+    _remember(mark, made.uid)
+    if form.cleaned_data["instead_of"]:
+        _take_back(request, form.cleaned_data["instead_of"])
+    return done(request, _said(made), "web:request", made.uid)
+
+
+def _said(made: LeaseRequest) -> str:
+    if made.queued_at is None:
+        return _("Sent for approval. You will be told when somebody has decided.")
+    return _("Your request is in. This page follows it by itself.")
+
+
+def _refused(request: HttpRequest, form: RequestForm, error: BerthError) -> HttpResponse:
+    if isinstance(error, NotFound):
+        raise error
+    if isinstance(error, Invalid) and error.fields:
+        form.refuse(error)
+    else:
+        form.add_error(None, f"{error.detail} {error.next_step}")
+    return _shown(request, form, status=error.status)
+
+
+def _take_back(request: HttpRequest, uid: str) -> None:
+    """Withdraw the request that the new one replaces; one that started meanwhile stays."""
+    try:
+        old = visible_request(rights_of(request), uid)
+        withdraw_request(request=old, actor=person(request), rights=rights_of(request), now=db_now())
+    except (Conflict, Forbidden, NotFound) as error:
+        log.info("request %s was not replaced: %s", uid, error)
+
+
+# One ticket per rendered form: a second click on the same page leads to the first one's request.
+
+
+def _first(mark: str) -> bool:
+    try:
+        return bool(cache.add(mark, "", TICKET_S))
+    except RedisError:
+        return True
+
+
+def _sent_before(mark: str) -> HttpResponse:
+    uid = cache.get(mark)
+    return redirect("web:request", uid) if uid else redirect("web:requests")
+
+
+def _remember(mark: str, uid: str) -> None:
+    try:
+        cache.set(mark, uid, TICKET_S)
+    except RedisError:
+        log.warning("a second click on this form would not be noticed")
+
+
+def _forget(mark: str) -> None:
+    try:
+        cache.delete(mark)
+    except RedisError:
+        log.warning("a form may have to be opened again before it can be sent")

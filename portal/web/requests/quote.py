@@ -1,0 +1,210 @@
+"""The answer beside the form: price, earliest start, room left, why not now and what could be had instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.catalog.models import Flavor
+from portal.catalog.pricing import Quote
+from portal.catalog.services import cost_milli
+from portal.common.errors import Impossible
+from portal.leases import forecasting
+from portal.leases.requests import RequestSpec, check_possible, check_spec, needs_approval, quote_of
+from portal.leases.visible_reasons import all_as_seen
+from portal.quotas.selectors import headroom
+from portal.teams.models import Team
+from portal.teams.selectors import Rights
+from portal.web.figures import duration_text, gpus, money, span
+from portal.web.requests.options import wish_facts
+from portal.web.requests.rows import what_text
+
+FILLS = "[name=flavor], #id_count, #id_duration, [name=is_preemptible], [name=starts_at]"
+
+
+@dataclass(frozen=True)
+class OfferView:
+    """Something else to ask for; ``value`` fills the form's fields named by ``fills``."""
+
+    title: str
+    text: str
+    starts_at: datetime | None
+    is_now: bool
+    price: Decimal | None
+    currency: str
+    url: str
+    value: str
+    fills: str = FILLS
+    by: datetime | None = None
+    is_booked: bool = False
+    is_other: bool = False
+
+
+@dataclass(frozen=True)
+class Room:
+    """The team's headroom before and after, in GPUs; None where nothing above has a ceiling."""
+
+    before: str | None
+    after: str | None
+    owner: str
+    short: str | None
+
+
+@dataclass(frozen=True)
+class QuoteView:
+    """What the form would get; ``starts_at`` and ``is_now`` are None when nobody knows.
+
+    ``usual`` is the price without what makes it cheaper, ``facts`` what was chosen beside the usual.
+    """
+
+    what: str
+    duration: str
+    total: Decimal | None
+    per_hour: Decimal | None
+    currency: str
+    is_now: bool | None
+    starts_at: datetime | None
+    position: int | None
+    reasons: list[str]
+    refusal: str
+    approval: bool
+    room: Room
+    offers: list[OfferView]
+    by: datetime | None = None
+    usual: Decimal | None = None
+    facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
+
+
+def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
+    """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
+    flavor = check_spec(spec, now=now)
+    price = quote_of(flavor, spec, now=now)
+    seen = forecasting.preview(team=team, flavor=flavor, spec=spec, now=now)
+    refusal, nearest = _impossible(team, flavor, spec)
+    reasons = [] if refusal else all_as_seen(rights, seen.reasons)
+    return QuoteView(
+        what=what_text(flavor.shown_name, spec.count, spec.nodes),
+        duration=span(spec.duration_s) or "",
+        total=money(price.amount_micro),
+        per_hour=money(price.hourly_micro),
+        currency=price.currency,
+        is_now=None if refusal else seen.is_now,
+        starts_at=None if refusal else seen.starts_at,
+        position=seen.position,
+        reasons=[forecasting.sentence(reason) for reason in reasons],
+        refusal=refusal,
+        approval=needs_approval(
+            team, flavor, count=max(spec.units, spec.most_count), duration_s=spec.duration_s
+        ),
+        room=_room(team, cost_milli(flavor, spec.units)),
+        offers=[
+            *_nearest(team, flavor, spec, nearest, now),
+            *offer_views(team, seen.offers, spec=spec),
+        ],
+        by=None if refusal else seen.by,
+        usual=_usual(flavor, spec, price, now=now),
+        facts=wish_facts(spec),
+    )
+
+
+def _usual(flavor: Flavor, spec: RequestSpec, price: Quote, *, now: datetime) -> Decimal | None:
+    """Return what it would cost if it were not lent for less; None where it costs the same."""
+    if not spec.is_preemptible or flavor.preemptible_milli == 1000:
+        return None
+    usual = quote_of(flavor, replace(spec, is_preemptible=False), now=now)
+    return money(usual.amount_micro) if usual.amount_micro > price.amount_micro else None
+
+
+def offer_views(
+    team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, instead_of: str = ""
+) -> list[OfferView]:
+    """Return counter-offers as buttons: what differs, when it starts, what it costs."""
+    return [_offer(team, o, title=_difference(o, spec), instead_of=instead_of) for o in offers]
+
+
+def _impossible(team: Team, flavor: Flavor, spec: RequestSpec) -> tuple[str, int]:
+    """Return why this could never start and the nearest count that could; ("", 0) when it can."""
+    try:
+        check_possible(team, flavor, spec.count, spec.nodes)
+    except Impossible as error:
+        return str(error.detail), int(error.facts.get("nearest_count", 0))
+    return "", 0
+
+
+def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: datetime) -> list[OfferView]:
+    """Return the largest count that could ever start, when that is less than was asked."""
+    if not 1 <= count < spec.count:
+        return []
+    price = quote_of(flavor, replace(spec, count=count), now=now)
+    offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, False, price)
+    shown = _offer(team, offer, title=_difference(offer, spec))
+    return [replace(shown, starts_at=None)]
+
+
+def _room(team: Team, cost: int) -> Room:
+    found = headroom(team)
+    left = found.left_milli
+    after = None if left is None else left - cost
+    return Room(
+        before=gpus(None if left is None else max(0, left)),
+        after=gpus(None if after is None else max(0, after)),
+        owner=found.bound_by or team.name,
+        short=gpus(-after) if after is not None and after < 0 else None,
+    )
+
+
+def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
+    if offer.kind == "fewer":
+        return _("%(count)d instead of %(asked)d") % {"count": offer.count, "asked": spec.count}
+    if offer.kind == "shorter":
+        return _("%(time)s instead of %(asked)s") % {
+            "time": span(offer.duration_s),
+            "asked": span(spec.duration_s),
+        }
+    if offer.kind == "later":
+        return _("The same, booked for a fixed time")
+    if offer.kind == "preemptible":
+        return _("The same for less, if it may be taken back")
+    return what_text(offer.flavor.shown_name, offer.count)
+
+
+def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str = "") -> OfferView:
+    duration = duration_text(offer.duration_s)
+    fields = {
+        "team": team.slug, "flavor": offer.flavor.slug, "count": str(offer.count), "duration": duration,
+    }  # fmt: skip
+    if offer.is_preemptible:
+        fields["is_preemptible"] = "1"
+    if offer.booked_at:
+        fields["starts_at"] = f"{timezone.localtime(offer.booked_at):%Y-%m-%dT%H:%M}"
+    if instead_of:
+        fields["instead_of"] = instead_of
+    what = what_text(offer.flavor.shown_name, offer.count)
+    return OfferView(
+        title=title,
+        text=(_("for %(time)s") if what == title else _("%(what)s for %(time)s"))
+        % {"what": what, "time": span(offer.duration_s)},
+        starts_at=offer.starts_at,
+        is_now=offer.is_now,
+        price=money(offer.quote.amount_micro),
+        currency=offer.quote.currency,
+        url=f"{reverse('web:request_new')}?{urlencode(fields)}",
+        value="|".join(
+            (
+                offer.flavor.slug,
+                str(offer.count),
+                duration,
+                fields.get("is_preemptible", ""),
+                fields.get("starts_at", ""),
+            )
+        ),
+        by=offer.by,
+        is_booked=offer.booked_at is not None,
+        is_other=offer.kind in ("later", "preemptible"),
+    )

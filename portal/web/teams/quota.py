@@ -1,0 +1,118 @@
+"""What those above a team decide: its quota, what it lends and to whom, and when it goes first."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods, require_POST
+
+from portal.common.errors import BerthError, Forbidden, Invalid
+from portal.quotas.cohorts import cohort_of, cohorts_for, promises, too_small_for_those_below
+from portal.quotas.grants import give_priority, revoke_priority
+from portal.quotas.models import Quota
+from portal.quotas.selectors import may_set_quota
+from portal.quotas.services import set_quota
+from portal.teams.models import Team
+from portal.teams.selectors import visible_team
+from portal.web.access import done, person, refused, rights_of
+from portal.web.cohorts import cohort_card, promise_note
+from portal.web.figures import gpus
+from portal.web.teams.forms import QuotaForm
+from portal.web.teams.page import team_page
+from portal.web.teams.priority import PriorityForm
+from portal.web.teams.rows import limits_above, quota_bar
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def quota(request: HttpRequest, slug: str) -> HttpResponse:
+    """Set a team's guarantee, ceiling, lending limit and cohort."""
+    rights = rights_of(request)
+    found = visible_team(rights, slug)
+    if not may_set_quota(rights, found):
+        raise Forbidden(_("An admin of a team above decides on this quota."))
+    row = Quota.objects.select_related("cohort").filter(team=found).first()
+    offered = [(cohort.pk, cohort.name) for cohort in cohorts_for(rights, found)]
+    data = request.POST if request.method == "POST" else None
+    form = QuotaForm.of(row, cohorts=offered) if data is None else QuotaForm(data, cohorts=offered)
+    if form.is_bound and form.is_valid() and _stored(request, found, form):
+        return done(request, _("The quota of %(team)s is set.") % {"team": found.name}, "web:team", slug)
+    standing = cohort_of(row)
+    below = too_small_for_those_below(found)
+    context = {
+        "team": found,
+        "form": form,
+        "bar": quota_bar(found.name, row) if row else None,
+        "above": limits_above(found),
+        "card": cohort_card(standing, rights) if standing else None,
+        "promise": promise_note(promises()),
+        "needed_below": gpus(below),
+    }
+    return render(request, "web/team_quota.html", context, status=422 if form.is_bound else 200)
+
+
+def _stored(request: HttpRequest, team: Team, form: QuotaForm) -> bool:
+    """Set the quota; False when it was refused, with the reason on the form."""
+    try:
+        set_quota(
+            team=team,
+            actor=person(request),
+            rights=rights_of(request),
+            guaranteed_milli=form.milli("guaranteed") or 0,
+            ceiling_milli=form.milli("ceiling"),
+            lending_milli=form.milli("lending"),
+            cohort_id=form.cohort_id(),
+            version=form.cleaned_data["version"],
+            now=timezone.now(),
+        )
+    except Invalid as error:
+        for field, text in error.fields.items():
+            form.add_error(field, text)
+        return False
+    except BerthError as error:
+        form.add_error(None, str(error.detail))
+        return False
+    return True
+
+
+@require_POST
+def give(request: HttpRequest, slug: str) -> HttpResponse:
+    """Let a team go first for a time."""
+    team = _team(request, slug)
+    form = PriorityForm(request.POST)
+    if form.is_valid():
+        try:
+            give_priority(
+                team=team, actor=person(request), rights=rights_of(request), now=timezone.now(), **form.cleaned_data
+            )  # fmt: skip
+        except Invalid as error:
+            for field, text in error.fields.items():
+                form.add_error(field, text)
+        else:
+            return done(
+                request, _("%(team)s goes first for that time.") % {"team": team.name}, "web:team", slug
+            )
+    return team_page(request, team, priority=form, status=422)
+
+
+@require_POST
+def revoke(request: HttpRequest, slug: str, key: int) -> HttpResponse:
+    """End a team's priority now."""
+    team = _team(request, slug)
+    try:
+        revoke_priority(
+            team=team, grant_id=key, actor=person(request), rights=rights_of(request), now=timezone.now()
+        )
+    except BerthError as error:
+        if error.status in (403, 404):
+            raise
+        return refused(request, error, "web:team", slug)
+    return done(request, _("%(team)s no longer goes first.") % {"team": team.name}, "web:team", slug)
+
+
+def _team(request: HttpRequest, slug: str) -> Team:
+    team = visible_team(rights_of(request), slug)
+    if not may_set_quota(rights_of(request), team):
+        raise Forbidden(_("An admin of a team above decides who goes first."))
+    return team
