@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+from typing import Protocol
 
 from scheduler.engine.geometry import Geometry, geometry_of
 from scheduler.engine.model import SHARED_MODES, Device, Held, Node, Slot
@@ -85,23 +86,8 @@ class Board:
         )
 
     def room(self, shape: Shape) -> int:
-        """How many units of one claim fit now. A board that is not idle serves its one mode only.
-
-        Shares of one claim go to different boards: two shares of the same board are one bigger share.
-        """
-        use = self.use
-        if use and (use != shape.kind.mode or use == "exclusive"):
-            return 0
-        if not shape.is_shared:
-            return self._mig_units(shape.kind.profile) if shape.kind.profile else 1
-        if use and shape.team_id and shape.team_id != self.team_id:
-            return 0
-        device = self.device
-        return int(
-            self.share_used + shape.share_milli <= WHOLE_MILLI
-            and shape.memory_mib <= min(self.memory_left_mib, device.memory_mib)
-            and self.clients < device.max_clients
-        )
+        """How many units of one claim fit now, see ``room_on``."""
+        return room_on(self, shape, self.device.memory_mib, self.device.max_clients)
 
     def units(self, shape: Shape) -> int:
         """How many units of the shape fit now when each is a claim of its own."""
@@ -128,12 +114,6 @@ class Board:
     def hosts_for(self, shape: Shape) -> bool:
         """Whether the board is open for shares of this mode and, where it matters, this team."""
         return self.use == shape.kind.mode and (not shape.team_id or self.team_id == shape.team_id)
-
-    def _mig_units(self, profile: str) -> int:
-        room = self.geometry.units(profile, self.mask)
-        if room:
-            return min(room, self.geometry.most(profile, self.counts))
-        return 0
 
     def _share_units(self, shape: Shape) -> int:
         device = self.device
@@ -278,6 +258,64 @@ class Board:
             shares = (self.geometry.profiles[n].share_milli for n in self._profiles_of(held))
             share = max(shares, default=0)
         return weighted(share, self.device)
+
+
+class Filled(Protocol):
+    """What a board holds, as far as it decides what else fits; see ``Board``."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """The slices that it can be cut into."""
+
+    @property
+    def use(self) -> str:
+        """The mode that lives there, "" for idle."""
+
+    @property
+    def mask(self) -> int:
+        """The slices taken, as bits."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many slices of each profile there are."""
+
+    @property
+    def share_used(self) -> int:
+        """Thousandths that shares have."""
+
+    @property
+    def memory_left_mib(self) -> int:
+        """What may still be promised to shares."""
+
+    @property
+    def clients(self) -> int:
+        """How many shares there are."""
+
+    @property
+    def team_id(self) -> int:
+        """Whose shares may join."""
+
+
+def room_on(board: Filled, shape: Shape, memory_mib: int, max_clients: int) -> int:
+    """How many units of one claim fit on a board. One that is not idle serves its one mode only.
+
+    Shares of one claim go to different boards: two shares of the same board are one bigger share. Memory and
+    clients are the device's.
+    """
+    use = board.use
+    if use and (use != shape.kind.mode or use == "exclusive"):
+        return 0
+    if not shape.is_shared:
+        profile = shape.kind.profile
+        room = board.geometry.units(profile, board.mask) if profile else 1
+        return min(room, board.geometry.most(profile, board.counts)) if profile and room else room
+    if use and shape.team_id and shape.team_id != board.team_id:
+        return 0
+    return int(
+        board.share_used + shape.share_milli <= WHOLE_MILLI
+        and shape.memory_mib <= min(board.memory_left_mib, memory_mib)
+        and board.clients < max_clients
+    )
 
 
 def by_node(boards: Iterable[Board]) -> tuple[tuple[Board, ...], ...]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler.engine.blocks import teams_of
-from scheduler.engine.board import SEVERAL, WHOLE_MILLI, Board
+from scheduler.engine.board import SEVERAL, Board, room_on
 from scheduler.engine.columns import PLENTY, Flags, Ints
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.host import Host
@@ -30,7 +30,7 @@ class State(NamedTuple):
     geometry: Geometry
     use: str
     mask: int
-    counts: tuple[tuple[str, int], ...]
+    profiles: tuple[tuple[str, int], ...]
     share_used: int
     memory_left_mib: int
     clients: int
@@ -46,23 +46,13 @@ class State(NamedTuple):
         )  # fmt: skip
 
     def room(self, shape: Shape, memory_mib: int, max_clients: int) -> int:
-        """How many units of one claim fit, as ``Board.room`` says it; memory and clients are the device's."""
-        if self.use and (self.use != shape.kind.mode or self.use == "exclusive"):
-            return 0
-        if not shape.is_shared:
-            profile = shape.kind.profile
-            return self._slices(profile) if profile else 1
-        if self.use and shape.team_id and shape.team_id != self.team_id:
-            return 0
-        return int(
-            self.share_used + shape.share_milli <= WHOLE_MILLI
-            and shape.memory_mib <= min(self.memory_left_mib, memory_mib)
-            and self.clients < max_clients
-        )
+        """How many units of one claim fit, see ``room_on``."""
+        return room_on(self, shape, memory_mib, max_clients)
 
-    def _slices(self, profile: str) -> int:
-        room = self.geometry.units(profile, self.mask)
-        return min(room, self.geometry.most(profile, dict(self.counts))) if room else 0
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many slices of each profile there are."""
+        return dict(self.profiles)
 
     def beside(self, later: Sequence[Held], policy: Policy) -> State | None:
         """The state with what begins later in it, too; None where nothing is free beside (``fill_beside``)."""
@@ -83,11 +73,11 @@ class State(NamedTuple):
                 memory_left_mib=self.memory_left_mib - sum(one.memory_mib for one in shares),
                 clients=self.clients + len(shares),
             )
-        counts, mask = dict(self.counts), self.mask
+        counts, mask = self.counts, self.mask
         for one in later:
             mask |= ((1 << one.size) - 1) << one.start
             counts[one.profile] = counts.get(one.profile, 0) + 1
-        return self._replace(use=use, mask=mask, counts=tuple(sorted(counts.items())))
+        return self._replace(use=use, mask=mask, profiles=tuple(sorted(counts.items())))
 
 
 class Track:
