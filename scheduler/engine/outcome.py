@@ -21,7 +21,7 @@ from scheduler.engine.columns import Floats
 from scheduler.engine.learning.bins import HIGH, LOW
 from scheduler.engine.learning.lengths import Curves, curves_of
 from scheduler.engine.model import Claim, Held, Running, Snapshot
-from scheduler.engine.order.live.costs import units_of
+from scheduler.engine.order.costs import units_of
 
 EXPECTED, LONG = 0.5, 0.9
 _EDGES: Floats = np.log2(np.append(np.maximum(LOW, 0.5), HIGH[-1]))

@@ -21,7 +21,7 @@ from scheduler.engine.clearance import Asker, Clearance
 from scheduler.engine.columns import Flags, Ints
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Forecast, Policy, Reason, Snapshot
-from scheduler.engine.order.live.ranking import tie
+from scheduler.engine.order.ranking import tie
 from scheduler.engine.places import keep_places
 from scheduler.engine.plan import decided
 from scheduler.engine.reasons import are_impossible

@@ -24,7 +24,7 @@ from scheduler.engine.board import Board
 from scheduler.engine.columns import Floats
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
-from scheduler.engine.order.live.ranking import Lives, Scored
+from scheduler.engine.order.ranking import Lives, Scored
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.policy import Preempting
 from scheduler.engine.quota import Account, Budget

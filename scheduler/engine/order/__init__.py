@@ -1,13 +1,16 @@
-"""Who goes first. One class per policy in ``live``, one line in ``ORDERS``; copy a neighbour for a new one."""
+"""Who goes first: each order hears of every grant, so what it weighs stays right within the turn.
+
+One class per policy, one line in ``ORDERS``; copy a neighbour for a new one.
+"""
 
 from __future__ import annotations
 
 from scheduler.engine.errors import UnknownPolicy
-from scheduler.engine.order.live.drf import DominantShare
-from scheduler.engine.order.live.fair import FairTree
-from scheduler.engine.order.live.fixed import Fifo, PriorityFifo, Shortest
-from scheduler.engine.order.live.hybrid import GuaranteesFirst, Hybrid
-from scheduler.engine.order.live.ranking import Order
+from scheduler.engine.order.drf import DominantShare
+from scheduler.engine.order.fair import FairTree
+from scheduler.engine.order.fixed import Fifo, PriorityFifo, Shortest
+from scheduler.engine.order.hybrid import GuaranteesFirst, Hybrid
+from scheduler.engine.order.ranking import Order
 from scheduler.engine.order.yardsticks import YARDSTICKS
 
 ORDERS: dict[str, type[Order]] = {

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from scheduler.engine.model import Claim, Grant, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
-from scheduler.engine.order.live.costs import Costs
-from scheduler.engine.order.live.ranking import Order, Ranking, Scored
+from scheduler.engine.order.costs import Costs
+from scheduler.engine.order.ranking import Order, Ranking, Scored
 from scheduler.engine.pools import WITHIN, Entitlements
 
 OF_QUOTA = frozenset({"quota_ceiling", "cohort_exhausted"})

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.model import PersonUsage, TeamQuota
-from scheduler.engine.order.live.fair import badness
-from scheduler.engine.order.live.tree import Branch, TeamTree
+from scheduler.engine.order.fair import badness
+from scheduler.engine.order.tree import Branch, TeamTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine.order.live.ranking import Order
+from scheduler.engine.order.ranking import Order
 from scheduler.engine.order.yardsticks.attained import Attained, TwoLevel
 from scheduler.engine.order.yardsticks.known import BlockingFifo, ShortestFirst, ShortestLeft
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Policy, Snapshot
-from scheduler.engine.order.live.costs import units_of
-from scheduler.engine.order.live.fixed import Fifo
-from scheduler.engine.order.live.ranking import Lives, Sorted, tie
+from scheduler.engine.order.costs import units_of
+from scheduler.engine.order.fixed import Fifo
+from scheduler.engine.order.ranking import Lives, Sorted, tie
 
 LEVEL_GPU_S = 18_000
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Policy, Snapshot
-from scheduler.engine.order.live.fixed import Fifo
-from scheduler.engine.order.live.ranking import Lives, Sorted, tie
+from scheduler.engine.order.fixed import Fifo
+from scheduler.engine.order.ranking import Lives, Sorted, tie
 
 
 class BlockingFifo(Fifo):

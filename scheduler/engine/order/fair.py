@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
-from scheduler.engine.order.live.ranking import tie
-from scheduler.engine.order.live.tree import Branch, TeamTree, used_tree
+from scheduler.engine.order.ranking import tie
+from scheduler.engine.order.tree import Branch, TeamTree, used_tree
 
 
 class FairTree:

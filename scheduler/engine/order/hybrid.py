@@ -23,10 +23,10 @@ import numpy as np
 from scheduler.engine.columns import Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
-from scheduler.engine.order.live.costs import Costs, units_of
-from scheduler.engine.order.live.index import AGEING_POWER, RELIEF, indices, waited_s
-from scheduler.engine.order.live.ranking import Heaped, Lives
-from scheduler.engine.order.live.tree import Branch, used_tree
+from scheduler.engine.order.costs import Costs, units_of
+from scheduler.engine.order.index import AGEING_POWER, RELIEF, indices, waited_s
+from scheduler.engine.order.ranking import Heaped, Lives
+from scheduler.engine.order.tree import Branch, used_tree
 
 LEAST_RATIO = 0.05
 FAIRNESS_POWER = 0.5

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
-from scheduler.engine.order.live.costs import Costs
-from scheduler.engine.order.live.index import indices, waited_s
-from scheduler.engine.order.live.ranking import Sorted, tie
+from scheduler.engine.order.costs import Costs
+from scheduler.engine.order.index import indices, waited_s
+from scheduler.engine.order.ranking import Sorted, tie
 
 AGEING_POWER = 1.0
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
-from scheduler.engine.order.live.ranking import Heaped
-from scheduler.engine.order.live.tree import Branch, TeamTree
+from scheduler.engine.order.ranking import Heaped
+from scheduler.engine.order.tree import Branch, TeamTree
 
 CPU, MEMORY = "cpu", "memory"
 Used = Counter[str]
