@@ -254,7 +254,7 @@ def test_every_code_of_the_agent_has_a_sentence() -> None:
     source = "".join(
         path.read_text(encoding="utf-8") for path in Path(nodeagent.__file__).parent.rglob("*.py")
     )
-    words = set(re.findall(r'\b(?:Refusal|RuntimeRefusedError)\(\s*"([a-z_]+)"', source))
+    words = set(re.findall(r'\b(?:StepRefusal|RuntimeRefusedError)\(\s*"([a-z_]+)"', source))
 
     assert {"gpu_lost", "conflict", "refused_by_driver", "no_account"} <= words
     assert {word for word in words - PASSING if failure_text(word) == UNKNOWN} == set()
