@@ -27,9 +27,10 @@ from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.commit_preemptions import preemptions
 from scheduler.engine.codec import Written, snapshot_to_json
-from scheduler.engine.model import Plan, Policy, Wait
+from scheduler.engine.model import Plan, Policy, Snapshot, Wait
 from scheduler.engine.place.policy import COMPILE_FROM
 from scheduler.engine.plan import plan
+from scheduler.engine.state import EngineState
 
 log = logging.getLogger(__name__)
 CYCLE_LOCK = 0x42657274  # turns wait for each other for efficiency only: constraints make them safe
@@ -168,6 +169,31 @@ class First:
 _FIRST = First()
 
 
+class KeptRoom:
+    """The room of this process's last turn, so that the next one pays for what changed since.
+
+    It may hold grants that were never stored: what the rows say counts (``Room.renewed``). One turn at a time
+    has it, and one that fails loses it.
+    """
+
+    def __init__(self) -> None:
+        self._room: EngineState | None = None
+
+    def of(self, seen: Snapshot, policy: Policy) -> EngineState:
+        """The room of the snapshot."""
+        room, self._room = self._room, None
+        if room is None or room.policy != policy or not room.renewed(seen):
+            room = EngineState.from_snapshot(seen, policy)
+        return room
+
+    def keep(self, room: EngineState) -> None:
+        """Keep it for the next turn."""
+        self._room = room
+
+
+_ROOM = KeptRoom()
+
+
 @transaction.atomic
 def _turn() -> Turn:
     steps: dict[str, float] = {}
@@ -184,7 +210,9 @@ def _turn() -> Turn:
     seen = snapshot.take(now=now)
     watch.lap("snapshot")
     # 3. Decide.
-    decided = plan(seen, policy)
+    room = _ROOM.of(seen, policy)
+    decided = plan(seen, policy, room)
+    _ROOM.keep(room)
     watch.lap("plan")
     # 4. Store. What was seen as free may have been given back after ``now``: grants begin after the looking, or
     # the periods of two holders would overlap on paper.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scheduler.engine.impossible import above_quota, beyond_fleet, malformed
 from scheduler.engine.model import Claim, Reason
 from scheduler.engine.place.fill import spots_cost
@@ -14,13 +16,13 @@ from scheduler.engine.shortage import Shortage
 class Explainer:
     """Reasons against one room that does not change meanwhile; equal shapes share the look-ups.
 
-    ``began`` is the room as it was when the turn began and ``granted`` how many claims were served
+    ``fitted`` says whether a shape had room when the turn began and ``granted`` how many claims were served
     since: what fitted then and does not now went to claims ahead.
     """
 
-    def __init__(self, room: Room, began: Room | None = None, granted: int = 0) -> None:
+    def __init__(self, room: Room, fitted: Callable[[Shape], bool] | None = None, granted: int = 0) -> None:
         self._room = room
-        self._began = began
+        self._asks_fitted = fitted
         self._granted = granted
         self._shortage = Shortage(room)
         self._beyond: dict[Shape, Reason | None] = {}
@@ -56,10 +58,10 @@ class Explainer:
         return self._short[shape]
 
     def _fitted_before(self, shape: Shape) -> bool:
-        if self._began is None or not self._granted:
+        if self._asks_fitted is None or not self._granted:
             return False
         if shape not in self._fitted:
-            self._fitted[shape] = self._began.spots(shape) is not None
+            self._fitted[shape] = self._asks_fitted(shape)
         return self._fitted[shape]
 
     def _quota(self, claim: Claim, shape: Shape) -> tuple[Reason, ...]:

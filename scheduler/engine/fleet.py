@@ -75,11 +75,22 @@ class Fleet:
         for board in boards:
             self._copy(at, board)
         at.totals[0] = int((WHOLE - at.free[at.free >= 0]).sum())
-        at.totals[2] = max(at.totals[0], WHOLE) * demand.churn_milli // (1000 - demand.churn_milli)
+        self._churn_milli = demand.churn_milli
+        self._count_over(at)
         if policy.settle is not None:
             tables = policy.settle(tables, at)
         wants = np.zeros((FIRST_ROWS, WANT_FIELDS), np.int64)
         self._decider = Decider(policy, at, wants, tables)
+
+    def _count_over(self, at: Columns) -> None:
+        """As much of the demand is over as the churn says."""
+        at.totals[2] = max(int(at.totals[0]), WHOLE) * self._churn_milli // (1000 - self._churn_milli)
+
+    def renew(self, changed: Iterable[Board], hosts: Mapping[int, Host]) -> None:
+        """Look at another turn's hosts, and again at the boards that changed since."""
+        self._hosts = [hosts[group[0].node.id] for group in self._nodes]
+        self.refresh(changed)
+        self._count_over(self._decider.at)
 
     def _idle_columns(self) -> Columns:
         known = {model: number for number, model in enumerate(self._models)}

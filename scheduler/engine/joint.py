@@ -96,6 +96,22 @@ def place_together(
     return best
 
 
+def fitting_without(
+    state: EngineState, grants: Sequence[Grant], shapes: Iterable[Shape]
+) -> set[Shape] | None:
+    """The shapes that would have room had these grants not been made; ``state`` has them applied, before and after.
+
+    None where a grant cannot be taken back for the look.
+    """
+    if _is_on_lone_host(state, grants):
+        return None
+    _take_back(state, grants)
+    found = {shape for shape in shapes if state.spots(shape) is not None}
+    for grant in grants:
+        state.grant(grant, state.now)
+    return found
+
+
 @dataclass(eq=False, slots=True)
 class _Line:
     """Equal claims in queue order; the first ``due`` of them are served anyway, the others may gain."""

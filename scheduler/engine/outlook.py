@@ -90,9 +90,12 @@ class Outlook:
         """The room of now before anything of the turn was granted."""
         return self._turn.calendar.began()
 
+    def _fitted(self, shape: Shape) -> bool:
+        return self.began.spots(shape) is not None
+
     @cached_property
     def _explainer(self) -> Explainer:
-        return Explainer(self._turn.calendar.room, self.began, len(self._granted))
+        return Explainer(self._turn.calendar.room, self._fitted, len(self._granted))
 
     def ask(self, claims: Iterable[Claim], horizon_s: int = HORIZON_S) -> dict[int, Forecast]:
         """The earliest start of each claim, by id, see ``forecast``."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from functools import cache
+
 from scheduler.engine.asleep import waking
 from scheduler.engine.elastic import grown
 from scheduler.engine.explain import Explainer
-from scheduler.engine.joint import serve_together
+from scheduler.engine.joint import fitting_without, serve_together
 from scheduler.engine.model import Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.reclaim import Decided, reclaimed
@@ -74,14 +77,28 @@ def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None)
     return turn
 
 
+def _fitted(turn: Serving) -> Callable[[Shape], bool]:
+    """Says of the shapes that wait whether they had room as the turn began; looked up when first asked."""
+
+    @cache
+    def fitting() -> Collection[Shape]:
+        room, shapes = turn.calendar.room, {want[1] for _claim, want in turn.waiting}
+        found = fitting_without(room, turn.grants, shapes)
+        if found is None:
+            began = turn.calendar.began()
+            found = {shape for shape in shapes if began.spots(shape) is not None}
+        return found
+
+    return lambda shape: shape in fitting()
+
+
 def _unexplained(turn: Serving) -> tuple[Wait, ...]:
     return tuple(Wait(claim.id, at, ()) for at, (claim, _) in enumerate(turn.waiting, start=1))
 
 
 def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
     calendar, granted = turn.calendar, len(turn.grants)
-    began = calendar.began() if granted and turn.waiting else calendar.room
-    explainer = Explainer(calendar.room, began, granted)
+    explainer = Explainer(calendar.room, _fitted(turn) if granted else None, granted)
     reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
     positions: dict[int, int] = {}
     has_room: dict[Shape, bool] = {}

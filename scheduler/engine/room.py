@@ -40,6 +40,7 @@ class Room:
         self.board_of = {board.device.id: board for board in boards}
         self.hosts = {board.node.id: Host(board.node) for board in boards}
         self._place = policy_named(policy.place)
+        self._made_of: tuple[tuple[Node, ...], tuple[Device, ...]] = (), ()
         self._fleet: Fleet | None = None
         self._matching: dict[Kind, tuple[Board, ...]] = {}
         self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
@@ -53,12 +54,42 @@ class Room:
         """The state a snapshot describes. Raises UnknownPolicy for a placement rule that does not exist."""
         boards = _boards(snapshot.nodes, snapshot.devices, policy)
         state = cls(snapshot.taken_at, boards, Budget(snapshot.quotas), policy, snapshot.demand)
+        state._made_of = snapshot.nodes, snapshot.devices
         for held in in_order(snapshot.held):
             board = state.board_of.get(held.device_id)
             if board is not None:
                 board.put(held)
                 state.host_of(board).take(held, 1)
         return state
+
+    def renewed(self, snapshot: Snapshot) -> bool:
+        """Become the state of another snapshot of the same nodes and devices; False, and no use, if they differ.
+
+        Only boards that hold something else than before are filled anew, so that a turn on a large fleet costs
+        what changed. Whatever else was done to the room meanwhile does not matter.
+        """
+        if (snapshot.nodes, snapshot.devices) != self._made_of:
+            return False
+        self.now, self.budget, self.kept = snapshot.taken_at, Budget(snapshot.quotas), {}
+        held_by_board: dict[int, list[Held]] = {device_id: [] for device_id in self.board_of}
+        for held in in_order(snapshot.held):
+            if held.device_id in held_by_board:
+                held_by_board[held.device_id].append(held)
+        changed = [board for board in self.boards if board.held != held_by_board[board.device.id]]
+        for board in changed:
+            board.refill(held_by_board[board.device.id])
+        before = {node: (host.cpu_free, host.memory_free) for node, host in self.hosts.items()}
+        self.hosts = {board.node.id: Host(board.node) for board in self.boards}
+        for board in self.boards:
+            for held in board.held:
+                self.hosts[board.node.id].take(held, 1)
+        if self._fleet is not None:
+            stirred = {
+                node for node, host in self.hosts.items() if (host.cpu_free, host.memory_free) != before[node]
+            }
+            first = {board.node.id: board for board in reversed(self.boards) if board.node.id in stirred}
+            self._fleet.renew(dict.fromkeys([*changed, *first.values()]), self.hosts)
+        return True
 
     def twin(self) -> Self:
         """Another room with the same things in it, and with the same budget: what is spent counts for both."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -264,3 +265,35 @@ def test_a_gang_of_shares_is_refused_only_without_enough_boards(cluster: Cluster
 def payable(claim: Claim, boards: list[object], snapshot: Snapshot) -> bool:
     costs = sorted(-(-claim.share_milli * d.weight_milli // 1000) for d in boards)  # type: ignore[attr-defined]
     return may_pay(claim.team_id, sum(costs[: claim.count]), snapshot.quotas)
+
+
+@few
+@given(cluster=clusters(), chance=st.randoms(use_true_random=False))
+def test_a_room_kept_between_turns_decides_as_a_new_one(cluster: Cluster, chance: random.Random) -> None:
+    """Some grants are stored, some are not, and some of what runs ends: the rows alone count."""
+    snapshot, policy = cluster.snapshot(), cluster.policy
+    room = EngineState.from_snapshot(snapshot, policy)
+
+    for turn in range(4):
+        assert room.renewed(snapshot)
+        found = plan(snapshot, policy, room)
+        assert found == plan(snapshot, policy)
+
+        stored = [grant for grant in found.grants if chance.random() < 0.7]
+        begun = [
+            one for grant in stored for one in held_by(grant, snapshot.taken_at, 100 * turn + grant.claim_id)
+        ]
+        snapshot = replace(
+            snapshot,
+            taken_at=snapshot.taken_at + timedelta(seconds=60),
+            held=(*(one for one in snapshot.held if chance.random() < 0.7), *begun),
+            queue=tuple(claim for claim in snapshot.queue if chance.random() < 0.9),
+        )
+
+
+def test_a_room_of_other_nodes_is_not_gone_on_with(cluster: Cluster) -> None:
+    cluster.node("a", "h100-80gb", devices=1)
+    room = EngineState.from_snapshot(cluster.snapshot(), cluster.policy)
+    cluster.node("b", "h100-80gb", devices=1)
+
+    assert not room.renewed(cluster.snapshot())

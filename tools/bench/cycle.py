@@ -137,6 +137,7 @@ def _fleet(now: Any) -> dict[str, Any]:
         )
         learn_devices(nodes[0], device_facts(nodes[0].name, kind, BOARDS, (mode,)), now=now, accepts=True)
         model = DeviceModel.objects.get(slug=kind)
+        first = nodes[0].devices.get(index=0)
         Device.objects.bulk_create(
             [
                 Device(
@@ -145,6 +146,8 @@ def _fleet(now: Any) -> dict[str, Any]:
                     index=at,
                     model=model,
                     modes=[mode],
+                    is_accepted=True,
+                    accepted=first.accepted,
                     last_seen_at=now,
                 )
                 for node in nodes[1:]
