@@ -38,8 +38,11 @@ drill: $(PRIVATE_UV)
 e2e: $(PRIVATE_UV)
 	@$(DEV) --group e2e pytest -m e2e $(ARGS)
 
+# Checks that the docs say what the code does, then builds them into site/, where the portal serves them at /docs/.
+# A page that no menu leads to, or a link that leads nowhere, fails it.
 docs: $(PRIVATE_UV)
 	@$(DEV) pytest tests/docs $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict --quiet
 
 # Takes each guard of tools/mutants/guards.toml away in a copy of the tree: a test has to notice.
 mutants: $(PRIVATE_UV)

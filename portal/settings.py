@@ -257,6 +257,8 @@ FORMAT_MODULE_PATH = ["portal.formats"]
 USE_TZ = True
 TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
 
+# Where `make docs` puts the documentation; served at /docs/ once it is there.
+DOCS_DIR = BASE_DIR / "site"
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 STATICFILES_DIRS = [BASE_DIR / "static"]

@@ -11,6 +11,7 @@ from django.views.decorators.http import condition
 from django.views.i18n import JavaScriptCatalog
 
 from portal.api import operations
+from portal.web import docs
 from portal.web.own_paths import choose_language
 
 handler500 = "portal.common.middleware.server_error"
@@ -24,6 +25,8 @@ urlpatterns = [
     path("readyz", operations.readyz, name="readyz"),
     path("metrics", operations.metrics, name="metrics"),
     path("docs/errors", operations.error_codes, name="error_codes"),
+    path("docs/", docs.page, name="docs"),
+    path("docs/<path:path>", docs.page, name="docs_file"),
     path("language/", login_not_required(choose_language), name="set_language"),
     path("jsi18n/", login_not_required(_catalog), name="javascript-catalog"),
 ]

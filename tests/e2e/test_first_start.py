@@ -29,7 +29,7 @@ def empty() -> Iterator[RunningStack]:
         Path(room).chmod(0o755)
         running = RunningStack(Path(room) / "data", is_demo=False)
         try:
-            running.wait_until_up()
+            running.wait_until_up(within_s=300)
             yield running
         finally:
             running.stop()
