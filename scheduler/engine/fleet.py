@@ -71,7 +71,9 @@ class Fleet:
         self._least_memory: dict[Kind, int] = {}
         at = self._idle_columns()
         at.wake[:] = keep_empty * policy.board_worth
-        tables = _tables(policy, demand, self._models, at)
+        idle = Counter(zip(at.cpu.tolist(), (at.free >= 0).sum(1).tolist(), strict=True))
+        self._makes = tuple(sorted(idle.items()))
+        tables = _cached_tables(policy, demand, self._models, self._makes)
         for board in boards:
             self._copy(at, board)
         at.totals[0] = int((WHOLE - at.free[at.free >= 0]).sum())
@@ -85,6 +87,14 @@ class Fleet:
     def _count_over(self, at: Columns) -> None:
         """As much of the demand is over as the churn says."""
         at.totals[2] = max(int(at.totals[0]), WHOLE) * self._churn_milli // (1000 - self._churn_milli)
+
+    def heed(self, demand: Demand) -> None:
+        """Go by what requests look like by now."""
+        at = self._decider.at
+        self._churn_milli = demand.churn_milli
+        self._count_over(at)
+        tables = _cached_tables(self._policy, demand, self._models, self._makes)
+        self._decider.take_tables(self._policy.settle(tables, at) if self._policy.settle else tables)
 
     def renew(self, changed: Iterable[Board], hosts: Mapping[int, Host]) -> None:
         """Look at another turn's hosts, and again at the boards that changed since."""
@@ -246,13 +256,7 @@ def _cached_tables(
     models: tuple[str, ...],
     nodes: tuple[tuple[tuple[int, int], int], ...],
 ) -> Any:
+    """The policy's tables; equal fleets with equal demand share them, because making them takes a while."""
     kinds = [kind for kind, number in nodes for _ in range(number)]
     idle = columns([cpu for cpu, _ in kinds], [PLENTY] * len(kinds), [0] * len(kinds), [n for _, n in kinds])
     return policy.tables(demand.counts(), demand.prices, models, idle)
-
-
-def _tables(policy: PlacePolicy, demand: Demand, models: tuple[str, ...], at: Columns) -> Any:
-    """The policy's tables; equal fleets with equal demand share them, because solving takes a while."""
-    boards = (at.free >= 0).sum(1)
-    nodes = Counter(zip(at.cpu.tolist(), boards.tolist(), strict=True))
-    return _cached_tables(policy, demand, models, tuple(sorted(nodes.items())))

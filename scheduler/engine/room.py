@@ -160,7 +160,9 @@ class Room:
     def heed(self, demand: Demand) -> None:
         """Go by what requests look like by now."""
         if demand != self.demand:
-            self.demand, self._fleet = demand, None
+            self.demand = demand
+            if self._fleet is not None:
+                self._fleet.heed(demand)
 
     def can_pay(self, team_id: int, shape: Shape) -> bool:
         """Whether the team's headroom covers the shape where it costs least."""

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine import Ended, EngineState, Granted, forecast, plan, snapshot_from_json, snapshot_to_json
+from scheduler.engine.demand import Demand
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.place.policy import POLICIES
+from scheduler.engine.place.statistics import Form
 from scheduler.engine.reasons import REASONS
 from tests.engine.builder import NOON, Cluster
 from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay, part_of, taken_of
@@ -22,6 +24,9 @@ MIG = ("1g.10gb", "1g.10gb+me", "2g.20gb", "3g.40gb", "4g.40gb")
 FLAVORS = ("whole", *MIG, "mps 300 20000", "mps 600 9000", "memlimit 0 30000", "1g.6gb", "2g.12gb")
 LAYOUTS = (None, None, (("2g.20gb", 0), ("1g.10gb", 2), ("3g.40gb", 4)))
 HOSTS = ({}, {"rack": "x"}, {"cpu_milli": 5000, "memory_mib": 900}, {"cpu_milli": 2000, "rack": "x"})
+LEARNED = Demand(
+    7, ((Form(1000, 0, 1000, 1, ""), 3), (Form(900, 0, 300, 1, ""), 5)), ((300, 300.0), (1000, 1000.0)), 400
+)
 few = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -286,6 +291,7 @@ def test_a_room_kept_between_turns_decides_as_a_new_one(cluster: Cluster, chance
         snapshot = replace(
             snapshot,
             taken_at=snapshot.taken_at + timedelta(seconds=60),
+            demand=chance.choice([snapshot.demand, LEARNED]),
             held=(*(one for one in snapshot.held if chance.random() < 0.7), *begun),
             queue=tuple(claim for claim in snapshot.queue if chance.random() < 0.9),
         )

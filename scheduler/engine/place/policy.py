@@ -133,12 +133,17 @@ class Decider:
         self.policy = policy
         self.at = at
         self.wants = wants
-        self.tables = tables
         self.index = index.new_index(len(wants), len(at.cpu))
-        self.memo = index.new_memo()
         self.is_compiled = is_compiled
         self.kernels = kernels_of(policy, is_compiled)
-        for node in range(len(at.cpu)):
+        self.take_tables(tables)
+
+    def take_tables(self, tables: Any) -> None:
+        """Go by these tables from now on: everything is counted and rated anew."""
+        self.tables = tables
+        self.memo = index.new_memo()
+        self.index.seen[:] = -1
+        for node in range(len(self.at.cpu)):
             self.note(node, 1)
 
     def choose(self, row: int) -> int:
