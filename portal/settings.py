@@ -331,7 +331,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "RequestState": "portal.leases.states.RequestState",
         "LeaseState": "portal.leases.states.LeaseState",
-        "Work": "portal.leases.states.Work",
+        "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
         "NodeState": ["online", "stale", "offline", "never"],
     },
@@ -358,7 +358,7 @@ if ACCEPT_NODES not in ("operator", "auto"):
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "portal.common.logs.Line"}},
+    "formatters": {"line": {"()": "portal.common.logs.JsonFormatter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("BERTH_LOG_LEVEL", default="INFO")},
     "loggers": {

@@ -264,9 +264,9 @@ def _placement(
     )
 
 
-def _board(slot: Slot, snapshot: Snapshot) -> shared_hosts.Board:
+def _board(slot: Slot, snapshot: Snapshot) -> shared_hosts.SharedBoard:
     device = next(d for d in snapshot.devices if d.id == slot.device_id)
-    return shared_hosts.Board(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
+    return shared_hosts.SharedBoard(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
 
 
 def waits(found: Sequence[Wait], *, only_first: bool = False) -> int:

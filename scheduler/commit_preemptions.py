@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db import transaction
 
 from portal.leases.models import Lease
-from portal.leases.preempting import Told, spare, tell
+from portal.leases.preempting import ToldLease, spare, tell
 from scheduler.engine.model import Plan
 from scheduler.engine.policy import Policy
 
@@ -22,5 +22,5 @@ def preemptions(decided: Plan, policy: Policy, *, now: datetime) -> list[Lease]:
     spare(decided.spared, now=now)
     if not decided.preemptions:
         return []
-    found = [Told(one.lease_id, one.claim_id, one.why) for one in decided.preemptions]
+    found = [ToldLease(one.lease_id, one.claim_id, one.why) for one in decided.preemptions]
     return tell(found, grace_s=policy.preempting.grace_s, now=now)

@@ -20,7 +20,7 @@ from typing import Any
 from django.db import IntegrityError
 
 from portal.common.rows import execute, fetch
-from portal.leases.states import Work
+from portal.leases.states import WorkloadKind
 from portal.policies.durations import current_model
 from portal.policies.models import DurationModel
 from scheduler.engine.learning.durations import Durations, durations_from
@@ -32,7 +32,7 @@ MOST = 20_000  # the newest ended requests that are learned from
 MOST_AT_ONCE = 2_000
 KEEP = 24  # models
 TRAINING_S = 300
-WORK = {value: at for at, value in enumerate(Work.values)}
+WORK = {value: at for at, value in enumerate(WorkloadKind.values)}
 # What a request ran in all its leases; extras of an elastic one and the other nodes of a gang ran beside it.
 PAST = (
     "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from portal.embedded import discovery, postgres, valkey
-from portal.embedded.places import Places, engine_account, lay_out, socket_folder
+from portal.embedded.places import StackPaths, engine_account, lay_out, socket_folder
 from portal.embedded.process import Child, Program, last_lines, spawn
 
 VALKEY_NUMBERS = 64
@@ -35,10 +35,10 @@ _data = Path(
 )
 
 
-def _fix_addresses() -> tuple[bool, bool, Places]:
+def _fix_addresses() -> tuple[bool, bool, StackPaths]:
     """Set what settings.py will read; returns which servers are ours to start, and where they lie."""
     data = Path(os.path.realpath(_data))
-    planned = Places(data, data / "postgres", socket_folder(data, Path(tempfile.gettempdir())))
+    planned = StackPaths(data, data / "postgres", socket_folder(data, Path(tempfile.gettempdir())))
     ours = "DATABASE_URL" not in os.environ, "REDIS_URL" not in os.environ
     os.environ["BERTH_TEST_DATA"] = str(data)
     os.environ.setdefault("DATABASE_URL", planned.database_url())

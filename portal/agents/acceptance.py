@@ -39,7 +39,7 @@ class NewDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class AwaitingAcceptance:
     """What of a node waits for an operator; ``seen`` names this very list, for who accepts it."""
 
     devices: tuple[NewDevice, ...]
@@ -51,14 +51,14 @@ class Waiting:
         return bool(self.devices) or self.is_ahead
 
 
-def waiting_of(node: Node) -> Waiting:
+def waiting_of(node: Node) -> AwaitingAcceptance:
     """Return what of a node waits for an operator, in one query."""
     rows = node.devices.filter(is_accepted=False).order_by("index", "uuid")
     devices = tuple(_new_device(row) for row in rows)
     unknown = tuple(node.unknown_leases)
     listed = [[one.uuid, one.model, one.memory_mib] for one in devices]
     text = json.dumps([listed, unknown, node.ahead_at is not None])
-    return Waiting(
+    return AwaitingAcceptance(
         devices, unknown, node.ahead_at is not None, hashlib.sha256(text.encode()).hexdigest()[:16]
     )
 

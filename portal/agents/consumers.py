@@ -32,10 +32,10 @@ from nodeagent.protocol.messages import (
 from portal.agents import reports
 from portal.agents.admission import Admitted, admit
 from portal.agents.database import in_database
-from portal.agents.desired import Orders, orders
+from portal.agents.desired import NodeOrders, orders
 from portal.agents.errors import AgentRefused
-from portal.agents.handshake import MOST_HELLO_BYTES, Handshake, Waiting
-from portal.agents.keys import FEATURE, Wish, store_new_key
+from portal.agents.handshake import MOST_HELLO_BYTES, Handshake, UnprovenSockets
+from portal.agents.keys import FEATURE, KeyRequest, store_new_key
 from portal.agents.lost_nodes import heard
 from portal.agents.portal_key import proofs, public_key
 from portal.agents.restored_database import see_unknown
@@ -57,7 +57,7 @@ ROW, REST_S = 3, 0.01
 CLOSE_REFUSED, CLOSE_REPLACED, CLOSE_BAD_FRAME, CLOSE_LATER = 4401, 4409, 4400, 4503
 
 _sessions: dict[str, AgentConsumer] = {}
-_waiting = Waiting()
+_waiting = UnprovenSockets()
 
 
 def _settle_forgotten(who: Admitted) -> None:
@@ -89,7 +89,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.newest: Report | None = None
         self.reported = asyncio.Event()
         self.heard_at = 0.0
-        self.wish = Wish()
+        self.wish = KeyRequest()
         self.tasks.append(asyncio.create_task(self._hello_in_time()))
         await self.accept()
         await self._send(Challenge(self.nonce))
@@ -248,7 +248,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             if in_a_row >= ROW:
                 await asyncio.sleep(REST_S)
 
-    async def _tell(self, who: Admitted, found: Orders) -> None:
+    async def _tell(self, who: Admitted, found: NodeOrders) -> None:
         """Send the desired state if it is newer than what was sent, and ask for a new key where one is wanted."""
         if found.desired.revision > self.sent_revision and not self.is_held:
             failpoint("desired.before_send")

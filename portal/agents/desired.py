@@ -48,7 +48,7 @@ class Knows:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class NodeOrders:
     """What an agent has to be told now: its desired state, and whether a new key is wanted of it.
 
     ``is_held``: it must not be told its desired state yet (``restored_database``).
@@ -64,7 +64,7 @@ def desired_state(node_id: int, *, now: datetime, features: Collection[str] = ()
     return orders(node_id, now=now, features=features).desired
 
 
-def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Orders:
+def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> NodeOrders:
     """Return what must exist on the node at its present revision, and what else is wanted of its agent.
 
     The revision is read before the leases, so that it can only be older than what is sent.
@@ -85,7 +85,7 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> Or
         leases=tuple(_lease(row, tuple(slots[row[0]]), now, knows) for row in rows if slots[row[0]]),
         power="asleep" if may_sleep and not rows else "awake",
     )
-    return Orders(desired, wants_key, is_held)
+    return NodeOrders(desired, wants_key, is_held)
 
 
 def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:

@@ -36,7 +36,7 @@ class Handshake:
             return self._outcome == outcome
 
 
-class Waiting:
+class UnprovenSockets:
     """How many sockets of each address have not shown yet who they are. One event loop only."""
 
     def __init__(self, most: int = MOST_WAITING) -> None:

@@ -97,7 +97,7 @@ def _text(at: datetime | None) -> str | None:
 
 
 @dataclass(slots=True)
-class Wish:
+class KeyRequest:
     """What one connection has asked of its agent: a nonce, until it is answered, and when it was asked.
 
     ``is_storing``: an answer is on its way to its row, which still asks for one.

@@ -15,7 +15,7 @@ from portal.api.endpoint import Endpoint
 from portal.api.filters import AccountingFilters
 from portal.api.pagination import MAX_FEED_SIZE, Pages
 from portal.api.representations import Row
-from portal.api.responses import AccountingAnswer, OverlapsAnswer, Shape
+from portal.api.responses import AccountingAnswer, OverlapsAnswer, ResponseShape
 from portal.api.wire import instant
 from portal.common.models import InvariantCheck
 from portal.leases.models import Lease
@@ -56,7 +56,7 @@ class Accounting(Endpoint):
         return Response(pages.answer([accounting_row(lease) for lease in found]))
 
 
-class BreachAnswer(Shape):
+class BreachAnswer(ResponseShape):
     """An invariant that does not hold, since when it was seen, and some of the rows that break it."""
 
     name = s.CharField()
@@ -65,7 +65,7 @@ class BreachAnswer(Shape):
     offenders = s.ListField(child=s.CharField())
 
 
-class InvariantsAnswer(Shape):
+class InvariantsAnswer(ResponseShape):
     """The newest check of the invariants. `checked_at` null: none was finished yet, so nothing is known.
 
     `failure` says why the newest try, at `tried_at`, found out nothing; what was known before stays then.

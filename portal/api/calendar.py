@@ -20,7 +20,7 @@ from portal.api.representations import Row
 from portal.api.responses_calendar import EntryAnswer
 from portal.api.wire import instant
 from portal.common.errors import Invalid
-from portal.leases.calendar import Entry, Wanted, check_wanted, devices_of, entries
+from portal.leases.calendar import CalendarEntry, Wanted, check_wanted, devices_of, entries
 from portal.leases.ical import as_ical, own_leases
 
 TAG = "calendar"
@@ -29,7 +29,7 @@ NAMES = ("node", "model", "team")
 LONGEST_NAME = 80
 
 
-class Calendar(Endpoint):
+class CalendarEndpoint(Endpoint):
     """What is held and planned."""
 
     parameters = frozenset({"from", "to", *NAMES})
@@ -63,7 +63,7 @@ class MyCalendar(Endpoint):
         return HttpResponse(text, content_type="text/calendar; charset=utf-8")
 
 
-def entry_row(entry: Entry) -> Row:
+def entry_row(entry: CalendarEntry) -> Row:
     """Return an entry as it goes out."""
     row: dict[str, Any] = asdict(entry)
     del row["device_id"]

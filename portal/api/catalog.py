@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from portal.accounts.models import Scope
 from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
-from portal.api.fields import Body, Empty, Flag, Instant, Price, Text, Whole
+from portal.api.fields import Body, Empty, Flag, Instant, PriceField, Text, Whole
 from portal.api.idempotency import once
 from portal.api.representations import Row, reason_row
 from portal.api.requests import RequestBody, spec_of, team_to_ask_for
@@ -47,7 +47,7 @@ class RateBody(Body):
     """A price of a whole device for an hour, from an instant on."""
 
     device_model = Text(most=40)
-    price_per_hour = Price()
+    price_per_hour = PriceField()
     starts_at = Instant()
 
 
@@ -180,7 +180,7 @@ class Currency(Endpoint):
         return Response(_currency_row())
 
 
-class Quote(Endpoint):
+class QuoteEndpoint(Endpoint):
     """What a request would cost and when it would start. Changes nothing."""
 
     write_scope = Scope.READ

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.representations import Row
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 from portal.api.wire import instant
 from portal.policies import cycles
 from portal.policies.cycles import STEPS, CycleRecord
@@ -17,14 +17,14 @@ from portal.policies.cycles import STEPS, CycleRecord
 TAG = "policies"
 
 
-class CycleStepAnswer(Shape):
+class CycleStepAnswer(ResponseShape):
     """A step of a cycle; steps stand in the order in which they were taken."""
 
     step = s.ChoiceField(choices=STEPS)
     took_ms = s.FloatField()
 
 
-class CycleAnswer(Shape):
+class CycleAnswer(ResponseShape):
     """One cycle: how many requests it saw, what it decided, and the time of each step."""
 
     at = s.DateTimeField()
@@ -39,7 +39,7 @@ class CycleAnswer(Shape):
     steps = CycleStepAnswer(many=True)
 
 
-class CyclesAnswer(Shape):
+class CyclesAnswer(ResponseShape):
     """The last cycles, and the last that decided something, newest first; null while they cannot be read."""
 
     results = CycleAnswer(many=True, allow_null=True)

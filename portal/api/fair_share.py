@@ -10,14 +10,14 @@ from rest_framework.response import Response
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.representations import Row
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 from portal.api.wire import instant
 from portal.quotas.fair_share import standing_of
 from portal.teams.selectors import visible_team
 from scheduler.engine.order.standing import Standing
 
 
-class PlaceAnswer(Shape):
+class PlaceAnswer(ResponseShape):
     """Among its siblings: what one is entitled to and has used, in thousandths, and who would go first."""
 
     share_milli = s.IntegerField(help_text="Thousandths of what all siblings are entitled to together.")
@@ -50,7 +50,7 @@ class StandingAnswer(PlaceAnswer):
     people = PersonPlace(many=True)
 
 
-class TeamStanding(Endpoint):
+class TeamFairShareEndpoint(Endpoint):
     """Where a team stands."""
 
     @call("Read a team's standing", answer=StandingAnswer, refusals=(404,), tag="teams")

@@ -100,7 +100,7 @@ class Text(serializers.CharField):
 
 
 @extend_schema_field({"type": "string", "pattern": r"^\d{1,7}(\.\d{1,6})?$", "examples": ["2.50"]})
-class Price(serializers.Field):  # type: ignore[type-arg]
+class PriceField(serializers.Field):  # type: ignore[type-arg]
     """A price as a decimal string; its value is whole micro-units."""
 
     default_error_messages = {

@@ -12,16 +12,16 @@ from rest_framework.response import Response
 from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.representations import Row
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 from portal.api.wire import instant
-from portal.leases.forecast_records import Score, quality
+from portal.leases.forecast_records import ForecastScore, quality
 from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
 
 TAG = "requests"
 
 
-class ScoreAnswer(Shape):
+class ScoreAnswer(ResponseShape):
     """How good some forecasts were; shares in thousandths, null where there is nothing to judge by."""
 
     samples = s.IntegerField()
@@ -43,14 +43,14 @@ class LengthAnswer(ScoreAnswer):
     most_s = s.IntegerField(allow_null=True)
 
 
-class OffAnswer(Shape):
+class OffAnswer(ResponseShape):
     """How far a way of guessing lengths is off, as factors: 2 is twice too long or twice too short."""
 
     median = s.FloatField()
     mean = s.FloatField()
 
 
-class DurationsAnswer(Shape):
+class DurationsAnswer(ResponseShape):
     """How well the lengths of leases are predicted, on requests that were not learned from."""
 
     version = s.IntegerField()
@@ -62,7 +62,7 @@ class DurationsAnswer(Shape):
     team_average = OffAnswer(allow_null=True)
 
 
-class CalibrationAnswer(Shape):
+class CalibrationAnswer(ResponseShape):
     """What was shown and what came. `learned_from` 0 means that the times shown are wide guesses."""
 
     overall = ScoreAnswer()
@@ -73,7 +73,7 @@ class CalibrationAnswer(Shape):
     durations = DurationsAnswer(allow_null=True)
 
 
-class Calibration(Endpoint):
+class CalibrationEndpoint(Endpoint):
     """How good forecasts are."""
 
     @call("Read how good forecasts are", answer=CalibrationAnswer, tag=TAG)
@@ -95,7 +95,7 @@ class Calibration(Endpoint):
         )
 
 
-def _score(one: Score) -> Row:
+def _score(one: ForecastScore) -> Row:
     return {
         "samples": one.samples,
         "before_p50_milli": one.before_p50_milli,

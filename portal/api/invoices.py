@@ -87,7 +87,7 @@ class InvoiceLineUsage(Endpoint):
         return Response({"next": None, "results": [usage_row(record) for record in records]})
 
 
-class Usage(Endpoint):
+class UsageEndpoint(Endpoint):
     """Usage records."""
 
     parameters = UsageFilters.names() | {"month"}

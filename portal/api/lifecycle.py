@@ -98,7 +98,7 @@ class Undrain(OneNode):
         return Response(drain_row(begin_work(node=node, actor=self.person, now=now), now=now))
 
 
-class Life(OneNode):
+class NodeLifecycleEndpoint(OneNode):
     """A node's key and agent."""
 
     http_method_names = ["get"]

@@ -69,7 +69,7 @@ class Windows(Endpoint):
         return Response(window_row(windows.window_named(made.uid)), status=201, headers={"Location": at})
 
 
-class Preview(Endpoint):
+class PreviewEndpoint(Endpoint):
     """Whom a window would reach."""
 
     http_method_names = ["post"]

@@ -113,7 +113,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
             next_step="Send an operator's token as “Authorization: Bearer …”.",
         )  # fmt: skip
     registry = CollectorRegistry()
-    registry.register(Figures(timezone.now()))
+    registry.register(MetricsEndpoint(timezone.now()))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
@@ -160,7 +160,7 @@ def _bearer(request: HttpRequest) -> str | None:
     return secret.strip() if kind.lower() == "bearer" else None
 
 
-class Figures:
+class MetricsEndpoint:
     """Business figures read from rows at the time of the scrape: the same whichever process answers."""
 
     def __init__(self, now: datetime) -> None:

@@ -20,7 +20,7 @@ from portal.api.responses_policies import PolicyAnswer, PolicyChange, PolicyChec
 from portal.api.responses_policies import PolicyRow as PolicyRowAnswer
 from portal.api.wire import instant
 from portal.common.errors import Conflict, NotFound
-from portal.policies.changes import Change, changes
+from portal.policies.changes import RuleChange, changes
 from portal.policies.faults import sentence
 from portal.policies.models import Policy
 from portal.policies.selectors import in_force, policy_of
@@ -177,7 +177,7 @@ def policy_detail(row: Policy) -> Row:
     return {**policy_row(row), "body": body, "faults": faults}
 
 
-def change_row(change: Change) -> Row:
+def change_row(change: RuleChange) -> Row:
     """Return a rule that differs."""
     return {"rule": change.rule.key, "name": str(change.rule.label), "was": change.was, "now": change.now}
 

@@ -30,7 +30,7 @@ class WakeBody(Body):
     until = Instant(required=False)
 
 
-class NodePower(OneNode):
+class NodePowerEndpoint(OneNode):
     """One node's power."""
 
     http_method_names = ["get"]
@@ -45,7 +45,7 @@ class NodePower(OneNode):
         return Response(power_row(Node.objects.get(pk=node.pk), now=timezone.now()))
 
 
-class Wake(NodePower):
+class Wake(NodePowerEndpoint):
     """Wake a node and keep it awake."""
 
     http_method_names = ["post"]
@@ -59,7 +59,7 @@ class Wake(NodePower):
         return self.answer(node)
 
 
-class LetSleep(NodePower):
+class LetSleep(NodePowerEndpoint):
     """Let a node sleep."""
 
     http_method_names = ["post"]

@@ -20,7 +20,7 @@ from portal.api.wire import instant
 from portal.common.errors import Forbidden
 from portal.quotas.cohorts import (
     MOST_NAME,
-    Standing,
+    CohortStanding,
     cohort_named,
     cohorts,
     create_cohort,
@@ -76,7 +76,7 @@ class Cohorts(Endpoint):
         values = self.take(CohortBody)
         made = create_cohort(actor=self.person, rights=self.rights, now=timezone.now(), **values)
         at = f"/api/v1/cohorts/{made.pk}/"
-        return Response(cohort_row(Standing(made, [])), status=201, headers={"Location": at})
+        return Response(cohort_row(CohortStanding(made, [])), status=201, headers={"Location": at})
 
 
 class OneCohort(Endpoint):
@@ -151,7 +151,7 @@ def team_to_decide_on(rights: Rights, slug: str) -> Team:
     return team
 
 
-def cohort_row(found: Standing) -> Row:
+def cohort_row(found: CohortStanding) -> Row:
     """Return a cohort with its teams."""
     return {
         "id": found.cohort.pk,

@@ -28,7 +28,7 @@ from portal.leases.forecasting import estimates
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
-from portal.leases.states import RequestState, Work
+from portal.leases.states import RequestState, WorkloadKind
 from portal.leases.visible_reasons import names_in_sight
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_team
@@ -50,7 +50,7 @@ class RequestBody(Body):
     load_pattern = serializers.ChoiceField(
         tuple(p for p in LOAD_PATTERNS if p), default="", allow_blank=True, help_text="Of simulated nodes."
     )
-    work = serializers.ChoiceField(Work.choices, default="interactive")
+    work = serializers.ChoiceField(WorkloadKind.choices, default="interactive")
     is_preemptible = Flag(default=False, help_text="It may be taken back after a warning, and costs less.")
     least_duration_s = Whole(
         least=0,

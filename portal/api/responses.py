@@ -15,11 +15,11 @@ from portal.leases.states import EndReason, LeaseState
 from portal.teams.models import Role
 
 
-class Shape(s.Serializer[Any]):
+class ResponseShape(s.Serializer[Any]):
     """An answer."""
 
 
-class ProblemEntry(Shape):
+class ProblemEntry(ResponseShape):
     """One value that cannot be used."""
 
     field = s.CharField()
@@ -27,7 +27,7 @@ class ProblemEntry(Shape):
     detail = s.CharField()
 
 
-class Problem(Shape):
+class Problem(ResponseShape):
     """A refusal (RFC 9457): branch on `code`, show `detail` and `next`."""
 
     type = s.CharField()
@@ -42,21 +42,21 @@ class Problem(Shape):
     facts = s.DictField(required=False)
 
 
-class Money(Shape):
+class Money(ResponseShape):
     """An exact amount: a decimal string and its currency."""
 
     amount = s.RegexField(r"^-?\d+\.\d{2,6}$")
     currency = s.RegexField(r"^[A-Z]{3}$")
 
 
-class RoleHeld(Shape):
+class RoleHeld(ResponseShape):
     """A role and the team it is held on; it reaches every team below."""
 
     team = s.SlugField()
     role = s.ChoiceField(Role.choices)
 
 
-class Me(Shape):
+class Me(ResponseShape):
     """Who calls and what they may do."""
 
     username = s.CharField()
@@ -67,7 +67,7 @@ class Me(Shape):
     unread_notifications = s.IntegerField()
 
 
-class TeamRow(Shape):
+class TeamRow(ResponseShape):
     """A team."""
 
     slug = s.SlugField()
@@ -79,7 +79,7 @@ class TeamRow(Shape):
     )
 
 
-class Room(Shape):
+class Room(ResponseShape):
     """What a team could still be granted now, in thousandths of a reference GPU; null is without limit."""
 
     used_milli = s.IntegerField()
@@ -100,7 +100,7 @@ class TeamDetail(TeamRow):
     children = s.ListField(child=s.SlugField())
 
 
-class Member(Shape):
+class Member(ResponseShape):
     """A person's role in a team."""
 
     username = s.CharField()
@@ -109,14 +109,14 @@ class Member(Shape):
     since = s.DateTimeField()
 
 
-class CohortName(Shape):
+class CohortName(ResponseShape):
     """A cohort by name."""
 
     id = s.IntegerField()
     name = s.CharField()
 
 
-class QuotaAnswer(Shape):
+class QuotaAnswer(ResponseShape):
     """A team's right to GPU share, in thousandths of a reference GPU."""
 
     guaranteed_milli = s.IntegerField()
@@ -127,7 +127,7 @@ class QuotaAnswer(Shape):
     version = s.IntegerField()
 
 
-class SpendAnswer(Shape):
+class SpendAnswer(ResponseShape):
     """What a team and the teams below it cost in a month."""
 
     month = s.CharField()
@@ -135,7 +135,7 @@ class SpendAnswer(Shape):
     teams = s.ListField(child=s.DictField())
 
 
-class FlavorAnswer(Shape):
+class FlavorAnswer(ResponseShape):
     """What can be asked for."""
 
     slug = s.SlugField()
@@ -160,7 +160,7 @@ class FlavorAnswer(Shape):
     free = s.IntegerField(allow_null=True, help_text="How many could start now; null is unknown.")
 
 
-class EventAnswer(Shape):
+class EventAnswer(ResponseShape):
     """One step of a request or a lease."""
 
     was = s.CharField()
@@ -175,7 +175,7 @@ class LeaseEventAnswer(EventAnswer):
     lease = s.CharField()
 
 
-class LeaseAnswer(Shape):
+class LeaseAnswer(ResponseShape):
     """The right to hold slices on one node for a time."""
 
     id = s.CharField()
@@ -210,7 +210,7 @@ class LeaseAnswer(Shape):
     cost_so_far = Money(allow_null=True)
 
 
-class Slot(Shape):
+class Slot(ResponseShape):
     """A slice held by a lease."""
 
     device = s.CharField()
@@ -223,7 +223,7 @@ class Slot(Shape):
     memory_mib = s.IntegerField()
 
 
-class PartAnswer(Shape):
+class PartAnswer(ResponseShape):
     """One of the leases of a request that live together."""
 
     id = s.CharField()
@@ -234,7 +234,7 @@ class PartAnswer(Shape):
     is_extra = s.BooleanField()
 
 
-class ExtensionAnswer(Shape):
+class ExtensionAnswer(ResponseShape):
     """More time that was asked for a lease and waits for an approver."""
 
     state = s.CharField(help_text="awaiting_approval.")
@@ -265,7 +265,7 @@ class LeaseDetail(LeaseAnswer):
     parts = PartAnswer(many=True)
 
 
-class AccessSlot(Shape):
+class AccessSlot(ResponseShape):
     """How the holder reaches one slice."""
 
     device = s.CharField()
@@ -274,7 +274,7 @@ class AccessSlot(Shape):
     device_nodes = s.ListField(child=s.CharField())
 
 
-class EntranceAnswer(Shape):
+class EntranceAnswer(ResponseShape):
     """How a lease is entered on its node, as far as its agent said; empty is none, null is unknown."""
 
     runtime = s.CharField(allow_blank=True)
@@ -287,7 +287,7 @@ class EntranceAnswer(Shape):
     commands = s.ListField(child=s.CharField())
 
 
-class AccessAnswer(Shape):
+class AccessAnswer(ResponseShape):
     """How the holder reaches the slices of a lease."""
 
     node = s.CharField()
@@ -299,7 +299,7 @@ class AccessAnswer(Shape):
     slots = AccessSlot(many=True)
 
 
-class UsageAnswer(Shape):
+class UsageAnswer(ResponseShape):
     """A billed interval in whole seconds, under one rate."""
 
     id = s.IntegerField()
@@ -316,7 +316,7 @@ class UsageAnswer(Shape):
     adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that it belongs to.")
 
 
-class SampleAnswer(Shape):
+class SampleAnswer(ResponseShape):
     """The newest sample of a lease; null is unknown."""
 
     at = s.DateTimeField(allow_null=True)
@@ -331,7 +331,7 @@ class SampleAnswer(Shape):
     sources = s.DictField(child=s.CharField(), help_text="Where other values came from, by field.")
 
 
-class RateAnswer(Shape):
+class RateAnswer(ResponseShape):
     """The price of a whole device for an hour, while it is in force."""
 
     id = s.IntegerField()
@@ -341,7 +341,7 @@ class RateAnswer(Shape):
     valid_until = s.DateTimeField(allow_null=True)
 
 
-class PeriodAnswer(Shape):
+class PeriodAnswer(ResponseShape):
     """A month of accounts."""
 
     month = s.CharField()
@@ -351,7 +351,7 @@ class PeriodAnswer(Shape):
     closed_at = s.DateTimeField(allow_null=True)
 
 
-class CloseCheck(Shape):
+class CloseCheck(ResponseShape):
     """One thing to look at before a month is closed."""
 
     code = s.CharField()
@@ -367,7 +367,7 @@ class PeriodDetail(PeriodAnswer):
     checks = CloseCheck(many=True)
 
 
-class InvoiceRow(Shape):
+class InvoiceRow(ResponseShape):
     """A team's month."""
 
     team = s.SlugField()
@@ -377,7 +377,7 @@ class InvoiceRow(Shape):
     total = Money()
 
 
-class LineAnswer(Shape):
+class LineAnswer(ResponseShape):
     """One line: a person, a flavor and a price."""
 
     position = s.IntegerField()
@@ -402,7 +402,7 @@ class InvoiceAnswer(InvoiceRow):
     lines = LineAnswer(many=True)
 
 
-class TokenAnswer(Shape):
+class TokenAnswer(ResponseShape):
     """An API token without its secret."""
 
     id = s.IntegerField()
@@ -421,7 +421,7 @@ class NewTokenAnswer(TokenAnswer):
     secret = s.CharField(allow_null=True, help_text="Shown once; keep it now.")
 
 
-class SessionAnswer(Shape):
+class SessionAnswer(ResponseShape):
     """A live browser session of one's own."""
 
     id = s.CharField()
@@ -433,14 +433,14 @@ class SessionAnswer(Shape):
     is_current = s.BooleanField()
 
 
-class PasswordAnswer(Shape):
+class PasswordAnswer(ResponseShape):
     """What went with the old password."""
 
     sessions_ended = s.IntegerField()
     tokens_revoked = s.IntegerField()
 
 
-class NotificationAnswer(Shape):
+class NotificationAnswer(ResponseShape):
     """Something a person should know."""
 
     id = s.IntegerField()
@@ -451,13 +451,13 @@ class NotificationAnswer(Shape):
     read_at = s.DateTimeField(allow_null=True)
 
 
-class MarkedRead(Shape):
+class MarkedRead(ResponseShape):
     """How many notifications were new."""
 
     marked = s.IntegerField()
 
 
-class AuditAnswer(Shape):
+class AuditAnswer(ResponseShape):
     """Who did what to which object."""
 
     id = s.IntegerField()
@@ -468,7 +468,7 @@ class AuditAnswer(Shape):
     at = s.DateTimeField()
 
 
-class AccountingAnswer(Shape):
+class AccountingAnswer(ResponseShape):
     """An ended lease by two clocks: the agent's own and the bill's."""
 
     lease = s.CharField()
@@ -484,7 +484,7 @@ class AccountingAnswer(Shape):
     is_metered = s.BooleanField()
 
 
-class OverlapsAnswer(Shape):
+class OverlapsAnswer(ResponseShape):
     """Overlapping placements found by a query over the rows: both figures must be 0."""
 
     live = s.IntegerField()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 from portal.leases.states import Approval, Repeat, RequestState
 
 
-class EntryAnswer(Shape):
+class EntryAnswer(ResponseShape):
     """Something that is held or planned. What a stranger holds has no names (`is_known` false)."""
 
     kind = s.ChoiceField(("lease", "booking", "maintenance"))
@@ -35,7 +35,7 @@ class EntryAnswer(Shape):
     note = s.CharField(allow_blank=True, help_text="Why there is maintenance.")
 
 
-class TimeAnswer(Shape):
+class TimeAnswer(ResponseShape):
     """One time of a reservation and what became of it; `leases` are empty until it is booked."""
 
     request = s.CharField()
@@ -44,7 +44,7 @@ class TimeAnswer(Shape):
     leases = s.ListField(child=s.CharField())
 
 
-class ReservationAnswer(Shape):
+class ReservationAnswer(ResponseShape):
     """Bookings that come again."""
 
     id = s.CharField()
@@ -73,7 +73,7 @@ class ReservationDetail(ReservationAnswer):
     times = TimeAnswer(many=True)
 
 
-class WindowAnswer(Shape):
+class WindowAnswer(ResponseShape):
     """A time in which nodes are not available."""
 
     id = s.CharField()
@@ -86,7 +86,7 @@ class WindowAnswer(Shape):
     cancelled_at = s.DateTimeField(allow_null=True)
 
 
-class AffectedAnswer(Shape):
+class AffectedAnswer(ResponseShape):
     """A lease or booking that maintenance reaches, and the seconds that it loses."""
 
     lease = s.CharField()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from nodeagent.protocol.limits import ACTIONS
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 
 
-class HealthEntry(Shape):
+class HealthEntry(ResponseShape):
     """Something a device, or a node as a whole, said about its health that nobody has cleared."""
 
     code = s.CharField()
@@ -31,7 +31,7 @@ class HealthEntry(Shape):
     )
 
 
-class NodeAnswer(Shape):
+class NodeAnswer(ResponseShape):
     """A node. The fields from `epoch` on are for operators and absent for others."""
 
     name = s.CharField()
@@ -65,7 +65,7 @@ class NodeAnswer(Shape):
     health_events = HealthEntry(many=True, required=False, help_text="Of the node as a whole.")
 
 
-class DeviceAnswer(Shape):
+class DeviceAnswer(ResponseShape):
     """An accelerator. The fields from `pci_bus_id` on are for operators and absent for others."""
 
     uuid = s.CharField()
@@ -89,7 +89,7 @@ class DeviceAnswer(Shape):
     )
 
 
-class ProcessEntry(Shape):
+class ProcessEntry(ResponseShape):
     """A process that a device listed; `held`, `open`, `orphan` or `system` (docs/health.md)."""
 
     pid = s.IntegerField()
@@ -100,7 +100,7 @@ class ProcessEntry(Shape):
     memory_mib = s.IntegerField(allow_null=True)
 
 
-class ProcessesAnswer(Shape):
+class ProcessesAnswer(ResponseShape):
     """What a node's devices listed last; null is unknown."""
 
     node = s.CharField()
@@ -109,7 +109,7 @@ class ProcessesAnswer(Shape):
     processes = ProcessEntry(many=True, allow_null=True)
 
 
-class Enrolment(Shape):
+class Enrolment(ResponseShape):
     """A node and the secret with which its agent introduces itself once, within 15 minutes."""
 
     node = s.CharField()
@@ -119,7 +119,7 @@ class Enrolment(Shape):
     )
 
 
-class MapAnswer(Shape):
+class MapAnswer(ResponseShape):
     """The cluster drawn to scale: nodes, devices, slots."""
 
     nodes = s.ListField(child=s.DictField())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 
 
-class DrainAnswer(Shape):
+class DrainAnswer(ResponseShape):
     """How far a node is from being empty. All is null or empty while it is not being drained."""
 
     node = s.CharField()
@@ -22,7 +22,7 @@ class DrainAnswer(Shape):
     leases = s.ListField(child=s.CharField(), help_text="Leases that still stand on it, also while cleaned.")
 
 
-class LifeAnswer(Shape):
+class LifeAnswer(ResponseShape):
     """A node's key and agent."""
 
     node = s.CharField()
@@ -41,7 +41,7 @@ class LifeAnswer(Shape):
     leases = s.IntegerField(help_text="Leases that a new enrolment would touch.")
 
 
-class NewDeviceEntry(Shape):
+class NewDeviceEntry(ResponseShape):
     """A device that waits for an operator, as its node says it is."""
 
     uuid = s.CharField()
@@ -52,7 +52,7 @@ class NewDeviceEntry(Shape):
     was_memory_mib = s.IntegerField(allow_null=True)
 
 
-class AcceptanceAnswer(Shape):
+class AcceptanceAnswer(ResponseShape):
     """What of a node waits for an operator before it serves people."""
 
     node = s.CharField()

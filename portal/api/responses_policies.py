@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 
 
-class PolicyRow(Shape):
+class PolicyRow(ResponseShape):
     """A version of the rules."""
 
     version = s.IntegerField()
@@ -20,7 +20,7 @@ class PolicyRow(Shape):
     activated_at = s.DateTimeField(allow_null=True, help_text="When it was last put in force.")
 
 
-class PolicyFault(Shape):
+class PolicyFault(ResponseShape):
     """Why a stored version cannot decide a turn."""
 
     field = s.CharField(allow_blank=True)
@@ -35,7 +35,7 @@ class PolicyAnswer(PolicyRow):
     faults = PolicyFault(many=True)
 
 
-class PolicyChange(Shape):
+class PolicyChange(ResponseShape):
     """A rule in which two policies differ, in words."""
 
     rule = s.CharField(help_text="Dotted key in the body.")
@@ -44,7 +44,7 @@ class PolicyChange(Shape):
     now = s.ListField(child=s.CharField())
 
 
-class PolicyMoved(Shape):
+class PolicyMoved(ResponseShape):
     """A waiting request whose lot would change; position 0 is a start now."""
 
     request = s.CharField()
@@ -54,7 +54,7 @@ class PolicyMoved(Shape):
     position_now = s.IntegerField()
 
 
-class PolicyTried(Shape):
+class PolicyTried(ResponseShape):
     """One turn on the last published picture, played with the policy in force and with the other one."""
 
     taken_at = s.DateTimeField()
@@ -69,7 +69,7 @@ class PolicyTried(Shape):
     preemptions_now = s.IntegerField()
 
 
-class PolicyChecked(Shape):
+class PolicyChecked(ResponseShape):
     """A body that can decide a turn, with every rule named, and what it would change."""
 
     body = s.JSONField()
@@ -77,7 +77,7 @@ class PolicyChecked(Shape):
     preview = PolicyTried(allow_null=True, help_text="Null: not asked for, or no picture to try it on.")
 
 
-class CohortMember(Shape):
+class CohortMember(ResponseShape):
     """A team of a cohort, in weighted thousandths of a reference GPU."""
 
     team = s.SlugField()
@@ -89,7 +89,7 @@ class CohortMember(Shape):
     lendable_milli = s.IntegerField(help_text="What it could lend now.")
 
 
-class CohortAnswer(Shape):
+class CohortAnswer(ResponseShape):
     """Teams that lend each other what they do not use of their guarantees."""
 
     id = s.IntegerField()
@@ -99,7 +99,7 @@ class CohortAnswer(Shape):
     members = CohortMember(many=True)
 
 
-class PriorityGrantAnswer(Shape):
+class PriorityGrantAnswer(ResponseShape):
     """A team's requests go before others by so many steps, for a time."""
 
     id = s.IntegerField()

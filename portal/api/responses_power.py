@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 
 
-class EnergyAnswer(Shape):
+class EnergyAnswer(ResponseShape):
     """What sleeping saved since an instant, by the devices' energy counters; host and cooling are not in it."""
 
     since = s.DateTimeField()

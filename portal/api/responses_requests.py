@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.responses import Money, Shape
+from portal.api.responses import Money, ResponseShape
 from portal.leases.requests import LOAD_PATTERNS, PRIORITIES
-from portal.leases.states import RequestState, Work
+from portal.leases.states import RequestState, WorkloadKind
 
 
-class ReasonAnswer(Shape):
+class ReasonAnswer(ResponseShape):
     """Why a request waits: a stable code, its figures and a sentence.
 
     Of leases the figures tell how many; `known` names those that the caller may see.
@@ -20,7 +20,7 @@ class ReasonAnswer(Shape):
     sentence = s.CharField()
 
 
-class OfferAnswer(Shape):
+class OfferAnswer(ResponseShape):
     """Another request that would start earlier."""
 
     kind = s.ChoiceField(("smaller", "other", "fewer", "shorter", "later", "preemptible"))
@@ -35,7 +35,7 @@ class OfferAnswer(Shape):
     price = Money()
 
 
-class QuoteAnswer(Shape):
+class QuoteAnswer(ResponseShape):
     """What a request would cost and when it would start. Null is unknown."""
 
     team = s.SlugField()
@@ -53,7 +53,7 @@ class QuoteAnswer(Shape):
     offers = OfferAnswer(many=True)
 
 
-class RequestAnswer(Shape):
+class RequestAnswer(ResponseShape):
     """A request for GPU time."""
 
     id = s.CharField()
@@ -68,7 +68,7 @@ class RequestAnswer(Shape):
     name = s.CharField(allow_blank=True)
     purpose = s.CharField(allow_blank=True)
     load_pattern = s.ChoiceField(LOAD_PATTERNS)
-    work = s.ChoiceField(Work.choices)
+    work = s.ChoiceField(WorkloadKind.choices)
     is_preemptible = s.BooleanField()
     price_milli = s.IntegerField(help_text="What it pays of the price, in thousandths.")
     least_duration_s = s.IntegerField(help_text="How short it may be cut; 0 is not at all.")

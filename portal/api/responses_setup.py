@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from rest_framework import serializers as s
 
-from portal.api.responses import Shape
+from portal.api.responses import ResponseShape
 
 
-class SetUpAnswer(Shape):
+class SetUpAnswer(ResponseShape):
     """Who signs in now, and the slug of the organisation."""
 
     username = s.CharField()
     team = s.SlugField()
 
 
-class StepsAnswer(Shape):
+class StepsAnswer(ResponseShape):
     """How far an installation has come; ready is when somebody can ask for GPU time."""
 
     has_organisation = s.BooleanField()
@@ -27,7 +27,7 @@ class StepsAnswer(Shape):
     is_ready = s.BooleanField()
 
 
-class InvitationAnswer(Shape):
+class InvitationAnswer(ResponseShape):
     """Somebody who can choose a password with the link, once."""
 
     username = s.CharField()
@@ -35,14 +35,14 @@ class InvitationAnswer(Shape):
     expires_at = s.DateTimeField()
 
 
-class CurrencyAnswer(Shape):
+class CurrencyAnswer(ResponseShape):
     """The currency of all prices."""
 
     currency = s.CharField()
     is_fixed = s.BooleanField(help_text="A price is set, so it cannot change any more.")
 
 
-class NamesAnswer(Shape):
+class NamesAnswer(ResponseShape):
     """What was made, by slug."""
 
     made = s.ListField(child=s.SlugField())

@@ -103,7 +103,7 @@ class NewPersonBody(Body):
     role = serializers.ChoiceField(Role.choices)
 
 
-class Me(Endpoint):
+class MeEndpoint(Endpoint):
     """Who calls."""
 
     @call("Read who calls", answer=MeAnswer, tag="people")
@@ -292,7 +292,7 @@ class OneQuota(Endpoint):
         return _quota_answer(team)
 
 
-class Spend(Endpoint):
+class SpendEndpoint(Endpoint):
     """What a team costs."""
 
     parameters = frozenset({"month"})

@@ -36,7 +36,7 @@ SELECT l.id FROM leases_lease l WHERE NOT EXISTS (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepChange:
     """One step that is recorded at another instant than it should be."""
 
     event_id: int
@@ -50,7 +50,7 @@ class Repair:
     """What is wrong with a lease and what becomes of it; ``is_closed``: a closed month keeps it as it is."""
 
     lease: Lease
-    changes: tuple[Change, ...]
+    changes: tuple[StepChange, ...]
     ended_at: datetime | None
     clean_at: datetime | None
     is_closed: bool
@@ -103,7 +103,7 @@ def _plan(lease: Lease) -> Repair:
         at = min(event.at, lease.not_after) if is_bound else event.at
         instants.append(max(at, *instants[-1:]) if instants else at)
     changes = tuple(
-        Change(event.pk, event.now, event.at, at)
+        StepChange(event.pk, event.now, event.at, at)
         for event, at in zip(events, instants, strict=True)
         if event.at != at
     )

@@ -19,7 +19,7 @@ SHARES = ((250, "quarter"), (500, "half"))
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StandardFlavor:
     """One flavor to be made."""
 
     slug: str
@@ -31,22 +31,24 @@ class Offer:
     most: int = 4
 
 
-def standard_offers(model: DeviceModel) -> Iterator[Offer]:
+def standard_offers(model: DeviceModel) -> Iterator[StandardFlavor]:
     """Return whole devices, every plain MIG profile, and quarters and halves, as far as devices offer them."""
     modes = {mode for modes in model.devices.values_list("modes", flat=True) for mode in modes}
     if Mode.EXCLUSIVE in modes:
-        yield Offer(model.slug, f"Whole {model.name}", Mode.EXCLUSIVE, most=8)
+        yield StandardFlavor(model.slug, f"Whole {model.name}", Mode.EXCLUSIVE, most=8)
     if Mode.MIG in modes:
         for profile in model.profiles.filter(size=F("name")):
             # "+me", "+gfx" and the like are the same slice with a media engine: offered only on purpose.
             if "+" not in profile.name and "-" not in profile.name:
                 slug = f"{model.slug}-{profile.name.replace('.', '-')}"
-                yield Offer(slug, f"{model.name} slice {profile.name}", Mode.MIG, profile=profile.name)
+                yield StandardFlavor(
+                    slug, f"{model.name} slice {profile.name}", Mode.MIG, profile=profile.name
+                )
     for mode in (Mode.MEMLIMIT, Mode.MPS):
         if mode in modes:
             for share, word in SHARES:
                 memory = model.memory_mib * share // 1000
-                yield Offer(f"{model.slug}-{mode}-{word}", f"{model.name} {word}, {mode.label}", mode,
+                yield StandardFlavor(f"{model.slug}-{mode}-{word}", f"{model.name} {word}, {mode.label}", mode,
                             share_milli=share, memory_mib=memory)  # fmt: skip
 
 

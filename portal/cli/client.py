@@ -28,7 +28,7 @@ class UnreachableError(Exception):
     """No answer from the portal, or none that is its own."""
 
 
-class Api:
+class ApiClient:
     """One connection to one portal."""
 
     def __init__(self, config: Config) -> None:

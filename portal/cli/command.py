@@ -13,7 +13,7 @@ import typer
 from portal.cli import config, output
 
 if TYPE_CHECKING:
-    from portal.cli.client import Api
+    from portal.cli.client import ApiClient
 
 REFUSED, UNREACHABLE, STILL_WAITING = 1, 3, 4
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -22,11 +22,11 @@ Team = Annotated[str, typer.Option("--team", "-t", help="Slug of the team.")]
 
 
 @contextlib.contextmanager
-def api(settings: config.Config | None = None) -> Iterator[Api]:
+def api(settings: config.Config | None = None) -> Iterator[ApiClient]:
     """Give a connection to the portal and close it. httpx is imported only now: help stays quick."""
-    from portal.cli.client import Api
+    from portal.cli.client import ApiClient
 
-    portal = Api(settings or config.load(os.environ))
+    portal = ApiClient(settings or config.load(os.environ))
     with portal.http:
         yield portal
 

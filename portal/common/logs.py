@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 
-class Line(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Format a record as one JSON line that machines and people can read."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -20,7 +20,7 @@ Convert = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JoinedTable:
     """One table of the join: where its columns stand in a row and whom its objects belong to."""
 
     alias: str
@@ -116,7 +116,7 @@ class Rows(Generic[M]):
         return cast(M, made[0])
 
     @cached_property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[JoinedTable]:
         parts = [_part("it", self._model, 0, 0, None, may_be_absent=False)]
         for path in self._relations:
             above, _dot, name = path.rpartition(".")
@@ -150,11 +150,11 @@ def _part(
     parent: int,
     link: ForeignKey[Any, Any] | None,
     may_be_absent: bool,
-) -> Part:
+) -> JoinedTable:
     fields: Sequence[Field[Any, Any]] = model._meta.concrete_fields
     key = next(index for index, field in enumerate(fields) if field.primary_key)
     converts = tuple(
         (index, field.from_db_value) for index, field in enumerate(fields) if hasattr(field, "from_db_value")
     )
     names = [field.attname for field in fields]
-    return Part(alias, model, names, begin, begin + key, converts, parent, link, may_be_absent)
+    return JoinedTable(alias, model, names, begin, begin + key, converts, parent, link, may_be_absent)

@@ -33,7 +33,7 @@ class Count:
     untold: int = 0
 
 
-class Tally:
+class CallTally:
     """Counts calls in this process and shares the sum with the others in steps.
 
     Only every fiftieth part of a limit is a trip to Redis, so the sum may fall short by that part per
@@ -76,7 +76,7 @@ class Tally:
             return 0
 
 
-tally = Tally()
+tally = CallTally()
 
 
 class PersonThrottle(BaseThrottle):

@@ -62,7 +62,7 @@ LANES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PastLease:
     """One past lease of a lane."""
 
     lane: Lane
@@ -76,7 +76,7 @@ class Span:
     purpose: str
 
 
-def spans(begin: datetime, end: datetime) -> Iterator[Span]:
+def spans(begin: datetime, end: datetime) -> Iterator[PastLease]:
     """Return past leases lane by lane: working-day rhythm, some released early; same result each time."""
     for number, lane in enumerate(LANES):
         chance = random.Random(SEED + number)  # noqa: S311 (a story, not a secret)
@@ -90,7 +90,9 @@ def spans(begin: datetime, end: datetime) -> Iterator[Span]:
                 break
             username, team = chance.choice(lane.users)
             asked = starts - timedelta(seconds=chance.choice((0.4, 0.6, 2, 30, 400, 3000)))
-            yield Span(lane, username, team, asked, starts, ends, duration, is_early, chance.choice(PURPOSES))
+            yield PastLease(
+                lane, username, team, asked, starts, ends, duration, is_early, chance.choice(PURPOSES)
+            )
             at = ends
 
 
@@ -126,7 +128,7 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     return len(past)
 
 
-def _request(s: Span, flavor: Flavor, team: Team, user: User, rates: list[Rate]) -> LeaseRequest:
+def _request(s: PastLease, flavor: Flavor, team: Team, user: User, rates: list[Rate]) -> LeaseRequest:
     price = pricing.quote_at(rates, flavor, count=1, duration_s=s.duration_s, starts_at=s.asked_at)
     return LeaseRequest(
         team=team,
@@ -145,7 +147,7 @@ def _request(s: Span, flavor: Flavor, team: Team, user: User, rates: list[Rate])
     )
 
 
-def _lease(s: Span, request: LeaseRequest, device: Device) -> Lease:
+def _lease(s: PastLease, request: LeaseRequest, device: Device) -> Lease:
     return Lease(
         request=request,
         team=request.team,
@@ -167,7 +169,7 @@ def _lease(s: Span, request: LeaseRequest, device: Device) -> Lease:
     )
 
 
-def _request_events(s: Span, request: LeaseRequest) -> Iterator[RequestEvent]:
+def _request_events(s: PastLease, request: LeaseRequest) -> Iterator[RequestEvent]:
     steps = (
         ("draft", "submitted", s.asked_at),
         ("submitted", "queued", s.asked_at),
@@ -177,7 +179,7 @@ def _request_events(s: Span, request: LeaseRequest) -> Iterator[RequestEvent]:
     return (RequestEvent(request=request, was=was, now=now, at=at) for was, now, at in steps)
 
 
-def _lease_events(s: Span, lease: Lease) -> Iterator[LeaseEvent]:
+def _lease_events(s: PastLease, lease: Lease) -> Iterator[LeaseEvent]:
     clean = s.ends_at + timedelta(seconds=1)
     steps = (
         ("booked", "preparing", lease.starts_at, ""),
@@ -189,7 +191,7 @@ def _lease_events(s: Span, lease: Lease) -> Iterator[LeaseEvent]:
     return (LeaseEvent(lease=lease, was=was, now=now, at=at, reason=reason) for was, now, at, reason in steps)
 
 
-def _placement(s: Span, lease: Lease, device: Device) -> Placement:
+def _placement(s: PastLease, lease: Lease, device: Device) -> Placement:
     flavor = lease.flavor
     return Placement(
         lease=lease,

@@ -19,7 +19,7 @@ HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StoryRequest:
     """One request of the story."""
 
     username: str
@@ -33,24 +33,26 @@ class Wish:
 
 
 WISHES = (
-    Wish("bob", "perception", "h100-3g", 6 * 60, "Detector fine-tune, run 4", load_pattern="steady"),
-    Wish("bob", "perception", "h100-1g", 11, "Quick check of the data loader", load_pattern="bursty"),
-    Wish("bob", "segmentation", "a100-1g", 8 * 60, "Notebook", load_pattern="idle"),
-    Wish("alice", "vision", "a100", 10 * 60, "Backbone pre-training", count=2, load_pattern="steady"),
-    Wish("charlie", "language", "h100", 12 * 60, "Tokeniser sweep", count=3, load_pattern="bursty"),
-    Wish("charlie", "language", "h100-2g", 5 * 60, "Evaluation", load_pattern="dummy_loop"),
-    Wish("charlie", "language", "l40s-12gb", 9 * 60, "Demo server", load_pattern="bursty"),
-    Wish("charlie", "speech", "l40s-12gb", 7 * 60, "Batch inference", load_pattern="steady"),
-    Wish("bob", "perception", "l40s-mps", 6 * 60, "Tracking demo", load_pattern="bursty"),
-    Wish("charlie", "robotics", "dcu-32gb", 8 * 60, "Policy training", count=2, load_pattern="steady"),
-    Wish("charlie", "robotics", "dcu-16gb", 4 * 60, "Simulator", load_pattern="steady"),
-    Wish("bob", "segmentation", "a100-3g", 6 * 60, "Mask refinement", load_pattern="steady"),
+    StoryRequest("bob", "perception", "h100-3g", 6 * 60, "Detector fine-tune, run 4", load_pattern="steady"),
+    StoryRequest("bob", "perception", "h100-1g", 11, "Quick check of the data loader", load_pattern="bursty"),
+    StoryRequest("bob", "segmentation", "a100-1g", 8 * 60, "Notebook", load_pattern="idle"),
+    StoryRequest("alice", "vision", "a100", 10 * 60, "Backbone pre-training", count=2, load_pattern="steady"),
+    StoryRequest("charlie", "language", "h100", 12 * 60, "Tokeniser sweep", count=3, load_pattern="bursty"),
+    StoryRequest("charlie", "language", "h100-2g", 5 * 60, "Evaluation", load_pattern="dummy_loop"),
+    StoryRequest("charlie", "language", "l40s-12gb", 9 * 60, "Demo server", load_pattern="bursty"),
+    StoryRequest("charlie", "speech", "l40s-12gb", 7 * 60, "Batch inference", load_pattern="steady"),
+    StoryRequest("bob", "perception", "l40s-mps", 6 * 60, "Tracking demo", load_pattern="bursty"),
+    StoryRequest(
+        "charlie", "robotics", "dcu-32gb", 8 * 60, "Policy training", count=2, load_pattern="steady"
+    ),
+    StoryRequest("charlie", "robotics", "dcu-16gb", 4 * 60, "Simulator", load_pattern="steady"),
+    StoryRequest("bob", "segmentation", "a100-3g", 6 * 60, "Mask refinement", load_pattern="steady"),
     # These wait, each for another reason: quota, one node too full for the gang, whole boards cut into slices.
-    Wish("charlie", "grasping", "h100", 3 * 60, "Grasp network"),
-    Wish("alice", "perception", "h100", 6 * 60, "Scaling run on a whole node", count=8),
-    Wish("charlie", "language", "a100", 4 * 60, "Long-context evaluation", count=4, priority="low"),
+    StoryRequest("charlie", "grasping", "h100", 3 * 60, "Grasp network"),
+    StoryRequest("alice", "perception", "h100", 6 * 60, "Scaling run on a whole node", count=8),
+    StoryRequest("charlie", "language", "a100", 4 * 60, "Long-context evaluation", count=4, priority="low"),
     # And this one awaits approval.
-    Wish("bob", "segmentation", "a100", 72 * 60, "Full training, three days", count=4),
+    StoryRequest("bob", "segmentation", "a100", 72 * 60, "Full training, three days", count=4),
 )
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from portal.embedded.places import CHECKOUT, POSTGRES_SOCKET, Places, socket_folder
+from portal.embedded.places import CHECKOUT, POSTGRES_SOCKET, StackPaths, socket_folder
 
 
 def attach(env: MutableMapping[str, str]) -> None:
@@ -18,7 +18,7 @@ def attach(env: MutableMapping[str, str]) -> None:
     are read. A store that was named (also by file) stays the one that is meant.
     """
     data = Path(os.path.realpath(Path(env.get("BERTH_DATA") or CHECKOUT / ".berth").expanduser()))
-    places = Places(data=data, postgres=data, sockets=socket_folder(data, Path(tempfile.gettempdir())))
+    places = StackPaths(data=data, postgres=data, sockets=socket_folder(data, Path(tempfile.gettempdir())))
     if not _is_ours(places.sockets):
         return
     for name, value, is_there in (

@@ -15,7 +15,7 @@ NVIDIA_SIGNS = (
 )
 
 
-class Board(Protocol):
+class DemoBoard(Protocol):
     """What the demo story says about a node: how many of which board, in which sharing modes."""
 
     @property
@@ -60,7 +60,7 @@ class DemoNode:
         return [part for option, value in given.items() if value for part in (f"--{option}", value)]
 
 
-def nodes(fleet: Iterable[Board], signs: Iterable[Path] = NVIDIA_SIGNS) -> list[DemoNode]:
+def nodes(fleet: Iterable[DemoBoard], signs: Iterable[Path] = NVIDIA_SIGNS) -> list[DemoNode]:
     """The demo fleet as agents, and this machine's own GPUs where an NVIDIA driver is loaded."""
     found = [
         DemoNode(spec.node, board=spec.board, count=spec.count, modes=",".join(spec.modes)) for spec in fleet

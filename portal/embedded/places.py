@@ -21,7 +21,7 @@ OPEN_FOLDERS = (Path("/var/lib"), Path("/var/tmp"))
 
 
 @dataclass(frozen=True)
-class Account:
+class SystemAccount:
     """The system account that PostgreSQL runs as: PostgreSQL refuses to run as root."""
 
     name: str
@@ -35,7 +35,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Places:
+class StackPaths:
     """Every path the stack uses. ``sockets`` is short whatever the length of ``data``."""
 
     data: Path
@@ -86,16 +86,16 @@ class Places:
         return f"unix://{self.valkey_socket}?db={number}"
 
 
-def engine_account() -> Account:
+def engine_account() -> SystemAccount:
     """Account for PostgreSQL: our own, or `nobody` when we are root."""
     if os.geteuid() != 0:
-        return Account(pwd.getpwuid(os.geteuid()).pw_name, os.geteuid(), os.getegid())
+        return SystemAccount(pwd.getpwuid(os.geteuid()).pw_name, os.geteuid(), os.getegid())
     for name in ("nobody", "postgres"):
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return Account(name, entry.pw_uid, entry.pw_gid)
+        return SystemAccount(name, entry.pw_uid, entry.pw_gid)
     raise CannotStart(
         "no_engine_account",
         "PostgreSQL does not run as root and this system has no user `nobody`: "
@@ -103,7 +103,7 @@ def engine_account() -> Account:
     )
 
 
-def become(account: Account) -> None:
+def become(account: SystemAccount) -> None:
     """Give up root for good. Only ever called in a child."""
     if not account.is_ours:
         os.setgroups([])
@@ -111,7 +111,7 @@ def become(account: Account) -> None:
         os.setuid(account.uid)
 
 
-def can_reach(account: Account, path: Path, *, mode: int = os.X_OK) -> bool:
+def can_reach(account: SystemAccount, path: Path, *, mode: int = os.X_OK) -> bool:
     """Whether the account may really use the path: asked as that account, so every rule counts."""
     if account.is_ours:
         return os.access(path, mode)
@@ -126,12 +126,12 @@ def can_reach(account: Account, path: Path, *, mode: int = os.X_OK) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def lay_out(data: Path, account: Account, *, tmp: Path | None = None) -> Places:
+def lay_out(data: Path, account: SystemAccount, *, tmp: Path | None = None) -> StackPaths:
     """Create the folders and return them; permissions of folders that exist are left as they are."""
     data = _absolute(data)
     _make_data_folder(data, account)
     sockets = socket_folder(data, tmp or Path(tempfile.gettempdir()))
-    places = Places(data=data, postgres=_postgres_folder(data, account), sockets=sockets)
+    places = StackPaths(data=data, postgres=_postgres_folder(data, account), sockets=sockets)
     _own_folder(sockets, 0o700 if account.is_ours else 0o711)
     _give(places.postgres_sockets, account)
     for folder in (places.logs, places.enrolment, places.agents):
@@ -153,7 +153,7 @@ def _absolute(data: Path) -> Path:
     return Path(os.path.realpath(data.expanduser()))
 
 
-def _make_data_folder(data: Path, account: Account) -> None:
+def _make_data_folder(data: Path, account: SystemAccount) -> None:
     try:
         data.mkdir(mode=0o700 if account.is_ours else 0o711, parents=True, exist_ok=True)
         (data / ".writable").touch()
@@ -165,7 +165,7 @@ def _make_data_folder(data: Path, account: Account) -> None:
         ) from error
 
 
-def _postgres_folder(data: Path, account: Account) -> Path:
+def _postgres_folder(data: Path, account: SystemAccount) -> Path:
     """A folder of PostgreSQL's account: in the data folder, or outside where that is out of its reach."""
     if can_reach(account, data):
         return _give(data / "postgres", account)
@@ -179,7 +179,7 @@ def _postgres_folder(data: Path, account: Account) -> Path:
     )
 
 
-def _give(folder: Path, account: Account) -> Path:
+def _give(folder: Path, account: SystemAccount) -> Path:
     """Create a folder for the account alone; one that belongs to somebody else is refused."""
     created = not folder.exists()
     folder.mkdir(mode=0o700, exist_ok=True)

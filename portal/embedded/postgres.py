@@ -8,7 +8,7 @@ from pathlib import Path
 
 from portal.embedded import discovery
 from portal.embedded.discovery import Engine
-from portal.embedded.places import Account, can_reach
+from portal.embedded.places import SystemAccount, can_reach
 
 # A small server with full durability. Each process of ours may hold a pool; 60 is room for all of them.
 SETTINGS = {
@@ -50,7 +50,7 @@ def cluster_major(cluster: Path) -> int | None:
         return None
 
 
-def within_reach(engine: Engine, account: Account, home: Path) -> Engine:
+def within_reach(engine: Engine, account: SystemAccount, home: Path) -> Engine:
     """The engine itself, or a copy under ``home`` when its account cannot enter the folder it lies in."""
     if can_reach(account, engine.program):
         return engine
@@ -72,7 +72,7 @@ def within_reach(engine: Engine, account: Account, home: Path) -> Engine:
     return Engine(program, engine.version, f"copy of {engine.source}")
 
 
-def _hand_over(folder: Path, account: Account) -> None:
+def _hand_over(folder: Path, account: SystemAccount) -> None:
     for root, _folders, files in os.walk(folder):
         for name in (".", *files):
             os.chown(Path(root) / name, account.uid, account.gid)
@@ -133,7 +133,7 @@ def is_ready(cluster: Path, pid: int) -> bool:
     return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
 
-def choose(env: Mapping[str, str], cluster: Path, account: Account) -> Engine:
+def choose(env: Mapping[str, str], cluster: Path, account: SystemAccount) -> Engine:
     """The engine for this data, within reach of the account it runs as."""
     engine = discovery.postgres(env, cluster_major=cluster_major(cluster))
     return within_reach(engine, account, cluster.parent)

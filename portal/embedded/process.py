@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from portal.embedded.places import Account, become
+from portal.embedded.places import SystemAccount, become
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -33,7 +33,7 @@ class Program:
     stop_within_s: float = 10.0
     orphan_signal: int = signal.SIGKILL
     final: tuple[int, ...] = ()
-    account: Account | None = None
+    account: SystemAccount | None = None
     folder: Path | None = None
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from portal.embedded.demo import Board
+from portal.embedded.demo import DemoBoard
 from portal.embedded.process import die_with_parent
 
 # Read here once and shared by every fork: what the first request, task or migration would import.
@@ -63,9 +63,9 @@ def setup_code() -> str:
     return str(importlib.import_module("portal.catalog.first_start").setup_code())
 
 
-def demo_fleet() -> tuple[Board, ...]:
+def demo_fleet() -> tuple[DemoBoard, ...]:
     """The nodes of the demo story, from the same place as its rows in the database."""
-    fleet: tuple[Board, ...] = importlib.import_module("portal.demo.organisation").FLEET
+    fleet: tuple[DemoBoard, ...] = importlib.import_module("portal.demo.organisation").FLEET
     return fleet
 
 

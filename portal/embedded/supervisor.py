@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 
 @dataclass
-class Watched:
+class SupervisedProgram:
     """A program that is to stay up, with its present child and the count of its failures."""
 
     program: Program
@@ -45,7 +45,7 @@ class Supervisor:
     def __init__(self, logs: Path, forget: Callable[[], None]) -> None:
         self._logs = logs
         self._forget = forget
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, SupervisedProgram] = {}
         self._asked = 0
         self._asked_at = 0.0
         self._logs_at = time.monotonic() + LOGS_EVERY_S
@@ -74,7 +74,7 @@ class Supervisor:
     def start(self, program: Program) -> Child:
         """Start a program and keep it up from now on."""
         rotate(self.log_of(program.name))
-        watched = self._watched.setdefault(program.name, Watched(program))
+        watched = self._watched.setdefault(program.name, SupervisedProgram(program))
         watched.child = self._spawn(program)
         return watched.child
 
@@ -136,7 +136,7 @@ class Supervisor:
             for log in self._logs.glob("*.log"):
                 cut_when_long(log)
 
-    def _bury(self, watched: Watched, child: Child, now: float) -> None:
+    def _bury(self, watched: SupervisedProgram, child: Child, now: float) -> None:
         child.sweep_group()
         watched.restarts = watched.restarts.after_death(now - child.started)
         watched.child = None

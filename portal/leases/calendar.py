@@ -44,7 +44,7 @@ SELECT n.name, w.starts_at, w.ends_at, w.uid, w.reason FROM fleet_maintenancewin
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CalendarEntry:
     """One thing on the calendar. Names are empty where this person may not know them (``is_known`` False).
 
     A maintenance window has no device: it is for the whole node. ``start`` and ``size`` are memory slices of
@@ -105,7 +105,9 @@ def devices_of(wanted: Wanted) -> list[Device]:
     return list(rows)
 
 
-def entries(rights: Rights, wanted: Wanted, devices: Sequence[Device], *, now: datetime) -> list[Entry]:
+def entries(
+    rights: Rights, wanted: Wanted, devices: Sequence[Device], *, now: datetime
+) -> list[CalendarEntry]:
     """Return what is held and planned on these devices in the time asked for, in the order it begins.
 
     Three queries. Raises Invalid where there is more than a page can show. With a team only what is held for
@@ -121,7 +123,7 @@ def entries(rights: Rights, wanted: Wanted, devices: Sequence[Device], *, now: d
     shown = [e for e in held if e.ends_at > wanted.since and (not wanted.team or e.team == wanted.team)]
     nodes = sorted({d.node_id for d in devices})
     windows = [
-        Entry("maintenance", node, starts_at, ends_at, window=uid, note=reason, is_known=True)
+        CalendarEntry("maintenance", node, starts_at, ends_at, window=uid, note=reason, is_known=True)
         for node, starts_at, ends_at, uid, reason in fetch(_WINDOWS, [wanted.until, wanted.since, nodes])
     ]
     return sorted([*shown, *windows], key=lambda e: (e.starts_at, e.node, e.device_index or 0, e.start))
@@ -134,12 +136,12 @@ def _known_teams(rights: Rights) -> frozenset[int]:
     return frozenset(Team.objects.filter(below(rights.teams_with(Role.values))).values_list("pk", flat=True))
 
 
-def _entry(row: tuple, rights: Rights, known: frozenset[int], now: datetime) -> Entry:  # type: ignore[type-arg]
+def _entry(row: tuple, rights: Rights, known: frozenset[int], now: datetime) -> CalendarEntry:  # type: ignore[type-arg]
     device_id, node, uuid, index, start, size, share, mode, starts_at, ends_at, state, *names = row
     lease, request, name, team_id, team, team_name, user_id, display, username, flavor, flavor_name = names
     kind: Kind = "booking" if state == LeaseState.BOOKED else "lease"
     is_known = team_id in known
-    return Entry(
+    return CalendarEntry(
         kind=kind,
         node=node,
         starts_at=starts_at,

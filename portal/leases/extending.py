@@ -23,7 +23,7 @@ from portal.fleet.services import raise_revision
 from portal.leases import gangs
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseExtension
-from portal.leases.next_blocks import Block, block_sentence, next_blocks
+from portal.leases.next_blocks import NextBlock, block_sentence, next_blocks
 from portal.leases.requests import approvers, needs_approval
 from portal.leases.selectors import may_manage_lease
 from portal.leases.states import ExtensionState, LeaseState
@@ -118,7 +118,7 @@ def _extend(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetim
     Lease.objects.filter(pk__in=ids).update(not_after=until, warned_at=None)
     reached = hold_until(ids, until)
     if reached is not None and reached < until:  # booked since we looked; the transaction is undone
-        block = Block("booking", reached)
+        block = NextBlock("booking", reached)
         raise Conflict(_cannot_extend(locked, block), latest_end=reached.isoformat())
     for one in together:
         one.not_after, one.warned_at = until, None
@@ -126,7 +126,7 @@ def _extend(together: Sequence[Lease], locked: Lease, extra_s: int, now: datetim
     announce(together, at=now)
 
 
-def _cannot_extend(lease: Lease, block: Block) -> str:
+def _cannot_extend(lease: Lease, block: NextBlock) -> str:
     if block.at <= lease.not_after:
         return _("%(why)s It cannot be extended at all.") % {"why": block_sentence(block)}
     return _("%(why)s It can be extended until then.") % {"why": block_sentence(block)}

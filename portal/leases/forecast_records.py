@@ -49,7 +49,7 @@ AWAITED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ForecastScore:
     """How good some forecasts were: shares in thousandths, width in seconds; None where there are no samples.
 
     ``label`` is the first day of a week, or the bounds of the likely wait in seconds (None: open).
@@ -66,9 +66,9 @@ class Score:
 class Quality:
     """How good forecasts were over the last weeks, in all, by week (newest first) and by shown likely wait."""
 
-    overall: Score
-    weeks: list[Score]
-    lengths: list[Score]
+    overall: ForecastScore
+    weeks: list[ForecastScore]
+    lengths: list[ForecastScore]
 
 
 def settle(*, now: datetime) -> int:
@@ -162,10 +162,10 @@ def _length(row: _Shown) -> tuple[int, int | None]:
     return next(bounds for bounds in _bounds() if bounds[1] is None or likely < bounds[1])
 
 
-def _score(label: Any, rows: Sequence[_Shown]) -> Score:
+def _score(label: Any, rows: Sequence[_Shown]) -> ForecastScore:
     if not rows:
-        return Score(label, 0, None, None, None)
+        return ForecastScore(label, 0, None, None, None)
     half = sum(one.started_at is not None and one.started_at <= one.p50_at for one in rows)
     most = sum(one.started_at is not None and one.started_at <= one.p90_at for one in rows)
     width = median((one.p90_at - one.p50_at).total_seconds() for one in rows)
-    return Score(label, len(rows), half * 1000 // len(rows), most * 1000 // len(rows), int(width))
+    return ForecastScore(label, len(rows), half * 1000 // len(rows), most * 1000 // len(rows), int(width))

@@ -35,7 +35,7 @@ MOST_OFFERS = offers.MOST_OFFERS
 __all__ = [
     "SNAPSHOT_KEY",
     "Offer",
-    "Preview",
+    "RequestPreview",
     "Start",
     "estimates",
     "free_units",
@@ -55,7 +55,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class RequestPreview:
     """What a request would meet if it were made now; None is unknown.
 
     ``starts_at`` is the likely start, ``by`` the instant that nine of ten such requests start before.
@@ -89,14 +89,14 @@ def free_units() -> dict[int, int | None]:
 
 def preview(
     *, team: Team, flavor: Flavor, spec: RequestSpec, now: datetime, instead_of: LeaseRequest | None = None
-) -> Preview:
+) -> RequestPreview:
     """Return likely start, reasons and up to five counter-offers for a specification. Changes nothing.
 
     ``instead_of`` is a waiting request that this one would replace: it is thought away from the queue.
     """
     seen = picture()
     if seen is None:
-        return Preview(None, None, None, [], [])
+        return RequestPreview(None, None, None, [], [])
     policy = active_policy()
     book, probable = seen.book, seen.expected
     if instead_of is None:
@@ -125,7 +125,7 @@ def preview(
             *(offers.preemptible(flavor, wanted, start.likely_at, start.by, now=now) if start else ()),
         ]
         chosen = offers.chosen(sooner, more)
-    return Preview(
+    return RequestPreview(
         starts_at=start.likely_at if start else None,
         is_now=is_now,
         position=found.position,

@@ -23,7 +23,7 @@ from portal.leases.bookings import replan_on
 from portal.leases.hold_periods import hold_until
 from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease
-from portal.leases.next_blocks import Block, next_blocks
+from portal.leases.next_blocks import NextBlock, next_blocks
 from portal.leases.states import EndReason, LeaseState
 from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
@@ -174,7 +174,7 @@ class End:
     cut_by: str
 
 
-def _end_of(lease: Lease, block: Block | None) -> End:
+def _end_of(lease: Lease, block: NextBlock | None) -> End:
     """Return how a running lease ends. One that was granted shorter agreed to that end, and to no earlier one."""
     assert lease.activated_at is not None
     wish = lease.wanted_until or lease.not_after
@@ -186,12 +186,12 @@ def _end_of(lease: Lease, block: Block | None) -> End:
     return End(until, None if block.why == "booking" else wish, block.why)
 
 
-def _first_cut(wish: datetime, block: Block | None) -> str:
+def _first_cut(wish: datetime, block: NextBlock | None) -> str:
     """Return what made a lease shorter before maintenance did, now that it ends as it was granted again."""
     return block.why if block is not None and block.at == wish else ""
 
 
-def _is_wrong(lease: Lease, block: Block | None, now: datetime) -> bool:
+def _is_wrong(lease: Lease, block: NextBlock | None, now: datetime) -> bool:
     """Say whether a lease must end at another time than it would, or must not begin any more."""
     if lease.state == LeaseState.PREPARING:
         return block is not None and block.why == "maintenance" and block.at <= now
@@ -201,7 +201,7 @@ def _is_wrong(lease: Lease, block: Block | None, now: datetime) -> bool:
     return (end.until, end.wanted_until) != (lease.not_after, lease.wanted_until)
 
 
-def _fit(lease: Lease, block: Block | None, now: datetime) -> None:
+def _fit(lease: Lease, block: NextBlock | None, now: datetime) -> None:
     """Give a locked lease the end that follows from what is planned, and tell its holder."""
     end, was = _end_of(lease, block), lease.not_after
     lease.not_after, lease.wanted_until, lease.cut_by = end.until, end.wanted_until, end.cut_by

@@ -21,7 +21,7 @@ from portal.leases.states import (
     LeaseState,
     Repeat,
     RequestState,
-    Work,
+    WorkloadKind,
     why_told,
 )
 from portal.teams.models import Team
@@ -75,7 +75,7 @@ class LeaseRequest(models.Model):
     )
     decided_at = models.DateTimeField(null=True, blank=True)
     decision_note = models.CharField(max_length=300, blank=True)
-    work = models.CharField(max_length=12, choices=Work.choices, default=Work.INTERACTIVE)
+    work = models.CharField(max_length=12, choices=WorkloadKind.choices, default=WorkloadKind.INTERACTIVE)
     is_preemptible = models.BooleanField(default=False)
     price_milli = models.PositiveSmallIntegerField(default=1000)
     starts_at = models.DateTimeField(null=True, blank=True)
@@ -125,7 +125,7 @@ class LeaseRequest(models.Model):
                 condition=Q(decided_by=None) | ~Q(decided_by=F("author")),
                 name="request_not_decided_by_author",
             ),
-            models.CheckConstraint(condition=Q(work__in=Work.values), name="request_work_known"),
+            models.CheckConstraint(condition=Q(work__in=WorkloadKind.values), name="request_work_known"),
             models.CheckConstraint(
                 condition=Q(least_duration_s__lte=F("duration_s")), name="request_is_cut_below_its_time"
             ),

@@ -39,7 +39,7 @@ SELECT l.id, 'maintenance', n.drain_by, n.cordon_reason
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class NextBlock:
     """What a lease has to make way for, and when; ``note`` is the reason of a maintenance."""
 
     why: Why
@@ -47,20 +47,20 @@ class Block:
     note: str = ""
 
 
-def next_blocks(lease_ids: Iterable[int], *, now: datetime) -> dict[int, Block]:
+def next_blocks(lease_ids: Iterable[int], *, now: datetime) -> dict[int, NextBlock]:
     """Return by lease id the first thing that comes behind it on its slots or node; one query for all."""
     ids = list(lease_ids)
-    found: dict[int, Block] = {}
+    found: dict[int, NextBlock] = {}
     for lease_id, why, at, note in fetch(_BLOCKS, [ids, ids, now, ids]) if ids else ():
-        found.setdefault(lease_id, Block(why, at, note))
+        found.setdefault(lease_id, NextBlock(why, at, note))
     return found
 
 
-def latest_end(lease: Lease, *, now: datetime) -> Block | None:
+def latest_end(lease: Lease, *, now: datetime) -> NextBlock | None:
     """Return how long an active lease may run at most and what stands behind that; None when it does not run."""
     if lease.state not in (LeaseState.ACTIVE, LeaseState.INTERRUPTED) or lease.activated_at is None:
         return None
-    own = Block("flavor", lease.activated_at + timedelta(seconds=lease.flavor.max_duration_s))
+    own = NextBlock("flavor", lease.activated_at + timedelta(seconds=lease.flavor.max_duration_s))
     block = next_blocks([lease.pk], now=now).get(lease.pk)
     return block if block and block.at < own.at else own
 
@@ -70,7 +70,7 @@ def clock(at: datetime) -> str:
     return date_format(timezone.localtime(at), "DATETIME_FORMAT")
 
 
-def block_sentence(block: Block) -> str:
+def block_sentence(block: NextBlock) -> str:
     """Return why a lease cannot run longer, as a sentence."""
     if block.why == "maintenance":
         return _("Maintenance of its node begins %(at)s: %(reason)s.") % {

@@ -26,7 +26,7 @@ MOST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldLease:
     """A lease that must go, the request it goes for, and why: reclaim, priority or elastic."""
 
     lease_id: int
@@ -34,7 +34,7 @@ class Told:
     why: str
 
 
-def tell(found: Sequence[Told], *, grace_s: int, now: datetime) -> list[Lease]:
+def tell(found: Sequence[ToldLease], *, grace_s: int, now: datetime) -> list[Lease]:
     """Let leases know that they end after the grace period; returns those that were told.
 
     Leases that ended, or were told, meanwhile are passed over, and requests that do not wait any more. When not

@@ -11,7 +11,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from portal.leases.states import Work
+from portal.leases.states import WorkloadKind
 
 Figures = dict[str, Any]
 
@@ -128,7 +128,7 @@ def _pool_full(r: Figures) -> str:
         "Pool “%(work)s” uses %(used)s GPU of the %(part)s that are its part now, and this needs %(wanted)s; "
         "work that stays within its pool goes first."
     ) % {
-        "work": Work(work).label if work in Work.values else work or "?",
+        "work": WorkloadKind(work).label if work in WorkloadKind.values else work or "?",
         "used": _gpus(r.get("used_milli")),
         "part": _gpus(r.get("part_milli")),
         "wanted": _gpus(r.get("wanted_milli")),

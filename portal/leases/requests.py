@@ -25,7 +25,7 @@ from portal.fleet.selectors import boards_by_node
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import is_booked, waiting_count
-from portal.leases.states import RequestState, Work
+from portal.leases.states import RequestState, WorkloadKind
 from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
@@ -101,7 +101,7 @@ def check_spec(spec: RequestSpec, *, now: datetime) -> Flavor:
 def _check_choices(spec: RequestSpec, flavor: Flavor) -> dict[str, str]:
     """Return what is wrong with kind of work, nodes and growth, by field."""
     fields: dict[str, str] = {}
-    if spec.work not in Work.values:
+    if spec.work not in WorkloadKind.values:
         fields["work"] = _("Choose interactive, training or inference.")
     if not 0 <= spec.nodes <= MOST_NODES:
         fields["nodes"] = _("Ask for 0 to %(n)d nodes; 0 is as few as possible.") % {"n": MOST_NODES}

@@ -42,7 +42,7 @@ UPDATE leases_placement p SET is_live = s.first IS NOT NULL, period = CASE
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class SharedBoard:
     """A board that is to be shared: what all its shares may be promised together, and how many there may be."""
 
     device_id: int
@@ -52,7 +52,7 @@ class Board:
 
 
 def host_for(
-    board: Board, *, mode: str, team_id: int, period: TimestamptzRange, is_booked: bool
+    board: SharedBoard, *, mode: str, team_id: int, period: TimestamptzRange, is_booked: bool
 ) -> Placement:
     """Return the board's host placement for this mode and time, made when there is none.
 
@@ -79,7 +79,7 @@ def host_for(
     return host
 
 
-def _opened(board: Board, mode: str, team_id: int, period: TimestamptzRange) -> Placement:
+def _opened(board: SharedBoard, mode: str, team_id: int, period: TimestamptzRange) -> Placement:
     host = Placement.objects.create(
         lease=None,
         device_id=board.device_id,

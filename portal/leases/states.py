@@ -47,7 +47,7 @@ class EndReason(models.TextChoices):
     REPLANNED = "replanned", _("Planned anew")
 
 
-class Work(models.TextChoices):
+class WorkloadKind(models.TextChoices):
     """What kind of work a request is for: pools of the fleet are shared out by it."""
 
     INTERACTIVE = "interactive", _("Interactive")

@@ -23,7 +23,7 @@ _LEASES = Rows(Lease, "team", "request")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StateTable:
     """Where the states of a kind of rows stand, and where their steps are recorded."""
 
     model: type[Model]
@@ -32,8 +32,8 @@ class Step:
     key: str
 
 
-_LEASE_STEP = Step(Lease, "leases_lease", "leases_leaseevent", "lease_id")
-_REQUEST_STEP = Step(LeaseRequest, "leases_leaserequest", "leases_requestevent", "request_id")
+_LEASE_STEP = StateTable(Lease, "leases_lease", "leases_leaseevent", "lease_id")
+_REQUEST_STEP = StateTable(LeaseRequest, "leases_leaserequest", "leases_requestevent", "request_id")
 
 
 def lock_leases(lease_ids: Iterable[int]) -> list[Lease]:
@@ -91,7 +91,7 @@ def move_all(
 
 
 def _take_step(
-    kind: Step,
+    kind: StateTable,
     rows: Sequence[Any],
     to: str,
     *,

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from portal.policies.rules import GROUPS, RULES, Group, Rule, in_words, value_at
+from portal.policies.rules import GROUPS, RULES, Group, PolicyRule, in_words, value_at
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RuleChange:
     """A rule with its old and its new value, as lines of text."""
 
-    rule: Rule
+    rule: PolicyRule
     was: list[str]
     now: list[str]
 
@@ -23,13 +23,13 @@ class Said:
     """A group of rules with their values as lines of text."""
 
     group: Group
-    rules: list[tuple[Rule, list[str]]]
+    rules: list[tuple[PolicyRule, list[str]]]
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RuleChange]:
     """Return the rules in which two whole bodies differ, in the order of the form."""
     return [
-        Change(rule, in_words(rule, was), in_words(rule, now))
+        RuleChange(rule, in_words(rule, was), in_words(rule, now))
         for rule in RULES
         if (was := value_at(old, rule.key)) != (now := value_at(new, rule.key))
     ]

@@ -82,7 +82,7 @@ WORK_NAMES: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """One rule: dotted key in the body, its kind, and the texts about it. ``unit`` follows a plain number."""
 
     key: str
@@ -132,109 +132,109 @@ GROUPS = (
     Group("share", gettext_lazy("Sharing boards"), gettext_lazy("What leases on one board may share.")),
 )
 RULES = (
-    Rule("order", "order", "order", gettext_lazy("Order"), gettext_lazy("Who is served first.")),
-    Rule(
+    PolicyRule("order", "order", "order", gettext_lazy("Order"), gettext_lazy("Who is served first.")),
+    PolicyRule(
         "half_life_s", "order", "seconds", gettext_lazy("Use is half forgotten after"),
         gettext_lazy("Fair share counts what was used lately. Shorter forgives sooner."),
     ),
-    Rule(
+    PolicyRule(
         "penalty_s", "order", "seconds", gettext_lazy("A start counts as used at once for"),
         gettext_lazy("So that many requests at once cannot pass before their use is counted."),
     ),
-    Rule(
+    PolicyRule(
         "ageing_s", "order", "seconds", gettext_lazy("Waiting counts double after"),
         gettext_lazy("With orders by length: shorter lets long requests start sooner."),
     ),
-    Rule(
+    PolicyRule(
         "pools.parts", "pools", "parts", gettext_lazy("Usual parts"),
         gettext_lazy("In any unit: 3, 1 and 1 is three fifths and two single fifths. All empty: no pools."),
     ),
-    Rule(
+    PolicyRule(
         "pools.times", "pools", "pool_times", gettext_lazy("Other parts at these times"),
         gettext_lazy("For instance more for interactive work by day. A time may go past midnight."),
     ),
-    Rule("pools.zone", "pools", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
-    Rule("place", "place", "place", gettext_lazy("Placement"), gettext_lazy("How room is chosen.")),
-    Rule(
+    PolicyRule("pools.zone", "pools", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
+    PolicyRule("place", "place", "place", gettext_lazy("Placement"), gettext_lazy("How room is chosen.")),
+    PolicyRule(
         "keep_better", "place", "number", gettext_lazy("Keep better boards free"),
         gettext_lazy("From 0 (look at room only) to 1: small requests stay off large and fast boards."),
     ),
-    Rule(
+    PolicyRule(
         "keep_empty", "place", "number", gettext_lazy("Keep nodes empty"),
         gettext_lazy("0: no matter. More leaves whole nodes idle, which can then sleep or take gangs."),
     ),
-    Rule(
+    PolicyRule(
         "repartition", "place", "yes_no", gettext_lazy("Cut idle boards anew"),
         gettext_lazy("Idle boards may change their pinned MIG layout for those who wait."),
     ),
-    Rule(
+    PolicyRule(
         "backfill", "backfill", "backfill", gettext_lazy("Promised starts"),
         gettext_lazy("Who gets a start in the future that is kept."),
     ),
-    Rule(
+    PolicyRule(
         "depth", "backfill", "number", gettext_lazy("For how many requests"),
         gettext_lazy("So many hold such a start, from the head of the queue."),
     ),
-    Rule(
+    PolicyRule(
         "reserve_after_s", "backfill", "seconds", gettext_lazy("After a wait of"),
         gettext_lazy("Only who waited this long gets one. Longer uses the fleet better, shorter is kinder."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.preemptible", "preempting", "yes_no", gettext_lazy("Take preemptible leases back"),
         gettext_lazy("Leases that allowed it, at a lower price, make room for others."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.borrowed", "preempting", "yes_no", gettext_lazy("Take back what is borrowed"),
         gettext_lazy("Teams get their guarantee back from those of their cohort who borrowed it."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.by_score", "preempting", "yes_no", gettext_lazy("For better scores, too"),
         gettext_lazy(
             "Leases that allowed it also make room for requests that the order scores clearly better, such as short"
             " ones. Orders without scores ignore this."
         ),
     ),
-    Rule(
+    PolicyRule(
         "preempting.interactive", "preempting", "yes_no", gettext_lazy("Interactive work as well"),
         gettext_lazy("Leases for interactive work go for better scores only where this is set."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.factor", "preempting", "number", gettext_lazy("How much better"),
         gettext_lazy("A score must be so many times better: 1 for any better one, more preempts less."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.least_run_s", "preempting", "seconds", gettext_lazy("Not before it ran"),
         gettext_lazy("A lease is left alone for this long."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.grace_s", "preempting", "seconds", gettext_lazy("Time to save the work"),
         gettext_lazy("From the notice to the end of the lease."),
     ),
-    Rule(
+    PolicyRule(
         "preempting.most_evictions", "preempting", "number", gettext_lazy("At most so many times"),
         gettext_lazy("A request that was preempted this often is left alone."),
     ),
-    Rule(
+    PolicyRule(
         "sleep.times", "sleep", "sleep_times", gettext_lazy("Sleep at these times"),
         gettext_lazy("None: nodes never sleep. A time may go past midnight."),
     ),
-    Rule(
+    PolicyRule(
         "sleep.after_s", "sleep", "seconds", gettext_lazy("Once idle for"),
         gettext_lazy("A node sleeps when nobody used it for this long."),
     ),
-    Rule("sleep.zone", "sleep", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
-    Rule(
+    PolicyRule("sleep.zone", "sleep", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
+    PolicyRule(
         "share_across_teams", "share", "yes_no", gettext_lazy("Teams may share a board"),
         gettext_lazy("Shares of one board may belong to different teams. MIG slices always may."),
     ),
-    Rule(
+    PolicyRule(
         "mps_across_teams", "share", "yes_no", gettext_lazy("Under MPS, too"),
         gettext_lazy(
             "A fault of one program under MPS ends those of all others on the board. Counts only where teams may"
             " share a board."
         ),
     ),
-    Rule(
+    PolicyRule(
         "memory_factors", "share", "factors", gettext_lazy("Promise more memory than a board has"),
         gettext_lazy("In thousandths of the board's memory, per model: 1500 is half as much again. 1000: no more."),
     ),
@@ -260,7 +260,7 @@ def length(seconds: int) -> str:
     return " ".join(found) or _("%(n)d s") % {"n": 0}
 
 
-def in_words(rule: Rule, value: Any) -> list[str]:
+def in_words(rule: PolicyRule, value: Any) -> list[str]:
     """Return a value as people read it; one line each where it is a list."""
     return _WORDS[rule.kind](value, rule)
 
@@ -284,21 +284,21 @@ def parts_text(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {percent:.3g} %" for name, percent in shown)
 
 
-def _named(texts: dict[str, tuple[Any, Any]]) -> Callable[[Any, Rule], list[str]]:
+def _named(texts: dict[str, tuple[Any, Any]]) -> Callable[[Any, PolicyRule], list[str]]:
     return lambda value, _rule: [str(texts[value][0]) if value in texts else str(value)]
 
 
-def _number(value: Any, rule: Rule) -> list[str]:
+def _number(value: Any, rule: PolicyRule) -> list[str]:
     return [
         f"{value:.12g} {rule.unit}".strip() if isinstance(value, float) else f"{value} {rule.unit}".strip()
     ]
 
 
-def _pool_times(value: Any, _rule: Rule) -> list[str]:
+def _pool_times(value: Any, _rule: PolicyRule) -> list[str]:
     return [f"{_when(time)}: {parts_text(time['parts'])}" for time in value] or [_("none")]
 
 
-def _sleep_times(value: Any, _rule: Rule) -> list[str]:
+def _sleep_times(value: Any, _rule: PolicyRule) -> list[str]:
     return [
         f"{_when(time)}: "
         + ngettext("%(n)d idle node stays awake", "%(n)d idle nodes stay awake", time["awake"])
@@ -311,11 +311,11 @@ def _when(time: Mapping[str, Any]) -> str:
     return f"{days_text(time['days'])} {time['from']}–{time['to']}"
 
 
-def _factors(value: Any, _rule: Rule) -> list[str]:
+def _factors(value: Any, _rule: PolicyRule) -> list[str]:
     return [f"{model}: {factor / 10:g} %" for model, factor in sorted(value.items())] or [_("no")]
 
 
-_WORDS: dict[str, Callable[[Any, Rule], list[str]]] = {
+_WORDS: dict[str, Callable[[Any, PolicyRule], list[str]]] = {
     "order": _named(ORDER_TEXTS),
     "place": _named(PLACE_TEXTS),
     "backfill": _named(BACKFILL_TEXTS),

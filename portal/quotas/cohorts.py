@@ -23,7 +23,7 @@ MOST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class CohortShare:
     """A team's part in its cohort, in weighted thousandths; ``lending_milli`` None: it lends all it does not use."""
 
     team: Team
@@ -44,11 +44,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CohortStanding:
     """A cohort and its teams; what is borrowed never exceeds what is lendable but while somebody takes back."""
 
     cohort: Cohort
-    shares: list[Share]
+    shares: list[CohortShare]
 
     @property
     def borrowed_milli(self) -> int:
@@ -74,33 +74,33 @@ class Promises:
         return bool(self.capacity_milli) and self.guaranteed_milli > self.capacity_milli
 
 
-def cohorts() -> list[Standing]:
+def cohorts() -> list[CohortStanding]:
     """Return all cohorts with their teams, by name, in two queries."""
-    shares: dict[int | None, list[Share]] = {}
+    shares: dict[int | None, list[CohortShare]] = {}
     for row in Quota.objects.exclude(cohort=None).select_related("team").order_by("team__name", "team_id"):
         shares.setdefault(row.cohort_id, []).append(share_of(row))
-    return [Standing(cohort, shares.get(cohort.pk, [])) for cohort in Cohort.objects.all()]
+    return [CohortStanding(cohort, shares.get(cohort.pk, [])) for cohort in Cohort.objects.all()]
 
 
-def cohort_of(quota: Quota | None) -> Standing | None:
+def cohort_of(quota: Quota | None) -> CohortStanding | None:
     """Return the cohort of a team's quota with all its teams, None without one."""
     if quota is None or quota.cohort_id is None:
         return None
     return cohort_named(quota.cohort_id)
 
 
-def cohort_named(cohort_id: int) -> Standing:
+def cohort_named(cohort_id: int) -> CohortStanding:
     """Return one cohort with its teams, or raise NotFound."""
     cohort = Cohort.objects.filter(pk=cohort_id).first()
     if cohort is None:
         raise NotFound
     rows = Quota.objects.filter(cohort=cohort).select_related("team").order_by("team__name", "team_id")
-    return Standing(cohort, [share_of(row) for row in rows])
+    return CohortStanding(cohort, [share_of(row) for row in rows])
 
 
-def share_of(row: Quota) -> Share:
+def share_of(row: Quota) -> CohortShare:
     """Return a quota as a part of its cohort; its team must be at hand."""
-    return Share(row.team, row.guaranteed_milli, row.used_milli, row.lending_milli)
+    return CohortShare(row.team, row.guaranteed_milli, row.used_milli, row.lending_milli)
 
 
 def cohorts_for(rights: Rights, team: Team) -> list[Cohort]:

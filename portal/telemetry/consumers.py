@@ -18,9 +18,9 @@ from django.utils import timezone
 
 from portal.telemetry import payloads, viewers
 from portal.telemetry.database import in_database
-from portal.telemetry.hub import LATER, NOT_ALLOWED, SIGN_IN, Seat, switchboard
+from portal.telemetry.hub import LATER, NOT_ALLOWED, SIGN_IN, HubSocket, switchboard
 from portal.telemetry.periodic import beat
-from portal.telemetry.viewers import Visitor
+from portal.telemetry.viewers import Viewer
 
 log = logging.getLogger(__name__)
 Message = dict[str, Any]
@@ -34,7 +34,7 @@ CLOSE_WITHIN_S = 2.0
 MOST_TOPICS_NAMED = 256
 
 
-class Pace:
+class MessageBucket:
     """A bucket of messages that fills at a fixed rate."""
 
     def __init__(self, per_s: int) -> None:
@@ -82,7 +82,7 @@ async def unknown_socket(_scope: Message, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": UNKNOWN_PATH})
 
 
-async def _serve(visitor: Visitor, receive: Receive, send: Send) -> None:
+async def _serve(visitor: Viewer, receive: Receive, send: Send) -> None:
     beat().start()
     board = switchboard()
     seat = board.join(visitor)
@@ -102,7 +102,7 @@ async def _serve(visitor: Visitor, receive: Receive, send: Send) -> None:
                 await send({"type": "websocket.close", "code": seat.closing.result()})
 
 
-async def _write(seat: Seat, send: Send) -> None:
+async def _write(seat: HubSocket, send: Send) -> None:
     try:
         while (text := await seat.mailbox.take()) is not None:
             await send({"type": "websocket.send", "text": text})
@@ -114,8 +114,8 @@ async def _write(seat: Seat, send: Send) -> None:
         seat.close(GONE)
 
 
-async def _read(seat: Seat, receive: Receive) -> None:
-    pace, loop = Pace(MESSAGES_PER_S), asyncio.get_running_loop()
+async def _read(seat: HubSocket, receive: Receive) -> None:
+    pace, loop = MessageBucket(MESSAGES_PER_S), asyncio.get_running_loop()
     try:
         while (message := await receive())["type"] == "websocket.receive":
             code = _size_refusal(message) or (0 if pace.allows(loop.time()) else SLOW_DOWN)
@@ -137,7 +137,7 @@ def _size_refusal(message: Message) -> int:
     return TOO_BIG if is_too_big else 0
 
 
-async def _handle(seat: Seat, text: str) -> None:
+async def _handle(seat: HubSocket, text: str) -> None:
     """Do what one message asks, or answer why not; it never ends the socket."""
     try:
         message = json.loads(text)

@@ -29,7 +29,7 @@ from portal.telemetry.nodeview import NodeTexts, Scope, is_fresh
 from portal.telemetry.ring import readings
 from portal.telemetry.roster import TeamFacts
 from portal.telemetry.send_queue import Mailbox
-from portal.telemetry.viewers import Visitor
+from portal.telemetry.viewers import Viewer
 
 log = logging.getLogger(__name__)
 MAX_TOPICS = 64
@@ -39,7 +39,7 @@ _TOPIC = re.compile(r"me|fleet|lease:[a-z0-9-]{1,24}|node:[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedTopic:
     """A topic that a socket looks at; ``team_id`` and ``memory_mib`` of a lease."""
 
     team_id: int | None = None
@@ -47,13 +47,13 @@ class Watched:
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
+class HubSocket:
     """One local socket: who sits there, what they look at, what waits to be written, how it ends."""
 
-    visitor: Visitor
+    visitor: Viewer
     closing: asyncio.Future[int]
     mailbox: Mailbox = field(default_factory=Mailbox)
-    topics: dict[str, Watched] = field(default_factory=dict)
+    topics: dict[str, WatchedTopic] = field(default_factory=dict)
 
     def close(self, code: int) -> None:
         """End the socket with a code; the first one counts."""
@@ -80,15 +80,15 @@ class Switchboard:
 
     def __init__(self) -> None:
         self.keeper = intake().roster
-        self.seats: set[Seat] = set()
-        self.topics: dict[str, set[Seat]] = {}
+        self.seats: set[HubSocket] = set()
+        self.topics: dict[str, set[HubSocket]] = {}
         self.writes = 0
         self._seqs: dict[str, int] = {}
         self._dirty: set[str] = set()
         self._looks: dict[str, tuple[str, bool]] = {}
         self._ticked_at = 0.0
         self._nodes = NodeTexts(readings, self.keeper)
-        self._audiences: dict[int, list[Seat]] = {}
+        self._audiences: dict[int, list[HubSocket]] = {}
         self._late: set[asyncio.Task[None]] = set()
         self._misses = 0
         self._is_paused = False
@@ -102,18 +102,18 @@ class Switchboard:
 
     # --- seats ---------------------------------------------------------------------------------
 
-    def join(self, visitor: Visitor) -> Seat:
+    def join(self, visitor: Viewer) -> HubSocket:
         """Seat a visitor."""
-        seat = Seat(visitor, asyncio.get_running_loop().create_future())
+        seat = HubSocket(visitor, asyncio.get_running_loop().create_future())
         self.seats.add(seat)
         return seat
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: HubSocket) -> None:
         """Forget a socket. Safe to repeat."""
         self.unsubscribe(seat, list(seat.topics))
         self.seats.discard(seat)
 
-    async def subscribe(self, seat: Seat, topics: list[str], *, now: datetime) -> None:
+    async def subscribe(self, seat: HubSocket, topics: list[str], *, now: datetime) -> None:
         """Add topics and send a snapshot of each; one out of sight answers like one that does not exist."""
         try:
             known = await self._look_up(seat, topics, now)
@@ -130,13 +130,13 @@ class Switchboard:
                 self._watch(seat, topic, known[topic])
                 self._send_snapshot(seat, topic, now.timestamp())
 
-    def _watch(self, seat: Seat, topic: str, watched: Watched) -> None:
+    def _watch(self, seat: HubSocket, topic: str, watched: WatchedTopic) -> None:
         seat.topics[topic] = watched
         self.topics.setdefault(topic, set()).add(seat)
         if topic == "me":
             self._audiences.clear()
 
-    def unsubscribe(self, seat: Seat, topics: list[str]) -> None:
+    def unsubscribe(self, seat: HubSocket, topics: list[str]) -> None:
         """Stop sending topics; others are ignored."""
         for topic in topics:
             if seat.topics.pop(topic, None) is None:
@@ -149,9 +149,9 @@ class Switchboard:
             if topic == "me":
                 self._audiences.clear()
 
-    async def _look_up(self, seat: Seat, topics: list[str], now: datetime) -> dict[str, Watched]:
+    async def _look_up(self, seat: HubSocket, topics: list[str], now: datetime) -> dict[str, WatchedTopic]:
         """Return the topics that this person may watch. Rights are read afresh where an object is named."""
-        found = {topic: Watched() for topic in topics if topic in ("me", "fleet")}
+        found = {topic: WatchedTopic() for topic in topics if topic in ("me", "fleet")}
         await self.keeper.ready()
         named = {topic for topic in topics if topic not in found and _TOPIC.fullmatch(topic)}
         if not named:
@@ -166,8 +166,8 @@ class Switchboard:
         roster = self.keeper.roster
         for uid, team_id, memory_mib in rows:
             if roster.sees(visitor.held, team_id):
-                found[f"lease:{uid}"] = Watched(team_id, memory_mib)
-        found |= {topic: Watched() for topic in named if topic.removeprefix("node:") in roster.nodes}
+                found[f"lease:{uid}"] = WatchedTopic(team_id, memory_mib)
+        found |= {topic: WatchedTopic() for topic in named if topic.removeprefix("node:") in roster.nodes}
         return found
 
     async def _learn(self, team_ids: set[int], named: set[str]) -> None:
@@ -180,7 +180,7 @@ class Switchboard:
         if self.keeper.is_due():
             await self.keeper.refresh()
 
-    def _reseat(self, seat: Seat, visitor: Visitor) -> None:
+    def _reseat(self, seat: HubSocket, visitor: Viewer) -> None:
         if seat.visitor.held != visitor.held:
             self._audiences.clear()
         seat.visitor = visitor
@@ -229,7 +229,7 @@ class Switchboard:
             seat.mailbox.put_frame(topic, made[scope])
             self.writes += 1
 
-    def _send_snapshot(self, seat: Seat, topic: str, now: float) -> None:
+    def _send_snapshot(self, seat: HubSocket, topic: str, now: float) -> None:
         seat.mailbox.forget(topic)
         # Its rights were looked up meanwhile; a silence that a tick has told the others counts for it too.
         now = max(now, self._ticked_at)
@@ -237,7 +237,7 @@ class Switchboard:
         seat.mailbox.put(payloads.envelope("snapshot", topic, self._seqs.get(topic, 0), at, data))
 
     def _data(
-        self, topic: str, scope: Scope, watched: Watched, now: float, *, is_snapshot: bool = False
+        self, topic: str, scope: Scope, watched: WatchedTopic, now: float, *, is_snapshot: bool = False
     ) -> tuple[float, str]:
         kind, _sep, name = topic.partition(":")
         if kind == "lease":
@@ -248,7 +248,9 @@ class Switchboard:
         texts = {name: self._nodes.text(name, scope, now=now) for name in names}
         return now, payloads.nodes_data({name: text for name, text in texts.items() if text is not None})
 
-    def _lease_data(self, uid: str, watched: Watched, now: float, *, is_snapshot: bool) -> tuple[float, str]:
+    def _lease_data(
+        self, uid: str, watched: WatchedTopic, now: float, *, is_snapshot: bool
+    ) -> tuple[float, str]:
         seen = readings.leases.get(uid)
         fresh = seen is not None and is_fresh(seen.at, now=now)
         facts = self.keeper.roster.leases.get(uid)
@@ -292,7 +294,7 @@ class Switchboard:
         for seat in audience:
             seat.mailbox.put(text)
 
-    def _audience(self, team_id: int, team: TeamFacts) -> list[Seat]:
+    def _audience(self, team_id: int, team: TeamFacts) -> list[HubSocket]:
         if team_id not in self._audiences:
             self._audiences[team_id] = [
                 seat for seat in self.topics.get("me", ()) if not seat.visitor.held.isdisjoint(team.lineage)
@@ -338,7 +340,7 @@ class Switchboard:
             if seat.visitor.key in asked:
                 self._judge(seat, alive.get(seat.visitor.key))
 
-    def _judge(self, seat: Seat, visitor: Visitor | None) -> None:
+    def _judge(self, seat: HubSocket, visitor: Viewer | None) -> None:
         if visitor is None:
             seat.close(SIGN_IN)
             return
@@ -349,8 +351,8 @@ class Switchboard:
 
 
 def _read(
-    visitor: Visitor, uids: list[str], now: datetime
-) -> tuple[Visitor | None, list[tuple[str, int, int]]]:
+    visitor: Viewer, uids: list[str], now: datetime
+) -> tuple[Viewer | None, list[tuple[str, int, int]]]:
     """Return the visitor as they are now, and (uid, team, MiB) of leases, whoever may see them."""
     rows = Lease.objects.filter(uid__in=uids).values_list("uid", "team_id", "count", "flavor__memory_mib")
     leases = [(uid, team_id, count * mib) for uid, team_id, count, mib in rows] if uids else []

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from portal.telemetry.frames import DeviceNow, Frame, LeaseNow, More, SlotNow
 from portal.telemetry.ring import Row
-from portal.telemetry.roster import Place
+from portal.telemetry.roster import SlotPlace
 
 IsSeen = Callable[[int], bool]
 NOTHING_MORE: Final[dict[str, Any]] = {"sm": None, "tensor": None, "bandwidth": None, "sources": {}}
@@ -37,7 +37,7 @@ def envelope(kind: str, topic: str, seq: int, at: float, data: str) -> str:
 
 
 def lease_data(
-    now: LeaseNow | None, places: Sequence[Place], *, memory_mib: int | None, is_fresh: bool
+    now: LeaseNow | None, places: Sequence[SlotPlace], *, memory_mib: int | None, is_fresh: bool
 ) -> dict[str, Any]:
     """Return a lease's own figures; what was not measured lately is None, the sizes stay known."""
     if now is not None and is_fresh:

@@ -47,7 +47,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlotPlace:
     """Where one slot of a lease is."""
 
     device: str
@@ -65,7 +65,7 @@ class LeaseFacts:
     uid: str
     team_id: int
     node: str
-    places: dict[tuple[str, int], Place]
+    places: dict[tuple[str, int], SlotPlace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _read_leases() -> dict[str, LeaseFacts]:
     leases: dict[str, LeaseFacts] = {}
     for pk, uid, team, node, device, start, size, memory_mib, mode in rows:
         lease = leases.setdefault(uid, LeaseFacts(pk, uid, team, node, {}))
-        lease.places[device, start] = Place(device, start, size, memory_mib, mode == Mode.EXCLUSIVE)
+        lease.places[device, start] = SlotPlace(device, start, size, memory_mib, mode == Mode.EXCLUSIVE)
     return leases
 
 

@@ -26,7 +26,7 @@ JOINED = {"cookie": "; ", "x-forwarded-for": ", "}
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Viewer:
     """A person on a socket, by the session or token they showed. ``held``: the teams of their roles."""
 
     user_id: int
@@ -85,7 +85,7 @@ def is_allowed_origin(headers: Headers) -> bool:
     return is_same and validate_host(bracketed, settings.ALLOWED_HOSTS)
 
 
-def admit(headers: Headers, *, now: datetime) -> Visitor | None:
+def admit(headers: Headers, *, now: datetime) -> Viewer | None:
     """Return who opens the socket, or None for nobody we know. A token that is sent must be alive."""
     if "authorization" in headers:
         visitor = _by_token(headers["authorization"], now)
@@ -94,12 +94,12 @@ def admit(headers: Headers, *, now: datetime) -> Visitor | None:
     return _with_roles([visitor])[visitor.key] if visitor else None
 
 
-def _by_token(header: str, now: datetime) -> Visitor | None:
+def _by_token(header: str, now: datetime) -> Viewer | None:
     kind, _sep, secret = header.partition(" ")
     token = live_token(secret.strip(), now=now) if kind.lower() == "bearer" else None
     if token is None:
         return None
-    return Visitor(token.user_id, token.user.username, token.user.language, token_id=token.pk)
+    return Viewer(token.user_id, token.user.username, token.user.language, token_id=token.pk)
 
 
 def _session_key(cookie: str) -> str:
@@ -110,23 +110,23 @@ def _session_key(cookie: str) -> str:
     return morsel.value if morsel and morsel.value.isalnum() and len(morsel.value) <= LONGEST_KEY else ""
 
 
-def _by_session(key: str, now: datetime) -> Visitor | None:
+def _by_session(key: str, now: datetime) -> Viewer | None:
     return _by_sessions([key], now).get((key, 0)) if key else None
 
 
-def _by_sessions(keys: Collection[str], now: datetime) -> dict[tuple[str, int], Visitor]:
+def _by_sessions(keys: Collection[str], now: datetime) -> dict[tuple[str, int], Viewer]:
     """Return the visitors behind the sessions that are alive and whose password has not changed since."""
     rows = BrowserSession.objects.filter(session_key__in=keys, expire_date__gt=now)
     said = {row.session_key: SessionStore().decode(row.session_data) for row in rows}
     ids = {key: str(data.get(SESSION_KEY, "")) for key, data in said.items()}
     wanted = [int(pk) for pk in ids.values() if pk.isdigit()]
     users = {str(user.pk): user for user in User.objects.filter(entering(), pk__in=wanted)}
-    found: dict[tuple[str, int], Visitor] = {}
+    found: dict[tuple[str, int], Viewer] = {}
     for key, pk in ids.items():
         user = users.get(pk)
         if user is None or not _is_same_password(user, str(said[key].get(HASH_SESSION_KEY, ""))):
             continue
-        found[key, 0] = Visitor(user.pk, user.username, user.language, session_key=key)
+        found[key, 0] = Viewer(user.pk, user.username, user.language, session_key=key)
     return found
 
 
@@ -135,7 +135,7 @@ def _is_same_password(user: User, proof: str) -> bool:
     return any(constant_time_compare(proof, known) for known in proofs)
 
 
-def _by_tokens(visitors: Iterable[Visitor], now: datetime) -> dict[tuple[str, int], Visitor]:
+def _by_tokens(visitors: Iterable[Viewer], now: datetime) -> dict[tuple[str, int], Viewer]:
     given = {visitor.token_id: visitor for visitor in visitors if visitor.token_id}
     alive = ApiToken.objects.filter(
         entering("user__"), pk__in=given, revoked_at=None, expires_at__gt=now
@@ -143,7 +143,7 @@ def _by_tokens(visitors: Iterable[Visitor], now: datetime) -> dict[tuple[str, in
     return {given[pk].key: given[pk] for pk in alive}
 
 
-def review(visitors: Collection[Visitor], *, now: datetime) -> dict[tuple[str, int], Visitor]:
+def review(visitors: Collection[Viewer], *, now: datetime) -> dict[tuple[str, int], Viewer]:
     """Return, by key, those who may stay, with the roles they hold now: at most four queries for all."""
     keys = {visitor.session_key for visitor in visitors if visitor.session_key}
     alive = _by_sessions(keys, now) if keys else {}
@@ -152,7 +152,7 @@ def review(visitors: Collection[Visitor], *, now: datetime) -> dict[tuple[str, i
     return _with_roles(alive.values())
 
 
-def _with_roles(visitors: Iterable[Visitor]) -> dict[tuple[str, int], Visitor]:
+def _with_roles(visitors: Iterable[Viewer]) -> dict[tuple[str, int], Viewer]:
     people = list(visitors)
     held: dict[int, set[int]] = {}
     rows = Membership.objects.filter(user_id__in={person.user_id for person in people})

@@ -15,9 +15,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.quotas.cohorts import (
     MOST_NAME,
+    CohortShare,
+    CohortStanding,
     Promises,
-    Share,
-    Standing,
     cohorts,
     create_cohort,
     delete_cohort,
@@ -123,7 +123,7 @@ def remove(request: HttpRequest, key: int) -> HttpResponse:
     return done(request, _("The cohort is gone."), "web:cohorts")
 
 
-def cohort_card(found: Standing, rights: Rights) -> CohortCard:
+def cohort_card(found: CohortStanding, rights: Rights) -> CohortCard:
     """Return a cohort as its card shows it to this person: teams out of sight count, but are not named."""
     seen = [share for share in found.shares if rights.has(share.team, *SEES_TEAM)]
     return CohortCard(
@@ -137,7 +137,7 @@ def cohort_card(found: Standing, rights: Rights) -> CohortCard:
     )
 
 
-def member_row(share: Share) -> MemberRow:
+def member_row(share: CohortShare) -> MemberRow:
     """Return a team of a cohort; its bar is measured by its guarantee, and longer where it uses more."""
     return MemberRow(
         name=share.team.name,

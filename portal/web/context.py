@@ -25,7 +25,7 @@ RANK = (Role.OPERATOR, Role.FINANCE, Role.ADMIN, Role.APPROVER, Role.RESEARCHER)
 
 
 @dataclass(frozen=True)
-class Entry:
+class NavigationEntry:
     """One entry of the navigation; ``prefix`` is the part of the address that lights it up."""
 
     name: str
@@ -67,44 +67,46 @@ def role_text(rights: Rights) -> str:
     return f"{Role(held[0][1]).label} · {team}"
 
 
-def _common(request: HttpRequest) -> list[Entry]:
+def _common(request: HttpRequest) -> list[NavigationEntry]:
     rights = rights_of(request)
     asks, decides = rights.has_anywhere(*ASKS), rights.has_anywhere(*DECIDES)
     unread = Notification.objects.filter(user=rights.user, read_at=None).count()
     waiting = decisions_waiting(rights) if decides else 0
-    entries = [Entry("home", _("Home"), "home")]
+    entries = [NavigationEntry("home", _("Home"), "home")]
     if asks:
-        entries.append(Entry("request_new", _("New request"), "circle-plus", pgettext_lazy("nav", "New")))
+        entries.append(
+            NavigationEntry("request_new", _("New request"), "circle-plus", pgettext_lazy("nav", "New"))
+        )
     elif decides:
-        entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
-    entries.append(Entry("leases", _("Leases"), "list-details", also="requests"))
-    entries.append(Entry("cluster", _("Cluster"), "layout-grid"))
-    entries.append(Entry("calendar", _("Calendar"), "calendar", also="reservations"))
+        entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
+    entries.append(NavigationEntry("leases", _("Leases"), "list-details", also="requests"))
+    entries.append(NavigationEntry("cluster", _("Cluster"), "layout-grid"))
+    entries.append(NavigationEntry("calendar", _("Calendar"), "calendar", also="reservations"))
     if asks and decides:
-        entries.append(Entry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
-    entries.append(Entry("teams", _("Teams"), "users"))
-    entries.append(Entry("invoices", _("Invoices"), "file-invoice"))
-    entries.append(Entry("notifications", _("Notifications"), "bell", badge=unread or None))
+        entries.append(NavigationEntry("approvals", _("Approvals"), "checkbox", badge=waiting or None))
+    entries.append(NavigationEntry("teams", _("Teams"), "users"))
+    entries.append(NavigationEntry("invoices", _("Invoices"), "file-invoice"))
+    entries.append(NavigationEntry("notifications", _("Notifications"), "bell", badge=unread or None))
     return entries
 
 
-def _oversight(rights: Rights) -> list[Entry]:
+def _oversight(rights: Rights) -> list[NavigationEntry]:
     entries = []
     if rights.is_finance:
-        entries.append(Entry("periods", _("Months"), "calendar", section=_("Finance")))
-        entries.append(Entry("rates", _("Prices"), "tag", section=_("Finance")))
+        entries.append(NavigationEntry("periods", _("Months"), "calendar", section=_("Finance")))
+        entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
     if rights.is_operator:
-        entries.append(Entry("nodes", _("Nodes"), "server-2", section=_("Operations")))
-        entries.append(Entry("flavors", _("Flavors"), "cpu", section=_("Operations")))
+        entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))
+        entries.append(NavigationEntry("flavors", _("Flavors"), "cpu", section=_("Operations")))
         entries.append(
-            Entry("policies", _("Policies"), "adjustments", section=_("Operations"), also="cohorts")
+            NavigationEntry("policies", _("Policies"), "adjustments", section=_("Operations"), also="cohorts")
         )
-        entries.append(Entry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
-        entries.append(Entry("audit", _("Audit"), "history", section=_("Operations")))
+        entries.append(NavigationEntry("maintenance", _("Maintenance"), "tools", section=_("Operations")))
+        entries.append(NavigationEntry("audit", _("Audit"), "history", section=_("Operations")))
     return entries
 
 
-def _shown(entry: Entry, path: str) -> dict[str, Any] | None:
+def _shown(entry: NavigationEntry, path: str) -> dict[str, Any] | None:
     try:
         url = reverse(f"web:{entry.name}")
         others = [reverse(f"web:{entry.also}")] if entry.also else []

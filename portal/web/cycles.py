@@ -30,7 +30,7 @@ CHART_HEIGHT, BAR = 100, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StepBar:
     """One step of one cycle as a rectangle of the chart: x and y from the top left, in its units."""
 
     x: int
@@ -88,7 +88,7 @@ def _step_rows(kept: Sequence[CycleRecord]) -> list[StepRow]:
     return rows
 
 
-def _bars(kept: Sequence[CycleRecord]) -> list[Bar]:
+def _bars(kept: Sequence[CycleRecord]) -> list[StepBar]:
     """Each cycle as one column, oldest left; its steps stand on each other in their order."""
     longest = max((record.total_ms for record in kept), default=0.0) or 1.0
     bars = []
@@ -97,5 +97,5 @@ def _bars(kept: Sequence[CycleRecord]) -> list[Bar]:
         for tone, step in enumerate(STEPS, start=1):
             height = record.steps_ms.get(step, 0.0) / longest * CHART_HEIGHT
             foot -= height
-            bars.append(Bar(column * BAR, round(foot, 2), round(height, 2), tone))
+            bars.append(StepBar(column * BAR, round(foot, 2), round(height, 2), tone))
     return bars

@@ -39,7 +39,7 @@ class SampleForm(forms.Form):
 
 
 @dataclass(frozen=True)
-class Slot:
+class SampleSlot:
     """One slice of the samples, as the slice bar takes it."""
 
     start: int
@@ -57,12 +57,12 @@ class Slot:
 
 
 SLOTS = [
-    Slot(0, 2, "vision · 2g.20gb", 1, mine=True, url="#slices"),
-    Slot(2, 1, "speech", 2, url="#slices"),
-    Slot(3, 1, "", kind="stranded"),
-    Slot(4, 2, "robots · 2g.20gb", 3, url="#slices"),
-    Slot(6, 1, "", kind="cleaning"),
-    Slot(7, 1, "free", kind="free"),
+    SampleSlot(0, 2, "vision · 2g.20gb", 1, mine=True, url="#slices"),
+    SampleSlot(2, 1, "speech", 2, url="#slices"),
+    SampleSlot(3, 1, "", kind="stranded"),
+    SampleSlot(4, 2, "robots · 2g.20gb", 3, url="#slices"),
+    SampleSlot(6, 1, "", kind="cleaning"),
+    SampleSlot(7, 1, "free", kind="free"),
 ]
 
 
@@ -81,9 +81,9 @@ LINES = [
     },
 ]
 SHARES = [
-    Slot(0, 250, "vision ¼", 5),
-    Slot(250, 500, "speech ½", 6, mine=True),
-    Slot(750, 250, "free", kind="free"),
+    SampleSlot(0, 250, "vision ¼", 5),
+    SampleSlot(250, 500, "speech ½", 6, mine=True),
+    SampleSlot(750, 250, "free", kind="free"),
 ]
 
 

@@ -12,7 +12,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from portal.leases.forecast_records import WEEKS, Score, quality
+from portal.leases.forecast_records import WEEKS, ForecastScore, quality
 from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
 from portal.web.figures import span
@@ -58,7 +58,7 @@ def page(request: HttpRequest) -> HttpResponse:
     return render(request, "web/forecasts.html", context)
 
 
-def _row(score: Score, label: str) -> ScoreRow:
+def _row(score: ForecastScore, label: str) -> ScoreRow:
     before_p90 = _percent(score.before_p90_milli)
     return ScoreRow(
         label=label,
@@ -74,11 +74,11 @@ def _percent(milli: int | None) -> int | None:
     return None if milli is None else milli // 10
 
 
-def _week(score: Score) -> str:
+def _week(score: ForecastScore) -> str:
     return _("week of %(day)s") % {"day": date_format(score.label, "MONTH_DAY_FORMAT")}
 
 
-def _length(score: Score) -> str:
+def _length(score: ForecastScore) -> str:
     least, most = score.label
     if most is None:
         return _("longer than %(most)s") % {"most": span(least)}

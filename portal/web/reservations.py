@@ -153,7 +153,7 @@ class SeriesRow:
 
 
 @dataclass(frozen=True)
-class TimeRow:
+class ReservationTimeRow:
     """One time of a reservation and what became of it."""
 
     uid: str
@@ -279,7 +279,9 @@ def _row(series: Reservation) -> SeriesRow:
     )
 
 
-def _time_row(request: LeaseRequest) -> TimeRow:
+def _time_row(request: LeaseRequest) -> ReservationTimeRow:
     states = [lease.state for lease in request.leases.all()]
     is_booked = request.state == "granted" and "booked" in states
-    return TimeRow(request.uid, request.starts_at, "booked" if is_booked else request.state, is_booked)
+    return ReservationTimeRow(
+        request.uid, request.starts_at, "booked" if is_booked else request.state, is_booked
+    )

@@ -46,7 +46,7 @@ class FirstStartForm(NewPasswordForm):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SetupStep:
     """One step of the first start; ``url`` is None where this person cannot take it."""
 
     title: str
@@ -115,7 +115,7 @@ def runs_organisation(rights: Rights) -> bool:
     return roots.exists()
 
 
-def steps(found: Progress, rights: Rights, root: str) -> list[Step]:
+def steps(found: Progress, rights: Rights, root: str) -> list[SetupStep]:
     """Return the steps in the order in which they are best taken."""
     admin = rights.has_anywhere(Role.ADMIN) or rights.is_operator
     operator, finance = rights.is_operator, rights.is_finance
@@ -124,37 +124,37 @@ def steps(found: Progress, rights: Rights, root: str) -> list[Step]:
         return reverse(f"web:{name}", args=args) if may else None
 
     return [
-        Step(
+        SetupStep(
             _("The organisation and its first administrator"),
             _("Everything belongs to it; a role held here holds in every team."),
             _("See the organisation"), to("team", True, root), found.has_organisation,
         ),
-        Step(
+        SetupStep(
             _("Teams"),
             _("Who shares a quota and a bill. Teams may lie below teams."),
             _("Make a team"), to("team_new", admin, root), found.has_teams, is_optional=True,
         ),
-        Step(
+        SetupStep(
             _("People"),
             _("Each gets a role in a team and a link to choose a password."),
             _("Add a person"), to("person_new", admin, root), found.has_people, is_optional=True,
         ),
-        Step(
+        SetupStep(
             _("Approvals"),
             _("Say above how many GPU-hours somebody has to approve a request."),
             _("Set a threshold"), to("team_settings", admin, root), found.has_threshold, is_optional=True,
         ),
-        Step(
+        SetupStep(
             _("Nodes"),
             _("Enrol a GPU host: one command there, and its devices appear here."),
             _("Enrol a node"), to("nodes", operator), found.has_nodes,
         ),
-        Step(
+        SetupStep(
             _("Flavors"),
             _("What people can ask for: whole devices, MIG slices, shares."),
             _("Offer flavors"), to("flavors", operator), found.has_flavors,
         ),
-        Step(
+        SetupStep(
             _("Prices"),
             _("What an hour of each device model costs; 0 is a price, too."),
             _("Set the first price"), to("rates", finance), found.has_prices,

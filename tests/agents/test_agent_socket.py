@@ -13,7 +13,7 @@ from nodeagent.protocol import failpoints
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Heartbeat, LeaseReport, Report, Samples
 from portal.agents import admission, consumers
-from portal.agents.handshake import Handshake, Waiting
+from portal.agents.handshake import Handshake, UnprovenSockets
 from portal.agents.services import create_enrol_token
 from portal.fleet.models import Device, Node
 from portal.leases.models import Lease
@@ -191,7 +191,7 @@ async def test_a_first_frame_that_is_larger_than_any_hello_is_not_even_read(
 async def test_an_address_has_only_so_many_sockets_that_have_not_said_who_they_are(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "_waiting", Waiting(most=2))
+    monkeypatch.setattr(consumers, "_waiting", UnprovenSockets(most=2))
     async with Talk("/agent/v1") as one, Talk("/agent/v1") as two:
         await two.hear()
         async with Talk("/agent/v1") as third:

@@ -14,7 +14,7 @@ from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Hello, KeyStored, NewKey, Rotate
-from portal.agents.keys import ASK_AGAIN_S, Wish, ask_rotation
+from portal.agents.keys import ASK_AGAIN_S, KeyRequest, ask_rotation
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.audit.models import AuditEntry
 from portal.common.clock import db_now
@@ -251,7 +251,7 @@ async def test_enrolling_again_answers_the_wish(world: World, tmp_path: Path) ->
 
 
 def test_a_wish_is_repeated_only_after_a_while_and_answered_once() -> None:
-    wish = Wish()
+    wish = KeyRequest()
 
     first = wish.ask(at=100.0)
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from portal.leases.forecasting import Preview
+from portal.leases.forecasting import RequestPreview
 from portal.leases.models import Lease, LeaseRequest
 from tests.portal.builders import World
 
@@ -66,7 +66,7 @@ def test_no_answer_tells_a_row_of_a_lease(waiting: LeaseRequest, calls: Any) -> 
 def test_a_quote_counts_what_is_in_the_way(
     waiting: LeaseRequest, calls: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Preview(None, False, 1, waiting_reasons(waiting), [])
+    seen = RequestPreview(None, False, 1, waiting_reasons(waiting), [])
     monkeypatch.setattr("portal.api.catalog.preview", lambda **_asked: seen)
 
     quoted = calls("charlie").post("quote/", {"flavor": "h100", "duration_s": 3600}).json()["reasons"]

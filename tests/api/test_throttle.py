@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisGone
 
 from portal.common import throttle
 from portal.common.live import redis_client
-from portal.common.throttle import LEAVE_ALONE_S, PARTS, Tally
+from portal.common.throttle import LEAVE_ALONE_S, PARTS, CallTally
 from tests.api.conftest import Caller
 from tests.portal.builders import World
 
@@ -23,7 +23,7 @@ AT = datetime(2026, 11, 21, 10, 0, 20, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing counted yet."""
-    monkeypatch.setattr(throttle, "tally", Tally())
+    monkeypatch.setattr(throttle, "tally", CallTally())
     if "world" in request.fixturenames or "valkey_url" in request.fixturenames:
         for key in redis_client().scan_iter("berth:calls:*"):
             redis_client().delete(key)
@@ -103,7 +103,7 @@ def test_calls_are_answered_while_redis_is_away(
 
 
 def test_processes_know_of_each_others_calls(valkey_url: str) -> None:
-    one, other = Tally(), Tally()
+    one, other = CallTally(), CallTally()
     now = timezone.now().timestamp()
 
     told = [one.add("7:reads", limit=100, now=now) for _ in range(6)]
@@ -115,7 +115,7 @@ def test_processes_know_of_each_others_calls(valkey_url: str) -> None:
 
 
 def test_a_new_minute_begins_at_nothing(valkey_url: str) -> None:
-    tally = Tally()
+    tally = CallTally()
 
     counts = [tally.add("7:reads", limit=1, now=at) for at in (59.0, 59.5, 60.0)]
 
@@ -125,7 +125,7 @@ def test_a_new_minute_begins_at_nothing(valkey_url: str) -> None:
 def test_most_calls_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Gone()
     monkeypatch.setattr(throttle, "redis_client", lambda: gone)
-    tally = Tally()
+    tally = CallTally()
 
     for _ in range(30_000 // PARTS - 1):
         tally.add("7:reads", limit=30_000, now=0.0)
@@ -140,7 +140,7 @@ def test_a_store_that_was_away_is_asked_again_and_nothing_here_is_forgotten(
 ) -> None:
     gone = Gone()
     monkeypatch.setattr(throttle, "redis_client", lambda: gone)
-    tally = Tally()
+    tally = CallTally()
 
     counts = [tally.add("7:reads", limit=1, now=at) for at in (0.0, 1.0, LEAVE_ALONE_S + 1.0)]
 

@@ -8,19 +8,19 @@ import pytest
 
 from portal.demo import organisation
 from portal.demo.trace import mapping
-from portal.demo.trace.mapping import Mapper, MappingError, Offer
+from portal.demo.trace.mapping import FlavorOffer, Mapper, MappingError
 from portal.demo.trace.rows import Pod, read_pods
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "openb_sample.csv"
 H100, A100, L40S = "h100-80gb", "a100-80gb", "l40s-48gb"
 OFFERS = (
-    Offer("h100-1g", H100, "mig", 125, 4),
-    Offer("h100-3g", H100, "mig", 500, 4),
-    Offer("h100", H100, "exclusive", 1000, 8),
-    Offer("a100-2g", A100, "mig", 260, 4),
-    Offer("a100", A100, "exclusive", 1000, 4),
-    Offer("l40s-12gb", L40S, "memlimit", 250, 4),
-    Offer("l40s-mps", L40S, "mps", 250, 4),
+    FlavorOffer("h100-1g", H100, "mig", 125, 4),
+    FlavorOffer("h100-3g", H100, "mig", 500, 4),
+    FlavorOffer("h100", H100, "exclusive", 1000, 8),
+    FlavorOffer("a100-2g", A100, "mig", 260, 4),
+    FlavorOffer("a100", A100, "exclusive", 1000, 4),
+    FlavorOffer("l40s-12gb", L40S, "memlimit", 250, 4),
+    FlavorOffer("l40s-mps", L40S, "mps", 250, 4),
 )
 POD = Pod("pod-1", 1, 1000, (), "LS", 0, 600)
 
@@ -134,7 +134,7 @@ def demo_mapper() -> Mapper:
     offers = []
     for slug, _name, _zh, board, mode, profile, share, _memory, most in organisation.FLAVORS:
         whole = 1000 if mode == "exclusive" else share
-        offers.append(Offer(slug, board, mode, whole or int(profile[0]) * 1000 // 7, most))
+        offers.append(FlavorOffer(slug, board, mode, whole or int(profile[0]) * 1000 // 7, most))
     return Mapper(offers, speed=1000)
 
 

@@ -9,14 +9,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from portal.demo.trace import play as module
-from portal.demo.trace.calls import Api, ApiRefusal, Origin
-from portal.demo.trace.mapping import BOB, Wish
-from portal.demo.trace.play import Pace, Play
+from portal.demo.trace.calls import ApiRefusal, Origin, TraceClient
+from portal.demo.trace.mapping import BOB, TraceRequest
+from portal.demo.trace.play import Play, SubmitRate
 from portal.demo.trace.tokens import NoTokens, tokens_from
 
 
-def wish(row: str = "pod-1", lifetime_s: float = 0.0) -> Wish:
-    return Wish(row, BOB, "h100", 1, "normal", lifetime_s, 60)
+def wish(row: str = "pod-1", lifetime_s: float = 0.0) -> TraceRequest:
+    return TraceRequest(row, BOB, "h100", 1, "normal", lifetime_s, 60)
 
 
 class QuietNews:
@@ -69,8 +69,8 @@ def event(name: str, request: str, lease: str = "lse-1") -> dict[str, str]:
     return {"event": name, "request": request, "lease": lease}
 
 
-def a_play(portal: Portal, *wishes: Wish, patience_s: float = 60.0) -> Play:
-    pace = Pace(None, 2, patience_s)
+def a_play(portal: Portal, *wishes: TraceRequest, patience_s: float = 60.0) -> Play:
+    pace = SubmitRate(None, 2, patience_s)
     return Play(
         portal,  # type: ignore[arg-type]
         wishes,
@@ -228,7 +228,7 @@ async def test_a_portal_asking_for_patience_gets_it_and_the_call_is_made_again()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    api = Api(Origin("127.0.0.1", server.sockets[0].getsockname()[1]), connections=1)
+    api = TraceClient(Origin("127.0.0.1", server.sockets[0].getsockname()[1]), connections=1)
     async with server:
         made = await api.call("POST", "/x/", token="t", body={}, key="k-1")
         await api.close()
@@ -244,7 +244,7 @@ def test_a_malformed_list_is_refused_before_anything_is_asked_for(
     def must_not_be_called(*_given: Any, **_named: Any) -> None:
         raise AssertionError("the portal was called")
 
-    monkeypatch.setattr(Api, "call", must_not_be_called)
+    monkeypatch.setattr(TraceClient, "call", must_not_be_called)
     bad = tmp_path / "pods.csv"
     bad.write_text("name,num_gpu\npod-1,1\n")
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from portal.demo.trace import report
-from portal.demo.trace.mapping import BOB, Wish
-from portal.demo.trace.reckoning import Bill, compare, recompute
-from portal.demo.trace.report import Played, answer, invariants
+from portal.demo.trace.mapping import BOB, TraceRequest
+from portal.demo.trace.reckoning import TeamMonth, compare, recompute
+from portal.demo.trace.report import PlayResult, answer, invariants
 from portal.demo.trace.runs import Run, percentile
 
-WISH = Wish("pod-1", BOB, "h100", 1, "normal", 2.0, 62)
+WISH = TraceRequest("pod-1", BOB, "h100", 1, "normal", 2.0, 62)
 
 
 def ended(**more: Any) -> Run:
@@ -29,20 +29,20 @@ def row(agent_ms: int | None, billed_s: int, *, seconds: float = 2.5, lease: str
     }
 
 
-def played(**more: Any) -> Played:
+def played(**more: Any) -> PlayResult:
     made: dict[str, Any] = {
         "runs": [ended()],
         "skipped": 3,
         "overlaps": 0,
         "clocks": compare([row(2520, 2)], {"lse-1": 1}),
-        "bills": [Bill("vision", "2026-11", 1_230_000, 1_230_000, 4)],
+        "bills": [TeamMonth("vision", "2026-11", 1_230_000, 1_230_000, 4)],
         "wall_s": 3.0,
         "waits": 0,
     }
-    return Played(**(made | more))
+    return PlayResult(**(made | more))
 
 
-def broken(found: Played) -> list[str]:
+def broken(found: PlayResult) -> list[str]:
     return [name for name, held in invariants(found).items() if not held]
 
 
@@ -76,7 +76,7 @@ def test_every_broken_promise_is_found() -> None:
         "nothing overlaps": {"overlaps": 1},
         "clocks agree within rounding": {"clocks": compare([row(2520, 4)], {"lse-1": 1})},
         "summed difference is at most 1 s per lease": {"clocks": compare([row(2520, 4)], {"lse-1": 1})},
-        "invoices equal usage": {"bills": [Bill("vision", "2026-11", 1_230_000, 1_240_000, 4)]},
+        "invoices equal usage": {"bills": [TeamMonth("vision", "2026-11", 1_230_000, 1_240_000, 4)]},
     }
 
     for promise, change in cases.items():
@@ -85,7 +85,10 @@ def test_every_broken_promise_is_found() -> None:
 
 
 def test_two_invoices_that_are_wrong_in_opposite_ways_do_not_cancel_out() -> None:
-    bills = [Bill("vision", "2026-11", 10_000, 20_000, 1), Bill("language", "2026-11", 20_000, 10_000, 1)]
+    bills = [
+        TeamMonth("vision", "2026-11", 10_000, 20_000, 1),
+        TeamMonth("language", "2026-11", 20_000, 10_000, 1),
+    ]
 
     assert broken(played(bills=bills)) == ["invoices equal usage"]
 

@@ -14,7 +14,7 @@ from psycopg_pool import PoolTimeout
 
 from portal import command_line
 from portal.embedded.attach import attach
-from portal.embedded.places import POSTGRES_SOCKET, Places, socket_folder
+from portal.embedded.places import POSTGRES_SOCKET, StackPaths, socket_folder
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def runs(data: Path) -> Iterator[Places]:
+def runs(data: Path) -> Iterator[StackPaths]:
     """The sockets of a stack that runs from this folder."""
-    places = Places(data, data, socket_folder(data, data.parent))
+    places = StackPaths(data, data, socket_folder(data, data.parent))
     places.postgres_sockets.mkdir(parents=True)
     data.mkdir()
     places.secret_key.touch()
@@ -36,7 +36,7 @@ def runs(data: Path) -> Iterator[Places]:
         yield places
 
 
-def test_commands_meet_the_stack_that_runs_from_their_folder(runs: Places) -> None:
+def test_commands_meet_the_stack_that_runs_from_their_folder(runs: StackPaths) -> None:
     env = {"BERTH_DATA": str(runs.data)}
 
     attach(env)
@@ -49,7 +49,7 @@ def test_commands_meet_the_stack_that_runs_from_their_folder(runs: Places) -> No
     }
 
 
-def test_what_somebody_named_is_what_is_meant(runs: Places) -> None:
+def test_what_somebody_named_is_what_is_meant(runs: StackPaths) -> None:
     named = {
         "BERTH_DATA": str(runs.data),
         "DATABASE_URL_FILE": "/run/secrets/database",
@@ -71,7 +71,7 @@ def test_a_stack_that_does_not_run_names_nothing(data: Path) -> None:
     assert env == {"BERTH_DATA": str(data)}
 
 
-def test_of_a_stack_with_a_database_of_somebody_else_only_its_own_stores_are_named(runs: Places) -> None:
+def test_of_a_stack_with_a_database_of_somebody_else_only_its_own_stores_are_named(runs: StackPaths) -> None:
     (runs.postgres_sockets / POSTGRES_SOCKET).unlink()
     env = {"BERTH_DATA": str(runs.data)}
 
@@ -81,7 +81,7 @@ def test_of_a_stack_with_a_database_of_somebody_else_only_its_own_stores_are_nam
 
 
 def test_sockets_that_somebody_else_made_are_no_stack_of_ours(
-    runs: Places, monkeypatch: pytest.MonkeyPatch
+    runs: StackPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     env = {"BERTH_DATA": str(runs.data)}

@@ -7,7 +7,7 @@ import pytest
 from portal.embedded import discovery, postgres, valkey
 from portal.embedded.discovery import Engine
 from portal.embedded.errors import CannotStart
-from portal.embedded.places import Account
+from portal.embedded.places import SystemAccount
 
 NOTHING = {"PATH": "/nonexistent"}
 
@@ -89,7 +89,7 @@ def test_the_version_of_a_cluster_is_read_from_its_own_mark(tmp_path: Path) -> N
 def test_an_engine_its_account_cannot_enter_is_copied_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = Account("nobody", 65534, 65534)
+    nobody = SystemAccount("nobody", 65534, 65534)
     program(tmp_path / "site/pgserver/pg18/bin/postgres", "")
     program(tmp_path / "site/pgserver/pg18/include/c.h", "")
     program(tmp_path / "site/pgserver.libs/libpq.so", "")

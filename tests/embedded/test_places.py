@@ -13,15 +13,15 @@ from portal.embedded.errors import CannotStart
 from portal.embedded.places import (
     LONGEST_SOCKET,
     POSTGRES_SOCKET,
-    Account,
-    Places,
+    StackPaths,
+    SystemAccount,
     can_reach,
     engine_account,
     lay_out,
     socket_folder,
 )
 
-US = Account("us", os.geteuid(), os.getegid())
+US = SystemAccount("us", os.geteuid(), os.getegid())
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_addresses_are_read_the_same_way_by_django_and_by_the_broker() -> None:
     import environ
     from redis.connection import parse_url
 
-    places = Places(Path("/data"), Path("/data/postgres"), Path("/tmp/berth-0123456789"))
+    places = StackPaths(Path("/data"), Path("/data/postgres"), Path("/tmp/berth-0123456789"))
 
     database = environ.Env.db_url_config(places.database_url("berth"))
     broker = parse_url(places.redis_url(3))

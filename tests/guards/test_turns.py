@@ -8,7 +8,7 @@ from django.db import transaction
 from portal.fleet.models import Layout
 from portal.leases.lifecycle import release_lease
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.preempting import Told, tell
+from portal.leases.preempting import ToldLease, tell
 from portal.leases.requests import withdraw_request
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
@@ -60,7 +60,7 @@ def test_where_one_of_those_that_must_go_has_ended_none_of_them_is_told(world: W
     release_lease(lease=gone, actor=world.user("bob"), now=world.now)
 
     with transaction.atomic():
-        found = [Told(lease.pk, waiting.pk, "priority") for lease in (stays, gone)]
+        found = [ToldLease(lease.pk, waiting.pk, "priority") for lease in (stays, gone)]
         assert tell(found, grace_s=60, now=world.now) == []
 
     stays.refresh_from_db()

@@ -9,7 +9,7 @@ import pytest
 from portal.catalog.models import Flavor
 from portal.common.live import redis_client
 from portal.leases import forecasting
-from portal.leases.forecasting import SNAPSHOT_KEY, Preview
+from portal.leases.forecasting import SNAPSHOT_KEY, RequestPreview
 from portal.leases.requests import RequestSpec
 from scheduler import snapshot
 from scheduler.engine import snapshot_to_json
@@ -23,7 +23,7 @@ def no_picture() -> None:
     redis_client().delete(SNAPSHOT_KEY)
 
 
-def preview(world: World, flavor: str, **more: object) -> Preview:
+def preview(world: World, flavor: str, **more: object) -> RequestPreview:
     redis_client().set(SNAPSHOT_KEY, snapshot_to_json(snapshot.take(now=world.now)))
     instead_of = more.pop("instead_of", None)
     spec = RequestSpec(**{"flavor": flavor, "duration_s": 3600, **more})  # type: ignore[arg-type]

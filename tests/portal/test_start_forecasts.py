@@ -212,11 +212,11 @@ def test_quality_counts_starts_and_what_has_missed_already(world: World) -> None
     found = forecast_records.quality(now=world.now + timedelta(hours=1)).overall
     early = forecast_records.quality(now=world.now + minute).overall
 
-    assert replace(found, label=None) == forecast_records.Score(None, 4, 250, 500, 180)
+    assert replace(found, label=None) == forecast_records.ForecastScore(None, 4, 250, 500, 180)
     assert early.samples == 3
 
 
 def test_without_forecasts_quality_is_unknown_and_not_zero(world: World) -> None:
-    assert forecast_records.quality(now=world.now).overall == forecast_records.Score(
+    assert forecast_records.quality(now=world.now).overall == forecast_records.ForecastScore(
         None, 0, None, None, None
     )

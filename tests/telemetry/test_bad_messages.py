@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.telemetry.consumers import Pace
+from portal.telemetry.consumers import MessageBucket
 from portal.telemetry.hub import switchboard
 from tests.portal.builders import World
 from tests.telemetry.conftest import rows
@@ -120,7 +120,7 @@ async def test_a_socket_at_an_unknown_address_is_closed_cleanly() -> None:
 
 
 def test_the_pace_lets_a_burst_through_and_then_twenty_a_second() -> None:
-    pace = Pace(20)
+    pace = MessageBucket(20)
 
     burst = [pace.allows(100.0) for _ in range(21)]
     later = [pace.allows(100.5) for _ in range(11)]

@@ -6,9 +6,9 @@ from nodeagent.protocol.messages import SlotSample
 from portal.telemetry import payloads
 from portal.telemetry.frames import DeviceNow, Frame, More, SlotNow, blank, lease_now, pack, unpack
 from portal.telemetry.ingest import _slot
-from portal.telemetry.roster import LeaseFacts, NodeFacts, Place, Roster
+from portal.telemetry.roster import LeaseFacts, NodeFacts, Roster, SlotPlace
 
-PLACE = Place("GPU-1", 0, 1, 9984, is_whole=False)
+PLACE = SlotPlace("GPU-1", 0, 1, 9984, is_whole=False)
 ROSTER = Roster(leases={"lse-1": LeaseFacts(1, "lse-1", 7, "gpu-01", {("GPU-1", 0): PLACE})})
 NODE = NodeFacts(1, "gpu-01", None, {})
 SAID = SlotSample(
@@ -59,7 +59,7 @@ def test_the_power_of_a_part_is_an_estimate_and_says_so() -> None:
 
 
 def test_the_power_of_a_whole_board_stays_the_measured_one() -> None:
-    place = Place("GPU-1", 0, 8, 81559, is_whole=True)
+    place = SlotPlace("GPU-1", 0, 8, 81559, is_whole=True)
     roster = Roster(leases={"lse-1": LeaseFacts(1, "lse-1", 7, "gpu-01", {("GPU-1", 0): place})})
     taken = _slot(roster, NODE, SAID)
     assert taken is not None

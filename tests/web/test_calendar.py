@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from portal.fleet.models import MaintenanceWindow
-from portal.leases.calendar import Entry
+from portal.leases.calendar import CalendarEntry
 from portal.leases.maintenance import plan_window
 from portal.leases.models import Lease, LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec, create_reservation
@@ -115,7 +115,9 @@ def test_bars_that_overlap_in_time_stand_on_lanes_of_their_own(world: World) -> 
     assert device is not None
     begin = datetime(2026, 3, 10, 8, tzinfo=UTC)
     entries = [
-        Entry("lease", "gpu-01", begin + n * HOUR, begin + (n + 2) * HOUR, device_id=device.pk, start=n)
+        CalendarEntry(
+            "lease", "gpu-01", begin + n * HOUR, begin + (n + 2) * HOUR, device_id=device.pk, start=n
+        )
         for n in range(3)
     ]
 

@@ -22,7 +22,7 @@ def lease(world: World) -> Lease:
     """A lease of bob's that was told to go for a request of charlie's."""
     held = world.active("bob", "h100-1g-10gb")
     waiting = world.submit("charlie", "h100-1g-10gb")
-    told = preempting.Told(held.pk, waiting.pk, "reclaim")
+    told = preempting.ToldLease(held.pk, waiting.pk, "reclaim")
     (found,) = preempting.tell([told], grace_s=120, now=world.now)
     return found
 

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from portal.demo.trace.calls import Api, Body, Connection, Origin
+from portal.demo.trace.calls import Body, Connection, Origin, TraceClient
 from portal.demo.trace.live import Event, LiveNews
 
 
@@ -19,7 +19,7 @@ class Client:
         self.token = world["token"]
         self.body: Body = {"flavor": world["flavor"], "team": world["team"], "duration_s": 600}
         self.connections = [Connection(self.origin) for _ in range(connections)]
-        self.api = Api(self.origin, connections=connections)
+        self.api = TraceClient(self.origin, connections=connections)
         self.heard: dict[str, dict[str, float]] = defaultdict(dict)
         self.leases: dict[str, str] = {}
         self._news = LiveNews(self.origin, self.token, self._take, self._gap)

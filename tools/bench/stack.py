@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from portal.embedded.places import Places, socket_folder
+from portal.embedded.places import StackPaths, socket_folder
 from tools.bench import fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ class Stack:
 
     def environment(self) -> dict[str, str]:
         """Return what a process needs to reach the stack's database and broker."""
-        places = Places(self.data, self.data, socket_folder(self.data, Path(tempfile.gettempdir())))
+        places = StackPaths(self.data, self.data, socket_folder(self.data, Path(tempfile.gettempdir())))
         return {
             **os.environ,
             "DATABASE_URL": places.database_url(),

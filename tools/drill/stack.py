@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 import redis
 
-from portal.embedded.places import Places, engine_account, socket_folder
+from portal.embedded.places import StackPaths, engine_account, socket_folder
 from tools.bench.stack import ROOT, Stack
 from tools.drill.fleet import BOARDS
 from tools.drill.proxy import ChaosProxy
@@ -65,9 +65,9 @@ class DrillStack(Stack):
         self._lock = threading.Lock()
 
     @property
-    def places(self) -> Places:
+    def places(self) -> StackPaths:
         postgres = self.data / "postgres"
-        return Places(self.data, postgres, socket_folder(self.data, Path(tempfile.gettempdir())))
+        return StackPaths(self.data, postgres, socket_folder(self.data, Path(tempfile.gettempdir())))
 
     def mount_small_disk(self) -> bool:
         """Give PostgreSQL's folder a disk of its own that can be filled; False where this account cannot mount."""

@@ -134,7 +134,7 @@ def _decode(raw: bytes) -> Body:
     return value if isinstance(value, dict) else {"results": value}
 
 
-class Api:
+class TraceClient:
     """A few kept-alive connections shared by everything the client does."""
 
     def __init__(self, origin: Origin, *, connections: int) -> None:

@@ -15,7 +15,7 @@ WHOLE_NODE_GPUS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class TracePerson:
     """A person of the demo and the team they ask for."""
 
     person: str
@@ -23,7 +23,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FlavorOffer:
     """A flavor as the portal offers it; ``share_milli`` of one device."""
 
     slug: str
@@ -34,11 +34,11 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TraceRequest:
     """What one row asks for. ``lifetime_s`` counts from activation; ``duration_s`` is asked for."""
 
     row: str
-    asker: Asker
+    asker: TracePerson
     flavor: str
     count: int
     priority: str
@@ -57,11 +57,11 @@ class Wish:
         }
 
 
-BOB, SEG = Asker("bob", "perception"), Asker("bob", "segmentation")
-ALICE, ALICE_VISION = Asker("alice", "perception"), Asker("alice", "vision")
-LANG, SPEECH = Asker("charlie", "language"), Asker("charlie", "speech")
+BOB, SEG = TracePerson("bob", "perception"), TracePerson("bob", "segmentation")
+ALICE, ALICE_VISION = TracePerson("alice", "perception"), TracePerson("alice", "vision")
+LANG, SPEECH = TracePerson("charlie", "language"), TracePerson("charlie", "speech")
 # qos: (priority, who asks; the position of the row takes them in turn). High is for team admins only.
-BY_QOS: dict[str, tuple[str, tuple[Asker, ...]]] = {
+BY_QOS: dict[str, tuple[str, tuple[TracePerson, ...]]] = {
     "Guaranteed": ("high", (ALICE, ALICE_VISION)),
     "LS": ("normal", (BOB, LANG, ALICE_VISION, LANG)),
     "Burstable": ("normal", (SEG, SPEECH)),
@@ -93,25 +93,28 @@ def lifetime_s(pod: Pod, speed: float) -> float:
     return min(MOST_S, max(LEAST_S, pod.lifetime_s / speed))
 
 
-def offers_of(flavors: Iterable[Mapping[str, Any]]) -> list[Offer]:
+def offers_of(flavors: Iterable[Mapping[str, Any]]) -> list[FlavorOffer]:
     """Return the portal's flavors as its API lists them."""
-    return [Offer(f["slug"], f["device_model"], f["mode"], f["share_milli"], f["max_count"]) for f in flavors]
+    return [
+        FlavorOffer(f["slug"], f["device_model"], f["mode"], f["share_milli"], f["max_count"])
+        for f in flavors
+    ]
 
 
 class Mapper:
     """Turns rows into wishes, given what the portal offers."""
 
-    def __init__(self, offers: Sequence[Offer], *, speed: float) -> None:
+    def __init__(self, offers: Sequence[FlavorOffer], *, speed: float) -> None:
         self._offers = offers
         self._speed = speed
 
-    def wish(self, pod: Pod, position: int) -> Wish:
+    def wish(self, pod: Pod, position: int) -> TraceRequest:
         """Return the wish of the row at a position among the rows with GPUs; raises MappingError."""
         priority, askers = BY_QOS.get(pod.qos, BY_QOS["BE"])
         if pod.num_gpu >= LARGE_FROM:
             askers, priority = LARGE_ASKERS, "normal"
         life = lifetime_s(pod, self._speed)
-        return Wish(
+        return TraceRequest(
             row=pod.name[:80],
             asker=askers[position % len(askers)],
             flavor=self.flavor(pod, position),
@@ -134,7 +137,7 @@ class Mapper:
         equal = [o for o in fitting if o.share_milli == least]
         return self._in_turn(equal, position).slug
 
-    def _covers(self, offer: Offer, pod: Pod) -> bool:
+    def _covers(self, offer: FlavorOffer, pod: Pod) -> bool:
         if pod.gpu_milli == WHOLE_MILLI or pod.num_gpu > 1:
             is_whole = offer.mode == "exclusive"
             return is_whole and (pod.num_gpu < WHOLE_NODE_GPUS or offer.max_count >= WHOLE_NODE_GPUS)
@@ -144,7 +147,7 @@ class Mapper:
         wanted = [BY_SPEC[spec] for spec in pod.gpu_specs if spec in BY_SPEC]
         return set(wanted[:1])
 
-    def _in_turn(self, equal: Sequence[Offer], position: int) -> Offer:
+    def _in_turn(self, equal: Sequence[FlavorOffer], position: int) -> FlavorOffer:
         by_model = {o.device_model: o for o in equal if o.mode == "exclusive"}
         turns = [by_model[model] for model in ANY_WHOLE if model in by_model] or equal
         return turns[position % len(turns)]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from portal.demo.trace.calls import Api, ApiRefusal, Body
+from portal.demo.trace.calls import ApiRefusal, Body, TraceClient
 from portal.demo.trace.live import Event, LiveNews
-from portal.demo.trace.mapping import Wish
+from portal.demo.trace.mapping import TraceRequest
 from portal.demo.trace.runs import Run
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ MOST_ORPHANS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SubmitRate:
     """How fast to submit: arrivals per second (None: as fast as accepted) and how many at once."""
 
     rate: float | None
@@ -33,11 +33,11 @@ class Play:
 
     def __init__(
         self,
-        api: Api,
-        wishes: Sequence[Wish],
+        api: TraceClient,
+        wishes: Sequence[TraceRequest],
         tokens: Mapping[str, str],
         *,
-        pace: Pace,
+        pace: SubmitRate,
         name: str,
         since: str,
         tell: Callable[[str], None],

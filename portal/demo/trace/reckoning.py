@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 from urllib.parse import quote
 
-from portal.demo.trace.calls import Api, ApiRefusal, Body
+from portal.demo.trace.calls import ApiRefusal, Body, TraceClient
 
 METERED_WITHIN_S, ASK_EVERY_S = 120.0, 2.0
 CENT, MICRO, SHARE_HOUR = 10_000, 1_000_000, 1000 * 3600
@@ -50,7 +50,7 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class TeamMonth:
     """A team's month: the invoice's total and the same from usage records, in micro-units."""
 
     team: str
@@ -60,18 +60,18 @@ class Bill:
     records: int
 
 
-async def portal_time(api: Api, *, operator: str) -> str:
+async def portal_time(api: TraceClient, *, operator: str) -> str:
     """Return the portal's time as it writes it."""
     return str((await api.get("/api/v1/fleet/overlaps/", token=operator))["checked_at"])
 
 
-async def overlaps(api: Api, *, operator: str) -> int:
+async def overlaps(api: TraceClient, *, operator: str) -> int:
     """Return how many pairs of placements overlap or ever did, by a query over the rows."""
     found = await api.get("/api/v1/fleet/overlaps/", token=operator)
     return int(found["live"]) + int(found["ever"])
 
 
-async def clocks(api: Api, leases: Mapping[str, int], *, since: str, operator: str) -> Clocks:
+async def clocks(api: TraceClient, leases: Mapping[str, int], *, since: str, operator: str) -> Clocks:
     """Compare both clocks for leases (id to GPU count) once all are metered; raises ApiRefusal if not."""
     path = f"/api/v1/fleet/accounting/?since={quote(since)}&page_size=2000&ordering=id"
     deadline = asyncio.get_running_loop().time() + METERED_WITHIN_S
@@ -104,12 +104,14 @@ def compare(rows: Sequence[Body], gpus: Mapping[str, int]) -> Clocks:
     )
 
 
-async def bills(api: Api, teams: Iterable[str], months: Iterable[str], *, operator: str) -> list[Bill]:
+async def bills(
+    api: TraceClient, teams: Iterable[str], months: Iterable[str], *, operator: str
+) -> list[TeamMonth]:
     """Return each team's month twice: as invoiced and recomputed from its usage records."""
     return [await _bill(api, t, m, operator) for m in sorted(set(months)) for t in sorted(set(teams))]
 
 
-async def _bill(api: Api, team: str, month: str, operator: str) -> Bill:
+async def _bill(api: TraceClient, team: str, month: str, operator: str) -> TeamMonth:
     """Read invoice and usage; again when the meter wrote a record between the two readings."""
     for _ in range(5):
         before = await _total(api, team, month, operator)
@@ -117,10 +119,10 @@ async def _bill(api: Api, team: str, month: str, operator: str) -> Bill:
         records = [r async for r in api.pages(path, token=operator)]
         if before == await _total(api, team, month, operator):
             break
-    return Bill(team, month, before, recompute(records), len(records))
+    return TeamMonth(team, month, before, recompute(records), len(records))
 
 
-async def _total(api: Api, team: str, month: str, operator: str) -> int:
+async def _total(api: TraceClient, team: str, month: str, operator: str) -> int:
     found = await api.get(f"/api/v1/invoices/{quote(team)}/{month}/", token=operator)
     return micro(found["total"]["amount"])
 

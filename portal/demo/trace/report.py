@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from portal.demo.trace.reckoning import Bill, Clocks
+from portal.demo.trace.reckoning import Clocks, TeamMonth
 from portal.demo.trace.runs import Run, latencies_ms, percentile, refusals
 
 MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayResult:
     """Everything a play found out."""
 
     runs: Sequence[Run]
     skipped: int
     overlaps: int
     clocks: Clocks
-    bills: Sequence[Bill]
+    bills: Sequence[TeamMonth]
     wall_s: float
     waits: int
 
 
-def answer(played: Played) -> dict[str, Any]:
+def answer(played: PlayResult) -> dict[str, Any]:
     """Return the JSON object; ``invariants`` tells which promises held."""
     waits = latencies_ms(played.runs)
     submitted = [run for run in played.runs if run.request]
@@ -51,7 +51,7 @@ def answer(played: Played) -> dict[str, Any]:
     return {**found, "invariants": invariants(played)}
 
 
-def invariants(played: Played) -> dict[str, bool]:
+def invariants(played: PlayResult) -> dict[str, bool]:
     """Return what a play must not break, and whether it held."""
     clocks = played.clocks
     return {

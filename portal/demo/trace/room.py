@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from portal.demo.trace.calls import Api, ApiRefusal
+from portal.demo.trace.calls import ApiRefusal, TraceClient
 
 LIVE = "state=preparing&state=active&state=interrupted"
 
 
-async def make_room(api: Api, tokens: Mapping[str, str]) -> tuple[int, int]:
+async def make_room(api: TraceClient, tokens: Mapping[str, str]) -> tuple[int, int]:
     """Release the live leases of these people and withdraw their waiting requests; returns how many of each.
 
     Waiting requests go first: a slice given back must not be given to one of them.
@@ -25,7 +25,7 @@ async def make_room(api: Api, tokens: Mapping[str, str]) -> tuple[int, int]:
     return released, withdrawn
 
 
-async def _each(api: Api, token: str, path: str, action: str) -> int:
+async def _each(api: TraceClient, token: str, path: str, action: str) -> int:
     done = 0
     for uid in [row["id"] async for row in api.pages(f"{path}&page_size=200", token=token)]:
         try:

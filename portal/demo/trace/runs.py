@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from portal.demo.trace.mapping import Wish
+from portal.demo.trace.mapping import TraceRequest
 
 OVER = frozenset({"fulfilled", "rejected", "withdrawn", "expired", "impossible", "refused"})
 
@@ -15,7 +15,7 @@ OVER = frozenset({"fulfilled", "rejected", "withdrawn", "expired", "impossible",
 class Run:
     """One row on its way. Times in seconds of the client's monotonic clock; None is not yet."""
 
-    wish: Wish
+    wish: TraceRequest
     position: int
     request: str = ""
     lease: str = ""

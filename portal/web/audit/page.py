@@ -24,7 +24,7 @@ PAGES = {"lse-": "web:lease", "req-": "web:request"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditRow:
     """One audit entry as a row; ``detail`` is what was recorded with it, as short text."""
 
     at: datetime
@@ -47,9 +47,9 @@ def page(request: HttpRequest) -> HttpResponse:
     return render(request, "web/operator_audit.html", {"form": form, "page": found, "entries": entries})
 
 
-def _entry(row: AuditEntry) -> Entry:
+def _entry(row: AuditEntry) -> AuditRow:
     name = next((PAGES[mark] for mark in PAGES if row.target.startswith(mark)), "")
-    return Entry(
+    return AuditRow(
         at=row.at,
         actor=str(row.actor) if row.actor else _("Berth"),
         action=row.action,

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 
 from portal.common.errors import Invalid
 from portal.fleet.models import Device, DeviceModel, Node
-from portal.leases.calendar import Entry, Wanted, devices_of, entries
+from portal.leases.calendar import CalendarEntry, Wanted, devices_of, entries
 from portal.leases.ical import as_ical, own_leases
 from portal.teams.models import Role
 from portal.teams.selectors import Rights, visible_teams
@@ -78,7 +78,7 @@ def page(request: HttpRequest) -> HttpResponse:
     wanted = Wanted(span.since, span.until, **names)
     page, devices = _paged(devices_of(wanted), request)
     problem = ""
-    found: list[Entry] = []
+    found: list[CalendarEntry] = []
     try:
         found = entries(rights, wanted, devices, now=now)
     except Invalid as error:

@@ -16,7 +16,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from portal.fleet.models import Device
-from portal.leases.calendar import Entry
+from portal.leases.calendar import CalendarEntry
 
 WIDE_ENOUGH = 6  # columns that a bar takes at least on its lane: 24 pixels, so that it can be pointed at
 COLUMNS = 168  # seven for every hour of a day, one for every hour of a week; static/css/calendar.css has a class each
@@ -24,7 +24,7 @@ DAYS = {"day": 1, "week": 7}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ShownDays:
     """The days that are shown, in the time zone in use, with the addresses of those before and behind."""
 
     view: str
@@ -59,7 +59,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class CalendarBar:
     """One thing on a lane; no ``url`` where there is nothing to open."""
 
     classes: str
@@ -69,18 +69,18 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CalendarRow:
     """A device, or a node with its maintenance: lanes with bars that do not cover each other."""
 
     name: str
     detail: str
     url: str
-    lanes: list[list[Bar]]
+    lanes: list[list[CalendarBar]]
     is_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CalendarLine:
     """One entry of the table that says the same in words."""
 
     where: str
@@ -92,7 +92,7 @@ class Line:
     state: str
 
 
-def span_of(view: str, on: str, *, now: datetime) -> Span:
+def span_of(view: str, on: str, *, now: datetime) -> ShownDays:
     """Return the days to show; a view or day that makes no sense falls back to a week from today."""
     view = view if view in DAYS else "week"
     zone = timezone.get_current_timezone()
@@ -105,10 +105,10 @@ def span_of(view: str, on: str, *, now: datetime) -> Span:
         day = asked
     since = datetime.combine(day, time(), tzinfo=zone)
     until = datetime.combine(day + timedelta(days=DAYS[view]), time(), tzinfo=zone)
-    return Span(view, since, until)
+    return ShownDays(view, since, until)
 
 
-def ticks(span: Span, *, now: datetime) -> list[Tick]:
+def ticks(span: ShownDays, *, now: datetime) -> list[Tick]:
     """Return the hours of a day or the days of a week."""
     step = timedelta(hours=1) if span.view == "day" else timedelta(days=1)
     found: list[Tick] = []
@@ -122,7 +122,7 @@ def ticks(span: Span, *, now: datetime) -> list[Tick]:
         wall += step
 
 
-def _tick(span: Span, at: datetime, end: datetime, now: datetime) -> Tick:
+def _tick(span: ShownDays, at: datetime, end: datetime, now: datetime) -> Tick:
     label = f"{at:%H}" if span.view == "day" else date_format(at, "D j")
     place = f"at-{span.column(at)} to-{span.column(end)}"
     starts_at = at if at > now else None
@@ -138,29 +138,29 @@ def _book(at: datetime) -> str:
     return f"{reverse('web:request_new')}?starts_at={timezone.localtime(at).isoformat().replace('+', '%2B')}"
 
 
-def rows(devices: Sequence[Device], entries: Sequence[Entry], span: Span) -> list[Row]:
+def rows(devices: Sequence[Device], entries: Sequence[CalendarEntry], span: ShownDays) -> list[CalendarRow]:
     """Return a row per node, with its maintenance, followed by one per device."""
-    by_device: dict[int, list[Entry]] = defaultdict(list)
-    away: dict[str, list[Entry]] = defaultdict(list)
+    by_device: dict[int, list[CalendarEntry]] = defaultdict(list)
+    away: dict[str, list[CalendarEntry]] = defaultdict(list)
     for entry in entries:
         if entry.kind == "maintenance":
             away[entry.node].append(entry)
         else:
             by_device[entry.device_id].append(entry)
-    found: list[Row] = []
+    found: list[CalendarRow] = []
     for device in devices:
         node = device.node.name
         if not found or not any(row.is_node and row.name == node for row in found):
             url = reverse("web:node", args=[node])
-            found.append(Row(node, "", url, _lanes(away[node], span), is_node=True))
+            found.append(CalendarRow(node, "", url, _lanes(away[node], span), is_node=True))
         name = _("Device %(index)d") % {"index": device.index}
-        found.append(Row(name, device.model.name, "", _lanes(by_device[device.pk], span)))
+        found.append(CalendarRow(name, device.model.name, "", _lanes(by_device[device.pk], span)))
     return found
 
 
-def _lanes(entries: Iterable[Entry], span: Span) -> list[list[Bar]]:
+def _lanes(entries: Iterable[CalendarEntry], span: ShownDays) -> list[list[CalendarBar]]:
     """Return the bars on as few lanes as needed, so that no two cover each other; one empty lane for none."""
-    lanes: list[tuple[int, list[Bar]]] = []
+    lanes: list[tuple[int, list[CalendarBar]]] = []
     for entry in sorted(entries, key=lambda e: (e.starts_at, e.start)):
         begin, end = span.column(entry.starts_at), span.column(entry.ends_at)
         begin = min(begin, COLUMNS - 1)
@@ -176,19 +176,19 @@ def _lanes(entries: Iterable[Entry], span: Span) -> list[list[Bar]]:
     return [bars for _taken, bars in lanes] or [[]]
 
 
-def _bar(entry: Entry, begin: int, end: int) -> Bar:
+def _bar(entry: CalendarEntry, begin: int, end: int) -> CalendarBar:
     what = "own" if entry.is_own else "team" if entry.is_known else "busy"
     kind = "maintenance" if entry.kind == "maintenance" else f"{what} is-{entry.kind}"
     label = entry.note if entry.kind == "maintenance" else entry.name or _("Busy")
-    return Bar(f"at-{begin} to-{end} is-{kind}", label, title_of(entry), url_of(entry))
+    return CalendarBar(f"at-{begin} to-{end} is-{kind}", label, title_of(entry), url_of(entry))
 
 
-def url_of(entry: Entry) -> str:
+def url_of(entry: CalendarEntry) -> str:
     """Return the page of an entry; "" where there is none for this person."""
     return reverse("web:lease", args=[entry.lease]) if entry.lease else ""
 
 
-def title_of(entry: Entry) -> str:
+def title_of(entry: CalendarEntry) -> str:
     """Return an entry in one sentence, for those who point at it or hear it."""
     words = {
         "what": what_of(entry),
@@ -204,7 +204,7 @@ def title_of(entry: Entry) -> str:
     return _("%(what)s · %(from)s to %(to)s") % words
 
 
-def what_of(entry: Entry) -> str:
+def what_of(entry: CalendarEntry) -> str:
     """Return what an entry is, without times and people."""
     if entry.kind == "maintenance":
         return _("Maintenance: %(reason)s") % {"reason": entry.note}
@@ -215,9 +215,9 @@ def what_of(entry: Entry) -> str:
     return entry.name if entry.is_known else _("In use by somebody else")
 
 
-def lines(entries: Sequence[Entry]) -> list[Line]:
+def lines(entries: Sequence[CalendarEntry]) -> list[CalendarLine]:
     """Return the entries as lines of a table; several placements of one lease on a node become one line."""
-    found: dict[tuple[str, str, datetime], Line] = {}
+    found: dict[tuple[str, str, datetime], CalendarLine] = {}
     for entry in entries:
         key = (entry.lease or entry.window or f"{entry.device_id}/{entry.start}", entry.node, entry.starts_at)
         index = "" if entry.device_index is None else f"{entry.device_index}"
@@ -227,7 +227,7 @@ def lines(entries: Sequence[Entry]) -> list[Line]:
                 found[key] = replace(line, where=f"{line.where}, {index}")
             continue
         where = f"{entry.node} · {index}" if index else entry.node
-        found[key] = Line(
+        found[key] = CalendarLine(
             where, what_of(entry), entry.holder, entry.starts_at, entry.ends_at, url_of(entry), entry.state
         )
     return list(found.values())

@@ -20,7 +20,7 @@ from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below, visible_teams
-from portal.web.cluster.slices import SHARES, Board, Slot, Viewer, cut
+from portal.web.cluster.slices import SHARES, DeviceStretch, SlicedDevice, Viewer, cut
 from portal.web.nodes.lifecycle import drain_text
 from portal.web.power.rows import power_text
 from scheduler.engine.geometry import Geometry
@@ -28,7 +28,7 @@ from scheduler.engine.model import Profile as Size
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceView:
+class MapDevice:
     """A device with its slots on a scale of ``grid``; ``blocked`` says that it takes nothing at all."""
 
     uuid: str
@@ -39,7 +39,7 @@ class DeviceView:
     grid: int
     blocked: bool
     note: str
-    slots: tuple[Slot, ...]
+    slots: tuple[DeviceStretch, ...]
 
     def milli(self, kind: str) -> int:
         """Return how many thousandths of the device are of a kind."""
@@ -55,7 +55,7 @@ class NodeView:
     state_text: str
     url: str
     note: str
-    devices: tuple[DeviceView, ...]
+    devices: tuple[MapDevice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class FleetView:
     nodes: tuple[NodeView, ...]
 
     @property
-    def devices(self) -> list[DeviceView]:
+    def devices(self) -> list[MapDevice]:
         """Return all devices of all nodes."""
         return [device for node in self.nodes for device in node.devices]
 
@@ -84,7 +84,7 @@ def fleet_view(rights: Rights, *, now: datetime, node_name: str = "") -> FleetVi
     away = nodes_in_maintenance(now=now)
     boards = _boards(rows, now, away, is_operator=rights.is_operator)
     held = _held(boards, now)
-    views: dict[int, list[DeviceView]] = defaultdict(list)
+    views: dict[int, list[MapDevice]] = defaultdict(list)
     for board in boards:
         views[board.device.node_id].append(_device(board, held.get(board.device.pk, []), viewer))
     return FleetView(tuple(_node(node, views[node.pk], now, away) for node in rows))
@@ -148,7 +148,9 @@ def driver_text(node: Node) -> str:
     return " ".join(part for part in (node.driver, version) if part)
 
 
-def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_operator: bool) -> list[Board]:
+def _boards(
+    nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_operator: bool
+) -> list[SlicedDevice]:
     ids = [node.pk for node in nodes]
     closed = {node.pk: _why_closed(node, now, away) for node in nodes}
     devices = list(
@@ -168,7 +170,7 @@ def _boards(nodes: Sequence[Node], now: datetime, away: Collection[int], *, is_o
             known[key] = _positions(device, pinned, names)
         positions = known[key] if Mode.MIG in device.modes else ()
         fault, why = _device_fault(device, is_operator=is_operator), closed[device.node_id]
-        boards.append(Board(device, positions, fault, why, tuple(foreign[device.pk])))
+        boards.append(SlicedDevice(device, positions, fault, why, tuple(foreign[device.pk])))
     return boards
 
 
@@ -216,7 +218,7 @@ def _blocked_text(device: Device) -> str:
     return str(device.get_health_display())
 
 
-def _held(boards: Sequence[Board], now: datetime) -> dict[int, list[Placement]]:
+def _held(boards: Sequence[SlicedDevice], now: datetime) -> dict[int, list[Placement]]:
     """Return what is held now by device; what is booked for later is on the calendar."""
     found: dict[int, list[Placement]] = defaultdict(list)
     rows = Placement.objects.filter(is_live=True, device_id__in=[b.device.pk for b in boards])
@@ -226,10 +228,10 @@ def _held(boards: Sequence[Board], now: datetime) -> dict[int, list[Placement]]:
     return found
 
 
-def _device(board: Board, placements: Sequence[Placement], viewer: Viewer) -> DeviceView:
+def _device(board: SlicedDevice, placements: Sequence[Placement], viewer: Viewer) -> MapDevice:
     device = board.device
     grid, slots = cut(board, placements, viewer)
-    return DeviceView(
+    return MapDevice(
         uuid=device.uuid,
         index=device.index,
         model=device.model.name,
@@ -242,14 +244,14 @@ def _device(board: Board, placements: Sequence[Placement], viewer: Viewer) -> De
     )
 
 
-def _node(node: Node, devices: Sequence[DeviceView], now: datetime, away: Collection[int]) -> NodeView:
+def _node(node: Node, devices: Sequence[MapDevice], now: datetime, away: Collection[int]) -> NodeView:
     state, text = shown_state(node, now=now, away=away)
     return NodeView(
         node.name, state, text, reverse("web:node", args=[node.name]), _inventory(devices), tuple(devices)
     )
 
 
-def _inventory(devices: Sequence[DeviceView]) -> str:
+def _inventory(devices: Sequence[MapDevice]) -> str:
     """Return e.g. ``8 × H100 80GB``."""
     if not devices:
         return _("no devices reported yet")
@@ -259,7 +261,7 @@ def _inventory(devices: Sequence[DeviceView]) -> str:
     return ngettext("%(n)d device", "%(n)d devices", len(devices)) % {"n": len(devices)}
 
 
-def _asked(device: DeviceView, model: str, only: str) -> bool:
+def _asked(device: MapDevice, model: str, only: str) -> bool:
     if model and device.model_slug != model:
         return False
     if only == "free":
@@ -267,7 +269,7 @@ def _asked(device: DeviceView, model: str, only: str) -> bool:
     return only != "mine" or any(slot.mine for slot in device.slots)
 
 
-def _device_json(device: DeviceView) -> dict[str, Any]:
+def _device_json(device: MapDevice) -> dict[str, Any]:
     return {
         "uuid": device.uuid, "index": device.index, "model": device.model, "memory_mib": device.memory_mib,
         "grid": device.grid, "blocked": device.blocked, "note": device.note,

@@ -25,7 +25,7 @@ WORDS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ConditionShare:
     """How much of the cluster is in one condition: a stretch of one bar, in thousandths of the whole."""
 
     kind: str
@@ -52,7 +52,7 @@ class Capacity:
 
     devices: int
     scale: int
-    shares: list[Share]
+    shares: list[ConditionShare]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TeamKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SliceRow:
     """One slice as a table row."""
 
     node: str
@@ -90,15 +90,15 @@ def capacity_of(fleet: FleetView) -> Capacity:
         if milli or kind in ("lease", "free"):
             start, end = at * SHARES // total, (at + milli) * SHARES // total
             percent = round(milli * 100 / total)
-            found.append(Share(kind, word, gpus(milli), percent, start, end - start))
+            found.append(ConditionShare(kind, word, gpus(milli), percent, start, end - start))
             at += milli
     return Capacity(count, SHARES, found)
 
 
-def table_of(fleet: FleetView) -> list[Row]:
+def table_of(fleet: FleetView) -> list[SliceRow]:
     """Return one row per slice, in the order of the map."""
     return [
-        Row(
+        SliceRow(
             node=node.name,
             node_url=node.url,
             device=f"{device.index} · {device.model}",

@@ -23,7 +23,7 @@ CLEANING = (LeaseState.ENDING, LeaseState.CLEANING, LeaseState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DeviceStretch:
     """A stretch of a device: ``size`` of its scale from ``start``. Holders out of sight have no url."""
 
     start: int
@@ -52,7 +52,7 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class SlicedDevice:
     """A device with what decides its free room: legal MIG positions as bit masks, and why it is closed.
 
     ``blocked`` is the device's own fault; ``away`` says that its node takes no new work.
@@ -65,7 +65,9 @@ class Board:
     foreign: tuple[tuple[int, int], ...] = ()
 
 
-def cut(board: Board, placements: Sequence[Placement], viewer: Viewer) -> tuple[int, list[Slot]]:
+def cut(
+    board: SlicedDevice, placements: Sequence[Placement], viewer: Viewer
+) -> tuple[int, list[DeviceStretch]]:
     """Return the device's scale and its slots from left to right; together they fill the scale."""
     hosts = [p for p in placements if p.lease_id is None]
     if hosts:
@@ -76,7 +78,9 @@ def cut(board: Board, placements: Sequence[Placement], viewer: Viewer) -> tuple[
     return grid, sorted([*taken, *_rest(board, taken, grid)], key=lambda slot: slot.start)
 
 
-def _shares(board: Board, host: Placement, shares: Sequence[Placement], viewer: Viewer) -> list[Slot]:
+def _shares(
+    board: SlicedDevice, host: Placement, shares: Sequence[Placement], viewer: Viewer
+) -> list[DeviceStretch]:
     slots, at = [], 0
     for share in shares:
         size = min(share.share_milli, SHARES - at)
@@ -87,32 +91,32 @@ def _shares(board: Board, host: Placement, shares: Sequence[Placement], viewer: 
     return slots
 
 
-def _share_left(board: Board, host: Placement, at: int, viewer: Viewer) -> Slot:
+def _share_left(board: SlicedDevice, host: Placement, at: int, viewer: Viewer) -> DeviceStretch:
     if board.blocked or board.away:
         return _closed(board, at, SHARES - at)
     name = viewer.names.get(host.team_id)
     if host.team_id in viewer.mine and name:
-        return Slot(
+        return DeviceStretch(
             at, SHARES - at, "free", _("Free for %(team)s, which shares this device") % {"team": name}
         )
     whose = name or _("another team")
-    return Slot(
+    return DeviceStretch(
         at, SHARES - at, "reserved", _("Kept for %(team)s, which shares this device") % {"team": whose}
     )
 
 
-def _held(placement: Placement, start: int, size: int, viewer: Viewer) -> Slot:
+def _held(placement: Placement, start: int, size: int, viewer: Viewer) -> DeviceStretch:
     lease = placement.lease
     assert lease is not None
     if lease.state in CLEANING:
-        return Slot(start, size, "cleaning", _("Being cleaned; free in a moment"))
+        return DeviceStretch(start, size, "cleaning", _("Being cleaned; free in a moment"))
     name = viewer.names.get(lease.team_id)
     what = placement.profile or str(Mode(placement.mode).label)
     if name is None:
-        return Slot(
+        return DeviceStretch(
             start, size, "lease", _("Another team · %(what)s") % {"what": what}, team=_("Another team")
         )
-    return Slot(
+    return DeviceStretch(
         start,
         size,
         "lease",
@@ -132,15 +136,15 @@ def _ends(at: datetime) -> str:
     return _("until %(when)s") % {"when": when}
 
 
-def _foreign(start: int, size: int) -> Slot:
-    return Slot(start, size, "blocked", _("Held by something that is not Berth's"))
+def _foreign(start: int, size: int) -> DeviceStretch:
+    return DeviceStretch(start, size, "blocked", _("Held by something that is not Berth's"))
 
 
-def _covered(taken: Iterable[Slot], start: int) -> bool:
+def _covered(taken: Iterable[DeviceStretch], start: int) -> bool:
     return any(slot.start <= start < slot.start + slot.size for slot in taken)
 
 
-def _rest(board: Board, taken: Sequence[Slot], grid: int) -> list[Slot]:
+def _rest(board: SlicedDevice, taken: Sequence[DeviceStretch], grid: int) -> list[DeviceStretch]:
     """Return runs of room that nobody holds: free where a size still fits, stranded where none does."""
     mask = 0
     for slot in taken:
@@ -158,7 +162,7 @@ def _rest(board: Board, taken: Sequence[Slot], grid: int) -> list[Slot]:
     return [_room(board, start, size, fits) for start, size, fits in runs]
 
 
-def _usable(board: Board, mask: int, grid: int) -> int:
+def _usable(board: SlicedDevice, mask: int, grid: int) -> int:
     """Return the free slices that some size could still cover, as a mask; an empty device is all free."""
     if not mask:
         return (1 << grid) - 1
@@ -169,14 +173,14 @@ def _usable(board: Board, mask: int, grid: int) -> int:
     return usable
 
 
-def _closed(board: Board, start: int, size: int) -> Slot:
+def _closed(board: SlicedDevice, start: int, size: int) -> DeviceStretch:
     kind = "blocked" if board.blocked else "away"
-    return Slot(start, size, kind, board.blocked or board.away)
+    return DeviceStretch(start, size, kind, board.blocked or board.away)
 
 
-def _room(board: Board, start: int, size: int, fits: bool) -> Slot:
+def _room(board: SlicedDevice, start: int, size: int, fits: bool) -> DeviceStretch:
     if board.blocked or board.away:
         return _closed(board, start, size)
     if fits:
-        return Slot(start, size, "free", _("Free"))
-    return Slot(start, size, "stranded", _("Stranded: no size fits beside what runs here"))
+        return DeviceStretch(start, size, "free", _("Free"))
+    return DeviceStretch(start, size, "stranded", _("Stranded: no size fits beside what runs here"))

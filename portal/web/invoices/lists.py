@@ -23,7 +23,7 @@ from portal.web.teams.rows import in_tree_order
 
 
 @dataclass(frozen=True, slots=True)
-class InvoiceRow:
+class TeamInvoiceRow:
     """A team's month in the list; ``accruing`` is what running leases add."""
 
     team: str
@@ -38,10 +38,10 @@ class InvoiceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class MonthInvoices:
     """All invoices of a month in sight, with their sums."""
 
-    rows: list[InvoiceRow]
+    rows: list[TeamInvoiceRow]
     total: Decimal | None
     accruing: Decimal | None
     currency: str
@@ -63,7 +63,7 @@ class MonthRow:
     url: str
 
 
-def board(teams: QuerySet[Team], period: BillingPeriod, *, name: str = "", now: datetime) -> Board:
+def board(teams: QuerySet[Team], period: BillingPeriod, *, name: str = "", now: datetime) -> MonthInvoices:
     """Return a month's invoices of these teams: issued ones as frozen, drafts as of now."""
     found = teams.filter(name__icontains=name) if name else teams
     ordered = in_tree_order(list(found))
@@ -73,7 +73,7 @@ def board(teams: QuerySet[Team], period: BillingPeriod, *, name: str = "", now: 
     accruing = _cents(accruing_micro([team.pk for team in ordered], period, now=now))
     ids = {team.pk for team in ordered}
     rows = [_draft(team, ids, period, totals.get(team.pk, 0), accruing.get(team.pk, 0)) for team in ordered]
-    return Board(
+    return MonthInvoices(
         rows,
         money(sum(totals.get(team.pk, 0) for team in ordered)),
         money(sum(accruing.values())),
@@ -100,14 +100,14 @@ def month_rows(periods: Sequence[BillingPeriod], teams: QuerySet[Team], *, now: 
     return [_month(period, issued.get(period.pk), drafts.get(period.pk, {}), now) for period in periods]
 
 
-def _issued(teams: Sequence[Team], period: BillingPeriod) -> Board:
+def _issued(teams: Sequence[Team], period: BillingPeriod) -> MonthInvoices:
     ids = {team.pk for team in teams}
     invoices = {
         row.team_id: row for row in Invoice.objects.filter(period=period, team__in=ids, is_issued=True)
     }
     month = f"{period.starts_at:%Y-%m}"
     rows = [
-        InvoiceRow(
+        TeamInvoiceRow(
             team=invoices[team.pk].team_name,
             depth=_depth(team, ids),
             cost_centre=invoices[team.pk].cost_centre,
@@ -123,12 +123,12 @@ def _issued(teams: Sequence[Team], period: BillingPeriod) -> Board:
     ]
     total = money(sum(row.total_micro for row in invoices.values()))
     first: Any = next(iter(invoices.values()), None)
-    return Board(rows, total, None, first.currency if first else currency(), True)
+    return MonthInvoices(rows, total, None, first.currency if first else currency(), True)
 
 
-def _draft(team: Team, ids: set[int], period: BillingPeriod, amount: int, accruing: int) -> InvoiceRow:
+def _draft(team: Team, ids: set[int], period: BillingPeriod, amount: int, accruing: int) -> TeamInvoiceRow:
     month = f"{period.starts_at:%Y-%m}"
-    return InvoiceRow(
+    return TeamInvoiceRow(
         team=team.name,
         depth=_depth(team, ids),
         cost_centre=team.cost_centre,

@@ -27,7 +27,7 @@ HOURS_UNIT = 10_000  # GPU-hours are printed to four places
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PrintedLine:
     """One line as printed: GPU-hours x price = amount; ``late_for`` is the month that an adjustment belongs to."""
 
     position: int
@@ -56,10 +56,10 @@ class Accruing:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class TeamInvoice:
     """A team's month as its page shows it."""
 
-    lines: list[Line]
+    lines: list[PrintedLine]
     total: Decimal | None
     gpu_hours: Decimal
     leases: int
@@ -69,7 +69,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EventStep:
     """One lease event, as the timeline include takes it."""
 
     title: str
@@ -80,7 +80,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsageRow:
     """One usage record with the events of its lease: where the seconds come from."""
 
     lease: str
@@ -93,7 +93,7 @@ class Usage:
     gpu_seconds: Decimal
     exact: Decimal
     agent_seconds: Decimal | None
-    steps: list[Step]
+    steps: list[EventStep]
 
 
 def gpu_hours(quantities: Sequence[int]) -> list[Decimal]:
@@ -107,13 +107,13 @@ def gpu_seconds(share_milli_seconds: int) -> Decimal:
     return Decimal(share_milli_seconds) / 1000
 
 
-def bill(view: InvoiceView, *, now: datetime) -> Bill:
+def bill(view: InvoiceView, *, now: datetime) -> TeamInvoice:
     """Return the printed form of a team's month; cents of running leases add up to their total too."""
     running = accruing_by_lease([view.team.pk], view.period, now=now) if view.is_draft else []
     cents = apportion([Fraction(micro) for _lease, micro in running])
     hours = gpu_hours([line.share_milli_seconds for line in view.lines])
     words = shown_names(line.flavor for line in view.lines)
-    return Bill(
+    return TeamInvoice(
         lines=[_line(row, spent, words) for row, spent in zip(view.lines, hours, strict=True)],
         total=money(view.total_micro),
         gpu_hours=sum(hours, Decimal(0)),
@@ -124,7 +124,7 @@ def bill(view: InvoiceView, *, now: datetime) -> Bill:
     )
 
 
-def usage_rows(records: Sequence[UsageRecord]) -> list[Usage]:
+def usage_rows(records: Sequence[UsageRecord]) -> list[UsageRow]:
     """Return usage records with their leases' events, in one query for all events."""
     leases = list({record.lease_id: record.lease for record in records}.values())
     events = events_by_lease(leases)
@@ -153,8 +153,8 @@ def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dic
     return found
 
 
-def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> Line:
-    return Line(
+def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
+    return PrintedLine(
         position=line.position,
         person=line.person,
         flavor=words[line.flavor],
@@ -180,10 +180,10 @@ def _accruing(lease: Lease, micro: int) -> Accruing:
     )
 
 
-def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> Usage:
+def _usage(record: UsageRecord, events: Sequence[LeaseEvent]) -> UsageRow:
     lease = record.lease
     agent = lease.agent_active_ms
-    return Usage(
+    return UsageRow(
         lease=lease.uid,
         name=str(lease.user),
         node=lease.flavor.device_model.name,
@@ -207,7 +207,7 @@ TONES = {
 }
 
 
-def step_of(event: LeaseEvent) -> Step:
+def step_of(event: LeaseEvent) -> EventStep:
     """Return a step of a lease in the reader's language."""
     tone, icon = TONES.get(LeaseState(event.now), ("quiet", "check"))
-    return Step(str(LeaseState(event.now).label), event.at, why_text(event), tone, icon)
+    return EventStep(str(LeaseState(event.now).label), event.at, why_text(event), tone, icon)

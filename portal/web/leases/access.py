@@ -35,7 +35,7 @@ class SlotView:
 
 
 @dataclass(frozen=True)
-class DeviceView:
+class LeaseDevice:
     """A device with the slots this lease holds on it; ``grid`` is the scale of the drawing."""
 
     uuid: str
@@ -55,7 +55,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Entrance:
+class LeaseEntrance:
     """The ways in, the environment to paste into a shell, and the device nodes that were opened.
 
     ``is_set`` says that the environment is in place wherever a command leads; ``gang`` are the lines that name
@@ -74,7 +74,7 @@ class Entrance:
         return bool(self.commands)
 
 
-def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> Entrance | None:
+def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> LeaseEntrance | None:
     """Return how to reach the slices, or None before the agent has said so; ``gang`` names its other nodes."""
     if not placements or not all(p.partition_uuid for p in placements):
         return None
@@ -84,10 +84,12 @@ def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> Entran
     way = way_in(placements)
     lease = placements[0].lease.uid if placements[0].lease else ""
     commands = [Command(str(_LABELS[kind]), code) for kind, code in way.commands(lease)]
-    return Entrance("\n".join([*lines, *others]), sorted(nodes), commands, "\n".join(others), way.is_isolated)
+    return LeaseEntrance(
+        "\n".join([*lines, *others]), sorted(nodes), commands, "\n".join(others), way.is_isolated
+    )
 
 
-def device_views(placements: Sequence[Placement]) -> list[DeviceView]:
+def device_views(placements: Sequence[Placement]) -> list[LeaseDevice]:
     """Return the devices a lease is on, in the node's order; placements read with device and model."""
     by_device: dict[int, list[Placement]] = {}
     for placement in placements:
@@ -95,7 +97,7 @@ def device_views(placements: Sequence[Placement]) -> list[DeviceView]:
     return [_device(group) for group in by_device.values()]
 
 
-def _device(group: Sequence[Placement]) -> DeviceView:
+def _device(group: Sequence[Placement]) -> LeaseDevice:
     device = group[0].device
     is_shared = group[0].host_id is not None
     slots, at = [], 0
@@ -104,7 +106,7 @@ def _device(group: Sequence[Placement]) -> DeviceView:
         at += size
         label = placement.profile or memory(placement.memory_mib) or ""
         slots.append(SlotView(start, size, label, f"{label} · {placement.partition_uuid or '…'}"))
-    return DeviceView(
+    return LeaseDevice(
         uuid=device.uuid,
         index=device.index,
         model=device.model.name,

@@ -17,7 +17,7 @@ from portal.common.errors import BerthError, NotFound
 from portal.leases.extending import waiting_extension
 from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, Placement
-from portal.leases.next_blocks import Block, block_sentence, latest_end
+from portal.leases.next_blocks import NextBlock, block_sentence, latest_end
 from portal.leases.selectors import (
     gang_environment,
     may_manage_lease,
@@ -56,7 +56,7 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingExtension:
     """An extension that waits for an approver: whose it is, what it adds and what that costs."""
 
     lease: Lease
@@ -130,13 +130,13 @@ def processes(request: HttpRequest, uid: str) -> HttpResponse:
     return render(request, "web/parts/lease_processes.html", context)
 
 
-def waiting_view(lease: Lease) -> Waiting | None:
+def waiting_view(lease: Lease) -> WaitingExtension | None:
     """Return the extension of a lease that waits for an approver, with what it costs."""
     asked = waiting_extension(lease)
     if asked is None:
         return None
     offer = _extension(lease, asked.extra_s)
-    return Waiting(lease, str(asked.asked_by), asked.asked_at, offer)
+    return WaitingExtension(lease, str(asked.asked_by), asked.asked_at, offer)
 
 
 def _failure(rights: Rights, lease: Lease) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _failure(rights: Rights, lease: Lease) -> dict[str, str]:
     }
 
 
-def extensions(lease: Lease, *, now: datetime, latest: Block | None) -> list[Extension]:
+def extensions(lease: Lease, *, now: datetime, latest: NextBlock | None) -> list[Extension]:
     """Return the usual extensions that fit before what comes behind, and up to there, priced.
 
     That is the flavor's longest time, a booking of its place or maintenance of its node.

@@ -18,7 +18,7 @@ R, L = RequestState, LeaseState
 
 
 @dataclass(frozen=True)
-class Step:
+class TimelineStep:
     """One step; ``todo`` has not happened yet and ``at`` may then be unknown."""
 
     title: str
@@ -70,9 +70,9 @@ SAID_BY_LEASE = {R.GRANTED, R.FULFILLED}
 
 def request_steps(
     request: LeaseRequest, leases: Sequence[Lease], *, starts_at: datetime | None
-) -> list[Step]:
+) -> list[TimelineStep]:
     """Return the whole story of a request: its own events, those of its leases, and what is to come."""
-    moments: list[tuple[datetime, int, Step]] = [
+    moments: list[tuple[datetime, int, TimelineStep]] = [
         (event.at, _rank(event), _request_step(event, request))
         for event in RequestEvent.objects.filter(request=request)
         if event.now not in SAID_BY_LEASE
@@ -88,34 +88,36 @@ def request_steps(
     return [*past, *(lease_ahead(live) if live else request_ahead(request, starts_at))]
 
 
-def request_ahead(request: LeaseRequest, starts_at: datetime | None) -> list[Step]:
+def request_ahead(request: LeaseRequest, starts_at: datetime | None) -> list[TimelineStep]:
     """Return the steps a request still has before it."""
     if request.state not in (R.QUEUED, R.AWAITING_APPROVAL):
         return []
     ends_at = starts_at + timedelta(seconds=request.remaining_s) if starts_at else None
     start = _("expected") if starts_at else _("not known yet")
     ahead = [
-        Step(_("Starts"), starts_at, start, icon="player-play", todo=True),
-        Step(_("Ends, and the receipt is ready"), ends_at, icon="receipt", todo=True),
+        TimelineStep(_("Starts"), starts_at, start, icon="player-play", todo=True),
+        TimelineStep(_("Ends, and the receipt is ready"), ends_at, icon="receipt", todo=True),
     ]
     if request.state == R.AWAITING_APPROVAL:
-        return [Step(_("Somebody decides"), icon="checkbox", todo=True), *ahead]
+        return [TimelineStep(_("Somebody decides"), icon="checkbox", todo=True), *ahead]
     return ahead
 
 
-def lease_ahead(lease: Lease) -> list[Step]:
+def lease_ahead(lease: Lease) -> list[TimelineStep]:
     """Return the steps a live lease still has before it."""
-    clean = Step(_("Cleaned; the receipt is ready"), icon="receipt", todo=True)
+    clean = TimelineStep(_("Cleaned; the receipt is ready"), icon="receipt", todo=True)
     if lease.state == L.BOOKED:
         return [
-            Step(_("Begins, and the node makes the slice"), lease.starts_at, icon="calendar", todo=True),
+            TimelineStep(
+                _("Begins, and the node makes the slice"), lease.starts_at, icon="calendar", todo=True
+            ),
             clean,
         ]
     if lease.state == L.PREPARING:
-        return [Step(_("Active: the clock starts"), icon="activity", todo=True), clean]
+        return [TimelineStep(_("Active: the clock starts"), icon="activity", todo=True), clean]
     if lease.state in (L.ACTIVE, L.INTERRUPTED):
         return [
-            Step(
+            TimelineStep(
                 _("Ends by itself") if lease.preempt_at is None else _("Must make room"),
                 lease.ends_at,
                 icon="hourglass",
@@ -132,7 +134,7 @@ def _rank(event: RequestEvent | LeaseEvent) -> int:
     return len(ORDER) if is_back or event.now not in ORDER else ORDER.index(event.now)
 
 
-def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:
+def _request_step(event: RequestEvent, request: LeaseRequest) -> TimelineStep:
     title, icon, tone = REQUEST_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
     actor = ""
     if request.decided_by and event.at == request.decided_at:
@@ -141,12 +143,12 @@ def _request_step(event: RequestEvent, request: LeaseRequest) -> Step:
             title = _("Approved, in the queue")
     elif event.now == R.SUBMITTED:
         actor = _("by %(who)s") % {"who": request.author}
-    return Step(str(title), event.at, _reason(event.reason), actor, icon, tone)
+    return TimelineStep(str(title), event.at, _reason(event.reason), actor, icon, tone)
 
 
-def _lease_step(event: LeaseEvent, which: str = "") -> Step:
+def _lease_step(event: LeaseEvent, which: str = "") -> TimelineStep:
     title, icon, tone = LEASE_STEPS.get(event.now, (event.now, "circle-dashed", "quiet"))
-    return Step(str(title), event.at, why_text(event), which, icon=icon, tone=tone)
+    return TimelineStep(str(title), event.at, why_text(event), which, icon=icon, tone=tone)
 
 
 def why_text(event: LeaseEvent) -> str:

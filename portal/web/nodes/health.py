@@ -47,7 +47,7 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnofferedMode:
     """What devices could offer and cannot, with what to install or allow; ``devices`` names those with the same."""
 
     mode: str
@@ -125,7 +125,7 @@ def _slices_text(starts: Sequence[int] | None) -> str:
     ) % {"places": places}
 
 
-def refusals_of(devices: Sequence[Device]) -> list[Refusal]:
+def refusals_of(devices: Sequence[Device]) -> list[UnofferedMode]:
     """Return what a node's devices cannot offer; the same for several devices is said once."""
     found: dict[tuple[str, str], list[int]] = {}
     for device in devices:
@@ -134,7 +134,7 @@ def refusals_of(devices: Sequence[Device]) -> list[Refusal]:
             found.setdefault((str(mode), str(why)), []).append(device.index)
     labels = {str(value): str(label) for value, label in Mode.choices}
     return [
-        Refusal(labels.get(mode, mode), why, ", ".join(str(index) for index in sorted(indexes)))
+        UnofferedMode(labels.get(mode, mode), why, ", ".join(str(index) for index in sorted(indexes)))
         for (mode, why), indexes in sorted(found.items())
     ]
 

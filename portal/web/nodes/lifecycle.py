@@ -71,7 +71,7 @@ def life_facts(node: Node, *, now: datetime) -> LifeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRow:
+class WaitingDeviceRow:
     """A device that waits for an operator; ``was`` is as what it was accepted before, "" for a new one."""
 
     index: int
@@ -86,7 +86,7 @@ class WaitingRow:
 class WaitingRows:
     """What of a node waits for an operator, as its page shows it."""
 
-    devices: list[WaitingRow]
+    devices: list[WaitingDeviceRow]
     unknown_leases: tuple[str, ...]
     is_ahead: bool
     hidden: dict[str, str]
@@ -98,7 +98,7 @@ def waiting_rows(node: Node) -> WaitingRows | None:
     if not waiting:
         return None
     rows = [
-        WaitingRow(
+        WaitingDeviceRow(
             index=one.index,
             uuid=one.uuid,
             short_uuid=f"{one.uuid[:12]}…",

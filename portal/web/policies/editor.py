@@ -22,7 +22,7 @@ from portal.policies.rules import (
     RULES,
     WORK_NAMES,
     Group,
-    Rule,
+    PolicyRule,
     length,
     value_at,
 )
@@ -64,7 +64,7 @@ class Control:
 
 
 @dataclass(slots=True)
-class TimeRow:
+class PolicyTimeRow:
     """One row of a list of times or of factors: its days, its fields, and what removes it."""
 
     number: int
@@ -79,10 +79,10 @@ class TimeRow:
 class Drawn:
     """One rule as it is drawn: a single field, parts side by side, or rows that can be added."""
 
-    rule: Rule
+    rule: PolicyRule
     control: Control | None = None
     parts: list[Control] = field(default_factory=list)
-    rows: list[TimeRow] = field(default_factory=list)
+    rows: list[PolicyTimeRow] = field(default_factory=list)
     is_list: bool = False
     errors: list[str] = field(default_factory=list)
 
@@ -160,7 +160,7 @@ class Draft:
         """Return the faults of a field, lengths of time in words."""
         return [_fault_text(fault, kind) for fault in self.faults if fault.field == name]
 
-    def _drawn(self, rule: Rule) -> Drawn:
+    def _drawn(self, rule: PolicyRule) -> Drawn:
         value = value_at(self.body, rule.key)
         errors = self._said(rule.key, rule.kind)
         if rule.kind == "parts":
@@ -190,7 +190,7 @@ class Draft:
             for work in WORKS
         ]  # fmt: skip
 
-    def _row(self, rule: Rule, number: int, row: Any) -> TimeRow:
+    def _row(self, rule: PolicyRule, number: int, row: Any) -> PolicyTimeRow:
         at, drop = f"{rule.key}[{number}]", f"drop:{rule.key}:{number}"
         if rule.kind == "factors":
             model, factor = row
@@ -199,7 +199,7 @@ class Draft:
                 Control(f"{at}.model", "select", _("Model"), str(model), choices=_models(str(model))),
                 Control(f"{at}.factor", "number", _("Thousandths"), str(factor), errors=self._said(named)),
             ]
-            return TimeRow(number, drop, [], fields, [], [])
+            return PolicyTimeRow(number, drop, [], fields, [], [])
         days = [
             Control(f"{at}.days", "check", name, str(day), is_checked=day in row["days"])
             for day, name in enumerate(DAY_NAMES.values())
@@ -217,7 +217,7 @@ class Draft:
             )  # fmt: skip
         parts = self._parts(f"{at}.parts", row["parts"]) if rule.kind == "pool_times" else []
         errors = [*self._said(at), *self._said(f"{at}.days"), *self._said(f"{at}.parts")]
-        return TimeRow(number, drop, days, fields, parts, errors)
+        return PolicyTimeRow(number, drop, days, fields, parts, errors)
 
 
 def draft_of(body: Mapping[str, Any]) -> Draft:
@@ -279,7 +279,7 @@ def _seconds(text: str) -> int | str:
     return text if found is None else found
 
 
-def _typed(data: QueryDict, rule: Rule) -> Any:
+def _typed(data: QueryDict, rule: PolicyRule) -> Any:
     """Return a rule's value as it was typed."""
     if rule.kind in ROW_KINDS:
         return [_typed_row(data, rule, number) for number in range(_rows(data, rule.key))]
@@ -307,7 +307,7 @@ def _typed_parts(data: QueryDict, at: str) -> dict[str, int | str]:
     return {work: _whole(text) for work, text in texts.items() if text}
 
 
-def _typed_row(data: QueryDict, rule: Rule, number: int) -> Any:
+def _typed_row(data: QueryDict, rule: PolicyRule, number: int) -> Any:
     at = f"{rule.key}[{number}]"
     if rule.kind == "factors":
         return _text(data, f"{at}.model"), _whole(_text(data, f"{at}.factor"))

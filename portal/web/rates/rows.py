@@ -17,7 +17,7 @@ PAST, IN_FORCE, PLANNED = "past", "in_force", "planned"
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class PriceRow:
     """A dated price; ``change`` is its difference to the one before in percent."""
 
     amount: Decimal | None
@@ -43,7 +43,7 @@ class ModelPrices:
     name: str
     slug: str
     current: Decimal | None
-    prices: list[Price]
+    prices: list[PriceRow]
     flavors: list[FlavorPrice]
 
 
@@ -79,11 +79,11 @@ def _model(model: DeviceModel, rates: list[Rate], flavors: list[Flavor], now: da
     )
 
 
-def _price(rate: Rate, before: Rate | None, now: datetime) -> Price:
+def _price(rate: Rate, before: Rate | None, now: datetime) -> PriceRow:
     change = None
     if before is not None and before.micro_per_hour:
         change = round((rate.micro_per_hour - before.micro_per_hour) * 100 / before.micro_per_hour)
-    return Price(money(rate.micro_per_hour), rate.valid.lower, rate.valid.upper, _state(rate, now), change)
+    return PriceRow(money(rate.micro_per_hour), rate.valid.lower, rate.valid.upper, _state(rate, now), change)
 
 
 def _state(rate: Rate, now: datetime) -> str:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import MOST_NODES, RequestSpec
-from portal.leases.states import Work
+from portal.leases.states import WorkloadKind
 from portal.web.figures import parse_duration, span
 
 WORK_CHOICES = (
@@ -119,7 +119,7 @@ class WishesForm(forms.Form):
         data = self.cleaned_data
         nodes = data.get("nodes")
         return {
-            "work": data.get("work") or Work.INTERACTIVE.value,
+            "work": data.get("work") or WorkloadKind.INTERACTIVE.value,
             "starts_at": data.get("starts_at"),
             "is_preemptible": bool(data.get("is_preemptible")),
             "least_duration_s": data.get("least") or 0,
@@ -148,8 +148,8 @@ def prefilled(given: Mapping[str, str]) -> dict[str, str]:
 def wish_facts(asked: LeaseRequest | RequestSpec) -> list[tuple[str, str, datetime | None]]:
     """Return what was chosen beside the usual, as (name, words, instant or None)."""
     facts: list[tuple[str, str, datetime | None]] = []
-    if asked.work != Work.INTERACTIVE:
-        facts.append((_("Kind of work"), str(Work(asked.work).label), None))
+    if asked.work != WorkloadKind.INTERACTIVE:
+        facts.append((_("Kind of work"), str(WorkloadKind(asked.work).label), None))
     if asked.starts_at is not None:
         facts.append((_("Booked for"), "", asked.starts_at))
     if asked.nodes != 1:

@@ -47,7 +47,7 @@ class OfferView:
 
 
 @dataclass(frozen=True)
-class Room:
+class HeadroomChange:
     """The team's headroom before and after, in GPUs; None where nothing above has a ceiling."""
 
     before: str | None
@@ -74,7 +74,7 @@ class QuoteView:
     reasons: list[str]
     refusal: str
     approval: bool
-    room: Room
+    room: HeadroomChange
     offers: list[OfferView]
     by: datetime | None = None
     usual: Decimal | None = None
@@ -147,11 +147,11 @@ def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: dat
     return [replace(shown, starts_at=None)]
 
 
-def _room(team: Team, cost: int) -> Room:
+def _room(team: Team, cost: int) -> HeadroomChange:
     found = headroom(team)
     left = found.left_milli
     after = None if left is None else left - cost
-    return Room(
+    return HeadroomChange(
         before=gpus(None if left is None else max(0, left)),
         after=gpus(None if after is None else max(0, after)),
         owner=found.bound_by or team.name,

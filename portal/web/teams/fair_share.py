@@ -13,7 +13,7 @@ from scheduler.engine.order.standing import Standing
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FairShareRow:
     """One row: parts in per cent and use in GPU-hours, as text; None is unknown."""
 
     name: str
@@ -31,8 +31,8 @@ class Place:
 class StandingCard:
     """The team among its siblings, then its people; ``counts``: the order in force weighs what was used."""
 
-    team: Place
-    people: list[Place]
+    team: FairShareRow
+    people: list[FairShareRow]
     counts: bool
     order: str
     half_life_s: int
@@ -52,8 +52,8 @@ def standing_card(team: Team, rights: Rights, *, now: datetime) -> StandingCard:
     )
 
 
-def _place(name: str, at: Standing, *, is_me: bool) -> Place:
-    return Place(
+def _place(name: str, at: Standing, *, is_me: bool) -> FairShareRow:
+    return FairShareRow(
         name=name,
         is_me=is_me,
         rank=at.rank,

@@ -17,7 +17,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRow:
+class HeldLeaseRow:
     """A live lease; ``cost`` None is unknown."""
 
     uid: str
@@ -33,7 +33,7 @@ class LeaseRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRow:
+class WaitingRequestRow:
     """A request that waits, with the main reason as a sentence."""
 
     uid: str
@@ -52,7 +52,7 @@ class WaitingRow:
 class Some:
     """The first rows of a list and how many there are in all."""
 
-    rows: list[LeaseRow] | list[WaitingRow]
+    rows: list[HeldLeaseRow] | list[WaitingRequestRow]
     total: int
 
 
@@ -65,7 +65,7 @@ def leases_of(team: Team, *, now: datetime) -> Some:
     costs = cost_so_far(rows, now=now)
     return Some(
         [
-            LeaseRow(
+            HeldLeaseRow(
                 uid=row.uid,
                 name=row.request.name,
                 person=str(row.user),
@@ -94,8 +94,8 @@ def waiting_of(team: Team) -> Some:
     return Some([_waiting(row) for row in rows], found.count() if len(rows) == SHOWN else len(rows))
 
 
-def _waiting(row: LeaseRequest) -> WaitingRow:
-    return WaitingRow(
+def _waiting(row: LeaseRequest) -> WaitingRequestRow:
+    return WaitingRequestRow(
         uid=row.uid,
         name=row.name,
         person=str(row.author),

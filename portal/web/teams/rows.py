@@ -41,7 +41,7 @@ class QuotaBar:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberRow:
     """A person's role in a team; ``through`` names the team above that it comes from."""
 
     key: int
@@ -55,7 +55,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Spend:
+class SpendRow:
     """What a team and everything below it cost this month, against its budget."""
 
     amount: Decimal | None
@@ -66,7 +66,7 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class TeamRow:
+class TreeRow:
     """A team as a row: its depth in the tree, quota, spend and size."""
 
     name: str
@@ -109,7 +109,7 @@ def limits_above(team: Team) -> list[QuotaBar]:
     ]
 
 
-def members_of(team: Team, rights: Rights) -> list[Member]:
+def members_of(team: Team, rights: Rights) -> list[MemberRow]:
     """Return the team's members, then those whose role reaches here from above."""
     rows = Membership.objects.filter(team_id__in=team.lineage).select_related("user", "team")
     give = set(roles_to_give(rights, team))
@@ -117,7 +117,7 @@ def members_of(team: Team, rights: Rights) -> list[Member]:
         rows, key=lambda row: (-team.lineage.index(row.team_id), str(row.user).lower(), row.role)
     )
     return [
-        Member(
+        MemberRow(
             key=row.pk,
             name=str(row.user),
             username=row.user.username,
@@ -131,14 +131,14 @@ def members_of(team: Team, rights: Rights) -> list[Member]:
     ]
 
 
-def spend_of(team: Team, *, now: datetime) -> Spend:
+def spend_of(team: Team, *, now: datetime) -> SpendRow:
     """Return what the subtree cost this month."""
     ids = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
     micro = sum(team_spend(ids, period_of(now), now=now).values())
     budget = team.monthly_budget_micro
     percent = None if not budget else micro * 100 // budget
     tone = "accent" if percent is None or percent < SOON_PERCENT else "warn" if percent < 100 else "bad"
-    return Spend(money(micro), money(budget), percent, currency(), tone)
+    return SpendRow(money(micro), money(budget), percent, currency(), tone)
 
 
 def approval_hours(team: Team) -> str | None:
@@ -147,7 +147,7 @@ def approval_hours(team: Team) -> str | None:
     return None if above is None else gpus(above * SHARES // HOUR_S)
 
 
-def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[TeamRow]:
+def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[TreeRow]:
     """Return teams as a tree in reading order, in a fixed number of queries."""
     found = {team.pk: team for team in teams}
     spend = team_spend(list(found), period_of(now), now=now)
@@ -158,7 +158,7 @@ def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[T
         .annotate(n=Count("user", distinct=True))
     )
     return [
-        TeamRow(
+        TreeRow(
             name=team.name,
             slug=team.slug,
             url=reverse("web:team", args=[team.slug]),

@@ -12,8 +12,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.demo.trace import mapping, reckoning, report, room, tokens
-from portal.demo.trace.calls import Api, ApiRefusal, Origin
-from portal.demo.trace.play import Pace, Play
+from portal.demo.trace.calls import ApiRefusal, Origin, TraceClient
+from portal.demo.trace.play import Play, SubmitRate
 from portal.demo.trace.rows import Pod, TraceError, read_pods
 
 CONNECTIONS = 8
@@ -71,7 +71,7 @@ class Command(BaseCommand):
     async def _play(
         self, pods: Sequence[Pod], origin: Origin, held: dict[str, str], options: dict[str, Any]
     ) -> dict[str, Any]:
-        api = Api(origin, connections=CONNECTIONS + options["parallel"])
+        api = TraceClient(origin, connections=CONNECTIONS + options["parallel"])
         operator = held.pop(tokens.OPERATOR)
         try:
             wishes = await self._wishes(api, pods, operator, options["speed"])
@@ -79,7 +79,7 @@ class Command(BaseCommand):
                 released, withdrawn = await room.make_room(api, held)
                 self._tell(f"made room: {released} leases released, {withdrawn} requests withdrawn")
             since = await reckoning.portal_time(api, operator=operator)
-            pace = Pace(options["rate"], options["parallel"], options["patience"])
+            pace = SubmitRate(options["rate"], options["parallel"], options["patience"])
             name = f"trace-{time.time_ns():x}"
             play = Play(api, wishes, held, pace=pace, name=name, since=since, tell=self._tell)
             wall_s = await play.run()
@@ -88,7 +88,9 @@ class Command(BaseCommand):
         finally:
             await api.close()
 
-    async def _wishes(self, api: Api, pods: Sequence[Pod], token: str, speed: float) -> list[mapping.Wish]:
+    async def _wishes(
+        self, api: TraceClient, pods: Sequence[Pod], token: str, speed: float
+    ) -> list[mapping.TraceRequest]:
         flavors = (await api.get("/api/v1/flavors/", token=token))["results"]
         mapper = mapping.Mapper(mapping.offers_of(flavors), speed=speed)
         with_gpu = [pod for pod in pods if pod.num_gpu]
@@ -101,15 +103,15 @@ class Command(BaseCommand):
 
 
 async def _reckon(
-    api: Api, play: Play, skipped: int, since: str, operator: str, wall_s: float
-) -> report.Played:
+    api: TraceClient, play: Play, skipped: int, since: str, operator: str, wall_s: float
+) -> report.PlayResult:
     leases = {run.lease: run.wish.count for run in play.runs if run.lease}
     clocks = await reckoning.clocks(api, leases, since=since, operator=operator)
     now = await reckoning.portal_time(api, operator=operator)
     teams = {run.wish.asker.team for run in play.runs}
     bills = await reckoning.bills(api, teams, {since[:7], now[:7]}, operator=operator)
     overlaps = await reckoning.overlaps(api, operator=operator)
-    return report.Played(play.runs, skipped, overlaps, clocks, bills, wall_s, api.waits)
+    return report.PlayResult(play.runs, skipped, overlaps, clocks, bills, wall_s, api.waits)
 
 
 def _positive(text: str) -> float:
