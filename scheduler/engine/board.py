@@ -155,7 +155,7 @@ class Board:
         share = shape.share_milli
         if shape.kind.mode == "mig":
             share = self.geometry.profiles[shape.kind.profile].share_milli
-        return weighted(share, self.device)
+        return weighted(share, self.device.weight_milli)
 
     def slot(self, shape: Shape, start: int, max_memory_mib: int = 0) -> Slot:
         """One unit of the shape at its place on this board; a share may use up to ``max_memory_mib`` of it."""
@@ -257,7 +257,7 @@ class Board:
         if not share and held.mode == "mig":
             shares = (self.geometry.profiles[n].share_milli for n in self._profiles_of(held))
             share = max(shares, default=0)
-        return weighted(share, self.device)
+        return weighted(share, self.device.weight_milli)
 
 
 class Filled(Protocol):
@@ -323,9 +323,9 @@ def by_node(boards: Iterable[Board]) -> tuple[tuple[Board, ...], ...]:
     return tuple(tuple(group) for _, group in groupby(boards, key=lambda b: b.node.id))
 
 
-def weighted(share_milli: int, device: Device) -> int:
-    """Thousandths of a device in quota units, rounded up."""
-    return -(-share_milli * device.weight_milli // WHOLE_MILLI)
+def weighted(share_milli: int, weight_milli: int) -> int:
+    """Thousandths of a device of this weight in quota units, rounded up."""
+    return -(-share_milli * weight_milli // WHOLE_MILLI)
 
 
 def _shares_within(shape: Shape, share_milli: int, memory_mib: int, clients: int) -> int:

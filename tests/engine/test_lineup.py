@@ -11,6 +11,7 @@ from scheduler.engine import plan
 from scheduler.engine.learning.lengths import Record
 from scheduler.engine.model import Claim, Learned, PersonUsage, Policy, Running, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
+from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.order.standing import decayed
 from tests.engine.builder import HOUR, NOON, Cluster
@@ -271,6 +272,17 @@ def test_guarantees_come_first_as_far_as_they_reach(cluster: Cluster) -> None:
 
     assert found[:2] == ["guaranteed 0", "guaranteed 1"]
     assert found[-1] == "guaranteed 2"
+
+
+def test_a_claim_costs_the_order_what_it_costs_the_quota(cluster: Cluster) -> None:
+    cluster.node("a", "l40s-48gb")
+    claim = cluster.request("share", "mps 500 1000")
+    seen = cluster.snapshot()
+    seen = replace(seen, devices=tuple(replace(one, weight_milli=333) for one in seen.devices))
+
+    (grant,) = plan(seen, cluster.policy).grants
+
+    assert Costs(seen).of(claim) == grant.cost_milli == 167
 
 
 def test_a_grant_is_counted_within_the_turn(cluster: Cluster) -> None:

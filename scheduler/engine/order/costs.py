@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scheduler.engine.board import weighted
 from scheduler.engine.model import Claim, Snapshot
 from scheduler.engine.pools import capacity_of
 
@@ -32,11 +33,11 @@ class Costs:
     def _unit(self, claim: Claim) -> int:
         models: Iterable[str] = claim.models or self._weights
         units = [
-            self._parts.get((model, claim.profile), claim.share_milli) * self._weights[model] // 1000
+            weighted(self._parts.get((model, claim.profile), claim.share_milli), self._weights[model])
             for model in models
             if model in self._weights
         ]
-        return min(units, default=claim.share_milli * self._lightest // 1000)
+        return min(units, default=weighted(claim.share_milli, self._lightest))
 
 
 class _Prices:
