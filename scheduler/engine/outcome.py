@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.learning.bins import HIGH, LOW
+from scheduler.engine.learning.bins import HIGH, LOW, bin_of
 from scheduler.engine.learning.lengths import Curves, curves_of
 from scheduler.engine.model import Claim, Held, Running, Snapshot
 from scheduler.engine.order.costs import units_of
@@ -47,7 +47,7 @@ class Lengths:
 
     def _below_of(self, team: int, units: int, predicted_s: int) -> Floats:
         """How likely the length is below each edge of a bin."""
-        key = team, units, predicted_s
+        key = team, units, bin_of(predicted_s) if predicted_s > 1 else -1
         found = self._below.get(key)
         if found is None:
             chance = self._curves.chance(team, units, predicted_s)
