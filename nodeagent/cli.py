@@ -171,7 +171,7 @@ def _run(options: argparse.Namespace) -> int:
     lock = lock_state(state)
     try:
         while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):
-            log.info("cards that were late answer now: the agent starts anew with them, leases go on")
+            log.info("devices that were late answer now: the agent starts anew with them, leases go on")
             patience = replace(patience, rest_s=0)
     except OSError as no:
         raise StateError(f"cannot use the state folder {state}: {no}") from no
@@ -191,7 +191,7 @@ class Dialling:
 
 
 def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience: Patience) -> bool:
-    """Work until a signal (False), or until cards answer that were missing when this life began (True)."""
+    """Work until a signal (False), or until devices answer that were missing when this life began (True)."""
     host = open_host(options, state, patience=patience)
     driver = host.driver
     journal = Journal(state / "journal.jsonl")
@@ -210,7 +210,7 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
 
 
 async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:
-    """Run the agent until it ends by itself, a signal asks it to (False), or late cards answer (True)."""
+    """Run the agent until it ends by itself, a signal asks it to (False), or late devices answer (True)."""
     loop = asyncio.get_running_loop()
     work = loop.create_task(agent.run())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -228,7 +228,7 @@ async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:
 
 
 def _guard(options: argparse.Namespace, host: OpenedHost) -> Guard | None:
-    """Return who watches the cards' processes; nobody where the driver plays them."""
+    """Return who watches the devices' processes; nobody where the driver plays them."""
     if host.runtime is None or host.read is None:
         return None
     return Guard(host.driver, host.runtime, host.read, policy=options.orphans, allowed=options.system_process)

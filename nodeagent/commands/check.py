@@ -29,7 +29,7 @@ def add_options(known: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look and print; 0 also when something is missing, because that is an answer.
 
-    Where no card is found the host alone is printed; raises DriverUnavailableError then.
+    Where no device is found the host alone is printed; raises DriverUnavailableError then.
     """
     require_node(options)
     state = Path(options.state) if options.state else spare_folder()

@@ -99,7 +99,7 @@ class DryRunDriver:
             self._facts[device] = [fact for fact in self._facts[device] if fact.lease != owner]
 
     def access(self, partition: str) -> Access:
-        """Return the nodes of the card that would be used; those of MIG instances are not known before."""
+        """Return the nodes of the device that would be used; those of MIG instances are not known before."""
         device = self._devices.get(partition.partition("/")[0])
         if device is None or device.mig_enabled:
             return Access()

@@ -4,7 +4,7 @@ Run through sudo by the lease's holder. The process is moved into the lease's ow
 again and then executes; so it reaches the lease's devices and no others, shares its limits with everything else in
 it, and ends with it. It is moved by AttachProcessesToUnit of systemd (org.freedesktop.systemd1(5)), the call made
 for delegated units. A unit of its own would have its own limits: two shells would have twice the memory, and a
-limit on card memory, which binds a cgroup, would bind neither.
+limit on device memory, which binds a cgroup, would bind neither.
 
 There is nothing here that a caller may choose but the lease and the command: sudo grants any arguments. Programs
 that this runs as root get an environment of their own. What Python itself reads from its environment or from the

@@ -1,6 +1,6 @@
 """``berth-agent install``: the files of systemd that an agent needs on its host, shown first, written when asked.
 
-By default nothing is changed: the files are printed, with what would change. Logins are closed to the cards only
+By default nothing is changed: the files are printed, with what would change. Logins are closed to the devices only
 by ``--close-logins``, since that changes what everybody's session may open (docs/access.md).
 """
 
@@ -41,9 +41,9 @@ SCRIPT: Final = "berth-agent"
 PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9/._+-]+")
 OTHERS_WRITE: Final = 0o022
 
-# Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend (whose cards and
+# Classes of /proc/devices that belong to accelerators: NVIDIA, AMD, Hygon, Cambricon, Ascend (whose devices and
 # vNPUs are of the classes devdrv-cdev and vdevdrv-cdev, as Huawei's device plugin looks them up).
-CARDS: Final = (
+ACCELERATORS: Final = (
     "nvidia", "kfd", "mkfd", "hycu", "cambricon", "davinci", "devdrv", "vdevdrv", "devmm", "hisi_hdc",
 )  # fmt: skip
 # On hosts with these, DRM render nodes are accelerators too.
@@ -59,7 +59,7 @@ AGENT_TEXT: Final = """\
 Description=Berth's agent: makes GPU leases real on this host
 Wants=network-online.target
 After=network-online.target nvidia-persistenced.service
-# Monitors hold cards open, which keeps those of Ampere from switching MIG: where installed, they start later.
+# Monitors hold devices open, which keeps those of Ampere from switching MIG: where installed, they start later.
 Before=nvidia-dcgm.service dcgm.service dcgm-exporter.service nvidia_gpu_exporter.service
 StartLimitIntervalSec=0
 
@@ -80,7 +80,7 @@ StateDirectoryMode=0700
 RuntimeDirectory=berth-agent
 RuntimeDirectoryMode=0711
 RuntimeDirectoryPreserve=yes
-# ProtectClock and PrivateDevices would take the cards away, ProtectControlGroups the right to kill a cgroup,
+# ProtectClock and PrivateDevices would take the devices away, ProtectControlGroups the right to kill a cgroup,
 # ProtectKernelModules what nvidia-modprobe does.
 NoNewPrivileges=yes
 ProtectSystem=full
@@ -109,7 +109,7 @@ TasksAccounting=yes
 """
 
 LOGIN_TEXT: Final = """\
-# Written by berth-agent install --close-logins: ordinary logins may open what they could before, but no card.
+# Written by berth-agent install --close-logins: ordinary logins may open what they could before, but no device.
 # Classes of devices that appear later are added by running it again.
 [Slice]
 DevicePolicy=closed
@@ -149,7 +149,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--close-logins",
         action="store_true",
-        help="with --write: keep ordinary logins off the cards, so that a lease is the only way to one",
+        help="with --write: keep ordinary logins off the devices, so that a lease is the only way to one",
     )
     parser.add_argument(
         "--program",
@@ -256,7 +256,7 @@ def login_rules(read: Read) -> list[str]:
     how DeviceAllow finds their numbers (systemd.resource-control(5)). Raises OSError.
     """
     classes = _classes(read)
-    forbidden = CARDS + (("drm",) if any(name in RENDERING for _, name in classes) else ())
+    forbidden = ACCELERATORS + (("drm",) if any(name in RENDERING for _, name in classes) else ())
     kept = [f"{kind}-{name}" for kind, name in classes if not name.startswith(forbidden)]
     return list(dict.fromkeys((*ALWAYS, *kept)))
 
@@ -350,7 +350,7 @@ def write(host: InstallHost, texts: Mapping[str, str], out: Callable[[str], None
         f" {AGENT_UNIT}\nLet holders in, with visudo -f {SUDOERS_FILE}:\n{sudoers_for(host, texts)}"
     )
     if LOGIN_FILE in changed:
-        out("Logins that are open now keep what they have opened; from now on no login opens a card.")
+        out("Logins that are open now keep what they have opened; from now on no login opens a device.")
 
 
 def uninstall(host: InstallHost, out: Callable[[str], None]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from nodeagent.commands.options import UsageError, layouts, offered
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
-from nodeagent.drivers.patience import Patience, wait_for_cards
+from nodeagent.drivers.patience import Patience, wait_for_devices
 from nodeagent.host.shell import HostShell
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.choice import choose, has_units, shows_files
@@ -89,7 +89,7 @@ def is_simulated(options: argparse.Namespace) -> bool:
 class OpenedHost:
     """A host at work: driver, runtime of the holders and how to read its files (None: the driver plays them).
 
-    ``look`` opens the driver of its cards once more, and only looks; None where no card can come late.
+    ``look`` opens the driver of its devices once more, and only looks; None where no device can come late.
     """
 
     driver: Driver
@@ -109,7 +109,7 @@ def open_host(
     """Return driver and runtime as the options ask for them.
 
     ``looks_only``: nothing is made, changed or removed on the host, and what an agent notes belongs to that agent.
-    ``patience``: wait for cards that do not answer yet; None looks once. ``runtime`` is that of a real host, where
+    ``patience``: wait for devices that do not answer yet; None looks once. ``runtime`` is that of a real host, where
     the caller opened it already. Raises UsageError, DriverUnavailableError or RuntimeMissingError.
     """
     if is_simulated(options):
@@ -135,7 +135,7 @@ def open_host(
         has_units=has_units(runtime),
     )
     own = partial(find, looks_only=looks_only)
-    found = own() if patience is None else wait_for_cards(own, patience)
+    found = own() if patience is None else wait_for_devices(own, patience)
     return OpenedHost(found, runtime, registry.read_text, partial(find, looks_only=True))
 
 

@@ -64,10 +64,10 @@ KNOWN_TO: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType({
     "orphans": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
     "system_process": (WITH_HOLDERS, "--driver simulated plays its holders itself"),
     "layout": (frozenset({"auto", "amd"}), "it cuts AMD boards"),
-    "dcgm": (frozenset({"auto", "nvml"}), "it asks about NVIDIA cards"),
+    "dcgm": (frozenset({"auto", "nvml"}), "it asks about NVIDIA devices"),
     "power_saving": (
         frozenset({"auto", "nvml", "simulated-nvml"}),
-        "cards of other vendors do not sleep, and simulated ones always may",
+        "devices of other vendors do not sleep, and simulated ones always may",
     ),
     **dict.fromkeys(
         ("board", "count", "modes", "spec", "fleet", "seed", "latency", "fault_rate", "reboot"),
@@ -178,7 +178,7 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
         "--offer",
         default=usual(environ, "offer"),
         metavar="MODES",
-        help=f"sharing modes that real cards may be used in, of {', '.join(MODES)} (exclusive,mig)",
+        help=f"sharing modes that real devices may be used in, of {', '.join(MODES)} (exclusive,mig)",
     )
     known.add_argument(
         "--runtime",
@@ -195,13 +195,13 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
         "--patience",
         default=usual(environ, "patience", str(USUAL_S)),
         metavar="S",
-        help=f"seconds that a start waits for cards whose driver does not answer yet ({USUAL_S:g})",
+        help=f"seconds that a start waits for devices whose driver does not answer yet ({USUAL_S:g})",
     )
     known.add_argument(
         "--power-saving",
         action="store_true",
         default=usual(environ, "power_saving"),
-        help="let the portal lower the power limits of real cards while the node sleeps (needs root)",
+        help="let the portal lower the power limits of real devices while the node sleeps (needs root)",
     )
     known.add_argument(
         "--layout",
@@ -212,14 +212,14 @@ def add_driver(known: argparse.ArgumentParser, environ: Mapping[str, str]) -> No
         "--orphans",
         choices=POLICIES,
         default=usual(environ, "orphans", POLICIES[0]),
-        help="what to do with processes on a card that belong to no lease (report)",
+        help="what to do with processes on a device that belong to no lease (report)",
     )
     known.add_argument(
         "--system-process",
         action="append",
         default=[],
         metavar="NAME",
-        help="a service that may use cards without a lease; may be given several times",
+        help="a service that may use devices without a lease; may be given several times",
     )
     known.add_argument(
         "--dcgm",
@@ -270,7 +270,7 @@ def offered(options: argparse.Namespace) -> frozenset[str] | None:
 
 
 def patience_of(options: argparse.Namespace) -> Patience:
-    """Return how long a start waits for its cards; raises UsageError."""
+    """Return how long a start waits for its devices; raises UsageError."""
     try:
         seconds = float(options.patience)
     except ValueError:

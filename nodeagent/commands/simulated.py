@@ -1,4 +1,4 @@
-"""Simulated hosts as the options describe them: devices of many vendors, or cards behind a played NVML."""
+"""Simulated hosts as the options describe them: devices of many vendors, or devices behind a played NVML."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def open_simulated(options: argparse.Namespace, state: Path, *, looks_only: bool
 def open_played(
     options: argparse.Namespace, state: Path, *, looks_only: bool = False
 ) -> tuple[FullHost, Driver, Runtime]:
-    """Return a host whose NVML is played, with driver and runtime of real cards; raises UsageError."""
+    """Return a host whose NVML is played, with driver and runtime of real devices; raises UsageError."""
     try:
         spec = played(spec_of(options), call_named)
     except SpecError as no:

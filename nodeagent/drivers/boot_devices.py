@@ -1,4 +1,4 @@
-"""The cards of this boot as they were when all told: one that is lost later cannot say who it was."""
+"""The devices of this boot as they were when all told: one that is lost later cannot say who it was."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BootDevices:
         self.known = self._read()
 
     def keep(self, facts: Iterable[DeviceFact]) -> None:
-        """Write down the cards that are here; where that is not possible, it is only said."""
+        """Write down the devices that are here; where that is not possible, it is only said."""
         found = {fact.index: fact for fact in facts}
         if found == self.known:
             return
@@ -38,7 +38,7 @@ class BootDevices:
             self._path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)  # holders pass it: docs/agent.md
             write_file(self._path, row)
         except OSError as no:
-            log.warning("the cards of this boot cannot be noted in %s: %s", self._path, no)
+            log.warning("the devices of this boot cannot be noted in %s: %s", self._path, no)
 
     def _read(self) -> dict[int, DeviceFact]:
         try:

@@ -1,4 +1,4 @@
-"""Whose a process on a shared card is, and for which processes a share waits before it is called clean."""
+"""Whose a process on a shared device is, and for which processes a share waits before it is called clean."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def is_below(path: str, cgroup: str) -> bool:
 def own(
     share: HeldShare, others: Sequence[HeldShare], listed: Sequence[ProcessFact], read: Read
 ) -> list[ProcessFact]:
-    """Return the processes of a card that are a share's as far as anybody knows: these are told and ended.
+    """Return the processes of a device that are a share's as far as anybody knows: these are told and ended.
 
-    One with a cgroup has those inside, and those of containers that name its lease; a whole card, and a share
+    One with a cgroup has those inside, and those of containers that name its lease; a whole device, and a share
     without a cgroup, have what no other share accounts for.
     """
     if share.mode == WHOLE or not share.cgroup:
@@ -52,7 +52,7 @@ def left_on(
 ) -> list[ProcessFact]:
     """Return the processes that keep a share from being clean: its own, and those that no other share accounts for.
 
-    A process that lies in nobody's unit and names no lease may be anybody's, so every share of the card that ends
+    A process that lies in nobody's unit and names no lease may be anybody's, so every share of the device that ends
     waits for it. No two shares wait for each other: what one of them accounts for holds up that one alone, and
     whatever else runs ends without any of them. ``is_excused`` are programs of the host.
     """

@@ -1,4 +1,4 @@
-"""Waiting for cards that are not there yet at the start: a kernel module loads, a vendor's tool answers late."""
+"""Waiting for devices that are not there yet at the start: a kernel module loads, a vendor's tool answers late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGAIN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How many seconds a start waits for the first card, and for the rest of them once one has answered.
+    """How many seconds a start waits for the first device, and for the rest of them once one has answered.
 
     ``clock`` in seconds never goes back; ``pause`` lets some of them pass.
     """
@@ -36,7 +36,7 @@ class Patience:
 
 
 def missing(driver: Driver) -> frozenset[int | str]:
-    """Return what did not answer when a driver was opened and may yet: cards by index, else by name."""
+    """Return what did not answer when a driver was opened and may yet: devices by index, else by name."""
     return frozenset(driver.unanswered) if isinstance(driver, VendorDriver) else frozenset()
 
 
@@ -45,10 +45,10 @@ def late(driver: Driver) -> str:
     return "; ".join(driver.unanswered.values()) if isinstance(driver, VendorDriver) else ""
 
 
-def wait_for_cards(find: Callable[[], Driver], patience: Patience) -> Driver:
-    """Open the driver again and again until all cards answer, or as many as do within the time.
+def wait_for_devices(find: Callable[[], Driver], patience: Patience) -> Driver:
+    """Open the driver again and again until all devices answer, or as many as do within the time.
 
-    Raises DriverUnavailableError at once where waiting is no use, and when no card answered in time.
+    Raises DriverUnavailableError at once where waiting is no use, and when no device answered in time.
     """
     begin = patience.clock()
     pause, said, answered_at = FIRST_PAUSE_S, "", None
@@ -68,7 +68,7 @@ def wait_for_cards(find: Callable[[], Driver], patience: Patience) -> Driver:
             log.warning("going on without what does not answer: %s; it is asked again", waits_for)
             return driver
         if waits_for != said:
-            log.warning("waiting up to %.0f s for the cards of this node: %s", left, waits_for)
+            log.warning("waiting up to %.0f s for the devices of this node: %s", left, waits_for)
             said = waits_for
         if driver is not None:
             driver.close()
@@ -94,14 +94,16 @@ async def wait_for_latecomers(
         except Exception as no:
             if repr(no) not in said:
                 said.add(repr(no))
-                log.exception("cannot look for the cards that are missing; the agent goes on and looks again")
+                log.exception(
+                    "cannot look for the devices that are missing; the agent goes on and looks again"
+                )
             continue
         if now is not None and now < gone:
             return
 
 
 def _missing_now(find: Callable[[], Driver]) -> frozenset[int | str] | None:
-    """Return what is missing now; None where no card answers at all."""
+    """Return what is missing now; None where no device answers at all."""
     try:
         driver = find()
     except DriverUnavailableError:
@@ -123,6 +125,6 @@ def _look(find: Callable[[], Driver]) -> tuple[Driver | None, str]:
 
 def _in_vain(waits_for: str, waited_s: float) -> str:
     return (
-        f"no card answered within {waited_s:.0f} s ({waits_for}); see to the vendor's driver, its unit starts the "
+        f"no device answered within {waited_s:.0f} s ({waits_for}); see to the vendor's driver, its unit starts the "
         f"agent again by itself (berth-agent install), and `berth-agent check` tells what is missing"
     )

@@ -31,11 +31,11 @@ def open_nvml(
     looks_only: bool = False,
     has_units: bool = True,
 ) -> Driver:
-    """Return the driver for NVIDIA cards; raises DriverUnavailableError when there are none.
+    """Return the driver for NVIDIA devices; raises DriverUnavailableError when there are none.
 
-    ``offer`` names the sharing modes that the operator allows (None: whole cards and MIG), ``run_dir`` is the
-    folder for what a reboot may lose. ``may_limit_power`` lets it lower the cards' power limits while the node
-    sleeps; ``timeslice`` (0 default to 3 long) holds on cards that are shared in time; ``dcgm_url`` is a DCGM
+    ``offer`` names the sharing modes that the operator allows (None: whole devices and MIG), ``run_dir`` is the
+    folder for what a reboot may lose. ``may_limit_power`` lets it lower the devices' power limits while the node
+    sleeps; ``timeslice`` (0 default to 3 long) holds on devices that are shared in time; ``dcgm_url`` is a DCGM
     exporter to ask for what NVML does not tell. ``looks_only``: it writes nothing into the folder and hears no events.
     ``has_units``: leases are opened in units, to which memory limits bind.
     """
@@ -71,7 +71,7 @@ def open_real(
     has_units: bool = True,
     looks_only: bool = False,
 ) -> Driver:
-    """Return the driver of this name, for "auto" the first whose cards are found.
+    """Return the driver of this name, for "auto" the first whose devices are found.
 
     ``layouts`` is how AMD boards are cut, ``can_bind`` whether holders come as containers that can be shown a file
     under another path; ``looks_only``: nothing is written into the folder. Raises DriverUnavailableError, for "auto"
@@ -112,7 +112,7 @@ def _open_vendor(
     can_bind: bool,
     looks_only: bool,
 ) -> Driver:
-    """Return the driver of another vendor's cards."""
+    """Return the driver of another vendor's devices."""
     driver = getattr(import_module(f"nodeagent.drivers.{name}.driver"), f"{name.capitalize()}Driver")
     own: dict[str, Any] = {}
     if name == "amd":

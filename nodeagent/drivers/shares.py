@@ -1,4 +1,4 @@
-"""Who holds whole cards and shares of them: cards remember nothing of that, so a folder does."""
+"""Who holds whole devices and shares of them: devices remember nothing of that, so a folder does."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _TYPES: Final = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": tuple}
 
 @dataclass(frozen=True, slots=True)
 class HeldShare:
-    """A whole card (named by the card's UUID), a part of one or a share of one, in the hands of ``owner``.
+    """A whole device (named by the device's UUID), a part of one or a share of one, in the hands of ``owner``.
 
-    ``mode``, ``share_milli`` (thousandths of the card) and ``memory_mib`` are what was asked for; ``profile``,
+    ``mode``, ``share_milli`` (thousandths of the device) and ``memory_mib`` are what was asked for; ``profile``,
     ``start`` and ``size`` (memory slices) are how it is reported. ``user`` and ``cgroup`` are known once its tenant
     is; "" before. Where a vendor's tool makes it, ``handle`` is the tool's name for it and ``made`` its size in the
     tool's terms; one without handle is only asked for, and ``before`` are the handles that stood then: after a crash
-    they tell what is new from what is not ours. ``is_idle``: nobody's any more, but the card still has it.
+    they tell what is new from what is not ours. ``is_idle``: nobody's any more, but the device still has it.
     """
 
     partition: str
@@ -90,7 +90,7 @@ class ShareBook:
             self._recall(path)
 
     def on(self, device: str) -> list[HeldShare]:
-        """Return what is handed out of one card, by name."""
+        """Return what is handed out of one device, by name."""
         with self._lock:
             found = [share for share in self._shares.values() if share.device == device]
         return sorted(found, key=lambda share: share.partition)

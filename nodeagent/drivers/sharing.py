@@ -1,4 +1,4 @@
-"""Cards that are leased whole or in shares which a vendor's tool makes: one set of rules for several vendors."""
+"""Devices that are leased whole or in shares which a vendor's tool makes: one set of rules for several vendors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Choice = Callable[[HeldShare, list[HeldShare], list[ProcessFact], Read], list[Pr
 
 
 class Cutter(Protocol):
-    """How one vendor's tool cuts a card: sizes in its own terms, parts by its own names ("handles").
+    """How one vendor's tool cuts a device: sizes in its own terms, parts by its own names ("handles").
 
-    ``removes_one``: a single part can be removed; else only all parts of a card at once.
+    ``removes_one``: a single part can be removed; else only all parts of a device at once.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Cutter(Protocol):
         ...
 
     def standing(self, fact: DeviceFact) -> dict[str, str]:
-        """Return the sizes of the parts that a card has now, by handle."""
+        """Return the sizes of the parts that a device has now, by handle."""
         ...
 
     def make(self, fact: DeviceFact, size: str) -> None:
@@ -41,12 +41,12 @@ class Cutter(Protocol):
         ...
 
     def unmake(self, fact: DeviceFact, handle: str) -> None:
-        """Ask the tool to remove a part (all parts of the card where it cannot remove one)."""
+        """Ask the tool to remove a part (all parts of the device where it cannot remove one)."""
         ...
 
 
 class SharingDriver(VendorDriver):
-    """Cards that are leased whole or in shares which the vendor's tool makes and lists."""
+    """Devices that are leased whole or in shares which the vendor's tool makes and lists."""
 
     def __init__(
         self, boot_id: str, run_dir: Path, read: Read, cutter: Cutter, *, looks_only: bool = False
@@ -55,15 +55,15 @@ class SharingDriver(VendorDriver):
         self._cutter = cutter
 
     def catalogue(self, device: str) -> list[ShapeOffer]:
-        """Return the whole card and, where its tool can cut it, shares up to the whole card."""
+        """Return the whole device and, where its tool can cut it, shares up to the whole device."""
         fact = self._fact(device)
-        whole_card = PartitionShape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
-        offers = [ShapeOffer(whole_card, (0,), 1)] if WHOLE in fact.modes else []
+        whole_device = PartitionShape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
+        offers = [ShapeOffer(whole_device, (0,), 1)] if WHOLE in fact.modes else []
         shared = PartitionShape("memlimit", "", 0, ALL, fact.memory_mib)
         return [*offers, ShapeOffer(shared, (0,), fact.max_clients)] if "memlimit" in fact.modes else offers
 
     def observe(self, device: str) -> list[PartitionFact]:
-        """Return what stands on a card; parts that the tool lists and nobody here made are foreign."""
+        """Return what stands on a device; parts that the tool lists and nobody here made are foreign."""
         fact = self._fact(device)
         standing = self._standing(fact)
         self._settle(device, standing)
@@ -77,7 +77,7 @@ class SharingDriver(VendorDriver):
         ]
 
     def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
-        """Hand out the whole card or have its tool make one share; an owner who has it already gets the same."""
+        """Hand out the whole device or have its tool make one share; an owner who has it already gets the same."""
         fact = self._fact(device)
         self._require_offered(fact, shape)
         if position != 0:
@@ -87,16 +87,16 @@ class SharingDriver(VendorDriver):
             return mine
         if shape.mode == WHOLE:
             if present or self._standing(fact):
-                raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the card is not empty")
+                raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the device is not empty")
             share = HeldShare(device, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
             self._book.put(share)
             return share.fact()
         if any(part.size for part in present):
-            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the whole card is leased")
+            raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the whole device is leased")
         return self._cut(fact, shape, owner)
 
     def destroy(self, partition: str) -> None:
-        """Give back a whole card or have a share removed; gone already is success."""
+        """Give back a whole device or have a share removed; gone already is success."""
         share = self._book.get(partition)
         if share is None or share.is_idle:
             return
@@ -109,11 +109,11 @@ class SharingDriver(VendorDriver):
             self._remove(share)
 
     @abstractmethod
-    def card_processes(self, device: str) -> list[ProcessFact]:
-        """Return the processes that the tool lists on a whole card."""
+    def device_processes(self, device: str) -> list[ProcessFact]:
+        """Return the processes that the tool lists on a whole device."""
 
     def processes(self, partition: str) -> list[ProcessFact]:
-        """Return the processes that keep a partition from being clean; tools list them by card (owners.left_on)."""
+        """Return the processes that keep a partition from being clean; tools list them by device (owners.left_on)."""
         return self._of(partition, left_on)
 
     def tenants(self, partition: str) -> list[ProcessFact]:
@@ -125,17 +125,17 @@ class SharingDriver(VendorDriver):
         if share is None:
             return []
         others = [s for s in self._book.on(share.device) if s.partition != partition and not s.is_idle]
-        return chosen(share, others, self.card_processes(share.device), self._read)
+        return chosen(share, others, self.device_processes(share.device), self._read)
 
     def reading(self, samples: Iterable[DeviceSample]) -> DriverReading:
-        """Return a reading of cards together with what is handed out of them."""
-        cards = tuple(samples)
-        return DriverReading(cards, tuple(part for card in cards for part in self.part_samples(card)))
+        """Return a reading of devices together with what is handed out of them."""
+        devices = tuple(samples)
+        return DriverReading(devices, tuple(part for device in devices for part in self.part_samples(device)))
 
-    def part_samples(self, card: DeviceSample) -> list[PartitionSample]:
-        """Return the samples of what is handed out of a card: tools measure cards, so a share's are unknown."""
+    def part_samples(self, device: DeviceSample) -> list[PartitionSample]:
+        """Return the samples of what is handed out of a device: tools measure devices, so a share's are unknown."""
         found = []
-        for held in self._book.on(card.device):
+        for held in self._book.on(device.device):
             is_whole = held.mode == WHOLE
             if not held.is_idle:
                 found.append(
@@ -143,17 +143,17 @@ class SharingDriver(VendorDriver):
                         partition=held.partition,
                         device=held.device,
                         start=0,
-                        util_percent=card.util_percent if is_whole else None,
-                        memory_used_mib=card.memory_used_mib if is_whole else None,
+                        util_percent=device.util_percent if is_whole else None,
+                        memory_used_mib=device.memory_used_mib if is_whole else None,
                         memory_mib=held.memory_mib,
-                        source=card.source if is_whole else "unavailable",
-                        power_w=card.power_w if is_whole else None,
+                        source=device.source if is_whole else "unavailable",
+                        power_w=device.power_w if is_whole else None,
                     )
                 )
         return found
 
     def _standing(self, fact: DeviceFact) -> dict[str, str]:
-        """Return the parts of a card; one that cannot be cut has none, unless somebody holds a share of it.
+        """Return the parts of a device; one that cannot be cut has none, unless somebody holds a share of it.
 
         A tool that does not answer must not make such a share look gone: what stands is unknown then.
         """
@@ -166,7 +166,7 @@ class SharingDriver(VendorDriver):
             return {}
 
     def _settle(self, device: str, standing: dict[str, str]) -> None:
-        """Bring the book in line with the card: what is gone is forgotten, what a crash left is taken up."""
+        """Bring the book in line with the device: what is gone is forgotten, what a crash left is taken up."""
         known = {share.handle for share in self._book.on(device) if share.handle}
         for share in self._book.on(device):
             if share.mode == WHOLE or share.handle in standing:
@@ -218,7 +218,9 @@ class SharingDriver(VendorDriver):
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{fact.max_clients} shares are the most")
         idle = any(share.is_idle for share in ours)
         why = (
-            " (shares that were given back keep theirs until the last one on this card ends)" if idle else ""
+            " (shares that were given back keep theirs until the last one on this device ends)"
+            if idle
+            else ""
         )
         if sum(share.share_milli for share in ours) + shape.share_milli > ALL:
             raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"not enough compute for another share{why}")

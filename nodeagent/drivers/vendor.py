@@ -142,11 +142,11 @@ def opened(tool: VendorTool, probe: Callable[[], str]) -> None:
 
 
 class ToldDevice(Protocol):
-    """What a tool tells of a card at one moment; None is unknown."""
+    """What a tool tells of a device at one moment; None is unknown."""
 
     @property
     def util_percent(self) -> float | None:
-        """How busy the card is."""
+        """How busy the device is."""
 
     @property
     def memory_used_mib(self) -> int | None:
@@ -162,7 +162,7 @@ class ToldDevice(Protocol):
 
 
 def sample_of(uuid: str, told: ToldDevice | None, tool: str) -> DeviceSample:
-    """Return the sample of a card from what a tool told of it; of a card that is not listed all is unknown."""
+    """Return the sample of a device from what a tool told of it; of a device that is not listed all is unknown."""
     if told is None:
         return DeviceSample(uuid, None, None, None, None, source="unavailable")
     return DeviceSample(
@@ -176,12 +176,12 @@ def sample_of(uuid: str, told: ToldDevice | None, tool: str) -> DeviceSample:
 
 
 def lost(uuid: str, said: str) -> HealthFact:
-    """Return the fact that a card which was here is not listed any more."""
+    """Return the fact that a device which was here is not listed any more."""
     return HealthFact(uuid, LOST, "critical", said, "reboot_node")
 
 
 class VendorDriver(ABC):
-    """The verbs that are the same for every vendor whose tool is a program. Cards stand in ``_facts``."""
+    """The verbs that are the same for every vendor whose tool is a program. Devices stand in ``_facts``."""
 
     name = ""
     version = ""
@@ -193,7 +193,7 @@ class VendorDriver(ABC):
         self._book = ShareBook(run_dir / self.name, boot_id, looks_only=looks_only)
         self._roll = BootDevices(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
         self._facts: dict[str, DeviceFact] = {}
-        # What did not answer at the start and may yet: cards by index, else by name, each with a sentence.
+        # What did not answer at the start and may yet: devices by index, else by name, each with a sentence.
         self.unanswered: dict[int | str, str] = {}
         self._missed: set[str] = set()
 
@@ -202,7 +202,7 @@ class VendorDriver(ABC):
         return self._boot_id
 
     def inventory(self) -> list[DeviceFact]:
-        """Return the cards as they were when the agent started."""
+        """Return the devices as they were when the agent started."""
         return list(self._facts.values())
 
     @abstractmethod
@@ -215,12 +215,12 @@ class VendorDriver(ABC):
 
     @abstractmethod
     def complaints(self) -> list[HealthFact]:
-        """Return what the cards say about their health; raises NvmlLikeError when the tool does not tell."""
+        """Return what the devices say about their health; raises NvmlLikeError when the tool does not tell."""
 
     def health(self) -> list[HealthFact]:
-        """Return what the cards complain about, and notes of who holds what that cannot be read.
+        """Return what the devices complain about, and notes of who holds what that cannot be read.
 
-        A card counts as lost, with the leases on it, when the tool left it out twice in a row: outputs have gaps.
+        A device counts as lost, with the leases on it, when the tool left it out twice in a row: outputs have gaps.
         """
         try:
             said = self.complaints()
@@ -240,18 +240,20 @@ class VendorDriver(ABC):
         return [*late, *self._book.health()]
 
     def abandon(self, device: str, owner: str) -> None:
-        """Forget what an owner had on a card that is lost; the driver runs nothing beside the cards."""
+        """Forget what an owner had on a device that is lost; the driver runs nothing beside the devices."""
         for share in self._book.on(device):
             if share.owner == owner:
                 self._book.drop(share.partition)
 
     def mig_mode(self, device: str) -> bool | None:
-        """Return None: these cards have no such mode."""
+        """Return None: these devices have no such mode."""
         return None
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
-        """Refuse: these cards have no such mode."""
-        raise NotOfferedError(f"{self.name} cards have no MIG mode to switch; ask for a mode that they list")
+        """Refuse: these devices have no such mode."""
+        raise NotOfferedError(
+            f"{self.name} devices have no MIG mode to switch; ask for a mode that they list"
+        )
 
     def attach(self, partition: str, tenant: Tenant) -> None:
         """Check that the partition stands; there is no daemon to start."""
@@ -282,21 +284,21 @@ class VendorDriver(ABC):
         """Refuse to sleep; being awake is no change."""
         if asleep:
             raise NotOfferedError(
-                f"nodes with {self.name} cards cannot sleep in this version; leave them awake"
+                f"nodes with {self.name} devices cannot sleep in this version; leave them awake"
             )
 
     @abstractmethod
     def _find(self) -> None:
-        """List the cards and learn each of them; raises NvmlLikeError when the tool does not answer."""
+        """List the devices and learn each of them; raises NvmlLikeError when the tool does not answer."""
 
     def _recall(self, fact: DeviceFact) -> bool:
-        """Bring back what the driver itself knows of a card of this boot, or say that it cannot."""
+        """Bring back what the driver itself knows of a device of this boot, or say that it cannot."""
         return True
 
     def _take_stock(self, offer: frozenset[str] | None, nothing: str) -> None:
-        """Find the cards, keep those of this boot that are silent now, and narrow all to what is offered.
+        """Find the devices, keep those of this boot that are silent now, and narrow all to what is offered.
 
-        Raises DriverUnavailableError when the tool does not answer, and with ``nothing`` when there is no card.
+        Raises DriverUnavailableError when the tool does not answer, and with ``nothing`` when there is no device.
         """
         try:
             self._find()
@@ -309,7 +311,7 @@ class VendorDriver(ABC):
         self._narrow(offer)
 
     def _remember(self) -> None:
-        """Add the cards of this boot that did not answer now, so that their leases are not forgotten, and note all."""
+        """Add the devices of this boot that did not answer now, so that their leases are kept, and note all."""
         taken = {fact.index for fact in self._facts.values()}
         for index, fact in self._roll.known.items():
             if fact.uuid not in self._facts and index not in taken and self._recall(fact):
@@ -324,7 +326,7 @@ class VendorDriver(ABC):
             self.unanswered[what] = no.detail
 
     def _narrow(self, offer: frozenset[str] | None) -> None:
-        """Leave only the modes that the operator offers; None is all that the cards can do."""
+        """Leave only the modes that the operator offers; None is all that the devices can do."""
         if offer is None:
             return
         for uuid, fact in list(self._facts.items()):
@@ -348,7 +350,7 @@ class VendorDriver(ABC):
             usable = ", ".join(fact.modes) or "nothing"
             raise NotOfferedError(
                 fact.refusals.get(shape.mode)
-                or f"{fact.model} cards offer {usable} here, not {shape.mode or 'a shape without mode'}"
+                or f"{fact.model} devices offer {usable} here, not {shape.mode or 'a shape without mode'}"
             )
 
 

@@ -10,7 +10,7 @@ from nodeagent.protocol.messages import DeviceSample, ProcessSample, Samples, Sl
 from nodeagent.reconcile.lease_records import READY
 from nodeagent.reconcile.reconciler import Reconciler
 
-# Every how many frames the processes on the cards are told; between them the field is None.
+# Every how many frames the processes on the devices are told; between them the field is None.
 PROCESSES_EVERY: Final = 5
 
 
@@ -68,5 +68,5 @@ def _device(sample: DeviceSample) -> DeviceSample:
 
 
 def _percent(value: float | None) -> float | None:
-    """Keep a percentage within 0 and 100: counters of real cards overshoot a little."""
+    """Keep a percentage within 0 and 100: counters of real devices overshoot a little."""
     return None if value is None else min(100.0, max(0.0, value))

@@ -1,4 +1,4 @@
-"""Who uses the cards: every process that a device lists, whose lease it belongs to, and what to do about the rest.
+"""Who uses the devices: every process that a device lists, whose lease it belongs to, and what to do about the rest.
 
 A process belongs to a lease when it runs inside the lease's unit and on the lease's slice. What the unit says comes
 from the process's cgroup, which it cannot leave; names are a convenience and only ever excuse, never accuse.
@@ -97,7 +97,7 @@ class Scan:
     """What one scan found. ``unread``: devices whose processes could not be listed, with the reason.
 
     ``crowded``: devices with a lasting orphan, displays and programs that the operator allows left out whoever runs
-    them: a desktop takes little of a card, and nobody else is accused by that.
+    them: a desktop takes little of a device, and nobody else is accused by that.
     """
 
     seen: tuple[SeenProcess, ...] = ()
@@ -115,7 +115,7 @@ class Scan:
 
 
 class ProcessScanner:
-    """Scans the processes on all cards and remembers how often it saw each orphan."""
+    """Scans the processes on all devices and remembers how often it saw each orphan."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class ProcessScanner:
     ) -> None:
         """Take the driver, the runtime, how to read /proc, and names that the operator excuses as well."""
         self._driver = driver
-        # A driver may have a wider verb: of a card that is leased whole, the plain one tells the lease's alone.
+        # A driver may have a wider verb: of a device that is leased whole, the plain one tells the lease's alone.
         self._listed: Callable[[str], list[ProcessFact]] = getattr(driver, "listed", driver.processes)
         self._runtime = runtime
         self._read = read
@@ -205,7 +205,7 @@ class ProcessScanner:
         reached = [h for h in holdings if _is_on(h, places)]
         doors = {h.lease for h in reached if not h.has_unit or (h.has_door and in_container)}
         if doors:
-            # Shares of one card cannot be told apart so: then it is nobody's in particular.
+            # Shares of one device cannot be told apart so: then it is nobody's in particular.
             return seen(OPEN, doors.pop() if len(doors) == 1 else "")
         return seen(ORPHAN)
 
@@ -247,7 +247,7 @@ class ProcessScanner:
 
 
 def _is_on(holding: Holding, places: set[str]) -> bool:
-    """Say whether a process is where the lease is. Cards tell apart MIG slices only: shares and whole cards are
+    """Say whether a process is where the lease is. Devices tell apart MIG slices only: shares and whole devices are
     matched by the device.
     """
     return holding.mode != "mig" or holding.partition in places

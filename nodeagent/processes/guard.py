@@ -1,4 +1,4 @@
-"""Keeps an eye on the cards' processes: looks, tells, and does what the operator's policy asks for."""
+"""Keeps an eye on the devices' processes: looks, tells, and does what the operator's policy asks for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The table of faults (fault_rules.json): XID codes and states of a card, how bad, what to do, and who said so.
+"""The table of faults (fault_rules.json): XID codes and states of a device, how bad, what to do, and who said so.
 
-Severities as the portal acts on them: info is only shown, warning may degrade one card, critical takes it out of
-work until an operator puts it back. What a program does wrong is never critical: the card is not to blame.
+Severities as the portal acts on them: info is only shown, warning may degrade one device, critical takes it out of
+work until an operator puts it back. What a program does wrong is never critical: the device is not to blame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FaultRule:
     """One fault. ``scope``: what it hits. ``who``: whose fault it mostly is. ``clears``: when the agent drops it.
 
     ``agent``: as soon as the state is fine, an event after ten quiet minutes. ``restart``: when the processes it hit
-    have ended. ``reset``: when the card was reset. ``operator``: never by itself, only when a person says so.
+    have ended. ``reset``: when the device was reset. ``operator``: never by itself, only when a person says so.
     """
 
     code: str
@@ -153,5 +153,5 @@ def _rule(row: Any, sources: Mapping[str, Source]) -> FaultRule:
     if not code or not row["name"]:
         raise RulesError(f"rule {row!r} needs a code and a name")
     if row["who"] == "application" and (row["severity"] == "critical" or row["action"] not in HARMLESS):
-        raise RulesError(f"rule {code}: a program's fault must not take a card out of work")
+        raise RulesError(f"rule {code}: a program's fault must not take a device out of work")
     return FaultRule(**{**row, "source": sources[row["source"]]})

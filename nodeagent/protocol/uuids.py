@@ -16,11 +16,11 @@ def simulated_uuid(node: str, index: int, vendor: str = "nvidia") -> str:
 
 @lru_cache(maxsize=4096)
 def simulated_mig_uuid(gpu_uuid: str, profile: str, start: int) -> str:
-    """Return the UUID of a simulated MIG slice; like on real cards the next tenant may get the same one."""
+    """Return the UUID of a simulated MIG slice; like on real devices the next tenant may get the same one."""
     return f"MIG-{uuid5(_SPACE, f'{gpu_uuid}/{profile}/{start}')}"
 
 
 def share_uuid(device_uuid: str, mode: str, owner: str) -> str:
-    """Return the name of a share, ``MPS-``, ``MEM-`` or ``TS-...``: another for each owner. Cards have none for it."""
+    """Return the name of a share, ``MPS-``, ``MEM-`` or ``TS-...``: another for each owner. Devices give it none."""
     prefix = {"mps": "MPS", "memlimit": "MEM", "timeslice": "TS"}[mode]
     return f"{prefix}-{uuid5(_SPACE, f'{device_uuid}/{mode}/{owner}')}"

@@ -25,7 +25,7 @@ def ending_step(
 def leader(state: NodeState, record: LeaseRecord) -> str:
     """Return the device on whose lane a lease's unit is closed; a lane of its own where all are lost or gone.
 
-    Calls to a lost card may hang, and nothing else should wait for them.
+    Calls to a lost device may hang, and nothing else should wait for them.
     """
     here = state.devices.keys() - state.health.lost
     return next((p.slot.device for p in record.places if p.slot.device in here), NO_DEVICE)
@@ -54,7 +54,7 @@ def settle_cleared(state: NodeState, step: DeviceStep) -> None:
 
 
 def settle_uncleared(state: NodeState, step: DeviceStep, refusal: StepRefusal, now: int) -> None:
-    """Wait and try again, for ever: a card is never reset and a slice never called clean too early."""
+    """Wait and try again, for ever: a device is never reset and a slice never called clean too early."""
     code = {errors.IN_USE: "in_use", errors.GPU_IS_LOST: "gpu_lost"}.get(refusal.nvml or 0, refusal.word)
     if step.record.code != code:
         step.record.code, step.record.detail = code, refusal.detail

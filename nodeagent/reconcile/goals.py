@@ -96,7 +96,7 @@ def unknown(record: LeaseRecord, devices: Mapping[str, DeviceFact]) -> StepRefus
     if missing is None:
         return None
     return StepRefusal(
-        "unknown_device", f"{missing} is not on this node; enrol the node again if cards were swapped"
+        "unknown_device", f"{missing} is not on this node; enrol the node again if devices were swapped"
     )
 
 

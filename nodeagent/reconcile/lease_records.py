@@ -20,7 +20,7 @@ NS: Final = 1_000_000_000
 RETRY_FIRST_NS: Final = NS // 20
 RETRY_MOST_NS: Final = 5 * NS
 RETRY_LOST_NS: Final = 60 * NS
-TRIES: Final = 16  # about a minute: who else holds a card open may let go of it
+TRIES: Final = 16  # about a minute: who else holds a device open may let go of it
 MOVED_NS: Final = 60 * NS  # an end that moved by less is told no second time: frames take time
 
 

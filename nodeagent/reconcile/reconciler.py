@@ -309,7 +309,7 @@ class Reconciler(NodeState):
                     place.hurry()  # what was to be cleared there is soon done
         for device in before - self.health.lost:
             facts = self.observed.facts.get(device, ())
-            disown(self, device, facts, "the card was lost, and its slices with it", now)
+            disown(self, device, facts, "the device was lost, and its slices with it", now)
         self._fail_lost(now)
 
     def _fail_lost(self, now: int) -> None:

@@ -37,7 +37,7 @@ def settle(state: NodeState, step: DeviceStep, outcome: StepOutcome, now: int) -
         settle_uncleared(state, step, outcome.refusal, now)
     else:
         settle_unmade(state, step, outcome, outcome.refusal, now)
-    # Of a lost card nothing was read: that nothing stands there is only what becomes of it.
+    # Of a lost device nothing was read: that nothing stands there is only what becomes of it.
     if step.kind not in UNIT_STEPS and outcome.facts is not None and not step.is_lost:
         miss(state, step.device, outcome.facts, now)
 

@@ -218,11 +218,11 @@ def _clear(driver: Driver, step: DeviceStep) -> StepOutcome:
     except NvmlLikeError as no:
         if not step.is_lost or no.code == errors.IN_USE:
             raise
-        # A card may answer although it was called lost (XID 79 heard, one list of a tool without it): a call that
-        # fails for another reason is tried again like any other before it counts as the card's silence.
+        # A device may answer although it was called lost (XID 79 heard, one list of a tool without it): a call that
+        # fails for another reason is tried again like any other before it counts as the device's silence.
         if no.code != errors.GPU_IS_LOST and step.place.tries < TRIES:
             raise
-        # Nobody can reach it any more, and whatever brings the card back leaves nothing standing on it.
+        # Nobody can reach it any more, and whatever brings the device back leaves nothing standing on it.
         driver.abandon(step.device, step.record.owner(step.place))
         return StepOutcome(facts=())
     return StepOutcome()
@@ -230,7 +230,7 @@ def _clear(driver: Driver, step: DeviceStep) -> StepOutcome:
 
 def _vacate(driver: Driver, step: DeviceStep) -> None:
     if not (step.place.is_ours or step.place.partition):
-        return  # nothing of ours ever stood there, so that need not be asked of a card that may not answer
+        return  # nothing of ours ever stood there, so that need not be asked of a device that may not answer
     for partition in _standing(driver, step):
         driver.detach(partition, kill=step.kill)
         if running := driver.processes(partition):

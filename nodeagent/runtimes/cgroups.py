@@ -21,7 +21,7 @@ class Cgroups:
 
     @property
     def is_unified(self) -> bool:
-        """Say whether the host has version 2 alone, which limits on card memory need."""
+        """Say whether the host has version 2 alone, which limits on device memory need."""
         return self._exists(UNIFIED_MARK)
 
     def folder(self, path: str) -> str:

@@ -25,8 +25,8 @@ CONTROL_MINOR: Final = "255"
 
 def words_for(node: str, read: Read) -> list[str]:
     """Return the words that make a node, none where no words are known."""
-    if card := CARD.fullmatch(node):
-        return [PROGRAM, "-c", card[1]]
+    if device := CARD.fullmatch(node):
+        return [PROGRAM, "-c", device[1]]
     if node == "/dev/nvidiactl":
         return [PROGRAM, "-c", CONTROL_MINOR]
     if node in ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"):

@@ -2,7 +2,7 @@
 
 One service per generation of a lease in ``berth.slice``. It runs as its holder, may open the device nodes of its
 partitions and no others, and keeps one process that does nothing; whoever enters (nodeagent/commands/enter.py) is moved
-into the same cgroup, so that one limit on memory, CPU and card memory binds all of a lease together.
+into the same cgroup, so that one limit on memory, CPU and device memory binds all of a lease together.
 
 Its end is a timer of systemd, not RuntimeMaxSec: no documented call lengthens that on a running unit, and a
 daemon-reload takes GPUs from containers that got them by the legacy hook. The timer's name carries the second

@@ -1,6 +1,6 @@
-"""A simulated host put together: cards, processes, MPS, nvidia-smi, units and containers, one hook for all changes.
+"""A simulated host put together: devices, processes, MPS, nvidia-smi, units and containers, one hook for all changes.
 
-The driver of real cards and the real runtimes run on it unchanged.
+The driver of real devices and the real runtimes run on it unchanged.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FullHost:
         looks_only: bool = False,
         may_limit_power: bool = False,
     ) -> NvmlDriver:
-        """Return the driver of real cards in a fresh session on this host, as a new agent opens it.
+        """Return the driver of real devices in a fresh session on this host, as a new agent opens it.
 
         ``listens``: with its own thread for events; ``looks_only``: without writing into the host's folders.
         """

@@ -58,7 +58,7 @@ class GpuInstance:
 
 @dataclass(slots=True)
 class SimulatedGpu:
-    """State of one card. ``clients`` counts who holds it open (monitors too); ``is_lost`` is XID 79.
+    """State of one device. ``clients`` counts who holds it open (monitors too); ``is_lost`` is XID 79.
 
     ``has_work``: a process runs on it. ``has_mig_config``: instances may be managed without being root, as one
     who may open the driver's capability ``mig/config``; the mode still needs root.

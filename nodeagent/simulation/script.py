@@ -42,12 +42,12 @@ class _Kind:
 
 
 def _process(host: SimulatedHost, given: Fields) -> object:
-    facts = {**given, "gpu": host.card(given["gpu"]).uuid}
+    facts = {**given, "gpu": host.device(given["gpu"]).uuid}
     return host.world.spawn(facts.pop("cgroup", "/user.slice"), **facts)
 
 
 def _end(host: SimulatedHost, given: Fields) -> None:
-    gpu = host.card(given["gpu"]).uuid
+    gpu = host.device(given["gpu"]).uuid
     for process in host.world.on(gpu, given.get("gi")):
         host.world.signal(process.pid, kill=True)
 
@@ -55,12 +55,12 @@ def _end(host: SimulatedHost, given: Fields) -> None:
 def _mig(host: SimulatedHost, given: Fields) -> None:
     status = host.switch_mig(**given)
     if status:
-        raise NvmlLikeError(status, f"card {given['gpu']} did not switch")
+        raise NvmlLikeError(status, f"device {given['gpu']} did not switch")
 
 
 def _end_foreign(host: SimulatedHost, given: Fields) -> None:
-    if all(instance.start != given["start"] for instance in host.card(given["gpu"]).gpu.instances.values()):
-        raise NvmlLikeError(errors.NOT_FOUND, f"nothing starts at {given['start']} on card {given['gpu']}")
+    if all(instance.start != given["start"] for instance in host.device(given["gpu"]).gpu.instances.values()):
+        raise NvmlLikeError(errors.NOT_FOUND, f"nothing starts at {given['start']} on device {given['gpu']}")
     host.remove_foreign(**given)
 
 
@@ -82,11 +82,11 @@ def _missing(host: SimulatedHost, given: Fields) -> None:
 
 
 def _vgpu(host: SimulatedHost, given: Fields) -> None:
-    host.card(given["gpu"]).is_vgpu = given.get("is_on", True)
+    host.device(given["gpu"]).is_vgpu = given.get("is_on", True)
 
 
 def _passthrough(host: SimulatedHost, given: Fields) -> None:
-    host.card(given["gpu"]).gpu.is_passthrough = given.get("is_on", True)
+    host.device(given["gpu"]).gpu.is_passthrough = given.get("is_on", True)
 
 
 _GPU: dict[str, type] = {"gpu": int}
@@ -143,7 +143,7 @@ def play(host: SimulatedHost, script: Path | str | Iterable[Mapping[str, Any]]) 
     steps = read_script(script)
     for place, step in enumerate(steps, 1):
         try:
-            host.profile_of(host.card(step.fields.get("gpu", 0)), step.fields.get("profile"))
+            host.profile_of(host.device(step.fields.get("gpu", 0)), step.fields.get("profile"))
         except (KeyError, ValueError) as no:
             raise ScriptError(f"step {place} ({step.do}): {no.args[0]}") from no
     host.schedule(

@@ -96,7 +96,7 @@ def played(spec: dict[str, Any], call_named: Callable[[str], str]) -> PlayedSpec
     modes = {frozenset(entry.get("modes", ())) for entry in spec["boards"]}
     if len(modes) > 1:
         raise SpecError(
-            "a node offers the same modes on all its NVIDIA cards; give all boards the same 'modes'"
+            "a node offers the same modes on all its NVIDIA devices; give all boards the same 'modes'"
         )
     try:
         pauses = {call_named(name): pause for name, pause in _seconds(spec.get("latency_s", {})).items()}

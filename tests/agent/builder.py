@@ -30,7 +30,7 @@ class FakeTime:
 
 
 class SimulatedNode:
-    """A reconciler over simulated cards, without threads, sockets or waiting."""
+    """A reconciler over simulated devices, without threads, sockets or waiting."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A host with one card, its MPS program and an agent's hand on it, for the tests of MPS."""
+"""A host with one device, its MPS program and an agent's hand on it, for the tests of MPS."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class FakeAccount:
     home: str
 
 
-class CardError(Exception):
+class DeviceError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__(value)
         self.value = value
 
 
 @dataclass
-class Cards:
+class Devices:
     """The few NVML calls that MPS needs; ``on_change`` as on the simulated host."""
 
-    NVMLError: type[CardError] = CardError
+    NVMLError: type[DeviceError] = DeviceError
     modes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
     capability: tuple[int, int] = (9, 0)
     stale: set[str] = field(default_factory=set)
@@ -66,7 +66,7 @@ class Cards:
 
     def nvmlDeviceSetComputeMode(self, handle: list[str], mode: int) -> None:  # noqa: N802
         if self.refusal:
-            raise CardError(self.refusal)
+            raise DeviceError(self.refusal)
         self.on_change("mode.before")
         self.modes[handle[0]] = mode
         self.on_change("mode.after")
@@ -78,13 +78,13 @@ class Bench:
     def __init__(self, run_dir: Path, newest: int, *, socket_room: int = ANY_LENGTH) -> None:
         self.run_dir, self.socket_room = run_dir, socket_room
         self.world = World()
-        self.cards = Cards()
+        self.devices = Devices()
         self.program = SimulatedMps(
             self.world,
             PLACES.get,
             newest,
             names={uid: name for name, uid in UIDS.items()},
-            is_exclusive=lambda card: self.cards.modes[card] == 3,
+            is_exclusive=lambda device: self.devices.modes[device] == 3,
             socket_room=socket_room,
         )
         self.shell = SimulatedShell({"nvidia-cuda-mps-control": self.program})
@@ -95,7 +95,7 @@ class Bench:
 
     def agent(self) -> Mps:
         self.mps = Mps(
-            self.cards,
+            self.devices,
             self.shell,
             self.run_dir,
             account=self.account,
@@ -128,7 +128,7 @@ class Bench:
     def picture(self) -> dict[str, Any]:
         """What stands on the host, without what differs from one run to the next (pids)."""
         return {
-            "modes": dict(self.cards.modes),
+            "modes": dict(self.devices.modes),
             "daemons": self.mps.daemons(),
             "programs": sorted((p.name, p.user, p.gpu) for p in self.world.processes.values()),
             "limits": [
@@ -145,7 +145,7 @@ class Bench:
 
     def watch(self, on_change: Callable[[str], None]) -> None:
         self.program.on_change = on_change
-        self.cards.on_change = on_change
+        self.devices.on_change = on_change
 
 
 def share(

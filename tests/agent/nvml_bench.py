@@ -20,19 +20,19 @@ MIB = 1024 * 1024
 
 
 class Bench:
-    """A host with one card and a session on it."""
+    """A host with one device and a session on it."""
 
     def __init__(self, model: str = "h100-80gb", *, mig: bool = True, count: int = 1, **knobs: Any) -> None:
         self.now_ns = 1_000_000_000
         self.host = SimulatedHost([model] * count, clock=lambda: self.now_ns, **knobs)
-        for card in self.host.cards if mig else ():
-            self.host.switch_mig(card.index)
+        for device in self.host.devices if mig else ():
+            self.host.switch_mig(device.index)
         self.nvml = SimulatedNvml(self.host)
         self.nvml.nvmlInit()
         self.gpu = self.nvml.nvmlDeviceGetHandleByIndex(0)
 
     def create(self, profile: int, start: int, size: int | None = None) -> Any:
-        sizes = {p.profile_id: p.memory_slices for p in self.host.cards[0].board.profiles}
+        sizes = {p.profile_id: p.memory_slices for p in self.host.devices[0].board.profiles}
         place = self.nvml.c_nvmlGpuInstancePlacement_t(start, size or sizes.get(profile, 1))
         return self.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(self.gpu, profile, ctypes.byref(place))
 
@@ -44,7 +44,7 @@ class Bench:
         return gi, ci, info.device
 
     def listen(self, kinds: int = pynvml.nvmlEventTypeXidCriticalError) -> Any:
-        """Return an event set that hears the first card."""
+        """Return an event set that hears the first device."""
         events = self.nvml.nvmlEventSetCreate()
         self.nvml.nvmlDeviceRegisterEvents(self.gpu, kinds, events)
         return events

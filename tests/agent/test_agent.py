@@ -1,4 +1,4 @@
-"""The agent against a portal in this process: real sockets, real frames, simulated cards."""
+"""The agent against a portal in this process: real sockets, real frames, simulated devices."""
 
 from __future__ import annotations
 

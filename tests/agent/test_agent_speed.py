@@ -17,7 +17,7 @@ SLICES = 7
 
 
 class Counted:
-    """A host with two cards behind the real driver; what is asked of it is counted."""
+    """A host with two devices behind the real driver; what is asked of it is counted."""
 
     def __init__(self, folder: Path) -> None:
         self.time = FakeTime()
@@ -29,8 +29,8 @@ class Counted:
 
     def leases(self) -> tuple[DesiredLease, ...]:
         return tuple(
-            lease(f"{card.index}-{start}", DesiredSlot(card.uuid, "mig", start, 1, 0, 9_728, "1g.10gb"))
-            for card in self.home.host.cards
+            lease(f"{device.index}-{start}", DesiredSlot(device.uuid, "mig", start, 1, 0, 9_728, "1g.10gb"))
+            for device in self.home.host.devices
             for start in range(SLICES)
         )
 
@@ -48,7 +48,7 @@ def host(tmp_path: Path) -> Counted:
     return Counted(tmp_path)
 
 
-def test_a_slice_with_its_unit_takes_three_steps_and_each_card_two_more_for_a_look_and_its_mode(
+def test_a_slice_with_its_unit_takes_three_steps_and_each_device_two_more_for_a_look_and_its_mode(
     host: Counted,
 ) -> None:
     steps, calls = host.take(*host.leases())
@@ -58,7 +58,7 @@ def test_a_slice_with_its_unit_takes_three_steps_and_each_card_two_more_for_a_lo
     assert calls < 250 * 2 * SLICES
 
 
-def test_a_frame_on_which_nothing_is_to_be_done_asks_no_card_anything(host: Counted) -> None:
+def test_a_frame_on_which_nothing_is_to_be_done_asks_no_device_anything(host: Counted) -> None:
     host.take(*host.leases())
 
     assert host.take(*host.leases()) == (0, 0)

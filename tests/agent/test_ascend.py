@@ -1,4 +1,4 @@
-"""Ascend cards over an npu-smi that keeps its own state and prints as published outputs do."""
+"""Ascend devices over an npu-smi that keeps its own state and prints as published outputs do."""
 
 from __future__ import annotations
 
@@ -171,15 +171,15 @@ def test_each_template_is_an_offer_with_its_own_share_and_memory(tool, tmp_path)
 
 def test_share_becomes_the_plainest_template_that_fits_exactly(tool, tmp_path):
     driver = opened(tool, tmp_path)
-    card = first(driver)
+    device = first(driver)
 
-    fact = driver.create(card, HALF, 0, "lease-a.1.0")
+    fact = driver.create(device, HALF, 0, "lease-a.1.0")
 
     assert tool.parts[0] == {100: "vir10_3c_16g"}
-    assert driver.observe(card) == [fact]
+    assert driver.observe(device) == [fact]
     assert (fact.lease, fact.profile, fact.size) == ("lease-a.1.0", "memlimit", 0)
     driver.destroy(fact.uuid)
-    assert (driver.observe(card), tool.parts[0]) == ([], {})
+    assert (driver.observe(device), tool.parts[0]) == ([], {})
 
 
 def test_template_that_a_shape_names_is_taken_where_several_fit(tool, tmp_path):
@@ -203,9 +203,9 @@ def test_share_without_template_is_refused_by_naming_the_templates(tool, tmp_pat
 
 def test_asking_twice_for_the_same_owner_makes_one_vnpu(tool, tmp_path):
     driver = opened(tool, tmp_path)
-    card = first(driver)
+    device = first(driver)
 
-    assert driver.create(card, QUARTER, 0, "a") == driver.create(card, QUARTER, 0, "a")
+    assert driver.create(device, QUARTER, 0, "a") == driver.create(device, QUARTER, 0, "a")
 
     assert len(tool.parts[0]) == 1
 
@@ -226,13 +226,13 @@ def test_vnpu_made_before_a_crash_is_taken_up_by_its_owner_after_it(tool, tmp_pa
 def test_vnpu_that_nobody_here_made_is_foreign_and_keeps_the_chip_from_being_leased_whole(tool, tmp_path):
     tool.parts[0][107] = "vir05_1c_8g"
     driver = opened(tool, tmp_path)
-    card = first(driver)
+    device = first(driver)
 
-    (fact,) = driver.observe(card)
+    (fact,) = driver.observe(device)
 
-    assert (fact.uuid, fact.lease) == (f"{card}/vnpu107", "")
+    assert (fact.uuid, fact.lease) == (f"{device}/vnpu107", "")
     with pytest.raises(NvmlLikeError) as no:
-        driver.create(card, PartitionShape("exclusive"), 0, "a")
+        driver.create(device, PartitionShape("exclusive"), 0, "a")
     assert no.value.code == errors.INSUFFICIENT_RESOURCES
     driver.destroy(fact.uuid)
     assert tool.parts[0] == {107: "vir05_1c_8g"}
@@ -240,23 +240,23 @@ def test_vnpu_that_nobody_here_made_is_foreign_and_keeps_the_chip_from_being_lea
 
 def test_share_that_was_removed_by_hand_is_no_longer_reported(tool, tmp_path):
     driver = opened(tool, tmp_path)
-    card = first(driver)
-    driver.create(card, QUARTER, 0, "a")
+    device = first(driver)
+    driver.create(device, QUARTER, 0, "a")
 
     tool.parts[0].clear()
 
-    assert driver.observe(card) == []
+    assert driver.observe(device) == []
 
 
 def test_tool_that_refuses_leaves_nothing_in_the_book(tool, tmp_path):
     tool.parts[0] = {100: "vir10_3c_16g", 101: "vir05_1c_8g"}
     driver = opened(tool, tmp_path)
-    card = first(driver)
+    device = first(driver)
 
     with pytest.raises(NvmlLikeError, match="resource is not enough"):
-        driver.create(card, HALF, 0, "a")
+        driver.create(device, HALF, 0, "a")
 
-    assert [fact.lease for fact in driver.observe(card)] == ["", ""]
+    assert [fact.lease for fact in driver.observe(device)] == ["", ""]
 
 
 def test_whole_chip_is_given_with_its_own_node_and_a_vnpu_under_its_number(tool, tmp_path):
@@ -276,8 +276,8 @@ def test_whole_chip_is_given_with_its_own_node_and_a_vnpu_under_its_number(tool,
 def test_processes_of_two_vnpus_are_told_apart_by_their_cgroups(tool, tmp_path):
     cgroups = {"/proc/11/cgroup": "0::/berth/a\n", "/proc/12/cgroup": "0::/berth/b/inner\n"}
     driver = opened(tool, tmp_path, cgroups)
-    card = first(driver)
-    a, b = (driver.create(card, QUARTER, 0, owner).uuid for owner in "ab")
+    device = first(driver)
+    a, b = (driver.create(device, QUARTER, 0, owner).uuid for owner in "ab")
     tool.running[0] = [(11, "python3", 900), (12, "python3", 800), (13, "stray", 1)]
     driver.confine(a, "/sys/fs/cgroup/berth/a")
     driver.confine(b, "/sys/fs/cgroup/berth/b")
@@ -293,8 +293,8 @@ def test_processes_of_two_vnpus_are_told_apart_by_their_cgroups(tool, tmp_path):
 def test_share_that_ends_before_its_neighbour_begins_to_be_confined_waits_for_what_runs(tool, tmp_path):
     cgroups = {"/proc/11/cgroup": "0::/berth/b\n"}
     driver = opened(tool, tmp_path, cgroups)
-    card = first(driver)
-    a, b = (driver.create(card, QUARTER, 0, owner).uuid for owner in "ab")
+    device = first(driver)
+    a, b = (driver.create(device, QUARTER, 0, owner).uuid for owner in "ab")
     tool.running[0] = [(11, "python3", 900)]
 
     assert [p.pid for p in driver.processes(a)] == [11]
@@ -349,7 +349,7 @@ def test_host_in_vm_mode_offers_whole_chips_and_says_what_to_set(tool, tmp_path)
         driver.create(fact.uuid, QUARTER, 0, "a")
 
 
-def test_operator_may_offer_less_than_the_cards_can(tool, tmp_path):
+def test_operator_may_offer_less_than_the_devices_can(tool, tmp_path):
     shell = SimulatedShell({"npu-smi": tool})
     driver = AscendDriver("boot", shell, tmp_path, lambda path: "", offer=frozenset({"exclusive"}))
 
@@ -379,23 +379,23 @@ def test_entry_of_another_boot_is_not_believed(tool, tmp_path):
 
 def test_torn_entry_is_ignored_and_the_rest_is_kept(tool, tmp_path, caplog):
     driver = opened(tool, tmp_path)
-    card = first(driver)
-    driver.create(card, PartitionShape("exclusive"), 0, "a")
+    device = first(driver)
+    driver.create(device, PartitionShape("exclusive"), 0, "a")
     (tmp_path / "ascend" / "torn.json").write_text('{"boot_id": "boot-1"')
 
     again = opened(tool, tmp_path)
 
-    assert [fact.lease for fact in again.observe(card)] == ["a"]
+    assert [fact.lease for fact in again.observe(device)] == ["a"]
     assert "torn.json" in caplog.text
     assert [fact.code for fact in again.health() if "torn.json" in fact.detail] == ["share_unread"]
 
 
-def test_verbs_that_these_cards_lack_say_so(tool, tmp_path):
+def test_verbs_that_these_devices_lack_say_so(tool, tmp_path):
     driver = opened(tool, tmp_path)
-    card = first(driver)
+    device = first(driver)
 
     with pytest.raises(NotOfferedError):
-        driver.set_mig_mode(card, enabled=True)
+        driver.set_mig_mode(device, enabled=True)
     with pytest.raises(NotOfferedError):
         driver.set_power(asleep=True)
     with pytest.raises(NvmlLikeError) as no:
@@ -416,7 +416,7 @@ def test_garbled_output_is_refused_in_a_sentence_and_never_a_traceback(tmp_path,
     tool.broken[what] = text
     with suppress(DriverUnavailableError, NvmlLikeError, NotOfferedError):
         driver = opened(tool, tmp_path)
-        card = first(driver)
+        device = first(driver)
         driver.metrics()
         driver.health()
-        driver.processes(driver.create(card, QUARTER, 0, "a").uuid)
+        driver.processes(driver.create(device, QUARTER, 0, "a").uuid)

@@ -1,4 +1,4 @@
-"""Cambricon cards over a cnmon and a CNDEV library that keep their own state."""
+"""Cambricon devices over a cnmon and a CNDEV library that keep their own state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 
 
 class Library:
-    """libcndev.so for two cards; arguments arrive as ctypes hands them over."""
+    """libcndev.so for two devices; arguments arrive as ctypes hands them over."""
 
     def __init__(self) -> None:
         self.smlu, self.mim = {0: 1, 1: 1}, {0: 0, 1: 0}
@@ -88,13 +88,13 @@ class Library:
         return 0
 
     def cndevGetAllSMluInstanceInfo(self, count: Any, rows: Any, handle: Any) -> int:  # noqa: N802
-        card = handle.value - 1000
-        for row, (at, (name, profile)) in zip(rows, enumerate(self.parts[card].items()), strict=False):
+        device = handle.value - 1000
+        for row, (at, (name, profile)) in zip(rows, enumerate(self.parts[device].items()), strict=False):
             assert row.version == cndev.API
             row.name, row.instance_id = name.encode(), at
-            row.node = f"/dev/cambricon-caps/cap_dev{card}_mi{at + 1}".encode()
-            row.quota[0], row.memory[0] = self.profiles[card][profile]
-        count._obj.value = len(self.parts[card])
+            row.node = f"/dev/cambricon-caps/cap_dev{device}_mi{at + 1}".encode()
+            row.quota[0], row.memory[0] = self.profiles[device][profile]
+        count._obj.value = len(self.parts[device])
         return 0
 
     def cndevGetProcessInfo(self, count: Any, rows: Any, handle: Any) -> int:  # noqa: N802
@@ -142,7 +142,7 @@ def opened(tool: Cnmon, library: Library, folder: Path) -> CambriconDriver:
     return CambriconDriver("boot", shell, folder, tool.read, library=library)
 
 
-def test_cards_are_listed_with_memory_and_place(tool, library, tmp_path):
+def test_devices_are_listed_with_memory_and_place(tool, library, tmp_path):
     one, two = opened(tool, library, tmp_path).inventory()
 
     assert (one.uuid, two.uuid) == (ONE, TWO)
@@ -174,7 +174,7 @@ def test_memory_is_rounded_up_to_units_of_256(tool, library, tmp_path):
 @pytest.mark.parametrize(
     "shape", [PartitionShape("memlimit", "", 0, 125, 1_024), PartitionShape("memlimit", "", 0, 100, 30_000)]
 )
-def test_share_that_the_card_cannot_keep_is_refused_before_anything_is_made(tool, library, tmp_path, shape):
+def test_share_that_the_device_cannot_keep_is_refused_before_anything_is_made(tool, library, tmp_path, shape):
     driver = opened(tool, library, tmp_path)
 
     with pytest.raises(NvmlLikeError, match="cannot be kept") as no:
@@ -183,7 +183,7 @@ def test_share_that_the_card_cannot_keep_is_refused_before_anything_is_made(tool
     assert (no.value.code, library.made_profiles) == (errors.INVALID_ARGUMENT, 0)
 
 
-def test_holder_of_a_share_gets_its_node_and_holder_of_a_card_gets_none(tool, library, tmp_path):
+def test_holder_of_a_share_gets_its_node_and_holder_of_a_device_gets_none(tool, library, tmp_path):
     driver = opened(tool, library, tmp_path)
     driver.create(ONE, QUARTER, 0, "a")
     part = driver.create(ONE, QUARTER, 0, "b").uuid
@@ -215,7 +215,7 @@ def test_instance_of_somebody_else_is_foreign_and_stays(tool, library, tmp_path)
     assert list(library.parts[0]) == ["theirs"]
 
 
-def test_card_without_smlu_mode_says_which_command_turns_it_on(tool, library, tmp_path):
+def test_device_without_smlu_mode_says_which_command_turns_it_on(tool, library, tmp_path):
     library.smlu[0] = 0
     driver = opened(tool, library, tmp_path)
 
@@ -224,7 +224,7 @@ def test_card_without_smlu_mode_says_which_command_turns_it_on(tool, library, tm
         driver.create(ONE, QUARTER, 0, "a")
 
 
-def test_card_cut_by_mim_is_reported_and_not_leased(tool, library, tmp_path):
+def test_device_cut_by_mim_is_reported_and_not_leased(tool, library, tmp_path):
     library.mim[1] = 1
     driver = opened(tool, library, tmp_path)
 
@@ -244,7 +244,7 @@ def test_library_without_a_call_is_found_by_calling(tool, tmp_path):
     assert "bring the MLU driver up to date" in fact.refusals["memlimit"]
 
 
-def test_processes_keep_a_card_from_being_taken_back(tool, library, tmp_path):
+def test_processes_keep_a_device_from_being_taken_back(tool, library, tmp_path):
     driver = opened(tool, library, tmp_path)
     driver.create(ONE, PartitionShape("exclusive"), 0, "a")
     library.running[0] = [(4711, 2_097_152)]
@@ -280,7 +280,7 @@ def test_figures_and_unknown_ones(tool, library, tmp_path):
     encode(Samples(1, "b", 1, reading.devices, ()))
 
 
-def test_card_that_vanishes_is_critical(tool, library, tmp_path):
+def test_device_that_vanishes_is_critical(tool, library, tmp_path):
     driver = opened(tool, library, tmp_path)
     assert driver.health() == []
 

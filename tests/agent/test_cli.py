@@ -172,7 +172,7 @@ def test_layouts_are_named_for_all_boards_or_for_some():
         (["--driver", "nvml", "--board", "l40s"], "add --driver simulated or simulated-nvml"),
         (["--fault-rate", "0.5"], "add --driver simulated or simulated-nvml"),
         (["--driver", "nvml", "--layout", "cpx"], "it cuts AMD boards"),
-        (["--driver", "ascend", "--dcgm", "http://localhost:9400/metrics"], "it asks about NVIDIA cards"),
+        (["--driver", "ascend", "--dcgm", "http://localhost:9400/metrics"], "it asks about NVIDIA devices"),
         ([*L40S[6:], "--offer", "mps"], "takes --modes"),
         ([*L40S[6:], "--runtime", "cdi"], "plays its holders itself"),
         ([*L40S[6:], "--script", "x.json"], "host of --driver simulated-nvml"),
@@ -215,7 +215,7 @@ def test_boards_of_a_played_host_offer_the_same_modes_or_are_refused(tmp_path, c
     words = ["--driver", "simulated-nvml", "--spec", str(tmp_path / "node.json"), "--state", str(tmp_path)]
 
     assert cli.main(["check", *words], {}) == cli.USAGE
-    assert "the same modes on all its NVIDIA cards" in capsys.readouterr().err
+    assert "the same modes on all its NVIDIA devices" in capsys.readouterr().err
 
 
 def test_a_played_host_obeys_modes_and_runtime(tmp_path, capsys):
@@ -288,7 +288,7 @@ def test_a_played_host_obeys_latency(tmp_path, capsys, monkeypatch):
 
 def test_check_asks_a_host_for_its_ways_in_once(tmp_path, monkeypatch):
     def none(*words: object, **facts: object) -> None:
-        raise DriverUnavailableError("no card here")
+        raise DriverUnavailableError("no device here")
 
     asked: list[str] = []
     choose = opening.choose
@@ -300,9 +300,9 @@ def test_check_asks_a_host_for_its_ways_in_once(tmp_path, monkeypatch):
     assert asked == ["plain"]
 
 
-def test_check_tells_what_it_knows_of_a_host_without_cards(tmp_path, monkeypatch, capsys):
+def test_check_tells_what_it_knows_of_a_host_without_devices(tmp_path, monkeypatch, capsys):
     def none(*words: object, **facts: object) -> None:
-        raise DriverUnavailableError("no card here")
+        raise DriverUnavailableError("no device here")
 
     monkeypatch.setattr(opening.registry, "open_real", none)
     words = ["check", "--driver", "nvml", "--runtime", "plain", "--run-dir", str(tmp_path / "run")]
@@ -312,11 +312,11 @@ def test_check_tells_what_it_knows_of_a_host_without_cards(tmp_path, monkeypatch
     assert cli.main(words, {}) == cli.NO_DRIVER
     said = capsys.readouterr()
 
-    assert (found["driver"], found["devices"], found["no_driver"]) == (None, [], "no card here")
+    assert (found["driver"], found["devices"], found["no_driver"]) == (None, [], "no device here")
     assert found["runtime"]["name"] == "plain"
     assert isinstance(found["is_root"], bool)
     assert "runtime   plain" in said.out
-    assert "no card here" in said.err
+    assert "no device here" in said.err
 
 
 def test_a_reader_who_leaves_early_ends_the_command_quietly():

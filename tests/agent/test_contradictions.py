@@ -1,4 +1,4 @@
-"""Desired states that contradict themselves, the cards or what was taken before: refused, and nothing is changed."""
+"""Desired states that contradict themselves, the devices or what was taken before: refused, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nodeagent.reconcile.goals import FenceError
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.fake_portal import FakePortal, listening
 from tests.agent.test_agent import build, running, slice_at
-from tests.agent.test_lost_card import CardNode
+from tests.agent.test_lost_card import LosingNode
 
 
 @pytest.fixture
@@ -109,18 +109,20 @@ def test_generation_that_is_over_here_may_be_sent_with_any_places(node):
 
 
 @pytest.mark.parametrize(("profile", "start", "size"), [("9g.10gb", 0, 1), ("3g.40gb", 2, 4)])
-def test_slice_that_a_card_cannot_have_is_refused_before_its_mig_mode_changes(tmp_path, profile, start, size):
-    cards = CardNode(tmp_path)
-    slot = replace(cards.mig("1g.10gb", start), profile=profile, size=size)
+def test_slice_that_a_device_cannot_have_is_refused_before_its_mig_mode_changes(
+    tmp_path, profile, start, size
+):
+    devices = LosingNode(tmp_path)
+    slot = replace(devices.mig("1g.10gb", start), profile=profile, size=size)
 
-    cards.desire(replace(lease("a", slot), user="alice"))
+    devices.desire(replace(lease("a", slot), user="alice"))
 
-    report = cards.reports()["a"]
+    report = devices.reports()["a"]
     assert (report.phase, report.code) == ("failed", "refused_by_driver")
-    assert cards.driver.mig_mode(cards.device()) is False
+    assert devices.driver.mig_mode(devices.device()) is False
 
 
-def test_mode_that_a_card_does_not_offer_is_refused_before_its_mig_mode_changes(tmp_path):
+def test_mode_that_a_device_does_not_offer_is_refused_before_its_mig_mode_changes(tmp_path):
     node = SimulatedNode(tmp_path, modes=("mig",))
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     node.desire()

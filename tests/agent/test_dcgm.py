@@ -28,7 +28,7 @@ class Exporter:
         return self.page
 
 
-def test_slices_and_cards_are_told_apart_by_their_labels():
+def test_slices_and_devices_are_told_apart_by_their_labels():
     found = parse(PAGE)
 
     assert found["GPU-a100", 1].util == pytest.approx(99.5687)

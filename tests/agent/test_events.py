@@ -10,16 +10,16 @@ import pytest
 
 from nodeagent.drivers.nvml.health import events
 from nodeagent.drivers.nvml.health.events import DeviceEvent, EventWatch
-from tests.agent import cards
+from tests.agent import devices
 from tests.agent.builder import FakeTime
-from tests.agent.cards import WHOLE, Card, Cards, code
+from tests.agent.devices import WHOLE, Device, Devices, code
 
 
 class Ear:
     """A watch whose turns a test takes itself; resting is counted, never slept."""
 
-    def __init__(self, *cards: Card, **options: Any) -> None:
-        self.library, self.time = Cards(*cards), FakeTime()
+    def __init__(self, *devices: Device, **options: Any) -> None:
+        self.library, self.time = Devices(*devices), FakeTime()
         self.watch = EventWatch(
             self.library, self.library.handles(), clock_ns=self.time, wait_ms=0, **options
         )
@@ -34,24 +34,24 @@ class Ear:
 
 
 def test_xid_is_heard_with_its_instance():
-    card = Card("GPU-1")
-    ear = Ear(card)
-    ear.library.xid(card, 31, gi=3)
-    ear.library.xid(card, 79)
+    device = Device("GPU-1")
+    ear = Ear(device)
+    ear.library.xid(device, 31, gi=3)
+    ear.library.xid(device, 79)
 
-    slice_fault, card_fault = ear.hear(2)
+    slice_fault, device_fault = ear.hear(2)
 
     assert slice_fault == DeviceEvent("GPU-1", 31, 3, None, ear.time.now)
-    assert (card_fault.xid, card_fault.gi_id) == (79, None)
+    assert (device_fault.xid, device_fault.gi_id) == (79, None)
     assert ear.watch.drain() == []
 
 
 def test_xid_is_heard_with_the_place_that_its_instance_has_at_that_moment():
-    card = Card("GPU-1", starts={3: 4})
-    ear = Ear(card)
+    device = Device("GPU-1", starts={3: 4})
+    ear = Ear(device)
     for start in (4, 4, 0):  # then its number was given to an instance elsewhere
-        card.starts[3] = start
-        ear.library.xid(card, 31, gi=3)
+        device.starts[3] = start
+        ear.library.xid(device, 31, gi=3)
         ear.watch.turn()
 
     found = ear.watch.drain()
@@ -61,10 +61,10 @@ def test_xid_is_heard_with_the_place_that_its_instance_has_at_that_moment():
 
 @pytest.mark.parametrize("trouble", ["gone", "old driver"])
 def test_place_of_an_instance_that_nobody_tells_is_unknown(trouble):
-    card = Card("GPU-1", starts={} if trouble == "gone" else {3: 4})
-    ear = Ear(card)
+    device = Device("GPU-1", starts={} if trouble == "gone" else {3: 4})
+    ear = Ear(device)
     ear.library.missing.update({"nvmlDeviceGetGpuInstanceById"} if trouble == "old driver" else ())
-    ear.library.xid(card, 31, gi=3)
+    ear.library.xid(device, 31, gi=3)
 
     (event,) = ear.hear()
 
@@ -72,11 +72,11 @@ def test_place_of_an_instance_that_nobody_tells_is_unknown(trouble):
 
 
 @pytest.mark.parametrize(("mode", "gi"), [((0, 0), None), ((0, 1), None), (None, None), ((1, 1), 0)])
-def test_instance_0_is_the_whole_card_where_the_card_has_no_instances(monkeypatch, mode, gi):
-    card = Card("GPU-1")
-    ear = Ear(card)
-    monkeypatch.setitem(cards._ANSWERS, "nvmlDeviceGetMigMode", lambda *_: mode)
-    ear.library.xid(card, 31, gi=0)
+def test_instance_0_is_the_whole_device_where_the_device_has_no_instances(monkeypatch, mode, gi):
+    device = Device("GPU-1")
+    ear = Ear(device)
+    monkeypatch.setitem(devices._ANSWERS, "nvmlDeviceGetMigMode", lambda *_: mode)
+    ear.library.xid(device, 31, gi=0)
 
     (event,) = ear.hear()
 
@@ -84,12 +84,12 @@ def test_instance_0_is_the_whole_card_where_the_card_has_no_instances(monkeypatc
 
 
 def test_memory_errors_are_told_apart_from_xids():
-    card = Card("GPU-1")
-    ear = Ear(card)
+    device = Device("GPU-1")
+    ear = Ear(device)
     for kind in (pynvml.nvmlEventTypeDoubleBitEccError, pynvml.nvmlEventTypeSingleBitEccError):
         ear.library.waiting.append(
             SimpleNamespace(
-                device=card, eventType=kind, eventData=0, gpuInstanceId=WHOLE, computeInstanceId=WHOLE
+                device=device, eventType=kind, eventData=0, gpuInstanceId=WHOLE, computeInstanceId=WHOLE
             )
         )
 
@@ -97,7 +97,7 @@ def test_memory_errors_are_told_apart_from_xids():
 
 
 def test_quiet_is_no_error_and_needs_no_rest():
-    ear = Ear(Card("GPU-1"))
+    ear = Ear(Device("GPU-1"))
 
     assert ear.hear(5) == []
     assert ear.rests == []
@@ -105,8 +105,8 @@ def test_quiet_is_no_error_and_needs_no_rest():
     assert ear.library.calls["nvmlEventSetCreate"] == 1
 
 
-def test_card_is_asked_only_for_events_that_it_has():
-    few, none = Card("GPU-1", events=pynvml.nvmlEventTypeXidCriticalError), Card("GPU-2", events=0)
+def test_device_is_asked_only_for_events_that_it_has():
+    few, none = Device("GPU-1", events=pynvml.nvmlEventTypeXidCriticalError), Device("GPU-2", events=0)
     ear = Ear(few, none)
 
     ear.hear()
@@ -115,7 +115,7 @@ def test_card_is_asked_only_for_events_that_it_has():
     assert (ear.watch.trouble, ear.watch.silent) == ("", {"GPU-2": "it has none"})
 
 
-def test_pointers_to_one_card_are_the_same_card():
+def test_pointers_to_one_device_are_the_same_device():
     memory = ctypes.c_int(7)
     first, second = ctypes.pointer(memory), ctypes.pointer(memory)
 
@@ -124,11 +124,11 @@ def test_pointers_to_one_card_are_the_same_card():
 
 
 def test_storm_is_counted_and_the_newest_is_kept():
-    card = Card("GPU-1")
-    ear = Ear(card)
+    device = Device("GPU-1")
+    ear = Ear(device)
     for _ in range(10_000):
-        ear.library.xid(card, 31, gi=3)
-    ear.library.xid(card, 79)
+        ear.library.xid(device, 31, gi=3)
+    ear.library.xid(device, 79)
 
     storm, fall = ear.hear(10_001)
 
@@ -136,10 +136,10 @@ def test_storm_is_counted_and_the_newest_is_kept():
 
 
 def test_storm_of_many_kinds_stays_within_bounds():
-    card = Card("GPU-1")
-    ear = Ear(card, most_kinds=10)
+    device = Device("GPU-1")
+    ear = Ear(device, most_kinds=10)
     for number in range(100):
-        ear.library.xid(card, number)
+        ear.library.xid(device, number)
 
     kept = ear.hear(100)
 
@@ -147,8 +147,8 @@ def test_storm_of_many_kinds_stays_within_bounds():
     assert ear.watch.dropped == 90
 
 
-def test_lost_card_is_noted_once_and_the_others_are_still_heard():
-    lost, well = Card("GPU-1"), Card("GPU-2")
+def test_lost_device_is_noted_once_and_the_others_are_still_heard():
+    lost, well = Device("GPU-1"), Device("GPU-2")
     ear = Ear(lost, well)
     ear.hear()
     lost.is_lost = True
@@ -162,35 +162,35 @@ def test_lost_card_is_noted_once_and_the_others_are_still_heard():
     assert ear.library.sets == [{well}]
 
 
-def test_host_whose_only_card_is_lost_is_not_asked_in_a_hurry():
-    card = Card("GPU-1")
-    ear = Ear(card)
+def test_host_whose_only_device_is_lost_is_not_asked_in_a_hurry():
+    device = Device("GPU-1")
+    ear = Ear(device)
     ear.hear()
-    card.is_lost = True
+    device.is_lost = True
 
     ear.hear(10)
 
     assert [rest for rest in ear.rests if rest] == sorted(rest for rest in ear.rests if rest)
     assert ear.rests[-1] == events.MOST_REST_S
-    assert "no card gives events" in ear.watch.trouble
+    assert "no device gives events" in ear.watch.trouble
 
 
-def test_card_that_came_back_is_heard_again():
-    card = Card("GPU-1")
-    ear = Ear(card)
+def test_device_that_came_back_is_heard_again():
+    device = Device("GPU-1")
+    ear = Ear(device)
     ear.hear()
-    card.is_lost = True
+    device.is_lost = True
     ear.hear(3)
 
-    card.is_lost = False
-    ear.library.xid(card, 45)
+    device.is_lost = False
+    ear.library.xid(device, 45)
 
     assert [e.xid for e in ear.hear(2)] == [45]
     assert ear.watch.trouble == ""
 
 
-def test_card_that_came_back_beside_others_is_heard_again_within_a_minute():
-    lost, well = Card("GPU-1"), Card("GPU-2")
+def test_device_that_came_back_beside_others_is_heard_again_within_a_minute():
+    lost, well = Device("GPU-1"), Device("GPU-2")
     ear = Ear(lost, well)
     ear.hear()
     lost.is_lost = True
@@ -205,10 +205,10 @@ def test_card_that_came_back_beside_others_is_heard_again_within_a_minute():
     assert (early, ear.library.sets) == ([{well}], [{lost, well}])
 
 
-def test_cards_listed_anew_after_a_reset_are_heard():
-    card, fresh = Card("GPU-1"), Card("GPU-1")
-    ear = Ear(card, fresh)
-    handles = {"GPU-1": card}
+def test_devices_listed_anew_after_a_reset_are_heard():
+    device, fresh = Device("GPU-1"), Device("GPU-1")
+    ear = Ear(device, fresh)
+    handles = {"GPU-1": device}
     ear.watch._handles = handles
     ear.hear()
 
@@ -221,7 +221,7 @@ def test_cards_listed_anew_after_a_reset_are_heard():
 
 
 def test_driver_without_events_says_so():
-    ear = Ear(Card("GPU-1"))
+    ear = Ear(Device("GPU-1"))
     ear.library.missing.add("nvmlEventSetCreate")
 
     ear.hear(3)
@@ -231,8 +231,8 @@ def test_driver_without_events_says_so():
 
 
 def test_unknown_refusal_of_waiting_takes_a_rest_and_starts_afresh():
-    card = Card("GPU-1")
-    ear = Ear(card)
+    device = Device("GPU-1")
+    ear = Ear(device)
     ear.library.waiting.append(code(999))
 
     ear.hear()
@@ -245,13 +245,13 @@ def test_unknown_refusal_of_waiting_takes_a_rest_and_starts_afresh():
 
 
 @pytest.fixture
-def card() -> Card:
-    return Card("GPU-1")
+def device() -> Device:
+    return Device("GPU-1")
 
 
 @pytest.fixture
-def library(card):
-    return Cards(card)
+def library(device):
+    return Devices(device)
 
 
 @pytest.fixture
@@ -263,13 +263,13 @@ def watch(library):
     assert not watch._thread or not watch._thread.is_alive()
 
 
-def test_thread_hears_and_lets_go_of_all_cards_while_paused(card, library, watch):
+def test_thread_hears_and_lets_go_of_all_devices_while_paused(device, library, watch):
     heard = threading.Event()
     keep = watch._keep
     watch._keep = lambda event: (keep(event), heard.set())
     watch.start()
     watch.start()
-    library.xid(card, 94)
+    library.xid(device, 94)
     assert heard.wait(2)
 
     watch.pause()
@@ -277,13 +277,13 @@ def test_thread_hears_and_lets_go_of_all_cards_while_paused(card, library, watch
     assert watch.trouble == ""
     heard.clear()
     watch.resume()
-    library.xid(card, 95)
+    library.xid(device, 95)
 
     assert heard.wait(2)
     assert [event.xid for event in watch.drain()] == [94, 95]
 
 
-def test_pause_lasts_until_everybody_who_asked_for_it_is_through(card, library, watch):
+def test_pause_lasts_until_everybody_who_asked_for_it_is_through(device, library, watch):
     watch.start()
     with watch.paused():
         with watch.paused():
@@ -297,7 +297,7 @@ def test_pause_lasts_until_everybody_who_asked_for_it_is_through(card, library, 
 
 def test_pause_that_lasts_longer_than_a_change_of_mode_is_a_trouble_until_it_is_over():
     now = [100.0]
-    ear = Ear(Card("GPU-1"), clock_s=lambda: now[0])
+    ear = Ear(Device("GPU-1"), clock_s=lambda: now[0])
     ear.watch.pause()
     now[0] += 9
     soon = ear.watch.trouble
@@ -310,7 +310,7 @@ def test_pause_that_lasts_longer_than_a_change_of_mode_is_a_trouble_until_it_is_
         again = ear.watch.trouble
 
     assert (soon, over, again) == ("", "", "")
-    assert "no card may be listened to" in late
+    assert "no device may be listened to" in late
 
 
 def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):
@@ -329,12 +329,12 @@ def test_thread_that_died_is_a_trouble_that_can_be_told(library, watch):
     assert not watch._thread.is_alive()
 
 
-def test_events_not_fetched_survive_the_end_of_the_thread(card, library, watch):
+def test_events_not_fetched_survive_the_end_of_the_thread(device, library, watch):
     heard = threading.Event()
     keep = watch._keep
     watch._keep = lambda event: (keep(event), heard.set())
     watch.start()
-    library.xid(card, 48)
+    library.xid(device, 48)
     assert heard.wait(2)
 
     watch.close()

@@ -1,7 +1,7 @@
-"""The suites for real cards, played over every host that somebody may run them on.
+"""The suites for real devices, played over every host that somebody may run them on.
 
 They run on hardware that few have, so what they assume must not fail there for reasons that are no fault: what a
-card, a driver or an account may not do is skipped, and each variant here says which tests that is. A card that
+device, a driver or an account may not do is skipped, and each variant here says which tests that is. A device that
 tells something wrong is found all the same.
 """
 
@@ -19,14 +19,14 @@ from nodeagent.drivers.nvml.shares.memory import NO_LIMIT, ROOT, MemoryLimits
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
 from tests.gpu import test_reading, test_writing
-from tests.gpu.cards import Card
+from tests.gpu.devices import Device
 from tests.gpu.holders import SimulatedHolder
-from tests.gpu.playing import Prepare, Variant, card_of, cases_of, everything, read_through, write_through
+from tests.gpu.playing import Prepare, Variant, cases_of, device_of, everything, read_through, write_through
 
 LIMITS = ("nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1")
 PROGRAM = "test_a_program_that_opens_an_idle_card_is_listed_until_it_ends"
 LISTED = frozenset({"test_processes_have_pids_and_no_more_memory_than_the_card"})
-# Skipped on every idle card without slices.
+# Skipped on every idle device without slices.
 IDLE = LISTED | {"test_two_gpm_samples_tell_percentages_of_a_slice"}
 NO_GPM = frozenset({"test_two_gpm_samples_tell_percentages_of_the_whole_card"})
 NO_MIG = frozenset(
@@ -85,24 +85,24 @@ class Always(deque[int]):
 def sliced(host: SimulatedHost) -> None:
     """Switch MIG on and make an instance, as somebody with nvidia-smi would."""
     host.switch_mig(0)
-    host.add_foreign(0, host.cards[0].board.profiles[-1].name, 0)
+    host.add_foreign(0, host.devices[0].board.profiles[-1].name, 0)
 
 
 def half_sliced(host: SimulatedHost) -> None:
     host.switch_mig(0)
-    host.add_foreign(0, host.cards[0].board.profiles[-1].name, 0, is_half=True)
+    host.add_foreign(0, host.devices[0].board.profiles[-1].name, 0, is_half=True)
 
 
 def pending(host: SimulatedHost) -> None:
-    host.cards[0].gpu.pending_mig = True
+    host.devices[0].gpu.pending_mig = True
 
 
 def busy(host: SimulatedHost) -> None:
-    host.world.spawn("/user.slice", gpu=host.cards[0].uuid, name="train", memory_mib=500)
+    host.world.spawn("/user.slice", gpu=host.devices[0].uuid, name="train", memory_mib=500)
 
 
 def guest(host: SimulatedHost) -> None:
-    host.cards[0].is_vgpu = True
+    host.devices[0].is_vgpu = True
 
 
 def passes_on(host: SimulatedHost) -> None:
@@ -138,9 +138,9 @@ READING = [
     Variant("MIG on, with half an instance", skips=SLICED | IDLE, prepare=half_sliced),
     Variant("MIG on, empty", skips=SLICED | IDLE, prepare=lambda h: h.switch_mig(0)),
     Variant("MIG on, Ampere", "a100-80gb", SLICED | NO_GPM | IDLE, prepare=sliced),
-    Variant("MIG waits for an idle card", "a100-80gb", IDLE | NO_GPM | NO_INSTANCES, prepare=pending),
+    Variant("MIG waits for an idle device", "a100-80gb", IDLE | NO_GPM | NO_INSTANCES, prepare=pending),
     Variant("a program runs", skips=RUNNING, prepare=busy),
-    Variant("another compute mode", skips=IDLE, prepare=lambda h: setattr(h.cards[0], "compute_mode", 3)),
+    Variant("another compute mode", skips=IDLE, prepare=lambda h: setattr(h.devices[0], "compute_mode", 3)),
     Variant("no CUDA library", skips=IDLE | {PROGRAM}, options={"has_cuda": False}),
     Variant("nobody's account", skips=IDLE | NO_PLACES, options={"is_root": False}),
     Variant("nobody's account, MIG on", skips=SLICED | NO_PLACES, options={"is_root": False}, prepare=sliced),
@@ -196,18 +196,18 @@ WRITING = [
     Variant("the root passes them on already", prepare=passes_on),
     Variant("driver 550", skips=NO_SUCH_LIMITS, options={"missing": LIMITS}),
     Variant("no CUDA library", skips=frozenset({BEYOND}), options={"has_cuda": False}),
-    Variant("a monitor holds the card", "a100-80gb", SLICES, later=lambda h: h.hold_open(0)),
+    Variant("a monitor holds the device", "a100-80gb", SLICES, later=lambda h: h.hold_open(0)),
     Variant(
         "a virtual machine",
         "a100-80gb",
         SLICES,
-        later=lambda h: setattr(h.cards[0].gpu, "is_passthrough", True),
+        later=lambda h: setattr(h.devices[0].gpu, "is_passthrough", True),
     ),
     Variant("a vGPU guest", skips=SLICES, prepare=guest),
     Variant("nobody's account", skips=WRITES, options={"is_root": False}),
     Variant("a program runs", skips=WRITES, prepare=busy),
     Variant("MIG on", skips=WRITES, prepare=sliced),
-    Variant("MIG waits for an idle card", "a100-80gb", WRITES, prepare=pending),
+    Variant("MIG waits for an idle device", "a100-80gb", WRITES, prepare=pending),
     Variant(
         "processes are not told", skips=WRITES, prepare=refuses("nvmlDeviceGetComputeRunningProcesses", 4)
     ),
@@ -216,16 +216,16 @@ WRITING = [
 
 @pytest.mark.parametrize("variant", READING, ids=lambda variant: variant.name)
 def test_a_host_skips_what_it_cannot_and_nothing_is_different_afterwards(variant: Variant) -> None:
-    with card_of(variant) as (card, host):
+    with device_of(variant) as (device, host):
         before, changes = everything(host), list[str]()
         host.on_change = changes.append
 
-        ends = read_through(card, test_reading)
+        ends = read_through(device, test_reading)
 
         assert ends.failed == {}
         assert set(ends.skipped) == variant.skips
         assert all(len(reason) > 20 for reason in ends.skipped.values())
-        assert (everything(host), changes, card.library.sample_count) == (before, [], 0)
+        assert (everything(host), changes, device.library.sample_count) == (before, [], 0)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ def test_a_host_skips_what_it_cannot_and_nothing_is_different_afterwards(variant
 )
 def test_a_refusal_that_nvml_names_is_no_failure(call: str, code: int, skips: frozenset[str]) -> None:
     variant = Variant(call, prepare=refuses(call, code))
-    with card_of(variant) as (card, host):
+    with device_of(variant) as (device, host):
         before = everything(host)
 
-        ends = read_through(card, test_reading)
+        ends = read_through(device, test_reading)
 
         assert ends.failed == {}
         assert set(ends.skipped) == IDLE | skips
@@ -252,7 +252,7 @@ def test_whatever_is_written_is_put_back(variant: Variant) -> None:
     assert all(len(reason) > 20 for reason in ends.skipped.values())
 
 
-# Cards that tell something wrong
+# Devices that tell something wrong
 
 
 def wrong(name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -292,7 +292,7 @@ def twice_the_same(answer: Any, _: Any, handle: Any, profile: int, rows: Any, co
 
 
 def switched(watts: Any, session: SimulatedNvml, *_: Any) -> Any:
-    session.host.cards[0].compute_mode = 3
+    session.host.devices[0].compute_mode = 3
     return watts
 
 
@@ -321,26 +321,26 @@ WRONG_REFUSALS: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("call", "change", "test"), LIES, ids=[f"{call}, {test}" for call, _, test in LIES])
-def test_a_card_that_tells_something_wrong_is_found(
+def test_a_device_that_tells_something_wrong_is_found(
     call: str, change: Callable[..., Any], test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong(call, change)(monkeypatch)
 
-    with card_of(Variant(call)) as (card, _):
-        assert test in read_through(card, test_reading).failed
+    with device_of(Variant(call)) as (device, _):
+        assert test in read_through(device, test_reading).failed
 
 
 @pytest.mark.parametrize(
     ("call", "code", "test"), WRONG_REFUSALS, ids=[f"{call} {code}" for call, code, _ in WRONG_REFUSALS]
 )
 def test_a_refusal_that_means_something_else_is_found(call: str, code: int, test: str) -> None:
-    with card_of(Variant(call, later=refuses(call, code))) as (card, _):
-        assert test in read_through(card, test_reading).failed
+    with device_of(Variant(call, later=refuses(call, code))) as (device, _):
+        assert test in read_through(device, test_reading).failed
 
 
 def test_a_driver_that_tells_no_sizes_of_a_board_with_mig_is_found() -> None:
-    with card_of(Variant("no sizes", prepare=tells_no_sizes)) as (card, _):
-        ends = read_through(card, test_reading)
+    with device_of(Variant("no sizes", prepare=tells_no_sizes)) as (device, _):
+        ends = read_through(device, test_reading)
 
     assert [*ends.failed] == ["test_mig_sizes_are_told_with_mig_off_and_lie_on_the_card"]
 
@@ -350,8 +350,8 @@ def test_a_library_that_finds_whatever_is_asked_for_is_found(monkeypatch: pytest
         SimulatedNvml, "nvmlDeviceGetHandleByUUID", lambda self, uuid: self.nvmlDeviceGetHandleByIndex(0)
     )
 
-    with card_of(Variant("any")) as (card, _):
-        assert "test_a_device_that_is_not_here_is_not_found" in read_through(card, test_reading).failed
+    with device_of(Variant("any")) as (device, _):
+        assert "test_a_device_that_is_not_here_is_not_found" in read_through(device, test_reading).failed
 
 
 def test_a_limit_that_does_not_hold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_a_limit_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_root_cgroup_that_goes_on_passing_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Card, "pass_on_as", lambda self, before: None)
+    monkeypatch.setattr(Device, "pass_on_as", lambda self, before: None)
 
     ends = write_through(Variant("dmem", prepare=lambda h: setattr(h, "has_dmem", True)), test_writing)
 
@@ -394,8 +394,8 @@ def test_a_driver_that_tells_no_limit_by_refusing_is_understood(monkeypatch: pyt
 
     monkeypatch.setattr(SimulatedNvml, "nvmlDeviceGetMemoryLimits_v1", silent)
 
-    with card_of(Variant("misc")) as (card, _):
-        assert read_through(card, test_reading).failed == {}
+    with device_of(Variant("misc")) as (device, _):
+        assert read_through(device, test_reading).failed == {}
     ends = write_through(Variant("misc"), test_writing)
     # Either the agent offers limits there, or the suite says that it should.
     assert set(ends.failed) <= {OFFERED}

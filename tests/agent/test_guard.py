@@ -1,4 +1,4 @@
-"""The guard over a simulated host: the driver of real cards, real runtimes, real files of /proc."""
+"""The guard over a simulated host: the driver of real devices, real runtimes, real files of /proc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOARDS = ["h100-80gb", "h100-80gb"]
 
 
 class Host:
-    """One agent with its guard; alice holds a slice of the first card, nobody the second one."""
+    """One agent with its guard; alice holds a slice of the first device, nobody the second one."""
 
     def __init__(self, folder: Path) -> None:
         self.time = FakeTime()
@@ -34,7 +34,7 @@ class Host:
         self.driver, self.runtime = self.home.driver(), self.home.runtime()
         journal = Journal(folder / "journal.jsonl")
         self.reconciler = Reconciler(NODE, self.driver, journal, self.time.now, self.runtime)
-        self.first, self.second = (card.uuid for card in self.home.host.cards)
+        self.first, self.second = (device.uuid for device in self.home.host.devices)
         self.revision = 0
         self.under("report")
 
@@ -57,7 +57,7 @@ class Host:
         return held
 
     def alices(self, **facts: object) -> SimulatedProcess:
-        (instance,) = self.home.host.card(self.first).gpu.instances.values()
+        (instance,) = self.home.host.device(self.first).gpu.instances.values()
         unit = self.home.systemd.units[unit_of(("a", 1))]
         return self.world.spawn(unit.cgroup, user="alice", gpu=self.first, gi=instance.id, **facts)
 
@@ -78,7 +78,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_every_process_of_every_card_is_told_with_what_it_is(host):
+def test_every_process_of_every_device_is_told_with_what_it_is(host):
     host.let_alice_in()
     mine, stray = host.alices(), host.stray(name="miner")
 
@@ -92,7 +92,7 @@ def test_every_process_of_every_card_is_told_with_what_it_is(host):
     assert f"pid {stray.pid} miner" in found.facts[0].detail
 
 
-async def test_worker_gives_no_whole_card_away_on_which_a_stray_runs_and_does_once_it_has_ended(host):
+async def test_worker_gives_no_whole_device_away_on_which_a_stray_runs_and_does_once_it_has_ended(host):
     worker = Worker(host.reconciler, host.driver, host.time, host.guard)
     stray = host.stray(name="miner")
     for _look in range(2):
@@ -182,7 +182,7 @@ def test_program_that_the_operator_allows_lives(host):
     assert host.lives(process)
 
 
-def test_process_of_a_live_lease_lives_on_whatever_card_it_is(host):
+def test_process_of_a_live_lease_lives_on_whatever_device_it_is(host):
     host.let_alice_in()
     at_home, strayed = host.alices(), host.alices()
     strayed.gpu, strayed.gi = host.second, None
@@ -276,7 +276,7 @@ def test_process_whose_start_cannot_be_read_is_told_and_never_touched(host):
     assert [fact.code for fact in found.facts] == ["orphan_process"]
 
 
-def test_lost_card_accuses_nobody(host):
+def test_lost_device_accuses_nobody(host):
     stray = host.stray()
     host.under("kill").look(2)
     host.home.host.lose(host.second)

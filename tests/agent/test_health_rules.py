@@ -25,7 +25,7 @@ def test_documented_codes_are_in_the_table(xid):
 
 
 @pytest.mark.parametrize("xid", [8, 11, 13, 25, 31, 32, 43, 45, 69, 80])
-def test_fault_of_a_program_asks_to_restart_it_and_never_takes_a_card_out(xid):
+def test_fault_of_a_program_asks_to_restart_it_and_never_takes_a_device_out(xid):
     rule = standard().of_xid(xid)
 
     assert (rule.who, rule.action, rule.scope) == ("application", "restart_workload", "slice")
@@ -33,7 +33,7 @@ def test_fault_of_a_program_asks_to_restart_it_and_never_takes_a_card_out(xid):
 
 
 @pytest.mark.parametrize("xid", [46, 48, 62, 64, 79, 95, 109, 119, 120, 140, 143, 155, 158])
-def test_codes_after_which_nvidia_asks_for_a_reset_take_the_card_out(xid):
+def test_codes_after_which_nvidia_asks_for_a_reset_take_the_device_out(xid):
     told = fact("GPU-1", xid)
 
     assert (told.device, told.code, told.severity) == ("GPU-1", str(xid), "critical")
@@ -92,8 +92,8 @@ def test_table_of_two_rules_is_enough():
         ({"source": "hearsay"}, "source is 'hearsay'"),
         ({"name": ""}, "needs a code and a name"),
         ({"colour": "red"}, "must have exactly"),
-        ({"severity": "critical"}, "must not take a card out of work"),
-        ({"action": "reset_gpu"}, "must not take a card out of work"),
+        ({"severity": "critical"}, "must not take a device out of work"),
+        ({"action": "reset_gpu"}, "must not take a device out of work"),
         ({"code": "xid_unknown"}, "is there twice"),
     ],
 )

@@ -164,7 +164,7 @@ def test_no_text_of_a_desired_state_reaches_the_host_raw(text: str) -> None:
     text=WORDS, field=st.sampled_from(["lease", "user", "team", "name", "value", "node", "folder", "bind"])
 )
 def test_a_grant_that_no_codec_saw_reaches_the_host_as_little(text: str, field: str) -> None:
-    """A journal of another version, or a driver that was told nonsense by its card."""
+    """A journal of another version, or a driver that was told nonsense by its device."""
     grant = LeaseGrant(
         lease=text if field == "lease" else "a",
         generation=1,

@@ -1,4 +1,4 @@
-"""Hygon cards over an hy-smi that keeps its own state and prints as published outputs do."""
+"""Hygon devices over an hy-smi that keeps its own state and prints as published outputs do."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ONE, TWO = "DCU-71000000000000a1", "DCU-71000000000000b2"
 
 
 class HySmi:
-    """Two cards with 120 compute units; removes vDCUs only by the card, as documented."""
+    """Two devices with 120 compute units; removes vDCUs only by the device, as documented."""
 
     def __init__(self) -> None:
         self.parts: dict[int, tuple[int, int, int]] = {}
         self.running = "No KFD PIDs currently running\n"
-        self.cards = (DATA / "cards.json").read_text()
+        self.devices = (DATA / "cards.json").read_text()
         self.changes: list[str] = []
         self.broken: dict[str, str] = {}
         self.files: dict[str, str] = {
@@ -53,7 +53,7 @@ class HySmi:
         words = list(argv[1:])
         if words[0] == "virtual":
             return self.virtual(words[1:])
-        known = {"--version": "hy-smi 1.6.0\n", "-i": self.cards, "--showpids": self.running}
+        known = {"--version": "hy-smi 1.6.0\n", "-i": self.devices, "--showpids": self.running}
         known["--showbus"] = (DATA / "bus.json").read_text()
         return Done(0, self.broken.get(words[0], known[words[0]]))
 
@@ -65,22 +65,22 @@ class HySmi:
         if words[0] == "-show-vdevice-info":
             return Done(0, "".join(self._part(n, *part) for n, part in self.parts.items()))
         self.changes.append(" ".join(words))
-        card = int(words[words.index("-d") + 1])
+        device = int(words[words.index("-d") + 1])
         if "-destroy-vdevice" in words:
-            self.parts = {n: part for n, part in self.parts.items() if part[0] != card}
+            self.parts = {n: part for n, part in self.parts.items() if part[0] != device}
             return Done(0, "done\n")
         units = int(words[words.index("-vdevice-compute-units") + 1])
-        if sum(u for c, u, _ in self.parts.values() if c == card) + units > 120:
+        if sum(u for c, u, _ in self.parts.values() if c == device) + units > 120:
             return Done(1, "", "not enough compute units\n")
         free = next(n for n in range(16) if n not in self.parts)
-        self.parts[free] = (card, units, int(words[words.index("-vdevice-memory-size") + 1]))
+        self.parts[free] = (device, units, int(words[words.index("-vdevice-memory-size") + 1]))
         self.files[f"/etc/vdev/vdev{free}.conf"] = "enable: 1\n"
         return Done(0, "The virtual device is created successfully!\n")
 
     @staticmethod
-    def _part(number: int, card: int, units: int, mib: int) -> str:
+    def _part(number: int, device: int, units: int, mib: int) -> str:
         return (
-            f"Virtual Device {number}:\n Actual Device: {card}\n Compute units: {units}\n"
+            f"Virtual Device {number}:\n Actual Device: {device}\n Compute units: {units}\n"
             f" Global memory: {mib * 1024 * 1024} bytes\n"
         )
 
@@ -94,7 +94,7 @@ def opened(tool: HySmi, folder: Path, *, can_bind: bool = True) -> HygonDriver:
     return HygonDriver("boot", SimulatedShell({"hy-smi": tool}), folder, tool.read, can_bind=can_bind)
 
 
-def test_cards_are_listed_with_units_memory_and_place(tool, tmp_path):
+def test_devices_are_listed_with_units_memory_and_place(tool, tmp_path):
     driver = opened(tool, tmp_path)
 
     one, two = driver.inventory()
@@ -106,12 +106,12 @@ def test_cards_are_listed_with_units_memory_and_place(tool, tmp_path):
 
 
 def test_warnings_before_the_answer_are_left_out(tool, tmp_path):
-    tool.cards = f"[WARN] driver is newer than tool\n[0] card busy\n{tool.cards}\n"
+    tool.devices = f"[WARN] driver is newer than tool\n[0] device busy\n{tool.devices}\n"
 
     assert len(opened(tool, tmp_path).inventory()) == 2
 
 
-def test_runtime_that_shows_no_files_elsewhere_gets_whole_cards_only(tool, tmp_path):
+def test_runtime_that_shows_no_files_elsewhere_gets_whole_devices_only(tool, tmp_path):
     fact = opened(tool, tmp_path, can_bind=False).inventory()[0]
 
     assert fact.modes == ("exclusive",)
@@ -147,7 +147,7 @@ def test_share_that_rounds_to_no_compute_unit_is_refused(tool, tmp_path):
     assert (no.value.code, tool.changes) == (errors.INVALID_ARGUMENT, [])
 
 
-def test_holder_of_a_vdcu_sees_its_file_and_one_card(tool, tmp_path):
+def test_holder_of_a_vdcu_sees_its_file_and_one_device(tool, tmp_path):
     driver = opened(tool, tmp_path)
     driver.create(ONE, QUARTER, 0, "a")
     second = driver.create(ONE, HALF, 0, "b").uuid
@@ -169,7 +169,7 @@ def test_vdcu_without_its_file_is_not_given_out_as_limited(tool, tmp_path):
         driver.confine(part, "/sys/fs/cgroup/berth/a")
 
 
-def test_card_whose_render_node_is_unknown_is_refused_and_not_guessed(tool, tmp_path):
+def test_device_whose_render_node_is_unknown_is_refused_and_not_guessed(tool, tmp_path):
     driver = opened(tool, tmp_path)
     driver.create(TWO, PartitionShape("exclusive"), 0, "a")
     assert driver.access(TWO).nodes[-1] == "/dev/dri/renderD129"
@@ -227,7 +227,7 @@ def test_foreign_vdcu_is_never_destroyed_along_with_ours(tool, tmp_path):
     assert [fact.uuid for fact in driver.observe(ONE)] == [f"{ONE}/vdcu7"]
 
 
-def test_limits_of_a_card_are_kept_before_the_tool_is_asked(tool, tmp_path):
+def test_limits_of_a_device_are_kept_before_the_tool_is_asked(tool, tmp_path):
     driver = opened(tool, tmp_path)
     driver.create(ONE, HALF, 0, "a")
 
@@ -253,7 +253,7 @@ def test_older_drivers_are_asked_through_hy_virtual(tool, tmp_path):
     assert len(tool.parts) == 1
 
 
-def test_processes_are_those_of_the_card_and_memory_over_two_cards_is_unknown(tool, tmp_path):
+def test_processes_are_those_of_the_device_and_memory_over_two_devices_is_unknown(tool, tmp_path):
     tool.running = (DATA / "pids.txt").read_text()
     driver = opened(tool, tmp_path)
     driver.create(ONE, PartitionShape("exclusive"), 0, "a")
@@ -286,15 +286,15 @@ def test_figures_and_unknown_ones(tool, tmp_path):
     encode(Samples(1, "b", 1, reading.devices, ()))
 
 
-def test_card_that_vanishes_is_critical_and_silence_is_a_warning(tool, tmp_path):
+def test_device_that_vanishes_is_critical_and_silence_is_a_warning(tool, tmp_path):
     driver = opened(tool, tmp_path)
     assert driver.health() == []
 
-    tool.cards = tool.cards.replace("71000000000000b2", "71000000000000c3").replace("EXAMPLE0002", "X")
+    tool.devices = tool.devices.replace("71000000000000b2", "71000000000000c3").replace("EXAMPLE0002", "X")
     assert {f.code for f in driver.health()} == {"tool_unreadable"}
     assert [(f.device, f.code, f.severity) for f in driver.health()] == [(TWO, "device_lost", "critical")]
 
-    tool.cards = "segmentation fault"
+    tool.devices = "segmentation fault"
     (fact,) = driver.health()
     assert (fact.code, "hy-smi (hy-smi 1.6.0)" in fact.detail) == ("tool_unreadable", True)
 

@@ -133,7 +133,7 @@ def test_logins_are_closed_only_when_asked(machine):
     assert "DevicePolicy=auto" in machine.text(ROOT_FILE)
 
 
-def test_render_nodes_are_cards_where_a_compute_driver_says_so():
+def test_render_nodes_are_devices_where_a_compute_driver_says_so():
     rules = login_rules(lambda path: DEVICES.replace("195 nvidia\n", "511 kfd\n"))
 
     assert "char-drm" not in rules
@@ -142,7 +142,7 @@ def test_render_nodes_are_cards_where_a_compute_driver_says_so():
 
 
 @pytest.mark.parametrize("name", ["devdrv-cdev", "vdevdrv-cdev", "davinci_manager", "hisi_hdc", "hycu"])
-def test_cards_of_every_vendor_are_kept_from_logins(name):
+def test_devices_of_every_vendor_are_kept_from_logins(name):
     rules = login_rules(lambda path: DEVICES.replace("195 nvidia\n", f"235 {name}\n"))
 
     assert f"char-{name}" not in rules

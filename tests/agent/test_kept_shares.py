@@ -11,16 +11,16 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.nvml.shares.memory import SET, MemoryLimits
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.runtimes.names import unit_of
-from tests.agent.test_lost_card import CardNode
+from tests.agent.test_lost_card import LosingNode
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> CardNode:
-    return CardNode(tmp_path)
+def node(tmp_path: Path) -> LosingNode:
+    return LosingNode(tmp_path)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_shares_of_one_user_end_after_their_card_was_reset_under_them(node, protocol):
+def test_shares_of_one_user_end_after_their_device_was_reset_under_them(node, protocol):
     node.home.mps.newest = protocol
     node.start()
     node.desire(node.lease_of("mps"), node.lease_of("mps", "b"))
@@ -36,7 +36,7 @@ def test_shares_of_one_user_end_after_their_card_was_reset_under_them(node, prot
 # What becomes of shares whose leases are ready
 
 
-def look(node: CardNode, after_s: float = 10) -> dict[str, HealthFact]:
+def look(node: LosingNode, after_s: float = 10) -> dict[str, HealthFact]:
     """Look around as the agent does every ten seconds; returns the health facts by code."""
     node.pass_time(after_s)
     node.look()
@@ -45,13 +45,13 @@ def look(node: CardNode, after_s: float = 10) -> dict[str, HealthFact]:
     return {fact.code: fact for fact in node.reconciler.health_facts()}
 
 
-def limits(node: CardNode, lease: str = "a") -> tuple[int, int] | None:
+def limits(node: LosingNode, lease: str = "a") -> tuple[int, int] | None:
     path = node.home.systemd.units[unit_of((lease, 1))].cgroup
-    kept = node.home.host.cards[0].limits.get(path)
+    kept = node.home.host.devices[0].limits.get(path)
     return None if kept is None else (kept[0] >> 20, kept[1] >> 20)
 
 
-def end(node: CardNode, name: str) -> None:
+def end(node: LosingNode, name: str) -> None:
     for process in list(node.home.world.processes.values()):
         if process.name.startswith(name):
             node.home.world.signal(process.pid, kill=True)
@@ -73,17 +73,17 @@ def test_shares_that_have_all_they_need_are_looked_at_without_a_change_or_news(n
     assert node.reconciler.is_settled
 
 
-@pytest.mark.parametrize("how", ["cleared", "loosened", "widened", "card reset"])
+@pytest.mark.parametrize("how", ["cleared", "loosened", "widened", "device reset"])
 def test_memory_limit_that_is_gone_is_set_again_and_told_for_a_while(node, how):
     node.desire(node.lease_of("memlimit"))
-    card = node.home.host.cards[0]
-    (path, (soft, hard)) = next(iter(card.limits.items()))
-    if how == "card reset":
+    device = node.home.host.devices[0]
+    (path, (soft, hard)) = next(iter(device.limits.items()))
+    if how == "device reset":
         node.home.host.reset(0)
     elif how == "cleared":
-        card.limits.clear()
+        device.limits.clear()
     else:
-        card.limits[path] = (0, hard) if how == "loosened" else (soft, 2 * hard)
+        device.limits[path] = (0, hard) if how == "loosened" else (soft, 2 * hard)
 
     found = look(node)
     later = look(node, 590)
@@ -98,7 +98,7 @@ def test_memory_limit_that_is_gone_is_set_again_and_told_for_a_while(node, how):
 
 def test_memory_limit_that_went_while_no_agent_was_there_is_set_again_by_the_next(node):
     node.desire(node.lease_of("memlimit"))
-    node.home.host.cards[0].limits.clear()
+    node.home.host.devices[0].limits.clear()
 
     node.start()
     node.pass_time(1)
@@ -109,7 +109,7 @@ def test_memory_limit_that_went_while_no_agent_was_there_is_set_again_by_the_nex
 
 def test_memory_limit_that_cannot_be_set_again_is_told_until_it_can_and_the_lease_goes_on(node):
     node.desire(node.lease_of("memlimit"))
-    node.home.host.cards[0].limits.clear()
+    node.home.host.devices[0].limits.clear()
     node.home.host.faults.refusals[SET] = deque([errors.UNKNOWN] * 1000)
 
     first = look(node)
@@ -179,28 +179,28 @@ def test_after_a_reset_mps_serves_with_the_mode_it_needs(node, protocol):
     found = look(node)
 
     assert set(found) == {"mps_restarted", "compute_mode"}
-    assert node.home.host.cards[0].compute_mode == 3
+    assert node.home.host.devices[0].compute_mode == 3
     assert node.driver.mps.state(node.device(), "alice") == "active"
     assert node.phases() == {"a": "ready"}
 
 
 def test_compute_mode_is_not_taken_from_a_program_that_runs_past_mps(node):
     node.desire(node.lease_of("mps"))
-    card, world = node.home.host.cards[0], node.home.world
-    client = world.spawn("/berth/a", user="alice", gpu=card.uuid)
+    device, world = node.home.host.devices[0], node.home.world
+    client = world.spawn("/berth/a", user="alice", gpu=device.uuid)
     client.is_mps = True
-    world.spawn("/system.slice/x.service", user="root", name="Xorg", gpu=card.uuid)
-    card.compute_mode = 0
-    stranger = world.spawn("/user.slice", user="bob", name="python3", gpu=card.uuid)
+    world.spawn("/system.slice/x.service", user="root", name="Xorg", gpu=device.uuid)
+    device.compute_mode = 0
+    stranger = world.spawn("/user.slice", user="bob", name="python3", gpu=device.uuid)
 
     found = look(node)
-    mode = card.compute_mode
+    mode = device.compute_mode
     world.signal(stranger.pid, kill=True)
     put_back = look(node)
 
     assert mode == 0
     assert f"when these have ended: {stranger.pid})" in found["compute_mode"].detail
-    assert card.compute_mode == 3
+    assert device.compute_mode == 3
     assert "it was put back at" in put_back["compute_mode"].detail
     assert client.pid in world.processes
 
@@ -241,7 +241,7 @@ def test_time_slice_that_somebody_changed_is_set_again_within_a_minute(node):
     found = [look(node) for _ in range(6)]
 
     assert node.home.smi.policy(node.device()) == chosen == 2
-    assert "the card's time slice, set again at" in found[-1]["limit_gone"].detail
+    assert "the device's time slice, set again at" in found[-1]["limit_gone"].detail
     assert runs.count("--set-timeslice") == 1
     assert len(runs) < 6
     node.desire()

@@ -12,7 +12,7 @@ from nodeagent.protocol.messages import DesiredLease
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.builder import lease
-from tests.agent.test_lost_card import CardNode
+from tests.agent.test_lost_card import LosingNode
 
 USERS = ("alice", "bob")
 ACTS = 12
@@ -25,11 +25,11 @@ class Death(BaseException):
 
 
 class Walk:
-    """Card 0 is shared by MPS, card 1 by memory limits; one agent after another looks after them."""
+    """Device 0 is shared by MPS, device 1 by memory limits; one agent after another looks after them."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.node = CardNode(folder)
+        self.node = LosingNode(folder)
         self.home = self.node.home
         self.home.mps.newest = self.dice.choice((2, 3))
         self.node.start()
@@ -53,8 +53,8 @@ class Walk:
 
     def come(self) -> None:
         self.came += 1
-        mode, card = self.dice.choice((("mps", 0), ("mps", 0), ("memlimit", 1)))
-        share = self.node.share(mode, 10 * self.dice.randint(5, 15), 1024 * self.dice.randint(2, 9), card)
+        mode, device = self.dice.choice((("mps", 0), ("mps", 0), ("memlimit", 1)))
+        share = self.node.share(mode, 10 * self.dice.randint(5, 15), 1024 * self.dice.randint(2, 9), device)
         user, name = self.dice.choice(USERS), f"lease-{self.came}"
         self.wanted[name] = replace(lease(name, share, grace_s=1), user=user, team="vision")
 
@@ -68,9 +68,9 @@ class Walk:
                 self.end(pid)
             self.drop_unserved()
         elif what == 2:
-            host.cards[1].limits.clear()
+            host.devices[1].limits.clear()
         elif what == 3:
-            host.cards[0].compute_mode = self.dice.choice((0, 2, 3))
+            host.devices[0].compute_mode = self.dice.choice((0, 2, 3))
         elif what == 4:
             host.reset(self.dice.randrange(2))
             self.drop_unserved()
@@ -129,8 +129,8 @@ class Walk:
         assert self.programs.keys() <= self.home.world.processes.keys()
         assert {user for _, user in self.node.driver.mps.daemons()} == users
         if users:
-            assert self.home.host.cards[0].compute_mode == (EXCLUSIVE if len(users) == 1 else DEFAULT)
-        kept = sorted(hard >> 20 for _, hard in self.home.host.cards[1].limits.values())
+            assert self.home.host.devices[0].compute_mode == (EXCLUSIVE if len(users) == 1 else DEFAULT)
+        kept = sorted(hard >> 20 for _, hard in self.home.host.devices[1].limits.values())
         sizes = [
             wish.slots[0].memory_mib for wish in self.wanted.values() if wish.slots[0].mode == "memlimit"
         ]

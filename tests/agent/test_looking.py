@@ -177,15 +177,15 @@ def test_looking_into_an_empty_host_makes_no_file(host: Host, tmp_path: Path) ->
 
 
 def test_what_only_looks_believes_what_it_does_not_write(tmp_path: Path) -> None:
-    ShareBook(tmp_path, "boot").put(HeldShare("A", "card", "alice.1.0", "memlimit"))
+    ShareBook(tmp_path, "boot").put(HeldShare("A", "device", "alice.1.0", "memlimit"))
     before = contents(tmp_path)
 
     book = ShareBook(tmp_path, "boot", looks_only=True)
-    book.put(HeldShare("B", "card", "bob.1.0", "memlimit"))
+    book.put(HeldShare("B", "device", "bob.1.0", "memlimit"))
     book.drop("A")
     BootDevices(tmp_path / "cards.json", "boot", looks_only=True).keep(device_facts("gpu-01", "a100-80gb", 1))
 
-    assert [share.partition for share in book.on("card")] == ["B"]
+    assert [share.partition for share in book.on("device")] == ["B"]
     assert contents(tmp_path) == before
 
 

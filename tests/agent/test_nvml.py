@@ -55,7 +55,7 @@ class FakeLibrary:
         return call
 
 
-def test_card_that_says_little_is_still_listed():
+def test_device_that_says_little_is_still_listed():
     driver = NvmlDriver("boot", FakeLibrary())
 
     (fact,) = driver.inventory()
@@ -69,7 +69,7 @@ def test_card_that_says_little_is_still_listed():
     assert (fact.sm_count, fact.mig_enabled, fact.serial) == (None, None, "")
 
 
-def test_what_a_card_does_not_tell_is_unknown():
+def test_what_a_device_does_not_tell_is_unknown():
     (sample,) = NvmlDriver("boot", FakeLibrary()).metrics().devices
 
     assert (sample.util_percent, sample.power_w, sample.energy_mj) == (None, None, None)
@@ -98,26 +98,26 @@ def test_figures_are_brought_into_our_units():
     assert driver.inventory()[0].sm_count == 132
 
 
-def test_whole_card_can_be_leased_and_nothing_else():
+def test_whole_device_can_be_leased_and_nothing_else():
     driver = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetMinorNumber=3))
 
     made = driver.create("GPU-1", PartitionShape("exclusive"), 0, "a")
 
     assert driver.access(made.uuid).env == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert "/dev/nvidia3" in driver.access(made.uuid).nodes
-    with pytest.raises(NotOfferedError, match="ask for whole cards"):
+    with pytest.raises(NotOfferedError, match="ask for whole devices"):
         driver.create("GPU-1", PartitionShape("mig", "1g.18gb", 1), 0, "a")
     with pytest.raises(NotOfferedError):
         driver.set_mig_mode("GPU-1", True)
 
 
-def test_card_that_somebody_partitioned_is_not_offered_whole():
+def test_device_that_somebody_partitioned_is_not_offered_whole():
     driver = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetMigMode=[1, 1]))
 
     assert driver.inventory()[0].modes == ()
 
 
-def test_lost_card_and_pending_repairs_are_health_facts():
+def test_lost_device_and_pending_repairs_are_health_facts():
     repair = NvmlDriver("boot", FakeLibrary(nvmlDeviceGetRemappedRows=(0, 1, 1, 0)))
     library = FakeLibrary()
     lost = NvmlDriver("boot", library)
@@ -136,7 +136,7 @@ def test_lost_card_and_pending_repairs_are_health_facts():
         ({"nvmlDeviceGetCount": 0}, "lists no device"),
     ],
 )
-def test_machine_without_cards_has_no_such_driver_and_says_what_is_missing(answers, said):
+def test_machine_without_devices_has_no_such_driver_and_says_what_is_missing(answers, said):
     with pytest.raises(DriverUnavailableError, match=said):
         NvmlDriver("boot", FakeLibrary(**answers))
 
@@ -174,5 +174,5 @@ def test_every_call_that_is_made_exists_in_the_binding_and_is_played_by_the_simu
     assert not {name for name in made if not hasattr(type(library), name)}
 
 
-def test_the_binding_can_do_everything_but_reset_a_card_and_nothing_here_asks_it_to():
+def test_the_binding_can_do_everything_but_reset_a_device_and_nothing_here_asks_it_to():
     assert not {name for name in calls_made() if "Reset" in name or name.endswith("Drain")}

@@ -1,4 +1,4 @@
-"""Hard memory limits through the driver of real cards, on a simulated host."""
+"""Hard memory limits through the driver of real devices, on a simulated host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nodeagent.drivers.nvml.shares.memory import GET, NO_LIMIT, OWN, SET
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.simulation.full_host import FullHost, account
 from nodeagent.simulation.machine import proc
-from tests.agent.card_bench import ROOT, Bench, Crash, refused
+from tests.agent.device_bench import ROOT, Bench, Crash, refused
 
 MIB = 1024 * 1024
 UNIT = f"{ROOT}/berth.slice/a.service"
@@ -31,15 +31,15 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def limited(bench: Bench, owner: str = "a.1.0", cgroup: str = UNIT, mib: int = 20_000) -> str:
-    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, mib), 0, owner)
+    made = bench.driver.create(bench.device, PartitionShape("memlimit", "", 0, 250, mib), 0, owner)
     bench.driver.attach(made.uuid, Tenant(owner, user="alice"))
     bench.driver.confine(made.uuid, cgroup)
     return made.uuid
 
 
 def limit(bench: Bench, cgroup: str = UNIT) -> tuple[int, int] | None:
-    """What the card keeps for a cgroup (soft, hard) in MiB; None for no limit."""
-    kept = bench.host.cards[0].limits.get(proc.below_root(cgroup))
+    """What the device keeps for a cgroup (soft, hard) in MiB; None for no limit."""
+    kept = bench.host.devices[0].limits.get(proc.below_root(cgroup))
     return None if kept is None else (kept[0] // MIB, kept[1] // MIB)
 
 
@@ -60,7 +60,7 @@ def test_ending_a_share_gives_its_reservation_back_before_its_cgroup_goes(bench)
 
     assert limit(bench) is None
     assert limit(bench, NEIGHBOUR) == (30_000, 30_000)
-    assert [fact.uuid for fact in bench.driver.observe(bench.card)] == [other]
+    assert [fact.uuid for fact in bench.driver.observe(bench.device)] == [other]
 
 
 def test_a_cgroup_that_is_gone_has_nothing_to_give_back(bench):
@@ -71,7 +71,7 @@ def test_a_cgroup_that_is_gone_has_nothing_to_give_back(bench):
     bench.driver.detach(share, kill=True)
     bench.driver.destroy(share)
 
-    assert bench.driver.observe(bench.card) == []
+    assert bench.driver.observe(bench.device) == []
 
 
 @pytest.mark.parametrize("code", [errors.NOT_FOUND, errors.UNKNOWN])
@@ -87,20 +87,20 @@ def test_only_what_is_gone_may_refuse_to_be_loosened(bench, code):
 
 
 def test_a_unit_without_cgroup_cannot_be_limited_and_the_sentence_says_what_can(bench):
-    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.device, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
 
     with pytest.raises(NotOfferedError, match="systemd runtime, or ask for another sharing mode"):
         bench.driver.confine(made.uuid, "")
 
 
 def test_a_limit_that_does_not_read_back_is_refused(bench, monkeypatch):
-    card = bench.host.cards[0]
+    device = bench.host.devices[0]
 
     class Deaf(dict[str, tuple[int, int]]):
         def __setitem__(self, path: str, kept: tuple[int, int]) -> None:
             super().__setitem__(path, (kept[0], kept[1] * 2))
 
-    monkeypatch.setattr(card, "limits", Deaf())
+    monkeypatch.setattr(device, "limits", Deaf())
 
     with refused(errors.UNKNOWN, "the driver keeps 40000 MiB"):
         limited(bench)
@@ -112,7 +112,7 @@ def test_a_driver_that_rounds_up_a_little_is_accepted(bench, monkeypatch):
             soft, hard = (-(-limit // (1024 * MIB)) * 1024 * MIB for limit in kept)
             super().__setitem__(path, (soft, hard))
 
-    monkeypatch.setattr(bench.host.cards[0], "limits", Rounding())
+    monkeypatch.setattr(bench.host.devices[0], "limits", Rounding())
 
     limited(bench)
 
@@ -124,7 +124,7 @@ def test_a_driver_that_shows_no_reservation_is_not_called_one_that_lost_it(bench
         def __setitem__(self, path: str, kept: tuple[int, int]) -> None:
             super().__setitem__(path, (0, kept[1]))
 
-    monkeypatch.setattr(bench.host.cards[0], "limits", Hiding())
+    monkeypatch.setattr(bench.host.devices[0], "limits", Hiding())
     share = limited(bench)
     bench.changes.clear()
 
@@ -135,7 +135,7 @@ def test_a_driver_that_shows_no_reservation_is_not_called_one_that_lost_it(bench
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_while_limiting_ends_in_the_same_limit(bench, when):
-    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.device, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
     bench.crash_at = f"{SET}.{when}"
     with pytest.raises(Crash):
         bench.driver.confine(made.uuid, UNIT)
@@ -149,7 +149,7 @@ def test_a_crash_while_limiting_ends_in_the_same_limit(bench, when):
 
 
 def test_a_crash_while_limiting_leaves_nothing_that_the_next_agent_cannot_clear(bench):
-    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.device, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
     bench.crash_at = f"{SET}.after"
     with pytest.raises(Crash):
         bench.driver.confine(made.uuid, UNIT)
@@ -168,7 +168,7 @@ def test_an_older_driver_says_which_one_is_needed(tmp_path):
     assert "memlimit" not in fact.modes
     assert fact.refusals["memlimit"].startswith("driver 570.86 has no memory limits")
     with pytest.raises(NotOfferedError, match="615"):
-        bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+        bench.driver.create(bench.device, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
 
 
 def test_a_host_without_cgroup_v2_says_so(bench):
@@ -196,7 +196,7 @@ def test_limits_are_offered_only_to_an_agent_that_may_set_them_on_units(bench, h
 @pytest.mark.parametrize(
     ("code", "has_dmem", "said"),
     [
-        (errors.NOT_SUPPORTED, True, "this card keeps no memory limits"),
+        (errors.NOT_SUPPORTED, True, "this device keeps no memory limits"),
         (errors.NOT_SUPPORTED, False, ""),  # an older kernel's controller: nothing is known before one is set
         (errors.NO_PERMISSION, True, "run the agent as root"),
         (errors.NOT_FOUND, True, ""),
@@ -204,7 +204,7 @@ def test_limits_are_offered_only_to_an_agent_that_may_set_them_on_units(bench, h
         (errors.UNKNOWN, True, ""),
     ],
 )
-def test_how_a_card_answers_for_its_limits_decides_whether_they_are_offered(bench, code, has_dmem, said):
+def test_how_a_device_answers_for_its_limits_decides_whether_they_are_offered(bench, code, has_dmem, said):
     bench.host.has_dmem = has_dmem
     bench.host.faults.refusals[GET] = deque([code] * 100)
 
@@ -214,7 +214,7 @@ def test_how_a_card_answers_for_its_limits_decides_whether_they_are_offered(benc
     assert ("memlimit" in fact.modes) == (not said)
 
 
-def test_a_cgroup_without_limits_says_nothing_about_a_card_that_answers_for_another(bench):
+def test_a_cgroup_without_limits_says_nothing_about_a_device_that_answers_for_another(bench):
     own = bench.read
     bench.read = lambda path: "0::/berth.slice/agent.service\n" if path == OWN else own(path)
     bench.host.faults.refusals[GET] = deque([errors.NOT_SUPPORTED])  # the first that is asked for: the root
@@ -247,7 +247,7 @@ def test_what_the_runtime_has_is_told_to_the_driver(tmp_path, monkeypatch, runti
 
 
 def test_a_limit_without_root_is_refused_with_what_to_allow(bench):
-    made = bench.driver.create(bench.card, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
+    made = bench.driver.create(bench.device, PartitionShape("memlimit", "", 0, 250, 20_000), 0, "a.1.0")
     bench.host.is_root = False
 
     with refused(errors.NO_PERMISSION, "CAP_SYS_ADMIN"):
@@ -316,4 +316,4 @@ def test_library_itself_refuses_a_cgroup_that_the_controller_does_not_reach(benc
     limited(bench)
     bench.host.passing_dmem.discard("/berth.slice")
 
-    assert bench.driver._parts.limits.read(bench.driver._cards.fresh(bench.card), UNIT) is None
+    assert bench.driver._parts.limits.read(bench.driver._devices.fresh(bench.device), UNIT) is None

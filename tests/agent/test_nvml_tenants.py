@@ -1,4 +1,4 @@
-"""Whose process is whose on shared cards, on a simulated host: what holds up the end of a share and what does not."""
+"""Whose process is whose on shared devices, on a simulated host: what holds up the end of a share and what does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import PartitionShape, Tenant
-from tests.agent.card_bench import SHARED_MODES, Bench, cgroup, move_in, pids, refused, take
+from tests.agent.device_bench import SHARED_MODES, Bench, cgroup, move_in, pids, refused, take
 
 CONTAINER = f"/system.slice/docker-{'0a' * 32}.scope"
 
@@ -28,7 +28,7 @@ def test_processes_of_shares_are_told_apart_by_their_cgroups(bench):
     assert pids(bench, first.uuid) == [mine.pid]
     assert pids(bench, second.uuid) == [theirs.pid]
     bench.run(cgroup="/user.slice", name="stray")
-    assert len(bench.driver.processes(bench.card)) == 3
+    assert len(bench.driver.processes(bench.device)) == 3
 
 
 @pytest.mark.parametrize("mode", SHARED_MODES)
@@ -129,17 +129,17 @@ def test_the_server_of_a_user_keeps_no_share_from_ending_that_was_never_opened(b
     bench.driver.destroy(never_opened.uuid)
 
 
-def test_programs_of_the_host_keep_nobodys_card_but_a_tenants_program_of_that_name_does(bench):
-    bench.driver.create(bench.card, PartitionShape("exclusive"), 0, "a.1.0")
-    bench.driver.confine(bench.card, cgroup("a.1.0"))
+def test_programs_of_the_host_keep_nobodys_device_but_a_tenants_program_of_that_name_does(bench):
+    bench.driver.create(bench.device, PartitionShape("exclusive"), 0, "a.1.0")
+    bench.driver.confine(bench.device, cgroup("a.1.0"))
     bench.run(cgroup="/system.slice", name="Xorg", is_graphics=True)
     bench.run(cgroup="/system.slice", name="nvidia-persistenced")
     posing = bench.run(cgroup=cgroup("a.1.0"), name="Xorg")
 
-    assert [fact.pid for fact in bench.driver.processes(bench.card)] == [posing.pid]
+    assert [fact.pid for fact in bench.driver.processes(bench.device)] == [posing.pid]
     bench.host.world.signal(posing.pid, kill=True)
-    bench.driver.destroy(bench.card)
-    assert len(bench.driver.processes(bench.card)) == 2
+    bench.driver.destroy(bench.device)
+    assert len(bench.driver.processes(bench.device)) == 2
 
 
 def test_memory_of_a_share_is_that_of_its_processes_and_unknown_while_they_are(bench):

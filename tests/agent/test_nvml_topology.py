@@ -14,7 +14,7 @@ class Refused(Exception):
 
 
 class Library:
-    """Two answers about pairs of cards, given by functions of their places."""
+    """Two answers about pairs of devices, given by functions of their places."""
 
     NVMLError = Refused
 
@@ -38,7 +38,7 @@ class Library:
 CARDS = {f"GPU-{place}": place for place in range(4)}
 
 
-def test_cards_behind_one_nvswitch_are_one_domain_and_pairs_share_a_switch() -> None:
+def test_devices_behind_one_nvswitch_are_one_domain_and_pairs_share_a_switch() -> None:
     def ancestor(one: int, other: int) -> int:
         same = one // 2 == other // 2
         return int(pynvml.NVML_TOPOLOGY_SINGLE if same else pynvml.NVML_TOPOLOGY_SYSTEM)
@@ -53,7 +53,7 @@ def test_cards_behind_one_nvswitch_are_one_domain_and_pairs_share_a_switch() -> 
     ]
 
 
-def test_bridged_pairs_are_domains_of_their_own_and_a_card_alone_is_in_none() -> None:
+def test_bridged_pairs_are_domains_of_their_own_and_a_device_alone_is_in_none() -> None:
     found = links_of(Library(lambda one, other: {one, other} == {1, 3}, lambda one, other: 40), CARDS)
 
     assert [links.link_domain for links in found.values()] == ["", "nvlink-1", "", "nvlink-1"]

@@ -13,7 +13,7 @@ import pytest
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import PartitionShape
 from nodeagent.drivers.errors import NvmlLikeError
-from tests.agent.card_bench import Bench, Crash
+from tests.agent.device_bench import Bench, Crash
 
 CHANGES = (
     "nvmlDeviceCreateGpuInstanceWithPlacement",
@@ -25,7 +25,7 @@ STEPS = 150
 
 
 class Walk:
-    """One agent and one stranger on the same card.
+    """One agent and one stranger on the same device.
 
     ``mine`` are the places that the agent has made and nobody took away again, ``loose`` those where a refusal or a
     crash cut it short.
@@ -33,8 +33,8 @@ class Walk:
 
     def __init__(self, bench: Bench, seed: int) -> None:
         self.bench, self.dice = bench, random.Random(seed)
-        self.card = bench.switch_on()
-        self.gpu = bench.host.cards[0].gpu
+        self.device = bench.switch_on()
+        self.gpu = bench.host.devices[0].gpu
         self.profiles = bench.driver.inventory()[0].profiles
         self.mine: set[tuple[str, int]] = set()
         self.loose: set[tuple[str, int]] = set()
@@ -56,7 +56,7 @@ class Walk:
         name, start = self.place()
         if (name, start) not in self.there():
             self.loose.add((name, start))
-        made = self.bench.driver.create(self.card, PartitionShape("mig", name), start, "a.1.0")
+        made = self.bench.driver.create(self.device, PartitionShape("mig", name), start, "a.1.0")
         assert (made.profile, made.start) == (name, start)
         self.mine.add((name, start))
         self.loose.discard((name, start))
@@ -67,7 +67,7 @@ class Walk:
         place = self.dice.choice(sorted(self.mine | self.loose))
         self.mine.discard(place)
         self.loose.add(place)
-        for fact in self.bench.driver.observe(self.card):
+        for fact in self.bench.driver.observe(self.device):
             if (fact.profile, fact.start) == place and place not in self.foreign:
                 self.bench.driver.destroy(fact.uuid)
         assert place in self.foreign or place not in self.there()
@@ -89,12 +89,12 @@ class Walk:
         self.bench.agent()
 
     def there(self) -> dict[tuple[str, int], bool]:
-        """What the card really has: places, and whether they can be used."""
+        """What the device really has: places, and whether they can be used."""
         return {(i.profile.name, i.start): bool(i.compute) for i in self.gpu.instances.values()}
 
     def check(self) -> None:
         there = self.there()
-        seen = {(f.profile, f.start): "/gi" not in f.uuid for f in self.bench.driver.observe(self.card)}
+        seen = {(f.profile, f.start): "/gi" not in f.uuid for f in self.bench.driver.observe(self.device)}
         assert seen == there
         assert self.foreign <= set(there) <= self.foreign | self.mine | self.loose
         assert all(there[place] for place in self.mine)
@@ -110,7 +110,7 @@ def test_what_is_told_is_what_stands_and_nothing_of_others_is_ever_touched(tmp_p
     assert walk.mine or walk.foreign
 
 
-def test_cards_are_worked_on_side_by_side(tmp_path: Path) -> None:
+def test_devices_are_worked_on_side_by_side(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "h100-80gb", "h100-80gb", "a100-40gb")
     driver = bench.driver
     for fact in driver.inventory():

@@ -22,7 +22,7 @@ from nodeagent.drivers.base import Driver
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.hygon.driver import HygonDriver
-from nodeagent.drivers.patience import Patience, late, missing, wait_for_cards, wait_for_latecomers
+from nodeagent.drivers.patience import Patience, late, missing, wait_for_devices, wait_for_latecomers
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.link.agent import Agent
 from nodeagent.simulation.full_host import FullHost
@@ -81,18 +81,18 @@ def silent_until(clock: Clock, until: float) -> Answer:
 
 
 def test_start_waits_for_a_tool_that_answers_late_and_says_so_once(clock, tmp_path, caplog):
-    driver = wait_for_cards(npu(tmp_path, silent_until(clock, 70)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, silent_until(clock, 70)), clock.patience())
 
     assert len(driver.inventory()) == 2
     assert 70 <= clock.now < 100
     assert [record.getMessage() for record in caplog.records] == [
-        f"waiting up to 100 s for the cards of this node: {LATE}"
+        f"waiting up to 100 s for the devices of this node: {LATE}"
     ]
 
 
-def test_pauses_grow_and_stay_short_enough_to_notice_the_cards_soon(clock, tmp_path):
+def test_pauses_grow_and_stay_short_enough_to_notice_the_devices_soon(clock, tmp_path):
     with pytest.raises(DriverUnavailableError):
-        wait_for_cards(npu(tmp_path, lambda argv: Done(1, "", "driver is loading")), clock.patience())
+        wait_for_devices(npu(tmp_path, lambda argv: Done(1, "", "driver is loading")), clock.patience())
 
     assert clock.pauses[:5] == [1, 2, 4, 8, 10]
     assert max(clock.pauses) == 10
@@ -101,10 +101,10 @@ def test_pauses_grow_and_stay_short_enough_to_notice_the_cards_soon(clock, tmp_p
 
 def test_tool_that_never_answers_ends_with_what_happened_and_what_to_do(clock, tmp_path):
     with pytest.raises(DriverUnavailableError) as no:
-        wait_for_cards(npu(tmp_path, silent_until(clock, 1e9)), clock.patience())
+        wait_for_devices(npu(tmp_path, silent_until(clock, 1e9)), clock.patience())
 
     assert 120 <= clock.now < 145, "the last try may outlast the patience, no other begins"
-    assert str(no.value).startswith("no card answered within")
+    assert str(no.value).startswith("no device answered within")
     assert LATE in str(no.value)
     assert "berth-agent check" in str(no.value)
     assert no.value.waits_for == LATE
@@ -120,7 +120,7 @@ def test_what_has_to_be_installed_or_allowed_is_not_waited_for(clock, tmp_path):
     finds = (lambda: AscendDriver("boot", none, tmp_path, lambda path: ""), barred, npu(tmp_path, may_not))
     for find in finds:
         with pytest.raises(DriverUnavailableError) as no:
-            wait_for_cards(find, clock.patience())
+            wait_for_devices(find, clock.patience())
         assert no.value.waits_for == ""
     assert clock.pauses == []
 
@@ -134,7 +134,7 @@ def chip_is_silent(clock: Clock, until: float) -> Answer:
 
 
 def test_chip_that_comes_up_a_little_later_than_the_others_is_waited_for(clock, tmp_path):
-    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 20)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, chip_is_silent(clock, 20)), clock.patience())
 
     assert [fact.index for fact in driver.inventory()] == [0, 1]
     assert late(driver) == ""
@@ -142,7 +142,7 @@ def test_chip_that_comes_up_a_little_later_than_the_others_is_waited_for(clock, 
 
 
 def test_chip_that_stays_silent_holds_the_others_up_for_half_a_minute_only(clock, tmp_path, caplog):
-    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
 
     assert [fact.index for fact in driver.inventory()] == [1]
     assert clock.now == 30
@@ -153,13 +153,13 @@ def test_chip_that_stays_silent_holds_the_others_up_for_half_a_minute_only(clock
 def test_chip_that_told_its_name_earlier_in_this_boot_is_kept_without_waiting(clock, tmp_path):
     npu(tmp_path, lambda argv: None)()
 
-    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
 
     assert {fact.index for fact in driver.inventory()} == {0, 1}
     assert clock.pauses == []
 
 
-def test_cards_are_offered_in_shares_once_the_tool_that_cuts_them_answers(clock, tmp_path):
+def test_devices_are_offered_in_shares_once_the_tool_that_cuts_them_answers(clock, tmp_path):
     tool = HySmi()
 
     def program(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:
@@ -172,13 +172,13 @@ def test_cards_are_offered_in_shares_once_the_tool_that_cuts_them_answers(clock,
 
     assert find().inventory()[0].modes == ("exclusive",)
 
-    driver = wait_for_cards(find, clock.patience())
+    driver = wait_for_devices(find, clock.patience())
 
     assert driver.inventory()[0].modes == ("exclusive", "memlimit")
 
 
 def cambricon(folder: Path, clock: Clock) -> Callable[[], Driver]:
-    """Two cards; the memory of one is known after six seconds, and CNDEV starts after twelve."""
+    """Two devices; the memory of one is known after six seconds, and CNDEV starts after twelve."""
     tool, library = Cnmon(), Library()
     whole = tool.text
     shell = SimulatedShell({"cnmon": tool, "env": tool})
@@ -208,11 +208,11 @@ def amd(folder: Path, clock: Clock) -> Callable[[], Driver]:
 
 
 @pytest.mark.parametrize("vendor", [cambricon, amd], ids=lambda vendor: vendor.__name__)
-def test_card_that_does_not_tell_its_memory_yet_is_waited_for(vendor, clock, tmp_path):
+def test_device_that_does_not_tell_its_memory_yet_is_waited_for(vendor, clock, tmp_path):
     find = vendor(tmp_path, clock)
     assert len(find().inventory()) == 1
 
-    driver = wait_for_cards(find, clock.patience())
+    driver = wait_for_devices(find, clock.patience())
 
     assert [(fact.index, bool(fact.modes)) for fact in driver.inventory()] == [(0, True), (1, True)]
     assert 12 <= clock.now <= 15
@@ -227,7 +227,7 @@ def test_card_that_does_not_tell_its_memory_yet_is_waited_for(vendor, clock, tmp
         ("nvmlInit", errors.LIB_RM_VERSION_MISMATCH, None),
     ],
 )
-def test_nvidia_cards_that_come_up_late_are_waited_for_and_a_missing_library_is_not(
+def test_nvidia_devices_that_come_up_late_are_waited_for_and_a_missing_library_is_not(
     call, code, wait_s, clock, tmp_path
 ):
     home = FullHost("gpu-01", ["a100-80gb"], tmp_path, lambda: 0)
@@ -235,9 +235,9 @@ def test_nvidia_cards_that_come_up_late_are_waited_for_and_a_missing_library_is_
 
     if wait_s is None:
         with pytest.raises(DriverUnavailableError):
-            wait_for_cards(home.driver, clock.patience())
+            wait_for_devices(home.driver, clock.patience())
     else:
-        assert [fact.index for fact in wait_for_cards(home.driver, clock.patience()).inventory()] == [0]
+        assert [fact.index for fact in wait_for_devices(home.driver, clock.patience()).inventory()] == [0]
 
     assert clock.now == (wait_s or 0)
 
@@ -271,7 +271,7 @@ def test_start_in_vain_ends_with_the_status_for_no_driver(tmp_path, monkeypatch,
     assert cli.main(words, {}) == cli.NO_DRIVER
 
     said = capsys.readouterr().err
-    assert f"no card answered within 0 s ({LATE})" in said
+    assert f"no device answered within 0 s ({LATE})" in said
     assert "--driver simulated" not in said
 
 
@@ -343,7 +343,7 @@ def minutes_of(clock: Clock) -> Callable[[float], Awaitable[None]]:
 
 async def test_what_was_left_out_is_asked_again_each_minute_until_it_answers(clock, tmp_path):
     find = npu(tmp_path, chip_is_silent(clock, 200))
-    driver = wait_for_cards(find, clock.patience())
+    driver = wait_for_devices(find, clock.patience())
     assert (missing(driver), clock.now) == ({0}, 30)
     clock.pauses.clear()
 
@@ -363,14 +363,14 @@ async def test_what_was_left_out_is_asked_again_each_minute_until_it_answers(clo
     ids=["silent", "barred", "unchanged"],
 )
 async def test_a_node_goes_on_while_no_tool_answers_or_nothing_has_changed(answer, clock, tmp_path):
-    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
 
     with pytest.raises(TimeoutError):
         await wait_for_latecomers(npu(tmp_path, answer(clock)), driver, minutes_of(clock))
 
 
 async def test_a_look_that_fails_as_nobody_thought_is_told_once_and_the_node_goes_on(clock, tmp_path, caplog):
-    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, chip_is_silent(clock, 1e9)), clock.patience())
     caplog.clear()
 
     def broken() -> Driver:
@@ -383,10 +383,10 @@ async def test_a_look_that_fails_as_nobody_thought_is_told_once_and_the_node_goe
     assert told == ["a form that nobody knows", "another one"]
 
 
-async def test_a_node_with_all_its_cards_asks_nothing(clock, tmp_path):
+async def test_a_node_with_all_its_devices_asks_nothing(clock, tmp_path):
     asked: list[Sequence[str]] = []
     find = npu(tmp_path, lambda argv: asked.append(argv))
-    driver = wait_for_cards(find, clock.patience())
+    driver = wait_for_devices(find, clock.patience())
     asked.clear()
 
     with pytest.raises(TimeoutError):
@@ -396,7 +396,7 @@ async def test_a_node_with_all_its_cards_asks_nothing(clock, tmp_path):
 
 
 def test_operators_are_told_what_a_node_goes_on_without(clock, tmp_path):
-    driver = wait_for_cards(npu(tmp_path, chip_is_silent(clock, 100)), clock.patience())
+    driver = wait_for_devices(npu(tmp_path, chip_is_silent(clock, 100)), clock.patience())
 
     (fact,) = driver.health()
 
@@ -406,7 +406,7 @@ def test_operators_are_told_what_a_node_goes_on_without(clock, tmp_path):
     assert npu(tmp_path, lambda argv: None)().health() == []
 
 
-def test_agent_starts_anew_with_the_cards_that_came_and_once_more_only_when_told(
+def test_agent_starts_anew_with_the_devices_that_came_and_once_more_only_when_told(
     tmp_path, monkeypatch, caplog
 ):
     silent = [True]

@@ -1,4 +1,4 @@
-"""Nodes that sleep: the agent's side, on simulated cards and on a library that knows power limits."""
+"""Nodes that sleep: the agent's side, on simulated devices and on a library that knows power limits."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ def test_a_node_with_foreign_partitions_stays_awake(node):
 
 
 class LimitLibrary(FakeLibrary):
-    """Two cards whose limits can be set."""
+    """Two devices whose limits can be set."""
 
     def __init__(self, **answers: object) -> None:
-        self.limits = {"card-0": 700_000, "card-1": 650_000}
+        self.limits = {"device-0": 700_000, "device-1": 650_000}
         self.refuses: set[str] = set()
         super().__init__(nvmlDeviceGetCount=2, **answers)
-        self.nvmlDeviceGetHandleByIndex = lambda index: f"card-{index}"
+        self.nvmlDeviceGetHandleByIndex = lambda index: f"device-{index}"
         self.nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
         self.nvmlDeviceGetPowerManagementLimitConstraints = lambda _handle: [200_000, 700_000]
         self.nvmlDeviceGetPowerManagementDefaultLimit = lambda _handle: 700_000
@@ -153,7 +153,7 @@ class LimitLibrary(FakeLibrary):
 IDLE = {"nvmlDeviceGetComputeRunningProcesses": []}
 
 
-def test_real_cards_get_their_lowest_limit_and_afterwards_the_one_they_had():
+def test_real_devices_get_their_lowest_limit_and_afterwards_the_one_they_had():
     library = LimitLibrary(**IDLE)
     driver = NvmlDriver("boot", library, may_limit_power=True)
     before = driver.power()
@@ -163,17 +163,17 @@ def test_real_cards_get_their_lowest_limit_and_afterwards_the_one_they_had():
     driver.set_power(asleep=False)
 
     assert before == "awake"
-    assert asleep == ("asleep", {"card-0": 200_000, "card-1": 200_000})
-    assert (driver.power(), library.limits) == ("awake", {"card-0": 700_000, "card-1": 650_000})
+    assert asleep == ("asleep", {"device-0": 200_000, "device-1": 200_000})
+    assert (driver.power(), library.limits) == ("awake", {"device-0": 700_000, "device-1": 650_000})
 
 
-def test_after_a_restart_of_the_agent_cards_wake_to_their_default_limit():
+def test_after_a_restart_of_the_agent_devices_wake_to_their_default_limit():
     library = LimitLibrary(**IDLE)
     NvmlDriver("boot", library, may_limit_power=True).set_power(asleep=True)
 
     NvmlDriver("boot", library, may_limit_power=True).set_power(asleep=False)
 
-    assert library.limits == {"card-0": 700_000, "card-1": 700_000}
+    assert library.limits == {"device-0": 700_000, "device-1": 700_000}
 
 
 def test_limits_are_left_alone_unless_the_operator_allowed_them():
@@ -184,32 +184,32 @@ def test_limits_are_left_alone_unless_the_operator_allowed_them():
         driver.set_power(asleep=True)
 
     assert driver.power() == "unsupported"
-    assert library.limits == {"card-0": 700_000, "card-1": 650_000}
+    assert library.limits == {"device-0": 700_000, "device-1": 650_000}
 
 
 @pytest.mark.parametrize("running", [[object()], FakeError(3)])
-def test_cards_with_a_process_or_that_do_not_tell_are_not_limited(running):
+def test_devices_with_a_process_or_that_do_not_tell_are_not_limited(running):
     library = LimitLibrary(nvmlDeviceGetComputeRunningProcesses=running)
 
     with pytest.raises(NvmlLikeError):
         NvmlDriver("boot", library, may_limit_power=True).set_power(asleep=True)
 
-    assert library.limits == {"card-0": 700_000, "card-1": 650_000}
+    assert library.limits == {"device-0": 700_000, "device-1": 650_000}
 
 
-def test_a_card_that_refuses_leaves_the_others_as_they_were():
+def test_a_device_that_refuses_leaves_the_others_as_they_were():
     library = LimitLibrary(**IDLE)
-    library.refuses = {"card-1"}
+    library.refuses = {"device-1"}
     driver = NvmlDriver("boot", library, may_limit_power=True)
 
     outcome = change_power(driver, "asleep")
 
     assert outcome.state == "awake"
     assert "NO_PERMISSION" in outcome.note
-    assert library.limits == {"card-0": 700_000, "card-1": 650_000}
+    assert library.limits == {"device-0": 700_000, "device-1": 650_000}
 
 
-def test_cards_without_limits_cannot_sleep_and_say_so():
+def test_devices_without_limits_cannot_sleep_and_say_so():
     driver = NvmlDriver("boot", FakeLibrary(), may_limit_power=True)
 
     assert driver.power() == "unsupported"

@@ -130,7 +130,7 @@ def test_with_units_and_containers_only_what_an_engine_runs_is_open(host):
     assert host.states() == {11: ("open", "a"), 12: ("orphan", ""), 13: ("orphan", "")}
 
 
-def test_container_on_a_card_that_no_lease_lets_containers_reach_is_an_orphan_and_never_ended(host):
+def test_container_on_a_device_that_no_lease_lets_containers_reach_is_an_orphan_and_never_ended(host):
     host.hold("a", "MIG-a")
     host.run(11, "MIG-a", cgroup=CONTAINER)
     host.run(12, "MIG-a")
@@ -141,7 +141,7 @@ def test_container_on_a_card_that_no_lease_lets_containers_reach_is_an_orphan_an
     assert [action.pid for action in decide("kill", seen)] == [12]
 
 
-def test_open_shares_of_one_card_are_nobodys_in_particular(host):
+def test_open_shares_of_one_device_are_nobodys_in_particular(host):
     host.hold("a", "TS-a", "timeslice", has_unit=False)
     host.hold("b", "TS-b", "timeslice", has_unit=False)
     host.run(11)
@@ -149,7 +149,7 @@ def test_open_shares_of_one_card_are_nobodys_in_particular(host):
     assert host.states() == {11: ("open", "")}
 
 
-def test_shares_are_matched_by_their_unit_because_the_card_does_not_tell_them_apart(host):
+def test_shares_are_matched_by_their_unit_because_the_device_does_not_tell_them_apart(host):
     host.hold("a", "TS-a", "timeslice")
     host.hold("b", "TS-b", "timeslice")
     host.run(11, "TS-a", "TS-b", lease="b")
@@ -227,7 +227,7 @@ def test_orphan_is_a_fact_from_the_second_look_on(host):
     ("name", "is_crowded"),
     [("miner", True), ("gnome-shell", False), ("remote-desktop", False), ("Xorg", False)],
 )
-def test_an_orphan_keeps_its_card_from_the_second_look_on_and_a_desktop_does_not(host, name, is_crowded):
+def test_an_orphan_keeps_its_device_from_the_second_look_on_and_a_desktop_does_not(host, name, is_crowded):
     host.scanner = ProcessScanner(host, host, host.read, allowed=("remote-desktop",))
     host.run(11, name=name, uid=1000)
 
@@ -237,7 +237,7 @@ def test_an_orphan_keeps_its_card_from_the_second_look_on_and_a_desktop_does_not
     assert (first.crowded, second.crowded) == (frozenset(), frozenset({GPU} if is_crowded else ()))
 
 
-def test_orphans_of_one_card_are_one_fact_however_many(host):
+def test_orphans_of_one_device_are_one_fact_however_many(host):
     for pid in range(1000, 1030):
         host.run(pid)
 

@@ -1,4 +1,4 @@
-"""Whose processes are on cards: the driver of real cards and the look at processes, on a simulated host."""
+"""Whose processes are on devices: the driver of real devices and the look at processes, on a simulated host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nodeagent.drivers.base import PartitionShape
 from nodeagent.processes.attribution import Holding, ProcessScanner, Scan
 from nodeagent.processes.policy import decide
 from nodeagent.protocol.messages import PartitionFact
-from tests.agent.card_bench import ROOT, Bench
+from tests.agent.device_bench import ROOT, Bench
 
 
 class Host:
@@ -27,16 +27,16 @@ class Host:
         return (name, 1) if head == "berth.slice" else None
 
     def hold(self, lease: str, made: PartitionFact, mode: str) -> PartitionFact:
-        self.holdings.append(Holding(lease, 1, self.bench.card, made.uuid, mode))
+        self.holdings.append(Holding(lease, 1, self.bench.device, made.uuid, mode))
         return made
 
     def run(self, lease: str = "", **facts: object) -> int:
         cgroup = f"{ROOT}/berth.slice/{lease}" if lease else f"{ROOT}/user.slice"
-        return self.bench.host.world.spawn(cgroup, gpu=self.bench.card, memory_mib=100, **facts).pid
+        return self.bench.host.world.spawn(cgroup, gpu=self.bench.device, memory_mib=100, **facts).pid
 
     def look(self) -> Scan:
-        partitions = [fact.uuid for fact in self.bench.driver.observe(self.bench.card)]
-        return self.scanner.scan([self.bench.card], {self.bench.card: partitions}, self.holdings)
+        partitions = [fact.uuid for fact in self.bench.driver.observe(self.bench.device)]
+        return self.scanner.scan([self.bench.device], {self.bench.device: partitions}, self.holdings)
 
     def states(self) -> dict[int, tuple[str, str]]:
         return {one.pid: (one.state, one.lease) for one in self.look().seen}
@@ -52,15 +52,15 @@ def test_processes_of_slices_are_told_apart_by_slice_and_unit(host):
     for lease, start in (("a", 0), ("b", 1)):
         host.hold(lease, host.bench.slice("1g.10gb", start), "mig")
     first, second = (
-        s.id for s in sorted(host.bench.host.cards[0].gpu.instances.values(), key=lambda one: one.start)
+        s.id for s in sorted(host.bench.host.devices[0].gpu.instances.values(), key=lambda one: one.start)
     )
     mine, strayed, nobodys = host.run("a", gi=first), host.run("a", gi=second), host.run(gi=second)
 
     assert host.states() == {mine: ("held", "a"), strayed: ("orphan", "a"), nobodys: ("orphan", "")}
 
 
-def test_whole_card_shows_orphans_and_services_beside_its_lease(host):
-    made = host.bench.driver.create(host.bench.card, PartitionShape("exclusive"), 0, "a.1.0")
+def test_whole_device_shows_orphans_and_services_beside_its_lease(host):
+    made = host.bench.driver.create(host.bench.device, PartitionShape("exclusive"), 0, "a.1.0")
     host.hold("a", made, "exclusive")
     mine, display, nobodys = host.run("a"), host.run(name="Xorg"), host.run()
 
@@ -68,7 +68,7 @@ def test_whole_card_shows_orphans_and_services_beside_its_lease(host):
 
 
 def test_process_that_outlives_its_lease_is_an_orphan_from_then_on(host):
-    made = host.bench.driver.create(host.bench.card, PartitionShape("exclusive"), 0, "a.1.0")
+    made = host.bench.driver.create(host.bench.device, PartitionShape("exclusive"), 0, "a.1.0")
     host.hold("a", made, "exclusive")
     pid = host.run("a")
     while_it_lives = host.states()
@@ -78,12 +78,12 @@ def test_process_that_outlives_its_lease_is_an_orphan_from_then_on(host):
 
     assert while_it_lives == {pid: ("held", "a")}
     assert [one.state for one in first.seen] == ["orphan"]
-    assert [(fact.code, fact.device) for fact in second.facts] == [("orphan_process", host.bench.card)]
+    assert [(fact.code, fact.device) for fact in second.facts] == [("orphan_process", host.bench.device)]
     assert f"pid {pid} python, lease a" in second.facts[0].detail
 
 
 def test_client_of_an_mps_share_that_goes_past_mps_is_told(host):
-    made = PartitionFact("MPS-a", host.bench.card, "mps", 0, 0)
+    made = PartitionFact("MPS-a", host.bench.device, "mps", 0, 0)
     host.hold("a", made, "mps")
     host.run("a", is_mps=True)
     past = host.run("a")
@@ -95,12 +95,12 @@ def test_client_of_an_mps_share_that_goes_past_mps_is_told(host):
     assert f"pid {past}" in fact.detail
 
 
-def test_lost_card_is_unread_and_nobody_is_harmed(host):
+def test_lost_device_is_unread_and_nobody_is_harmed(host):
     host.run()
     host.look()
     host.bench.host.lose(0)
 
-    scan = host.scanner.scan([host.bench.card], {}, host.holdings)
+    scan = host.scanner.scan([host.bench.device], {}, host.holdings)
 
-    assert list(scan.unread) == [host.bench.card]
+    assert list(scan.unread) == [host.bench.device]
     assert decide("kill", scan.seen) == []

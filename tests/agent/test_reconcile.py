@@ -231,7 +231,7 @@ def crowd(node: SimulatedNode, *devices: str) -> None:
     node.reconciler.health.crowded = frozenset(devices)
 
 
-def test_a_whole_card_is_not_given_away_while_programs_of_no_lease_run_on_it(node):
+def test_a_whole_device_is_not_given_away_while_programs_of_no_lease_run_on_it(node):
     crowd(node, node.device())
 
     node.desire(lease("a", node.whole()))
@@ -243,7 +243,7 @@ def test_a_whole_card_is_not_given_away_while_programs_of_no_lease_run_on_it(nod
     assert node.phases() == {"a": "ready"}
 
 
-def test_a_whole_card_that_stays_crowded_fails_its_lease_with_what_to_do(node):
+def test_a_whole_device_that_stays_crowded_fails_its_lease_with_what_to_do(node):
     crowd(node, node.device())
 
     node.desire(lease("a", node.whole()))
@@ -255,7 +255,7 @@ def test_a_whole_card_that_stays_crowded_fails_its_lease_with_what_to_do(node):
     assert node.partitions() == set()
 
 
-def test_a_slice_of_a_crowded_card_and_its_whole_neighbour_are_given(make_node):
+def test_a_slice_of_a_crowded_device_and_its_whole_neighbour_are_given(make_node):
     node = make_node(count=2)
     crowd(node, node.device())
 
@@ -333,8 +333,8 @@ def test_illegal_position_fails_with_the_drivers_word(node):
 
 def test_mig_mode_that_never_changes_fails_in_the_end(make_node):
     node = make_node("a100-80gb")
-    card = node.driver._cards[node.device()]
-    card.gpu.clients = 1
+    device = node.driver._devices[node.device()]
+    device.gpu.clients = 1
 
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     assert node.phases() == {"a": "preparing"}

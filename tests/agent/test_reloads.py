@@ -1,4 +1,4 @@
-"""Slices went with a driver, a boot or a card: what stands at their places afterwards is somebody else's."""
+"""Slices went with a driver, a boot or a device: what stands at their places afterwards is somebody else's."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from nodeagent.reconcile.steps import carry_out
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from tests.agent.builder import SimulatedNode, lease
-from tests.agent.test_lost_card import CardNode
+from tests.agent.test_lost_card import LosingNode
 from tests.agent.test_strangers import add_foreign, places
 
 
 @pytest.fixture
-def cards(tmp_path: Path) -> CardNode:
-    return CardNode(tmp_path)
+def devices(tmp_path: Path) -> LosingNode:
+    return LosingNode(tmp_path)
 
 
-def load_driver(node: CardNode, version: str) -> None:
-    """Load another driver while no agent runs: every card begins anew."""
+def load_driver(node: LosingNode, version: str) -> None:
+    """Load another driver while no agent runs: every device begins anew."""
     node.home.host.driver_version = version
-    for card in node.home.host.cards:
-        card.reset(reboot=True)
+    for device in node.home.host.devices:
+        device.reset(reboot=True)
 
 
-def begin(node: CardNode) -> None:
-    """Go on until the journal calls the place ours; the agent dies on the way to the card."""
+def begin(node: LosingNode) -> None:
+    """Go on until the journal calls the place ours; the agent dies on the way to the device."""
     while (step := node.reconciler.next_step(node.device(), node.time.now)).kind != "make":
         node.reconciler.settle(step, carry_out(node.driver, step, node.runtime), node.time.now)
 
 
 @pytest.mark.parametrize("phase", ["ready", "draining", "preparing"])
-def test_slice_that_stands_after_another_driver_was_loaded_is_foreign(cards, phase):
-    kept = replace(cards.lease_of("mig"), grace_s=60)
-    cards.accept(kept)
+def test_slice_that_stands_after_another_driver_was_loaded_is_foreign(devices, phase):
+    kept = replace(devices.lease_of("mig"), grace_s=60)
+    devices.accept(kept)
     if phase == "preparing":
-        begin(cards)
+        begin(devices)
     if phase != "preparing":
-        cards.work()
+        devices.work()
     if phase == "draining":
-        unit = cards.home.systemd.units[unit_of(("a", 1))]
-        cards.home.world.spawn(unit.cgroup, user="alice", is_stubborn=True)
-        cards.desire()
-    before = cards.phases()
+        unit = devices.home.systemd.units[unit_of(("a", 1))]
+        devices.home.world.spawn(unit.cgroup, user="alice", is_stubborn=True)
+        devices.desire()
+    before = devices.phases()
 
-    load_driver(cards, "620.1")
-    add_foreign(cards, "1g.10gb", 0)
-    cards.start()
-    told = cards.partitions()
-    cards.work()
-    report = cards.reports()["a"]
-    cards.desire()
-    cards.pass_time(100)
+    load_driver(devices, "620.1")
+    add_foreign(devices, "1g.10gb", 0)
+    devices.start()
+    told = devices.partitions()
+    devices.work()
+    report = devices.reports()["a"]
+    devices.desire()
+    devices.pass_time(100)
 
     assert before == {"a": phase}
     assert told == {("1g.10gb", 0, "")}
@@ -65,51 +65,51 @@ def test_slice_that_stands_after_another_driver_was_loaded_is_foreign(cards, pha
         "draining": [("draining", "in_use"), ("draining", "")],
         "preparing": [("failed", "conflict")],
     }[phase]
-    assert cards.phases() == {"a": "gone"}
-    assert places(cards) == [("1g.10gb", 0)]
+    assert devices.phases() == {"a": "gone"}
+    assert places(devices) == [("1g.10gb", 0)]
 
 
-def test_what_was_made_with_the_new_driver_is_ours_in_the_next_life(cards):
-    cards.desire()
-    cards.reconciler.ledger.save()
-    load_driver(cards, "620.1")
-    cards.start()
-    cards.desire(cards.lease_of("mig"))
+def test_what_was_made_with_the_new_driver_is_ours_in_the_next_life(devices):
+    devices.desire()
+    devices.reconciler.ledger.save()
+    load_driver(devices, "620.1")
+    devices.start()
+    devices.desire(devices.lease_of("mig"))
 
-    cards.start()
-    cards.work()
+    devices.start()
+    devices.work()
 
-    assert cards.phases() == {"a": "ready"}
-    assert cards.partitions() == {("1g.10gb", 0, "a")}
+    assert devices.phases() == {"a": "ready"}
+    assert devices.partitions() == {("1g.10gb", 0, "a")}
 
 
-def test_agent_that_dies_before_it_noted_the_new_driver_finds_it_again(cards, monkeypatch):
-    cards.desire(cards.lease_of("mig"))
-    load_driver(cards, "620.1")
-    add_foreign(cards, "1g.10gb", 0)
+def test_agent_that_dies_before_it_noted_the_new_driver_finds_it_again(devices, monkeypatch):
+    devices.desire(devices.lease_of("mig"))
+    load_driver(devices, "620.1")
+    add_foreign(devices, "1g.10gb", 0)
     with monkeypatch.context() as dying:
         dying.setattr("nodeagent.reconcile.ledger.Ledger.trust_driver", lambda self: None)
-        cards.start()
+        devices.start()
 
-    cards.start()
-    told = cards.reports()["a"]
-    cards.desire()
-    cards.pass_time(20)
+    devices.start()
+    told = devices.reports()["a"]
+    devices.desire()
+    devices.pass_time(20)
 
     assert (told.phase, told.code) == ("failed", "partition_lost")
     assert "620.1" in told.detail
-    assert places(cards) == [("1g.10gb", 0)]
+    assert places(devices) == [("1g.10gb", 0)]
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "timeslice"])
-def test_lease_that_the_agents_own_books_name_outlives_another_driver(cards, mode):
-    cards.desire(cards.lease_of(mode))
+def test_lease_that_the_agents_own_books_name_outlives_another_driver(devices, mode):
+    devices.desire(devices.lease_of(mode))
 
-    cards.home.host.driver_version = "620.1"
-    cards.start()
-    cards.work()
+    devices.home.host.driver_version = "620.1"
+    devices.start()
+    devices.work()
 
-    assert cards.phases() == {"a": "ready"}
+    assert devices.phases() == {"a": "ready"}
 
 
 def test_driver_that_does_not_tell_its_version_proves_nothing(tmp_path, monkeypatch):
@@ -125,42 +125,42 @@ def test_driver_that_does_not_tell_its_version_proves_nothing(tmp_path, monkeypa
     assert told == ["ready", "ready", "ready", "failed"]
 
 
-def test_slice_that_somebody_made_after_a_reboot_is_not_called_that_of_a_lease(cards):
-    cards.desire(cards.lease_of("mig"))
+def test_slice_that_somebody_made_after_a_reboot_is_not_called_that_of_a_lease(devices):
+    devices.desire(devices.lease_of("mig"))
 
-    cards.home.reboot()
-    add_foreign(cards, "1g.10gb", 0)
-    cards.start()
-    told, report = cards.partitions(), cards.reports()["a"]
-    cards.desire()
-    cards.pass_time(20)
+    devices.home.reboot()
+    add_foreign(devices, "1g.10gb", 0)
+    devices.start()
+    told, report = devices.partitions(), devices.reports()["a"]
+    devices.desire()
+    devices.pass_time(20)
 
     assert told == {("1g.10gb", 0, "")}
     assert (report.phase, report.code) == ("failed", "rebooted")
-    assert places(cards) == [("1g.10gb", 0)]
+    assert places(devices) == [("1g.10gb", 0)]
 
 
-def test_slice_that_stands_on_a_card_that_came_back_is_foreign_before_the_first_look(cards):
-    cards.desire(replace(cards.lease_of("mig"), grace_s=60))
-    unit = cards.home.systemd.units[unit_of(("a", 1))]
-    cards.home.world.spawn(unit.cgroup, user="alice", is_stubborn=True)
-    cards.lose()
-    cards.desire()
+def test_slice_that_stands_on_a_device_that_came_back_is_foreign_before_the_first_look(devices):
+    devices.desire(replace(devices.lease_of("mig"), grace_s=60))
+    unit = devices.home.systemd.units[unit_of(("a", 1))]
+    devices.home.world.spawn(unit.cgroup, user="alice", is_stubborn=True)
+    devices.lose()
+    devices.desire()
 
-    cards.home.host.card(0).gpu.is_lost = False
-    cards.home.host.reset(0)
-    add_foreign(cards, "1g.10gb", 0)
-    cards.examine()
-    cards.look()
-    told = cards.partitions()
-    cards.pass_time(100)
+    devices.home.host.device(0).gpu.is_lost = False
+    devices.home.host.reset(0)
+    add_foreign(devices, "1g.10gb", 0)
+    devices.examine()
+    devices.look()
+    told = devices.partitions()
+    devices.pass_time(100)
 
     assert told == {("1g.10gb", 0, "")}
-    assert cards.phases() == {"a": "gone"}
-    assert places(cards) == [("1g.10gb", 0)]
+    assert devices.phases() == {"a": "gone"}
+    assert places(devices) == [("1g.10gb", 0)]
 
 
-def test_lease_of_which_nothing_was_ever_made_ends_on_a_card_that_does_not_answer(tmp_path, monkeypatch):
+def test_lease_of_which_nothing_was_ever_made_ends_on_a_device_that_does_not_answer(tmp_path, monkeypatch):
     def refuse(*words: object) -> None:
         raise NvmlLikeError(errors.NOT_FOUND, "it is not read")
 

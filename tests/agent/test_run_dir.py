@@ -109,8 +109,8 @@ def options(tmp_path: Path) -> argparse.Namespace:
 
 
 @pytest.fixture
-def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FullHost:
-    """Cards that the driver of real ones finds, with its files where it is told to keep them."""
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FullHost:
+    """Devices that the driver of real ones finds, with its files where it is told to keep them."""
     home = FullHost("gpu-01", ["a100-80gb"], tmp_path / "home", lambda: 0)
 
     def found(name: str, *, run_dir: Path, looks_only: bool, **facts: object) -> object:
@@ -121,7 +121,7 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FullHost:
     return home
 
 
-def test_start_by_hand_makes_a_folder_that_holders_pass(tmp_path: Path, cards: FullHost) -> None:
+def test_start_by_hand_makes_a_folder_that_holders_pass(tmp_path: Path, devices: FullHost) -> None:
     given = options(tmp_path)
 
     open_host(given, tmp_path / "state").driver.inventory()
@@ -130,7 +130,9 @@ def test_start_by_hand_makes_a_folder_that_holders_pass(tmp_path: Path, cards: F
     assert mode(notices_of(given, tmp_path / "state")) == 0o711
 
 
-def test_looking_makes_no_folder(tmp_path: Path, cards: FullHost, capsys: pytest.CaptureFixture[str]) -> None:
+def test_looking_makes_no_folder(
+    tmp_path: Path, devices: FullHost, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["check", "--driver", "nvml", "--runtime", "plain", "--node", "gpu-01"]
     words += ["--run-dir", str(tmp_path / "run"), "--state", str(tmp_path / "state")]
 
@@ -141,7 +143,7 @@ def test_looking_makes_no_folder(tmp_path: Path, cards: FullHost, capsys: pytest
     assert not (tmp_path / "state").exists()
 
 
-def test_looking_changes_no_folder(tmp_path: Path, cards: FullHost) -> None:
+def test_looking_changes_no_folder(tmp_path: Path, devices: FullHost) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
 
     open_host(options(tmp_path), tmp_path / "state", looks_only=True).driver.inventory()
@@ -150,7 +152,7 @@ def test_looking_changes_no_folder(tmp_path: Path, cards: FullHost) -> None:
     assert [path for path in (tmp_path / "run").rglob("*") if path.is_dir()] == []
 
 
-def test_looking_at_simulated_cards_makes_no_state_folder(tmp_path: Path) -> None:
+def test_looking_at_simulated_devices_makes_no_state_folder(tmp_path: Path) -> None:
     words = ["check", "--driver", "simulated", "--board", "a100-80gb", "--node", "gpu-01"]
 
     assert cli.main([*words, "--state", str(tmp_path / "state")], {}) == 0

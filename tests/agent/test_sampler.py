@@ -107,11 +107,11 @@ def test_finer_figures_keep_their_sources_and_bounds(node):
     part = PartitionSample(
         partition, node.device(), 4, 50.0, 1, 20096, "gpm", 100.4, None, -0.1, 120.5, sources
     )
-    card = DeviceSample(
+    whole = DeviceSample(
         node.device(), 50.0, 1, 300.0, 40.0, 7, "gpm", 700.0, 101.0, 55.0, 3.0, {"sm_percent": "gpm"}
     )
 
-    frame = sampler.frame(DriverReading((card,), (part,)), node.reconciler, epoch=1, boot_id="b", seq=1)
+    frame = sampler.frame(DriverReading((whole,), (part,)), node.reconciler, epoch=1, boot_id="b", seq=1)
 
     (slot,), (device,) = frame.slots, frame.devices
     assert (slot.sm_percent, slot.tensor_percent, slot.bandwidth_percent) == (100.0, None, 0.0)

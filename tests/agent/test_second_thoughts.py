@@ -313,13 +313,13 @@ def test_slice_that_takes_the_place_of_one_that_was_removed_under_its_lease_stay
     assert seen == {("1g.10gb", 0, "")}
     assert node.phases() == {"a": "gone"}
     assert node.runtime.open_leases == {}
-    assert [part.uuid for part in node.standing()] == [removed], "cards give the next one the same name"
+    assert [part.uuid for part in node.standing()] == [removed], "devices give the next one the same name"
 
 
 def test_place_of_a_failed_lease_that_was_seen_empty_is_not_ours(node, monkeypatch):
     def refuse(*words: object) -> None:
         monkeypatch.setattr(node.driver, "observe", refuse)
-        raise NvmlLikeError(UNKNOWN, "nothing is known of the card")
+        raise NvmlLikeError(UNKNOWN, "nothing is known of the device")
 
     monkeypatch.setattr(node.driver, "create", refuse)
     node.desire(lease("a", node.mig("1g.10gb", 0)))
@@ -402,7 +402,7 @@ def test_agent_sleeps_until_something_is_really_due(node, monkeypatch):
     assert node.reconciler.next_wake() > node.time.now
 
 
-async def test_card_that_does_not_answer_holds_up_no_end(tmp_path, monkeypatch):
+async def test_device_that_does_not_answer_holds_up_no_end(tmp_path, monkeypatch):
     node = SimulatedNode(tmp_path, count=2)
     node.faults.latency_s["observe"] = 1e-6  # calls off the loop
     node.start()

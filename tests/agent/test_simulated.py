@@ -1,4 +1,4 @@
-"""The simulated card answers as nvml.h says, and keeps what it holds over an agent's restart."""
+"""The simulated device answers as nvml.h says, and keeps what it holds over an agent's restart."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_remaining_capacity_counts_what_still_fits(gpu):
 
 
 def layouts(model: str, names: set[str]) -> set[frozenset[tuple[str, int]]]:
-    """Return every set of placed instances that the card accepts, by trying them all."""
+    """Return every set of placed instances that the device accepts, by trying them all."""
     kinds = [p for p in board(model).profiles if p.name in names]
     found: set[frozenset[tuple[str, int]]] = set()
 
@@ -188,49 +188,51 @@ def share(mode: str, milli: int, memory_mib: int) -> PartitionShape:
 
 
 def test_shares_are_checked_against_the_board_compute_and_other_modes(tmp_path):
-    card = driver(tmp_path)
-    gpu = card.inventory()[0].uuid
-    card.create(gpu, share("mps", 600, 20_000), 0, "a")
+    device = driver(tmp_path)
+    gpu = device.inventory()[0].uuid
+    device.create(gpu, share("mps", 600, 20_000), 0, "a")
 
     for too_much in (share("mps", 500, 100), share("mps", 100, 60_000), share("memlimit", 10, 10)):
-        assert code_of(card.create, gpu, too_much, 0, "b") == errors.INSUFFICIENT_RESOURCES
-    assert code_of(card.create, gpu, PartitionShape("exclusive"), 0, "b") == errors.INSUFFICIENT_RESOURCES
+        assert code_of(device.create, gpu, too_much, 0, "b") == errors.INSUFFICIENT_RESOURCES
+    assert code_of(device.create, gpu, PartitionShape("exclusive"), 0, "b") == errors.INSUFFICIENT_RESOURCES
 
 
 def test_memory_limits_of_shares_may_add_up_to_more_than_the_board_has(tmp_path):
-    card = driver(tmp_path)
-    gpu = card.inventory()[0].uuid
-    card.create(gpu, share("mps", 500, 40_000), 0, "a")
+    device = driver(tmp_path)
+    gpu = device.inventory()[0].uuid
+    device.create(gpu, share("mps", 500, 40_000), 0, "a")
 
-    card.create(gpu, share("mps", 500, 40_000), 0, "b")
+    device.create(gpu, share("mps", 500, 40_000), 0, "b")
 
-    assert len(card.observe(gpu)) == 2
+    assert len(device.observe(gpu)) == 2
 
 
 def test_number_of_shares_is_bounded(tmp_path):
-    card = driver(tmp_path, "hygon-dcu-64gb")
-    dcu = card.inventory()[0].uuid
+    device = driver(tmp_path, "hygon-dcu-64gb")
+    dcu = device.inventory()[0].uuid
     for tenant in range(4):
-        card.create(dcu, share("memlimit", 100, 1000), 0, f"t{tenant}")
+        device.create(dcu, share("memlimit", 100, 1000), 0, f"t{tenant}")
 
-    assert code_of(card.create, dcu, share("memlimit", 100, 1000), 0, "t4") == errors.INSUFFICIENT_RESOURCES
+    assert code_of(device.create, dcu, share("memlimit", 100, 1000), 0, "t4") == errors.INSUFFICIENT_RESOURCES
 
 
 def test_making_the_same_share_twice_makes_one(tmp_path):
-    card = driver(tmp_path)
-    gpu = card.inventory()[0].uuid
+    device = driver(tmp_path)
+    gpu = device.inventory()[0].uuid
 
-    first = card.create(gpu, share("mps", 600, 20_000), 0, "a")
-    again = card.create(gpu, share("mps", 600, 20_000), 0, "a")
+    first = device.create(gpu, share("mps", 600, 20_000), 0, "a")
+    again = device.create(gpu, share("mps", 600, 20_000), 0, "a")
 
     assert first == again
-    assert card.observe(gpu) == [first]
+    assert device.observe(gpu) == [first]
 
 
 def test_mode_that_the_node_does_not_offer_is_not_supported(tmp_path):
-    card = SimulatedDriver(facts(modes=("mps",)), tmp_path, "b")
+    device = SimulatedDriver(facts(modes=("mps",)), tmp_path, "b")
 
-    assert code_of(card.create, facts()[0].uuid, PartitionShape("exclusive"), 0, "a") == errors.NOT_SUPPORTED
+    assert (
+        code_of(device.create, facts()[0].uuid, PartitionShape("exclusive"), 0, "a") == errors.NOT_SUPPORTED
+    )
 
 
 def test_destroying_what_is_gone_is_success(tmp_path):
@@ -238,28 +240,28 @@ def test_destroying_what_is_gone_is_success(tmp_path):
 
 
 def test_partition_with_a_process_is_in_use_until_it_left(tmp_path):
-    card = driver(tmp_path, "h100-80gb")
-    gpu = card.inventory()[0].uuid
-    card.set_mig_mode(gpu, True)
-    made = card.create(gpu, PartitionShape("mig", "1g.10gb", 1), 0)
-    card.attach(made.uuid, Tenant("a", "steady"))
+    device = driver(tmp_path, "h100-80gb")
+    gpu = device.inventory()[0].uuid
+    device.set_mig_mode(gpu, True)
+    made = device.create(gpu, PartitionShape("mig", "1g.10gb", 1), 0)
+    device.attach(made.uuid, Tenant("a", "steady"))
 
-    assert len(card.processes(made.uuid)) == 1
-    assert code_of(card.destroy, made.uuid) == errors.IN_USE
-    card.detach(made.uuid, kill=False)
-    assert card.processes(made.uuid) == []
-    card.destroy(made.uuid)
+    assert len(device.processes(made.uuid)) == 1
+    assert code_of(device.destroy, made.uuid) == errors.IN_USE
+    device.detach(made.uuid, kill=False)
+    assert device.processes(made.uuid) == []
+    device.destroy(made.uuid)
 
-    assert card.observe(gpu) == []
+    assert device.observe(gpu) == []
 
 
 def test_new_process_finds_the_hardware_as_it_was(tmp_path):
-    card = driver(tmp_path, "h100-80gb")
-    gpu = card.inventory()[0].uuid
-    card.set_mig_mode(gpu, True)
-    made = [card.create(gpu, PartitionShape("mig", "2g.20gb", 2), start) for start in (0, 2)]
-    card.attach(made[0].uuid, Tenant("a", "steady"))
-    card.destroy(made[1].uuid)
+    device = driver(tmp_path, "h100-80gb")
+    gpu = device.inventory()[0].uuid
+    device.set_mig_mode(gpu, True)
+    made = [device.create(gpu, PartitionShape("mig", "2g.20gb", 2), start) for start in (0, 2)]
+    device.attach(made[0].uuid, Tenant("a", "steady"))
+    device.destroy(made[1].uuid)
 
     again = driver(tmp_path, "h100-80gb")
 
@@ -269,8 +271,8 @@ def test_new_process_finds_the_hardware_as_it_was(tmp_path):
 
 
 def test_torn_last_line_of_the_hardware_file_does_no_harm(tmp_path):
-    card = driver(tmp_path)
-    made = card.create(card.inventory()[0].uuid, share("mps", 100, 1000), 0, "a")
+    device = driver(tmp_path)
+    made = device.create(device.inventory()[0].uuid, share("mps", 100, 1000), 0, "a")
     with (tmp_path / "hardware.jsonl").open("a") as out:
         out.write('{"op":"sha')
 
@@ -278,9 +280,11 @@ def test_torn_last_line_of_the_hardware_file_does_no_harm(tmp_path):
 
 
 def test_catalogue_lists_the_shapes_of_the_allowed_modes(tmp_path):
-    card = SimulatedDriver(facts("h100-80gb", ("mig", "exclusive")), tmp_path, "b")
+    device = SimulatedDriver(facts("h100-80gb", ("mig", "exclusive")), tmp_path, "b")
 
-    shapes = {(offer.shape.mode, offer.shape.profile) for offer in card.catalogue(card.inventory()[0].uuid)}
+    shapes = {
+        (offer.shape.mode, offer.shape.profile) for offer in device.catalogue(device.inventory()[0].uuid)
+    }
 
     assert ("exclusive", "") in shapes
     assert ("mig", "3g.40gb") in shapes
@@ -290,11 +294,11 @@ def test_catalogue_lists_the_shapes_of_the_allowed_modes(tmp_path):
 def test_seeded_faults_repeat(tmp_path):
     def refused(folder: str) -> list[bool]:
         (tmp_path / folder).mkdir()
-        card = driver(tmp_path / folder, faults=Faults(rate=0.4, seed=7))
-        gpu, seen = card.inventory()[0].uuid, []
+        device = driver(tmp_path / folder, faults=Faults(rate=0.4, seed=7))
+        gpu, seen = device.inventory()[0].uuid, []
         for number in range(20):
             try:
-                card.create(gpu, share("mps", 10, 10), 0, f"t{number}")
+                device.create(gpu, share("mps", 10, 10), 0, f"t{number}")
                 seen.append(False)
             except NvmlLikeError:
                 seen.append(True)
@@ -335,24 +339,24 @@ def test_every_board_can_be_simulated_or_says_why_not(model, tmp_path):
             device_facts("n", model, 1)
         return
 
-    card = SimulatedDriver(device_facts("n", model, 2), tmp_path, "b")
+    device = SimulatedDriver(device_facts("n", model, 2), tmp_path, "b")
 
-    assert [fact.model for fact in card.inventory()] == [model, model]
+    assert [fact.model for fact in device.inventory()] == [model, model]
 
 
 def test_device_tells_its_mig_mode_until_it_is_lost(tmp_path):
-    card = driver(tmp_path, "h100-80gb")
-    gpu = card.inventory()[0].uuid
+    device = driver(tmp_path, "h100-80gb")
+    gpu = device.inventory()[0].uuid
 
-    told = [card.mig_mode(gpu)]
-    card.set_mig_mode(gpu, True)
-    told.append(card.mig_mode(gpu))
-    card.lose(gpu)
+    told = [device.mig_mode(gpu)]
+    device.set_mig_mode(gpu, True)
+    told.append(device.mig_mode(gpu))
+    device.lose(gpu)
 
-    assert [*told, card.mig_mode(gpu)] == [False, True, None]
+    assert [*told, device.mig_mode(gpu)] == [False, True, None]
 
 
 def test_device_whose_board_has_no_mig_tells_no_mode(tmp_path):
-    card = driver(tmp_path, "l40s")
+    device = driver(tmp_path, "l40s")
 
-    assert card.mig_mode(card.inventory()[0].uuid) is None
+    assert device.mig_mode(device.inventory()[0].uuid) is None

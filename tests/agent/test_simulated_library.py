@@ -104,7 +104,7 @@ def test_own_event_set_keeps_an_ampere_busy_until_it_is_freed():
 def test_monitor_does_not_keep_a_hopper_but_a_process_does():
     bench = Bench(mig=False)
     bench.host.hold_open(0)
-    process = bench.host.world.spawn("/user.slice", gpu=bench.host.cards[0].uuid)
+    process = bench.host.world.spawn("/user.slice", gpu=bench.host.devices[0].uuid)
 
     assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == IN_USE
     bench.host.world.signal(process.pid, kill=True)
@@ -113,7 +113,7 @@ def test_monitor_does_not_keep_a_hopper_but_a_process_does():
 
 def test_ampere_in_a_guest_waits_for_a_reset_and_has_its_mode_after_it():
     bench = Bench("a100-40gb", mig=False)
-    bench.host.cards[0].gpu.is_passthrough = True
+    bench.host.devices[0].gpu.is_passthrough = True
 
     assert bench.nvml.nvmlDeviceSetMigMode(bench.gpu, 1) == RESET_REQUIRED
     assert bench.nvml.nvmlDeviceGetMigMode(bench.gpu) == [0, 1]
@@ -208,7 +208,7 @@ def test_profiler_of_somebody_else_keeps_instances_from_being_made(bench):
 def test_instance_goes_from_inside_out_and_only_without_processes(bench):
     gi, ci, mig = bench.slice(G2, 4, width=1)
     gi_id = bench.nvml.nvmlDeviceGetGpuInstanceId(mig)
-    process = bench.host.world.spawn("/x", gpu=bench.host.cards[0].uuid, gi=gi_id)
+    process = bench.host.world.spawn("/x", gpu=bench.host.devices[0].uuid, gi=gi_id)
 
     assert code_of(bench.nvml.nvmlGpuInstanceDestroy, gi) == IN_USE
     assert code_of(bench.nvml.nvmlComputeInstanceDestroy, ci) == IN_USE
@@ -274,7 +274,7 @@ def test_mig_devices_are_counted_only_while_mig_is_on(model, mig, most):
         lambda n, h: n.nvmlDeviceGetAccountingMode(h),
     ],
 )
-def test_utilisation_is_not_supported_under_mig_on_card_and_slice(bench, call):
+def test_utilisation_is_not_supported_under_mig_on_device_and_slice(bench, call):
     _, _, mig = bench.slice(G1, 0)
 
     assert code_of(call, bench.nvml, bench.gpu) == NOT_SUPPORTED
@@ -301,24 +301,24 @@ def test_quiet_event_set_times_out(bench):
         lambda b: b.create(G1, 0),
     ],
 )
-def test_card_off_the_bus_answers_nothing_and_its_neighbour_everything(call):
+def test_device_off_the_bus_answers_nothing_and_its_neighbour_everything(call):
     bench = Bench(count=2)
     bench.host.lose(0)
     neighbour = bench.nvml.nvmlDeviceGetHandleByIndex(1)
 
     assert bench.nvml.nvmlDeviceGetCount() == 2
     assert code_of(call, bench) == GPU_IS_LOST
-    assert bench.nvml.nvmlDeviceGetUUID(neighbour) == bench.host.cards[1].uuid
+    assert bench.nvml.nvmlDeviceGetUUID(neighbour) == bench.host.devices[1].uuid
 
 
 @pytest.mark.parametrize(("model", "stays"), [("a100-40gb", True), ("a30-24gb", True), ("h200-141gb", False)])
 def test_reboot_ends_instances_and_only_ampere_remembers_its_mode(model, stays):
     bench = Bench(model)
-    bench.host.add_foreign(0, bench.host.cards[0].board.profiles[0].name, 0)
+    bench.host.add_foreign(0, bench.host.devices[0].board.profiles[0].name, 0)
     bench.host.reboot()
 
     fresh = bench.nvml.nvmlDeviceGetHandleByIndex(0)
 
     assert code_of(bench.nvml.nvmlDeviceGetUUID, bench.gpu) == INVALID_ARGUMENT
     assert bench.nvml.nvmlDeviceGetMigMode(fresh) == [stays, stays]
-    assert bench.host.cards[0].gpu.instances == {}
+    assert bench.host.devices[0].gpu.instances == {}

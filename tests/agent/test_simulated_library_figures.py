@@ -35,9 +35,9 @@ def whole() -> Bench:
     return Bench(mig=False)
 
 
-def test_slice_lists_its_own_processes_and_the_card_all_of_them(bench):
+def test_slice_lists_its_own_processes_and_the_device_all_of_them(bench):
     _, _, mig = bench.slice(G1, 0)
-    uuid, world = bench.host.cards[0].uuid, bench.host.world
+    uuid, world = bench.host.devices[0].uuid, bench.host.world
     inside = world.spawn("/a", gpu=uuid, gi=7, memory_mib=300)
     world.spawn("/b", gpu=uuid, gi=8)
     drawing = world.spawn("/c", gpu=uuid, gi=8, is_graphics=True)
@@ -59,7 +59,7 @@ def test_process_utilisation_says_none_in_two_ways(whole):
     ask = whole.nvml.nvmlDeviceGetProcessUtilization
 
     assert code_of(ask, whole.gpu, 0) == 0
-    process = whole.host.world.spawn("/a", gpu=whole.host.cards[0].uuid)
+    process = whole.host.world.spawn("/a", gpu=whole.host.devices[0].uuid)
     (sample,) = ask(whole.gpu, 0)
     assert sample.pid == process.pid
     assert 0 < sample.smUtil <= 100
@@ -72,7 +72,7 @@ def test_load_of_processes_shows_in_utilisation_power_temperature_and_energy(who
     assert nvml.nvmlDeviceGetUtilizationRates(gpu).gpu == 0
     assert nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) == 1
     nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
-    whole.host.world.spawn("/a", gpu=whole.host.cards[0].uuid, load_pattern="dummy_loop", memory_mib=1000)
+    whole.host.world.spawn("/a", gpu=whole.host.devices[0].uuid, load_pattern="dummy_loop", memory_mib=1000)
     whole.now_ns += 2_000_000_000
 
     assert nvml.nvmlDeviceGetUtilizationRates(gpu).gpu > 90
@@ -108,7 +108,7 @@ def gpm(bench: Bench, gi: int | None, pause_ns: int, ids: list[int]) -> list[tup
 def test_slice_at_work_is_measured_apart_from_its_idle_neighbour(bench):
     bench.slice(G1, 0)
     bench.slice(G1, 1)
-    bench.host.world.spawn("/a", gpu=bench.host.cards[0].uuid, gi=7, load_pattern="dummy_loop")
+    bench.host.world.spawn("/a", gpu=bench.host.devices[0].uuid, gi=7, load_pattern="dummy_loop")
 
     busy, idle = (gpm(bench, gi, 200_000_000, [1, 2, 5, 10, 9999]) for gi in (7, 8))
 
@@ -160,7 +160,7 @@ def test_memory_errors_are_counted_and_repaired_by_a_reset(bench):
     assert fields(bench, action) == [(0, 0)]
 
 
-def test_xid_names_card_and_slice(bench):
+def test_xid_names_device_and_slice(bench):
     events = bench.listen()
     bench.host.xid(0, 31, gi=7, ci=0)
     bench.host.xid(0, 79)
@@ -170,7 +170,7 @@ def test_xid_names_card_and_slice(bench):
 
     assert (first.eventType, first.eventData, first.gpuInstanceId, first.computeInstanceId) == (XID, 31, 7, 0)
     assert (second.eventData, second.gpuInstanceId) == (79, 0xFFFFFFFF)
-    assert bench.nvml.nvmlDeviceGetUUID(first.device) == bench.host.cards[0].uuid
+    assert bench.nvml.nvmlDeviceGetUUID(first.device) == bench.host.devices[0].uuid
     assert code_of(bench.nvml.nvmlEventSetWait_v2, events, 0) == TIMEOUT
 
 
@@ -183,7 +183,7 @@ def test_mig_devices_and_unknown_kinds_cannot_be_listened_to(bench):
     assert bench.nvml.nvmlDeviceGetSupportedEventTypes(bench.gpu) & XID
 
 
-def test_lost_card_is_told_as_xid_79_and_then_as_lost(bench):
+def test_lost_device_is_told_as_xid_79_and_then_as_lost(bench):
     events = bench.listen()
     bench.host.lose(0)
 
@@ -274,7 +274,9 @@ def limit(bench: Bench, soft: int, hard: int, cgroup: bytes = CGROUP) -> None:
 
 
 def test_memory_limit_holds_for_a_cgroup_until_it_is_cleared(whole):
-    whole.host.world.spawn("/berth.slice/berth-lease-a-1.service", gpu=whole.host.cards[0].uuid, memory_mib=7)
+    whole.host.world.spawn(
+        "/berth.slice/berth-lease-a-1.service", gpu=whole.host.devices[0].uuid, memory_mib=7
+    )
     free = limits(whole)
 
     limit(whole, 4 << 30, 4 << 30)
@@ -296,7 +298,7 @@ def test_memory_limit_ends_with_its_cgroup(whole):
     assert limits(whole) == (0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX, 0)
 
 
-def test_memory_limit_wants_a_cgroup_root_and_a_card_without_mig(whole, bench):
+def test_memory_limit_wants_a_cgroup_root_and_a_device_without_mig(whole, bench):
     assert code_of(limit, whole, 1, 1) == INVALID_ARGUMENT
     whole.host.cgroups.add(CGROUP.decode())
     assert code_of(limit, whole, 2, 1) == INVALID_ARGUMENT
@@ -329,5 +331,5 @@ def test_power_limit_stays_within_its_range(whole):
     nvml.nvmlDeviceSetPowerManagementLimit(gpu, lowest)
 
     assert nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) == lowest < highest
-    whole.host.world.spawn("/a", gpu=whole.host.cards[0].uuid, load_pattern="dummy_loop")
+    whole.host.world.spawn("/a", gpu=whole.host.devices[0].uuid, load_pattern="dummy_loop")
     assert nvml.nvmlDeviceGetPowerUsage(gpu) <= lowest

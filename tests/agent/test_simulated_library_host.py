@@ -93,20 +93,20 @@ def test_board_of_another_vendor_is_unknown_to_nvml():
         SimulatedHost(["mi300x"])
 
 
-def test_card_is_found_by_index_uuid_and_address():
+def test_device_is_found_by_index_uuid_and_address():
     bench = Bench(mig=False, count=3)
-    nvml, card = bench.nvml, bench.host.cards[2]
+    nvml, device = bench.nvml, bench.host.devices[2]
     handles = [
         nvml.nvmlDeviceGetHandleByIndex(2),
-        nvml.nvmlDeviceGetHandleByUUID(card.uuid),
-        nvml.nvmlDeviceGetHandleByUUID(card.uuid.encode()),
-        nvml.nvmlDeviceGetHandleByPciBusId(card.bus_id),
-        nvml.nvmlDeviceGetHandleByPciBusId(card.bus_id[4:].lower()),
+        nvml.nvmlDeviceGetHandleByUUID(device.uuid),
+        nvml.nvmlDeviceGetHandleByUUID(device.uuid.encode()),
+        nvml.nvmlDeviceGetHandleByPciBusId(device.bus_id),
+        nvml.nvmlDeviceGetHandleByPciBusId(device.bus_id[4:].lower()),
     ]
 
     assert {nvml.nvmlDeviceGetMinorNumber(handle) for handle in handles} == {2}
     pci = nvml.nvmlDeviceGetPciInfo(handles[0])
-    assert (pci.busId, pci.pciDeviceId & 0xFFFF, pci.pciDeviceId >> 16) == (card.bus_id, 0x10DE, 0x2330)
+    assert (pci.busId, pci.pciDeviceId & 0xFFFF, pci.pciDeviceId >> 16) == (device.bus_id, 0x10DE, 0x2330)
     assert nvml.nvmlDeviceGetCudaComputeCapability(handles[0]) == (9, 0)
     assert nvml.nvmlDeviceGetNumGpuCores(handles[0]) == 132 * 128
     assert nvml.nvmlDeviceGetArchitecture(handles[0]) == pynvml.NVML_DEVICE_ARCH_HOPPER
@@ -114,19 +114,19 @@ def test_card_is_found_by_index_uuid_and_address():
     assert code_of(nvml.nvmlDeviceGetHandleByIndex, 3) == INVALID_ARGUMENT
 
 
-def test_eight_linked_cards_sit_in_pairs_and_two_sockets():
+def test_eight_linked_devices_sit_in_pairs_and_two_sockets():
     bench = Bench(mig=False, count=8)
     nvml = bench.nvml
-    cards = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(8)]
+    devices = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(8)]
 
-    near = [nvml.nvmlDeviceGetTopologyCommonAncestor(cards[0], other) for other in cards]
+    near = [nvml.nvmlDeviceGetTopologyCommonAncestor(devices[0], other) for other in devices]
 
     assert near == [0, 10, 40, 40, 50, 50, 50, 50]
-    assert [nvml.nvmlDeviceGetNumaNodeId(card) for card in cards] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert nvml.nvmlDeviceGetP2PStatus(cards[0], cards[7], pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0
-    assert nvml.nvmlDeviceGetNvLinkState(cards[0], 17) == 1
-    assert nvml.nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 0).busId == bench.host.cards[1].bus_id
-    assert list(nvml.nvmlDeviceGetCpuAffinity(cards[4], 1)) == [0xFFFFFFFF00000000]
+    assert [nvml.nvmlDeviceGetNumaNodeId(device) for device in devices] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert nvml.nvmlDeviceGetP2PStatus(devices[0], devices[7], pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0
+    assert nvml.nvmlDeviceGetNvLinkState(devices[0], 17) == 1
+    assert nvml.nvmlDeviceGetNvLinkRemotePciInfo(devices[0], 0).busId == bench.host.devices[1].bus_id
+    assert list(nvml.nvmlDeviceGetCpuAffinity(devices[4], 1)) == [0xFFFFFFFF00000000]
     lone = Bench("l40s", mig=False)
     assert code_of(lone.nvml.nvmlDeviceGetNvLinkState, lone.gpu, 0) == NOT_SUPPORTED
 
@@ -191,7 +191,7 @@ def test_script_plays_its_steps_by_call_and_by_second(bench):
     assert bench.host.refused[0].startswith("foreign: INSUFFICIENT_RESOURCES")
     bench.now_ns += 1_000_000_000
     bench.host.tick()
-    assert [p.gi for p in bench.host.world.on(bench.host.cards[0].uuid)] == [7]
+    assert [p.gi for p in bench.host.world.on(bench.host.devices[0].uuid)] == [7]
     bench.now_ns += 1_000_000_000
     assert bench.nvml.nvmlEventSetWait_v2(events, 0).eventData == 31
     bench.now_ns += 1_000_000_000
@@ -218,7 +218,7 @@ def test_script_comes_from_a_file_too(bench, tmp_path):
         ([{"at_s": 1, "do": "lose"}], "needs the field 'gpu'"),
         ([{"at_s": 1, "do": "lose", "gpu": 0, "why": "x"}], "has no field 'why'; it takes gpu"),
         ([{"at_s": 1, "do": "xid", "gpu": 0, "xid": "79"}], "xid must be of type int"),
-        ([{"at_s": 1, "do": "lose", "gpu": 4}], "no card 4"),
+        ([{"at_s": 1, "do": "lose", "gpu": 4}], "no device 4"),
         ([{"at_s": 1, "do": "foreign", "gpu": 0, "profile": "9g", "start": 0}], "no profile '9g'; it has 1g"),
         ([{"at_s": 1, "do": "latency", "call": "banana", "seconds": 3}], "'banana' is no call"),
         ([{"at_s": 1, "do": "latency", "call": "create", "seconds": -1}], "seconds from 0 to 600"),
@@ -237,7 +237,7 @@ def test_script_with_a_mistake_is_refused_whole(bench, script, sentence):
         play(bench.host, [*script, good] if isinstance(script, list) else script)
     bench.host.tick()
 
-    assert not bench.host.cards[0].gpu.is_lost
+    assert not bench.host.devices[0].gpu.is_lost
 
 
 def test_script_slows_calls_down_lets_them_refuse_and_takes_them_away():
@@ -261,7 +261,7 @@ def test_script_slows_calls_down_lets_them_refuse_and_takes_them_away():
     assert bench.nvml.nvmlDeviceGetMigMode(bench.gpu)[0] == 1
 
 
-def test_script_makes_a_card_a_guests():
+def test_script_makes_a_device_a_guests():
     bench = Bench("a100-80gb", mig=False)
     play(
         bench.host,
@@ -278,7 +278,7 @@ def test_script_makes_a_card_a_guests():
     assert mode(bench.gpu) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
 
 
-def test_script_tells_what_the_card_did_not_take(bench, caplog):
+def test_script_tells_what_the_device_did_not_take(bench, caplog):
     play(
         bench.host,
         [

@@ -105,7 +105,7 @@ def test_smaller_compute_instances_share_the_memory_of_their_gpu_instance(bench)
     first = bench.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0)
     second = bench.nvml.nvmlGpuInstanceCreateComputeInstance(gi, 0)
     a, b = (bench.nvml.nvmlComputeInstanceGetInfo(ci) for ci in (first, second))
-    bench.host.world.spawn("/x", gpu=bench.host.cards[0].uuid, gi=1, ci=1, memory_mib=100)
+    bench.host.world.spawn("/x", gpu=bench.host.devices[0].uuid, gi=1, ci=1, memory_mib=100)
 
     assert [a.placement.start, b.placement.start] == [0, 1]
     assert bench.nvml.nvmlDeviceGetUUID(a.device) != bench.nvml.nvmlDeviceGetUUID(b.device)
@@ -126,7 +126,7 @@ def test_mig_device_tells_its_parent_and_what_it_has(bench):
     assert nvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
     assert (
         nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig))
-        == bench.host.cards[0].uuid
+        == bench.host.devices[0].uuid
     )
     assert (attributes.multiprocessorCount, attributes.memorySizeMB) == (32, 20096)
     assert nvml.nvmlDeviceGetMemoryInfo(mig, version=nvml.nvmlMemory_v2).total == 20096 * MIB
@@ -138,7 +138,7 @@ def test_mig_device_tells_its_parent_and_what_it_has(bench):
 
 def test_virtual_gpu_of_a_guest_cannot_be_partitioned():
     bench = Bench(mig=False)
-    bench.host.cards[0].is_vgpu = True
+    bench.host.devices[0].is_vgpu = True
 
     assert bench.nvml.nvmlDeviceGetVirtualizationMode(bench.gpu) == 2
     assert code_of(bench.nvml.nvmlDeviceSetMigMode, bench.gpu, 1) == NOT_SUPPORTED
@@ -167,7 +167,7 @@ def test_every_mig_board_can_be_cut_into_each_of_its_profiles_at_each_legal_plac
         except nvml.NVMLError_NotSupported:
             continue
         assert min(info.memorySizeMB, info.multiprocessorCount, info.sliceCount, info.instanceCount) > 0
-        for start in next(p.starts for p in bench.host.cards[0].board.profiles if p.nvml_enum == enum):
+        for start in next(p.starts for p in bench.host.devices[0].board.profiles if p.nvml_enum == enum):
             width = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[info.sliceCount]
             gi, ci, mig = bench.slice(info.id, start, width)
             assert nvml.nvmlDeviceGetMemoryInfo(mig).total == info.memorySizeMB * MIB
@@ -176,4 +176,4 @@ def test_every_mig_board_can_be_cut_into_each_of_its_profiles_at_each_legal_plac
             nvml.nvmlGpuInstanceDestroy(gi)
             made += 1
 
-    assert made == sum(len(p.starts) for p in bench.host.cards[0].board.profiles)
+    assert made == sum(len(p.starts) for p in bench.host.devices[0].board.profiles)

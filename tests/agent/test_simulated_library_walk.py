@@ -1,4 +1,4 @@
-"""Random calls on the simulated NVML, with crashes, resets and other people's instances, never break a card's rules."""
+"""Random calls on the simulated NVML, with crashes, resets and foreign instances, never break a device's rules."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Walker:
     def __init__(self, model: str) -> None:
         self.host = SimulatedHost([model], clock=lambda: 0)
         self.host.switch_mig(0)
-        self.card = self.host.cards[0]
+        self.device = self.host.devices[0]
         self.gis: list[Any] = []
         self.cis: list[Any] = []
         self.start()
@@ -69,7 +69,7 @@ class Walker:
         self.gpu = self.nvml.nvmlDeviceGetHandleByIndex(0)
 
     def do(self, deed: str, which: int, start: int, flag: bool) -> None:
-        profiles = self.card.board.profiles
+        profiles = self.device.board.profiles
         profile = profiles[which % len(profiles)]
         match deed:
             case "create":
@@ -85,7 +85,7 @@ class Walker:
             case "destroy" if self.gis:
                 self.nvml.nvmlGpuInstanceDestroy(recent(self.gis, which))
             case "process":
-                self.host.world.spawn("/x", gpu=self.card.uuid, gi=which % 15)
+                self.host.world.spawn("/x", gpu=self.device.uuid, gi=which % 15)
             case "end":
                 self.host.world.reboot()
             case "foreign" | "half":
@@ -114,14 +114,14 @@ class Walker:
         return 0
 
     def state(self) -> list[tuple[int, int, int]]:
-        return [(i.start, i.id, len(i.compute)) for i in self.card.gpu.instances.values()]
+        return [(i.start, i.id, len(i.compute)) for i in self.device.gpu.instances.values()]
 
     def check(self) -> None:
-        instances = list(self.card.gpu.instances.values())
+        instances = list(self.device.gpu.instances.values())
         slots = [slot for instance in instances for slot in instance.span]
         assert len(slots) == len(set(slots))
-        assert all(0 <= slot < self.card.board.memory_slices for slot in slots)
-        for profile in self.card.board.profiles:
+        assert all(0 <= slot < self.device.board.memory_slices for slot in slots)
+        for profile in self.device.board.profiles:
             assert sum(i.profile is profile for i in instances) <= profile.max_instances
         computes = [c for i in instances for c in i.compute.values()]
         assert len({c.mig_index for c in computes}) == len(computes)
@@ -185,5 +185,5 @@ def test_named_crash_point_kills_the_agent_and_spares_the_host(name, when):
         ("nvmlDeviceCreateGpuInstanceWithPlacement", "after"),
         ("nvmlGpuInstanceDestroy", "before"),
     }
-    assert [i.start for i in walker.card.gpu.instances.values()] == ([2] if is_there else [])
+    assert [i.start for i in walker.device.gpu.instances.values()] == ([2] if is_there else [])
     walker.do("create", 0, 5, False)

@@ -12,7 +12,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.runtimes.names import unit_of
 from tests.agent.builder import SimulatedNode, lease
-from tests.agent.test_lost_card import CardNode
+from tests.agent.test_lost_card import LosingNode
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
@@ -21,20 +21,20 @@ def plain(state: Path) -> SimulatedNode:
     return SimulatedNode(state, count=2)
 
 
-@pytest.fixture(params=[plain, CardNode], ids=["simulated", "nvml"])
+@pytest.fixture(params=[plain, LosingNode], ids=["simulated", "nvml"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> SimulatedNode:
     return request.param(tmp_path)
 
 
 def refuse_making(node: SimulatedNode, times: int) -> None:
-    if isinstance(node, CardNode):
+    if isinstance(node, LosingNode):
         node.home.host.faults.refusals[CREATE] = deque([errors.IN_USE] * times)
     else:
         node.faults.refusals["create"] = deque([errors.IN_USE] * times)
 
 
 def add_foreign(node: SimulatedNode, profile: str, start: int) -> None:
-    if isinstance(node, CardNode):
+    if isinstance(node, LosingNode):
         node.home.host.switch_mig(0)
         node.home.host.add_foreign(0, profile, start)
     else:
@@ -42,7 +42,7 @@ def add_foreign(node: SimulatedNode, profile: str, start: int) -> None:
 
 
 def remove_by_hand(node: SimulatedNode, start: int) -> None:
-    if isinstance(node, CardNode):
+    if isinstance(node, LosingNode):
         node.home.host.remove_foreign(0, start)
         return
     partition = next(part.uuid for part in node.standing() if part.start == start)
@@ -53,7 +53,7 @@ def remove_by_hand(node: SimulatedNode, start: int) -> None:
 
 def hold(node: SimulatedNode, name: str) -> None:
     """Let what runs in a lease ignore that it is asked to stop."""
-    if isinstance(node, CardNode):
+    if isinstance(node, LosingNode):
         unit = node.home.systemd.units[unit_of((name, 1))]
         node.home.world.spawn(unit.cgroup, user="alice", is_stubborn=True)
     else:
@@ -87,7 +87,7 @@ def test_slice_made_where_ours_was_refused_is_not_ours_in_the_next_life_either(n
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_slice_made_where_a_lease_was_cleared_is_foreign_though_its_other_card_is_in_use(
+def test_slice_made_where_a_lease_was_cleared_is_foreign_though_its_other_device_is_in_use(
     tmp_path, monkeypatch, is_restarted
 ):
     node = plain(tmp_path)
@@ -122,7 +122,7 @@ def test_slice_made_where_a_lease_was_cleared_is_foreign_though_its_other_card_i
 @pytest.mark.parametrize("is_reset", [False, True])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_slice_made_where_that_of_an_ending_lease_was_seen_to_be_gone_stays(tmp_path, is_reset, is_restarted):
-    node = CardNode(tmp_path)
+    node = LosingNode(tmp_path)
     node.desire(replace(node.lease_of("mig"), grace_s=120))
     unit = node.home.systemd.units[unit_of(("a", 1))]
     node.home.world.spawn(unit.cgroup, user="alice", is_stubborn=True)
@@ -130,7 +130,7 @@ def test_slice_made_where_that_of_an_ending_lease_was_seen_to_be_gone_stays(tmp_
     node.pass_time(10)
     if is_reset:
         node.lose()
-        node.home.host.card(0).gpu.is_lost = False
+        node.home.host.device(0).gpu.is_lost = False
         node.home.host.reset(0)
         node.examine()
     else:
@@ -180,7 +180,7 @@ def test_what_was_seen_to_be_gone_during_another_step_is_not_ours(node):
     node.desire(ends, goes_on)
     remove_by_hand(node, 0)
     newer = replace(lease("c", node.mig("1g.10gb", 2)), user="alice")
-    node.desire(ends, goes_on, newer)  # nobody looks for the sake of a, but c is made on the same card
+    node.desire(ends, goes_on, newer)  # nobody looks for the sake of a, but c is made on the same device
     failed = node.reports()["a"]
     add_foreign(node, "1g.10gb", 0)
 

@@ -1,4 +1,4 @@
-"""Measuring and health on the simulated library: the same calls as on a card, with a card's codes and surprises."""
+"""Measuring and health on the simulated library: the same calls as on a device, with a device's codes and surprises."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Bench:
         self.library = SimulatedNvml(self.host)
         self.library.nvmlInit()
         self.handles = {
-            card.uuid: self.library.nvmlDeviceGetHandleByIndex(card.index) for card in self.host.cards
+            device.uuid: self.library.nvmlDeviceGetHandleByIndex(device.index) for device in self.host.devices
         }
-        self.facts = {card.uuid: self._fact(card.uuid, card.board.id) for card in self.host.cards}
+        self.facts = {device.uuid: self._fact(device.uuid, device.board.id) for device in self.host.devices}
         self.slices: list[LiveSlice] = []
         self.whose: dict[str, set[int]] = {}
         self.telemetry = Telemetry(self.library, clock_ns=self.time, pids_of=self.whose.get)
@@ -44,11 +44,11 @@ class Bench:
 
     def slice(self, gpu: int, profile: str, start: int) -> LiveSlice:
         """Make an instance and list it as standing."""
-        card = self.host.card(gpu)
-        if not card.gpu.mig_enabled:
+        device = self.host.device(gpu)
+        if not device.gpu.mig_enabled:
             self.host.switch_mig(gpu)
         made = self.host.add_foreign(gpu, profile, start)
-        parent = self.handles[card.uuid]
+        parent = self.handles[device.uuid]
         found = None
         for index in range(self.library.nvmlDeviceGetMaxMigDeviceCount(parent)):
             try:
@@ -58,7 +58,7 @@ class Bench:
             if self.library.nvmlDeviceGetGpuInstanceId(handle) == made.id:
                 found = handle
         name = f"MIG-{gpu}-{made.id}"
-        slot = LiveSlice(name, card.uuid, start, "mig", 9_984, 0, made.id, 0, found)
+        slot = LiveSlice(name, device.uuid, start, "mig", 9_984, 0, made.id, 0, found)
         self.slices.append(slot)
         return slot
 
@@ -108,9 +108,9 @@ def test_ampere_slices_have_memory_but_no_utilisation(model):
     assert reading.devices[0].power_w is not None
 
 
-def test_shares_of_a_card_are_summed_by_process():
+def test_shares_of_a_device_are_summed_by_process():
     bench = Bench("l40s-48gb")
-    device = bench.host.cards[0].uuid
+    device = bench.host.devices[0].uuid
     ours = bench.host.world.spawn("/a", gpu=device, memory_mib=1000)
     bench.host.world.spawn("/b", gpu=device, memory_mib=5000)
     bench.slices.append(LiveSlice("TS-a", device, 0, "timeslice", 10_000, share_milli=500))
@@ -127,7 +127,7 @@ def test_shares_of_a_card_are_summed_by_process():
     assert (idle.memory_used_mib, idle.util_percent) == (0, 0.0)
 
 
-def test_samples_are_given_back_when_slices_cards_and_the_agent_go():
+def test_samples_are_given_back_when_slices_devices_and_the_agent_go():
     bench = Bench("h100-80gb", "h100-80gb")
     bench.slice(0, "1g.10gb", 0)
     bench.slice(1, "1g.10gb", 0)
@@ -143,7 +143,7 @@ def test_samples_are_given_back_when_slices_cards_and_the_agent_go():
     assert (full, lost, bench.library.sample_count) == (8, 4, 0)
 
 
-def test_reset_makes_figures_unknown_until_the_card_is_listed_anew():
+def test_reset_makes_figures_unknown_until_the_device_is_listed_anew():
     bench = Bench("h100-80gb")
     bench.slice(0, "1g.10gb", 0)
     bench.read()
@@ -151,7 +151,7 @@ def test_reset_makes_figures_unknown_until_the_card_is_listed_anew():
 
     stale = bench.read()
     bench.slices = []
-    device = bench.host.cards[0].uuid
+    device = bench.host.devices[0].uuid
     bench.handles[device] = bench.library.nvmlDeviceGetHandleByUUID(device)
 
     assert stale.partitions[0].util_percent is None
@@ -159,7 +159,7 @@ def test_reset_makes_figures_unknown_until_the_card_is_listed_anew():
     assert bench.read().devices[0].util_percent == 0.0
 
 
-def test_xid_of_a_slice_is_heard_and_one_that_loses_the_card_too():
+def test_xid_of_a_slice_is_heard_and_one_that_loses_the_device_too():
     bench = Bench("h100-80gb", "h100-80gb")
     slot = bench.slice(0, "1g.10gb", 0)
     bench.host.xid(0, 31, gi=slot.gi_id, count=500)
@@ -168,8 +168,8 @@ def test_xid_of_a_slice_is_heard_and_one_that_loses_the_card_too():
 
     second = bench.health()
 
-    assert first == {"31": bench.host.cards[0].uuid}
-    assert second["79"] == bench.host.cards[1].uuid
+    assert first == {"31": bench.host.devices[0].uuid}
+    assert second["79"] == bench.host.devices[1].uuid
 
 
 def test_xid_of_a_slice_is_told_of_the_place_where_that_slice_begins():
@@ -186,14 +186,14 @@ def test_xid_of_a_slice_is_told_of_the_place_where_that_slice_begins():
     assert starts == {"94": (5,), "95": None}
 
 
-def test_lost_card_leaves_the_others_watched():
+def test_lost_device_leaves_the_others_watched():
     bench = Bench("h100-80gb", "h100-80gb")
     bench.host.lose(0)
     bench.health()
 
     bench.host.xid(1, 94)
 
-    assert bench.health()["94"] == bench.host.cards[1].uuid
+    assert bench.health()["94"] == bench.host.devices[1].uuid
     assert bench.watch.trouble == ""
 
 
@@ -204,7 +204,7 @@ def test_uncorrected_memory_error_is_event_count_and_pending_repair_until_the_re
 
     ill = bench.health()
     bench.host.reset(0)
-    device = bench.host.cards[0].uuid
+    device = bench.host.devices[0].uuid
     bench.handles[device] = bench.library.nvmlDeviceGetHandleByUUID(device)
 
     assert set(ill) == {"ecc_uncorrected", "row_remap_pending"}

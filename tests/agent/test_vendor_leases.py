@@ -1,4 +1,4 @@
-"""Leases on cards of other vendors, from what the portal wants to what it hears: the same reconciler as for NVIDIA."""
+"""Leases on devices of other vendors, from what the portal wants to what it hears: the reconciler is the same."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class VendorNode(SimulatedNode):
         return self
 
     def part(self, start: int = 0) -> DesiredSlot:
-        """A quarter of the first card, or one partition of it."""
+        """A quarter of the first device, or one partition of it."""
         offer = self.driver.catalogue(self.device())[-1].shape
         if offer.mode == "mig":
             return DesiredSlot(self.device(), "mig", start, 1, 125, offer.memory_mib, offer.profile)
@@ -84,7 +84,7 @@ def node(request, tmp_path) -> VendorNode:
     return VendorNode(tmp_path, request.param())
 
 
-def test_two_shares_of_a_card_are_ready_and_the_end_of_one_leaves_the_other(node):
+def test_two_shares_of_a_device_are_ready_and_the_end_of_one_leaves_the_other(node):
     alice, bob = lease("alice", node.part(0)), lease("bob", node.part(1))
     node.desire(alice, bob)
     assert node.phases() == {"alice": "ready", "bob": "ready"}
@@ -111,7 +111,7 @@ def test_leases_go_on_through_a_restart_of_the_agent(node):
 @pytest.mark.parametrize(
     "node", [hygon, cambricon, ascend], ids=lambda vendor: vendor.__name__, indirect=True
 )
-def test_card_leased_whole_serves_shares_once_it_is_given_back(node):
+def test_device_leased_whole_serves_shares_once_it_is_given_back(node):
     node.desire(lease("alice", node.whole()))
     assert node.phases() == {"alice": "ready"}
 
@@ -122,7 +122,7 @@ def test_card_leased_whole_serves_shares_once_it_is_given_back(node):
     assert [fact.profile for fact in node.standing()] == ["memlimit"]
 
 
-def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unknown_to_its_lease(tmp_path):
+def test_device_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unknown_to_its_lease(tmp_path):
     tool = HySmi()
     node = VendorNode(
         tmp_path,
@@ -132,9 +132,9 @@ def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unkno
     )
     gone = node.device()
     node.desire(lease("alice", node.part()))
-    listed = json.loads(tool.cards)
+    listed = json.loads(tool.devices)
     del listed["card0"]
-    tool.cards = json.dumps(listed)
+    tool.devices = json.dumps(listed)
 
     node.start()
     node.reconciler.observe_health(read_health(node.driver), node.time.now)
@@ -145,16 +145,16 @@ def test_card_that_does_not_answer_after_a_restart_is_told_lost_and_is_not_unkno
     assert ("device_lost", gone) in {(fact.code, fact.device) for fact in node.driver.health()}
 
 
-def test_lease_outlives_one_list_of_the_tool_without_its_card(tmp_path):
+def test_lease_outlives_one_list_of_the_tool_without_its_device(tmp_path):
     tool = HySmi()
     shell = SimulatedShell({"hy-smi": tool})
     node = VendorNode(tmp_path, lambda folder: HygonDriver("boot", shell, folder, tool.read, can_bind=True))
     node.desire(lease("alice", node.part()))
-    whole, torn = tool.cards, json.loads(tool.cards)
+    whole, torn = tool.devices, json.loads(tool.devices)
     torn["card0"] |= {"Unique ID": "N/A", "Serial Number": "N/A"}
 
     told = []
-    for tool.cards in (json.dumps(torn), whole, json.dumps(torn), whole):
+    for tool.devices in (json.dumps(torn), whole, json.dumps(torn), whole):
         node.reconciler.observe_health(read_health(node.driver), node.time.now)
         node.pass_time(5)
         told.append([(fact.device, fact.code) for fact in node.reconciler.health.facts])
@@ -163,7 +163,7 @@ def test_lease_outlives_one_list_of_the_tool_without_its_card(tmp_path):
     assert node.phases() == {"alice": "ready"}
 
 
-def test_share_outlives_a_restart_while_the_tool_that_cuts_cards_is_silent(tmp_path):
+def test_share_outlives_a_restart_while_the_tool_that_cuts_devices_is_silent(tmp_path):
     tool, silent = HySmi(), [False]
 
     def program(argv: Sequence[str], stdin: str, env: Mapping[str, str]) -> Done:

@@ -46,8 +46,8 @@ class Host:
 
     def __init__(self, node: str, state: Path, facts: tuple[DeviceFact, ...]) -> None:
         self.node, self.state, self.facts = node, state, facts
-        self.cards = state.parent / f"{state.name}-cards"
-        for folder in (self.state, self.cards):
+        self.devices = state.parent / f"{state.name}-cards"
+        for folder in (self.state, self.devices):
             folder.mkdir(parents=True, exist_ok=True)
         self.welcome_epochs: list[int] = []
         self.refusals: list[str] = []
@@ -56,14 +56,14 @@ class Host:
         return Identity(self.node, self.state)
 
     def lose_state(self) -> None:
-        """Lose key and journal, as with a disk; what is on the cards stays."""
+        """Lose key and journal, as with a disk; what is on the devices stays."""
         shutil.rmtree(self.state)
         self.state.mkdir()
 
     @asynccontextmanager
     async def agent(self, token: str = "") -> AsyncIterator[PortalSession]:
         """Run an agent until the block ends; raises RefusedError when the portal turns it away in every way."""
-        driver = SimulatedDriver(self.facts, self.cards, "boot-1", clock=boot_clock)
+        driver = SimulatedDriver(self.facts, self.devices, "boot-1", clock=boot_clock)
         reconciler = Reconciler(self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock())
         worker = Worker(reconciler, driver, boot_clock)
         enrolment = NodeEnrolment(self.identity(), lambda: token)

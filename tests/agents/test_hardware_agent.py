@@ -1,4 +1,4 @@
-"""The real agent on a simulated host with cards, units and processes, at the other end of the portal's socket."""
+"""The real agent on a simulated host with devices, units and processes, at the other end of the portal's socket."""
 
 from __future__ import annotations
 
@@ -46,28 +46,28 @@ OFFER = frozenset({"exclusive", "mig", "mps"})
 TICK_S = 0.02
 
 
-class CardHost(Host):
-    """A host whose cards, units and processes are simulated one by one; the agent on it is the one of real cards."""
+class HardwareHost(Host):
+    """A host whose devices, units and processes are simulated one by one; its agent is the one of real hosts."""
 
     def __init__(self, state: Path, boards: list[str]) -> None:
         super().__init__(NODE, state, ())
-        self.home = FullHost(NODE, boards, self.cards, boot_clock)
+        self.home = FullHost(NODE, boards, self.devices, boot_clock)
 
     @asynccontextmanager
     async def agent(self, token: str = "", *, listens: bool = False) -> AsyncIterator[PortalSession]:
-        """Run an agent with a thread per card, while the host's own time passes, until the block ends.
+        """Run an agent with a thread per device, while the host's own time passes, until the block ends.
 
-        ``listens``: with one more thread, for what the cards say.
+        ``listens``: with one more thread, for what the devices say.
         """
         driver, runtime = self.home.driver(OFFER, listens=listens), self.home.runtime()
         reconciler = Reconciler(
             self.node, driver, Journal(self.state / "journal.jsonl"), boot_clock(), runtime
         )
-        lease_records = Worker(reconciler, driver, boot_clock, Guard(driver, runtime, self.home.read))
+        worker = Worker(reconciler, driver, boot_clock, Guard(driver, runtime, self.home.read))
         enrolment = NodeEnrolment(self.identity(), lambda: token)
-        tasks = [asyncio.create_task(lease_records.run()), asyncio.create_task(self._pass_time())]
+        tasks = [asyncio.create_task(worker.run()), asyncio.create_task(self._pass_time())]
         try:
-            async with self._welcomed(enrolment, driver, lease_records) as (talks, line):  # type: ignore[arg-type]
+            async with self._welcomed(enrolment, driver, worker) as (talks, line):  # type: ignore[arg-type]
                 tasks.append(asyncio.create_task(talks.run()))
                 try:
                     yield talks
@@ -79,7 +79,7 @@ class CardHost(Host):
             for task in tasks:
                 with contextlib.suppress(asyncio.CancelledError, AssertionError, EOFError, TimeoutError):
                     await task
-            lease_records.close()
+            worker.close()
 
     async def _pass_time(self) -> None:
         while True:
@@ -87,32 +87,32 @@ class CardHost(Host):
             await asyncio.sleep(TICK_S)
 
     def work_in(self, lease: Lease, *, is_stubborn: bool = False) -> SimulatedProcess:
-        """Start the holder's program in the lease's unit, on the slice or card that it was given."""
+        """Start the holder's program in the lease's unit, on the slice or device that it was given."""
         unit = self.home.systemd.units[unit_of((lease.uid, lease.generation))]
         place = Placement.objects.select_related("device").get(lease=lease)
-        card = self.home.host.card(place.device.uuid)
-        gi = next((i.id for i in card.gpu.instances.values() if i.start == place.start), None)
+        device = self.home.host.device(place.device.uuid)
+        gi = next((i.id for i in device.gpu.instances.values() if i.start == place.start), None)
         return self.home.world.spawn(
-            unit.cgroup, user="bob", gpu=card.uuid, gi=gi, memory_mib=4096, is_stubborn=is_stubborn
+            unit.cgroup, user="bob", gpu=device.uuid, gi=gi, memory_mib=4096, is_stubborn=is_stubborn
         )
 
     def slices(self) -> list[tuple[int, str, int]]:
-        """Return the instances that stand on the cards: card, profile, start."""
+        """Return the instances that stand on the devices: device, profile, start."""
         return [
-            (card.index, i.profile.name, i.start)
-            for card in self.home.host.cards
-            for i in card.gpu.instances.values()
+            (device.index, i.profile.name, i.start)
+            for device in self.home.host.devices
+            for i in device.gpu.instances.values()
         ]
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> CardHost:
-    return CardHost(tmp_path / "state", [H100, H100])
+def host(tmp_path: Path) -> HardwareHost:
+    return HardwareHost(tmp_path / "state", [H100, H100])
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """Look at cards and their processes often; give a lease's processes a second to end."""
+    """Look at devices and their processes often; give a lease's processes a second to end."""
     monkeypatch.setattr(worker, "WATCH_EVERY_S", 0.2)
     monkeypatch.setattr(sampler, "PROCESSES_EVERY", 1)
     settings.LEASE_GRACE_S = 1
@@ -146,7 +146,7 @@ async def granted(world: World, flavor: str, **more: Any) -> Lease:
 
 
 async def test_a_slice_goes_from_request_to_unit_and_back_and_is_charged_as_its_agent_counts(
-    world: World, host: CardHost
+    world: World, host: HardwareHost
 ) -> None:
     async with host.agent(await rows(token)):
         lease = await granted(world, "h100-1g-10gb")
@@ -188,7 +188,9 @@ def charged_beside_agent(lease: Lease) -> int:
     return abs(seconds * 1000 - agents)
 
 
-async def test_a_share_of_a_card_is_served_by_its_holders_own_daemon(world: World, host: CardHost) -> None:
+async def test_a_share_of_a_card_is_served_by_its_holders_own_daemon(
+    world: World, host: HardwareHost
+) -> None:
     async with host.agent(await rows(token)):
         await until(lambda: "mps" in Device.objects.get(node__name=NODE, index=0).modes, True)
         await rows(lambda: make_flavor("h100-fifth", "H100 fifth", H100, "mps", "", 200, 16_000, 4))
@@ -207,7 +209,7 @@ async def test_a_share_of_a_card_is_served_by_its_holders_own_daemon(world: Worl
 
 
 async def test_a_program_that_ignores_the_end_costs_its_grace_and_nobody_pays_for_it(
-    world: World, host: CardHost
+    world: World, host: HardwareHost
 ) -> None:
     async with host.agent(await rows(token)):
         lease = await granted(world, "h100-1g-10gb")
@@ -226,21 +228,21 @@ async def test_a_program_that_ignores_the_end_costs_its_grace_and_nobody_pays_fo
 
 
 async def test_a_fault_on_one_slice_of_a_card_is_news_for_its_holder_and_for_nobody_else_there(
-    world: World, host: CardHost
+    world: World, host: HardwareHost
 ) -> None:
     async with host.agent(await rows(token), listens=True):
         hit, beside = [await granted(world, "h100-1g-10gb") for _ in range(2)]
         place, other = [await rows(lambda one=lease: place_of(one)) for lease in (hit, beside)]
-        card = host.home.host.card(place.device.uuid)
-        gi = next(one.id for one in card.gpu.instances.values() if one.start == place.start)
+        device = host.home.host.device(place.device.uuid)
+        gi = next(one.id for one in device.gpu.instances.values() if one.start == place.start)
         await until(
             lambda: any(
-                ear.hears(card, pynvml.nvmlEventTypeXidCriticalError)
+                ear.hears(device, pynvml.nvmlEventTypeXidCriticalError)
                 for ear in list(host.home.host.listeners)
             ),
             True,
         )
-        host.home.host.xid(card.uuid, 94, gi=gi)
+        host.home.host.xid(device.uuid, 94, gi=gi)
         await until(
             lambda: list(HealthEvent.objects.filter(code="94").values_list("device_id", "starts")),
             [(place.device_id, [place.start])],
@@ -254,7 +256,7 @@ async def test_a_fault_on_one_slice_of_a_card_is_news_for_its_holder_and_for_nob
 
 
 async def test_a_card_that_is_lost_takes_its_own_lease_along_and_no_other(
-    world: World, host: CardHost
+    world: World, host: HardwareHost
 ) -> None:
     async with host.agent(await rows(token)):
         sick = await granted(world, "h100")
@@ -271,12 +273,12 @@ async def test_a_card_that_is_lost_takes_its_own_lease_along_and_no_other(
     assert other == "ok"
     assert "79" in codes
     assert process.pid in host.home.world.processes
-    assert [card for card, _, _ in host.slices()] == [1 - place.device.index]
+    assert [device for device, _, _ in host.slices()] == [1 - place.device.index]
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["agent goes on", "node restarts"])
 async def test_what_was_lost_with_a_card_waits_in_the_queue_again(
-    world: World, host: CardHost, restarts: bool
+    world: World, host: HardwareHost, restarts: bool
 ) -> None:
     async with host.agent(await rows(token)):
         sick = await granted(world, "h100")
@@ -299,16 +301,18 @@ async def test_what_was_lost_with_a_card_waits_in_the_queue_again(
     assert await rows(broken) == []
 
 
-async def test_a_process_that_no_lease_explains_is_shown_and_left_alone(world: World, host: CardHost) -> None:
+async def test_a_process_that_no_lease_explains_is_shown_and_left_alone(
+    world: World, host: HardwareHost
+) -> None:
     async with host.agent(await rows(token)):
         lease = await granted(world, "h100-1g-10gb")
         held = await rows(lambda: host.work_in(lease))
-        card = host.home.host.card(1)
-        stray = host.home.world.spawn("/user.slice/user-1003.slice", user="charlie", gpu=card.uuid)
+        device = host.home.host.device(1)
+        stray = host.home.world.spawn("/user.slice/user-1003.slice", user="charlie", gpu=device.uuid)
         await until(lambda: orphans_by_node([NODE], now=db_now()), {NODE: 1})
         shown = await rows(lambda: processes_of(NODE, now=db_now()))
 
     by_pid = {row.pid: (row.state, row.device, row.lease) for row in shown.rows}
-    assert by_pid[stray.pid] == ("orphan", card.uuid, "")
+    assert by_pid[stray.pid] == ("orphan", device.uuid, "")
     assert by_pid[held.pid][::2] == ("held", lease.uid)
     assert {stray.pid, held.pid} <= host.home.world.processes.keys()

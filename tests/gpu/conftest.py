@@ -1,7 +1,7 @@
-"""The contract with real cards.
+"""The contract with real devices.
 
-Reading: ``pytest -m gpu tests/gpu``. Writing: ``pytest -m gpu_write tests/gpu --allow-gpu-writes``, as root, on a card
-that is idle and empty. Both run on simulated cards in every test run. Options: ``--gpu``, ``--gpu-record``.
+Reading: ``pytest -m gpu tests/gpu``. Writing: ``pytest -m gpu_write tests/gpu --allow-gpu-writes``, as root, on an
+idle and empty device. Both run on simulated devices in every test run. Options: ``--gpu``, ``--gpu-record``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.drivers.errors import NvmlLikeError
-from tests.gpu.cards import Card, NoCardError, real, simulated
+from tests.gpu.devices import Device, NoDeviceError, real, simulated
 from tests.gpu.guard import FLAG, NotAllowedError, require_writable
 from tests.gpu.record import Recorder, is_real, reason_of, test_of
 
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say why tests with the real card were skipped, where somebody asked for them."""
+    """Say why tests with the real device were skipped, where somebody asked for them."""
     if "gpu" not in config.getoption("markexpr", default=""):
         return
     why: dict[str, list[str]] = {}
@@ -63,17 +63,17 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def open_card(request: pytest.FixtureRequest, short_path: Path) -> Callable[[str], Card]:
-    """Return how a card is opened: "real", which is skipped where there is none, or a board to simulate."""
+def open_device(request: pytest.FixtureRequest, short_path: Path) -> Callable[[str], Device]:
+    """Return how a device is opened: "real", which is skipped where there is none, or a board to simulate."""
 
-    def opened(kind: str) -> Card:
+    def opened(kind: str) -> Device:
         if kind != "real":
             return simulated(short_path, kind)
         if "PYTEST_XDIST_WORKER" in os.environ:
             pytest.skip("a real GPU is tested by one process; leave -n out")
         try:
             return real(short_path, request.config.getoption(WHICH, default=""))
-        except NoCardError as no:
+        except NoDeviceError as no:
             pytest.skip(f"no real GPU: {no}")
 
     return opened
@@ -81,17 +81,17 @@ def open_card(request: pytest.FixtureRequest, short_path: Path) -> Callable[[str
 
 @pytest.fixture
 def recorder(request: pytest.FixtureRequest) -> Recorder | None:
-    """What takes down the real card, where somebody asked for it."""
+    """What takes down the real device, where somebody asked for it."""
     found = request.config.pluginmanager.get_plugin(RECORDER)
     return found if isinstance(found, Recorder) else None
 
 
 @pytest.fixture(params=["h100-80gb", "a30-24gb", "l40s-48gb", pytest.param("real", marks=pytest.mark.gpu)])
-def card(
-    request: pytest.FixtureRequest, open_card: Callable[[str], Card], recorder: Recorder | None
-) -> Iterator[Card]:
-    """A card to read from."""
-    found = open_card(request.param)
+def device(
+    request: pytest.FixtureRequest, open_device: Callable[[str], Device], recorder: Recorder | None
+) -> Iterator[Device]:
+    """A device to read from."""
+    found = open_device(request.param)
     if recorder is not None and found.host is None:
         recorder.take(found)
     yield found
@@ -102,14 +102,14 @@ def card(
 
 @pytest.fixture(params=["h100-80gb", "a30-24gb", pytest.param("real", marks=pytest.mark.gpu_write)])
 def writable(
-    request: pytest.FixtureRequest, open_card: Callable[[str], Card], recorder: Recorder | None
-) -> Iterator[Card]:
-    """A card that may be changed; afterwards it must be as it was."""
+    request: pytest.FixtureRequest, open_device: Callable[[str], Device], recorder: Recorder | None
+) -> Iterator[Device]:
+    """A device that may be changed; afterwards it must be as it was."""
     is_of_host = request.param == "real"
     allowed = not is_of_host or bool(request.config.getoption(FLAG, default=False))
     if not allowed:
         pytest.skip(f"changes a real GPU: give {FLAG}")
-    found = open_card(request.param)
+    found = open_device(request.param)
     if recorder is not None and is_of_host:
         recorder.take(found)
     try:
@@ -126,29 +126,29 @@ def writable(
 
 
 @contextmanager
-def leave_as_it_was(card: Card) -> Iterator[None]:
-    """Put back what happens to a card inside, and find out whether that succeeded."""
-    before = card.state()
+def leave_as_it_was(device: Device) -> Iterator[None]:
+    """Put back what happens to a device inside, and find out whether that succeeded."""
+    before = device.state()
     try:
         yield
     finally:
-        put_back(card, before["controllers of the root cgroup"])
-    assert card.state() == before
+        put_back(device, before["controllers of the root cgroup"])
+    assert device.state() == before
 
 
-def put_back(card: Card, passed_on: tuple[str, ...] | None) -> None:
-    """Remove what a test left: only what it made itself, on a card that was empty before it.
+def put_back(device: Device, passed_on: tuple[str, ...] | None) -> None:
+    """Remove what a test left: only what it made itself, on a device that was empty before it.
 
     What cannot be removed does not keep the rest from being; whatever is left is found by comparing states.
     """
-    card.driver.close()
-    driver = card.driver = card.agent()
-    for fact in driver.observe(card.uuid):
+    device.driver.close()
+    driver = device.driver = device.agent()
+    for fact in driver.observe(device.uuid):
         with suppress(NvmlLikeError):
             driver.detach(fact.uuid, kill=True)
             driver.destroy(fact.uuid)
-    if card.mig_modes and card.mig_modes != (0, 0):
+    if device.mig_modes and device.mig_modes != (0, 0):
         with suppress(NvmlLikeError):
-            driver.set_mig_mode(card.uuid, False)
+            driver.set_mig_mode(device.uuid, False)
     with suppress(OSError):
-        card.pass_on_as(passed_on)
+        device.pass_on_as(passed_on)

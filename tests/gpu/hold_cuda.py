@@ -1,7 +1,7 @@
-"""A program that opens a card through the CUDA driver and takes memory when told to; run as a script by holders.py.
+"""A program that opens a device through the CUDA driver and takes memory when told to; run as a script by holders.py.
 
 Usage: ``python hold_cuda.py [CGROUP]``. It says ``ready`` or ``no <why>``, answers each line ``take MIB`` with the
-code of the CUDA driver (0: it has the memory, 2: there is none for it) and ends when its input does. The card is the
+code of the CUDA driver (0: it has the memory, 2: there is none for it) and ends when its input does. The device is the
 one that CUDA_VISIBLE_DEVICES names. Names and codes: NVIDIA, "CUDA Driver API".
 """
 
@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 def serve(cuda: Any, lines: Iterable[str], say: Callable[[str], None]) -> None:
-    """Open the card, then obey line by line; the primary context ends with the program."""
+    """Open the device, then obey line by line; the primary context ends with the program."""
     device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     steps: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("cuInit", (0,)),
@@ -28,7 +28,7 @@ def serve(cuda: Any, lines: Iterable[str], say: Callable[[str], None]) -> None:
     )
     for name, args in steps:
         if code := getattr(cuda, name)(*args):
-            say(f"no program can open this card: {name} answers {code}")
+            say(f"no program can open this device: {name} answers {code}")
             return
     say("ready")
     for line in lines:
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     try:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError:
-        say(f"no program can be started on the card: {LIBRARY} was not found; it comes with the driver")
+        say(f"no program can be started on the device: {LIBRARY} was not found; it comes with the driver")
         return 0
     serve(cuda, sys.stdin, say)
     return 0

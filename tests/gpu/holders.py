@@ -1,4 +1,4 @@
-"""A small program on a card: what is listed of it, and which memory it gets, is what the contract asks about."""
+"""A small program on a device: what is listed of it, and which memory it gets, is what the contract asks about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nodeagent.simulation.machine.world import SimulatedProcess
 PROGRAM = Path(__file__).with_name("hold_cuda.py")
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 MIB = 1024 * 1024
-# Without persistence mode the driver loads the card anew for the first program.
+# Without persistence mode the driver loads the device anew for the first program.
 START_S = 60.0
 # PROC_PID_INIT_INO (Linux, include/linux/proc_ns.h): the namespace whose pids NVML tells.
 HOST_PIDS = "pid:[4026531836]"
@@ -27,11 +27,11 @@ CONTEXT_MIB = 450
 
 
 class NoHolderError(Exception):
-    """No program can be started on the card here; the sentence says why."""
+    """No program can be started on the device here; the sentence says why."""
 
 
 class Holder(Protocol):
-    """A program that holds a card."""
+    """A program that holds a device."""
 
     @property
     def pid(self) -> int:
@@ -61,13 +61,13 @@ class _Real:
         """Return its next line; raises NoHolderError where it says nothing in time."""
         assert self._child.stdout is not None
         if not select.select([self._child.stdout], [], [], START_S)[0]:
-            raise NoHolderError(f"the program on the card did not answer for {START_S:.0f} s")
+            raise NoHolderError(f"the program on the device did not answer for {START_S:.0f} s")
         return self._child.stdout.readline().strip()
 
 
 @contextmanager
 def real_holder(uuid: str, cgroup: str = "") -> Iterator[Holder]:
-    """Run a program that holds a card, in a cgroup where one is named; raises NoHolderError with the reason.
+    """Run a program that holds a device, in a cgroup where one is named; raises NoHolderError with the reason.
 
     Past any MPS daemon of the host, as its pipe folder does not exist. Afterwards the program has ended.
     """
@@ -90,7 +90,7 @@ def real_holder(uuid: str, cgroup: str = "") -> Iterator[Holder]:
         holder = _Real(child)
         said = holder.answer()
         if said != "ready":
-            raise NoHolderError(said or "the program on the card ended before it could hold it")
+            raise NoHolderError(said or "the program on the device ended before it could hold it")
         yield holder
     finally:
         child.kill()
@@ -98,7 +98,7 @@ def real_holder(uuid: str, cgroup: str = "") -> Iterator[Holder]:
 
 
 class SimulatedHolder:
-    """A process of the simulated world, which gets memory up to its cgroup's limit and the card's."""
+    """A process of the simulated world, which gets memory up to its cgroup's limit and the device's."""
 
     def __init__(self, host: SimulatedHost, process: SimulatedProcess) -> None:
         self._host, self._process = host, process
@@ -106,9 +106,9 @@ class SimulatedHolder:
 
     def take(self, mib: int) -> int:
         """Let it allocate."""
-        card = self._host.card(self._process.gpu)
-        limit = card.limits.get(below_root(self._process.cgroup), (0, card.memory_mib * MIB))[1] // MIB
-        if self._process.memory_mib + mib > min(limit, card.memory_mib):
+        device = self._host.device(self._process.gpu)
+        limit = device.limits.get(below_root(self._process.cgroup), (0, device.memory_mib * MIB))[1] // MIB
+        if self._process.memory_mib + mib > min(limit, device.memory_mib):
             return OUT_OF_MEMORY
         self._process.memory_mib += mib
         return 0
@@ -116,7 +116,7 @@ class SimulatedHolder:
 
 @contextmanager
 def simulated_holder(host: SimulatedHost, uuid: str, cgroup: str = "") -> Iterator[Holder]:
-    """Let a process of the simulated world hold a card."""
+    """Let a process of the simulated world hold a device."""
     process = host.world.spawn(
         below_root(cgroup) or "/user.slice", gpu=uuid, name="hold", memory_mib=CONTEXT_MIB
     )

@@ -1,4 +1,4 @@
-"""Playing the suites for real cards on simulated hosts, test by test: how each ends, and what is different then."""
+"""Playing the suites for real devices on simulated hosts, test by test: how each ends, and what is different then."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nodeagent.simulation.machine.host import SimulatedHost
-from tests.gpu.cards import Card, simulated
 from tests.gpu.conftest import leave_as_it_was
+from tests.gpu.devices import Device, simulated
 from tests.gpu.guard import NotAllowedError, require_writable
 
 Prepare = Callable[[SimulatedHost], object]
@@ -44,8 +44,8 @@ class Ends:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def cases_of(suite: ModuleType, fixture: str) -> dict[str, Callable[[Card], None]]:
-    """Return the tests of a suite that take a card by this fixture."""
+def cases_of(suite: ModuleType, fixture: str) -> dict[str, Callable[[Device], None]]:
+    """Return the tests of a suite that take a device by this fixture."""
     found = inspect.getmembers(suite, inspect.isfunction)
     return {
         name: test
@@ -55,36 +55,36 @@ def cases_of(suite: ModuleType, fixture: str) -> dict[str, Callable[[Card], None
 
 
 @contextmanager
-def card_of(variant: Variant) -> Iterator[tuple[Card, SimulatedHost]]:
-    """Open the card of a variant, as the agent finds it."""
+def device_of(variant: Variant) -> Iterator[tuple[Device, SimulatedHost]]:
+    """Open the device of a variant, as the agent finds it."""
     with tempfile.TemporaryDirectory(prefix="berth-") as folder:
-        card = simulated(Path(folder), variant.board, **variant.options)
-        assert card.host is not None
-        variant.prepare(card.host)
-        card.driver.close()
-        card.driver = card.agent()
-        variant.later(card.host)
+        device = simulated(Path(folder), variant.board, **variant.options)
+        assert device.host is not None
+        variant.prepare(device.host)
+        device.driver.close()
+        device.driver = device.agent()
+        variant.later(device.host)
         try:
-            yield card, card.host
+            yield device, device.host
         finally:
-            card.driver.close()
+            device.driver.close()
 
 
-def read_through(card: Card, suite: ModuleType) -> Ends:
-    """Run all tests of a suite that only read, one after the other on the same card."""
+def read_through(device: Device, suite: ModuleType) -> Ends:
+    """Run all tests of a suite that only read, one after the other on the same device."""
     ends = Ends()
-    for name, test in cases_of(suite, "card").items():
-        _end(ends, name, lambda test=test: test(card))  # type: ignore[misc]
+    for name, test in cases_of(suite, "device").items():
+        _end(ends, name, lambda test=test: test(device))  # type: ignore[misc]
     return ends
 
 
 def write_through(variant: Variant, suite: ModuleType) -> Ends:
-    """Run all tests of a suite that change a card, each on a host of its own, which must be as before afterwards."""
+    """Run all tests of a suite that change a device, each on a host of its own, which must be as before afterwards."""
     ends = Ends()
     for name, test in cases_of(suite, "writable").items():
-        with card_of(variant) as (card, host):
+        with device_of(variant) as (device, host):
             before = everything(host)
-            _end(ends, name, lambda test=test, card=card: _write(test, card))  # type: ignore[misc]
+            _end(ends, name, lambda test=test, device=device: _write(test, device))  # type: ignore[misc]
             if name not in ends.failed and everything(host) != before:
                 ends.failed[name] = f"left {everything(host)}, found {before}"
     return ends
@@ -93,18 +93,18 @@ def write_through(variant: Variant, suite: ModuleType) -> Ends:
 def everything(host: SimulatedHost) -> dict[str, Any]:
     """Return all of a simulated host that anybody could notice later: settings, instances, processes, listeners."""
     return {
-        "cards": [
+        "devices": [
             (
-                card.gpu.mig_enabled,
-                card.gpu.pending_mig,
-                [(i.id, i.profile.name, i.start, sorted(i.compute)) for i in card.gpu.instances.values()],
-                card.compute_mode,
-                card.is_persistent,
-                card.power_limit_mw,
-                dict(card.limits),
-                card.generation,
+                device.gpu.mig_enabled,
+                device.gpu.pending_mig,
+                [(i.id, i.profile.name, i.start, sorted(i.compute)) for i in device.gpu.instances.values()],
+                device.compute_mode,
+                device.is_persistent,
+                device.power_limit_mw,
+                dict(device.limits),
+                device.generation,
             )
-            for card in host.cards
+            for device in host.devices
         ],
         "processes": sorted((p.pid, p.cgroup, p.gpu, p.memory_mib) for p in host.world.processes.values()),
         "cgroups": sorted(host.cgroups),
@@ -113,13 +113,13 @@ def everything(host: SimulatedHost) -> dict[str, Any]:
     }
 
 
-def _write(test: Callable[[Card], None], card: Card) -> None:
+def _write(test: Callable[[Device], None], device: Device) -> None:
     try:
-        require_writable(card, allowed=True)
+        require_writable(device, allowed=True)
     except NotAllowedError as no:
         pytest.skip(str(no))
-    with leave_as_it_was(card):
-        test(card)
+    with leave_as_it_was(device):
+        test(device)
 
 
 def _end(ends: Ends, name: str, run: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a card says of itself, as a JSON document: to compare the tables of this repository with."""
+"""What a device says of itself, as a JSON document: to compare the tables of this repository with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.drivers.nvml.library.values import text
 from nodeagent.drivers.nvml.shares.memory import CONTROLLERS
-from tests.gpu.cards import Card
+from tests.gpu.devices import Device
 
 FORMAT = 1
 MIB = 1024 * 1024
@@ -32,45 +32,45 @@ INFO = (
 NO_SIZE = 9999
 
 
-def facts_of(card: Card) -> dict[str, Any]:
-    """Return model, MIG sizes with ids and places, and features of a card; refusals by NVML's code.
+def facts_of(device: Device) -> dict[str, Any]:
+    """Return model, MIG sizes with ids and places, and features of a device; refusals by NVML's code.
 
     Neither UUID, serial number, host name nor any process is in it.
     """
-    fact, handle = card.fact, card.handle
-    pci = card.answer("nvmlDeviceGetPciInfo", handle)
+    fact, handle = device.fact, device.handle
+    pci = device.answer("nvmlDeviceGetPciInfo", handle)
     return {
-        "driver": card.driver.version,
-        "nvml": _plain(card.answer("nvmlSystemGetNVMLVersion")),
-        "kernel": "" if card.host else os.uname().release,
-        "is_root": card.is_root,
-        "name": _plain(card.answer("nvmlDeviceGetName", handle)),
+        "driver": device.driver.version,
+        "nvml": _plain(device.answer("nvmlSystemGetNVMLVersion")),
+        "kernel": "" if device.host else os.uname().release,
+        "is_root": device.is_root,
+        "name": _plain(device.answer("nvmlDeviceGetName", handle)),
         "pci_device_id": hex(pci.pciDeviceId >> 16) if hasattr(pci, "pciDeviceId") else pci,
-        "compute_capability": _plain(card.answer("nvmlDeviceGetCudaComputeCapability", handle)),
+        "compute_capability": _plain(device.answer("nvmlDeviceGetCudaComputeCapability", handle)),
         "memory_mib": fact.memory_mib,
-        "memory_bytes": _memory(card),
+        "memory_bytes": _memory(device),
         "sm_count": fact.sm_count,
         "grid": fact.grid,
-        "mig_modes": list(card.mig_modes),
-        "compute_mode": card.answer("nvmlDeviceGetComputeMode", handle),
-        "persistence": card.answer("nvmlDeviceGetPersistenceMode", handle),
-        "power_limits_mw": _plain(card.answer("nvmlDeviceGetPowerManagementLimitConstraints", handle)),
-        "power_limit_mw": card.answer("nvmlDeviceGetPowerManagementLimit", handle),
-        "event_types": card.answer("nvmlDeviceGetSupportedEventTypes", handle),
-        "virtualization": card.answer("nvmlDeviceGetVirtualizationMode", handle),
-        "numa_node": card.answer("nvmlDeviceGetNumaNodeId", handle),
-        "gpm": _gpm(card),
-        "codes": _codes(card),
-        "cgroup_controllers": _controllers(card),
+        "mig_modes": list(device.mig_modes),
+        "compute_mode": device.answer("nvmlDeviceGetComputeMode", handle),
+        "persistence": device.answer("nvmlDeviceGetPersistenceMode", handle),
+        "power_limits_mw": _plain(device.answer("nvmlDeviceGetPowerManagementLimitConstraints", handle)),
+        "power_limit_mw": device.answer("nvmlDeviceGetPowerManagementLimit", handle),
+        "event_types": device.answer("nvmlDeviceGetSupportedEventTypes", handle),
+        "virtualization": device.answer("nvmlDeviceGetVirtualizationMode", handle),
+        "numa_node": device.answer("nvmlDeviceGetNumaNodeId", handle),
+        "gpm": _gpm(device),
+        "codes": _codes(device),
+        "cgroup_controllers": _controllers(device),
         "modes": list(fact.modes),
         "refusals": dict(fact.refusals),
-        "profiles": [_profile(card, enum, info) for enum, info in card.profiles()],
+        "profiles": [_profile(device, enum, info) for enum, info in device.profiles()],
     }
 
 
-def _codes(card: Card) -> dict[str, int]:
+def _codes(device: Device) -> dict[str, int]:
     """Return how calls end whose answer would tell of processes, or depends on rights."""
-    nvml, handle = card.library, card.handle
+    nvml, handle = device.library, device.handle
     limits = nvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=b"/sys/fs/cgroup")
     asked: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("nvmlDeviceGetUtilizationRates", (handle,)),
@@ -83,31 +83,31 @@ def _codes(card: Card) -> dict[str, int]:
         ("nvmlDeviceGetRemappedRows", (handle,)),
         ("nvmlDeviceGetMemoryLimits_v1", (handle, limits)),
     )
-    codes = {call: card.code(call, *args) for call, args in asked}
-    codes["no such size"] = card.code("nvmlDeviceGetGpuInstanceProfileInfo", handle, NO_SIZE)
+    codes = {call: device.code(call, *args) for call, args in asked}
+    codes["no such size"] = device.code("nvmlDeviceGetGpuInstanceProfileInfo", handle, NO_SIZE)
     return codes
 
 
-def _gpm(card: Card) -> Any:
-    said = card.answer("nvmlGpmQueryDeviceSupport", card.handle)
+def _gpm(device: Device) -> Any:
+    said = device.answer("nvmlGpmQueryDeviceSupport", device.handle)
     return said if isinstance(said, dict) else bool(said.isSupportedDevice)
 
 
-def _memory(card: Card) -> Any:
-    said = card.answer("nvmlDeviceGetMemoryInfo", card.handle, card.library.nvmlMemory_v2)
+def _memory(device: Device) -> Any:
+    said = device.answer("nvmlDeviceGetMemoryInfo", device.handle, device.library.nvmlMemory_v2)
     return said if isinstance(said, dict) else {"total": said.total, "reserved": said.reserved}
 
 
-def _controllers(card: Card) -> list[str] | None:
+def _controllers(device: Device) -> list[str] | None:
     try:
-        return card.read(CONTROLLERS).split()
+        return device.read(CONTROLLERS).split()
     except OSError:
         return None
 
 
-def _profile(card: Card, enum: int, info: Any) -> dict[str, Any]:
+def _profile(device: Device, enum: int, info: Any) -> dict[str, Any]:
     known = {name: int(getattr(info, name)) for name in INFO}
-    return {"enum": enum, "name": text(info.name), **known, "placements": card.placements(int(info.id))}
+    return {"enum": enum, "name": text(info.name), **known, "placements": device.placements(int(info.id))}
 
 
 def _plain(value: Any) -> Any:
@@ -118,9 +118,9 @@ def _plain(value: Any) -> Any:
 
 
 class Recorder:
-    """Takes down what the real card said and how each test with it ended.
+    """Takes down what the real device said and how each test with it ended.
 
-    The file is written after each test: what was found before a host hangs is kept. No card is named in it.
+    The file is written after each test: what was found before a host hangs is kept. No device is named in it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,14 +131,14 @@ class Recorder:
         self._tests: dict[str, dict[str, str]] = {}
         self._write()
 
-    def take(self, card: Card) -> None:
-        """Take down the facts of a card, once."""
+    def take(self, device: Device) -> None:
+        """Take down the facts of a device, once."""
         if self._facts is None:
-            self._uuid, self._facts = card.uuid, facts_of(card)
+            self._uuid, self._facts = device.uuid, facts_of(device)
 
-    def note(self, card: Card) -> None:
-        """Take down what tests found out with a card."""
-        self._notes.update(card.notes)
+    def note(self, device: Device) -> None:
+        """Take down what tests found out with a device."""
+        self._notes.update(device.notes)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take down how a test ended: whatever was not passed says why."""
@@ -159,12 +159,12 @@ class Recorder:
 
 
 def is_real(nodeid: str) -> bool:
-    """Say whether a test was one with the card of this host."""
+    """Say whether a test was one with the device of this host."""
     return nodeid.startswith("tests/gpu/") and nodeid.endswith("[real]")
 
 
 def test_of(report: pytest.TestReport) -> str:
-    """Return the name of a test without its card."""
+    """Return the name of a test without its device."""
     return report.nodeid.rpartition("::")[2].partition("[")[0]
 
 

@@ -1,4 +1,4 @@
-"""What the suites for real cards are made with: finding a card, holding it, keeping what it said."""
+"""What the suites for real devices are made with: finding a device, holding it, keeping what it said."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
-from tests.gpu import cards, holders
-from tests.gpu.cards import NoCardError, chosen, simulated
+from tests.gpu import devices, holders
+from tests.gpu.devices import NoDeviceError, chosen, simulated
 from tests.gpu.hold_cuda import serve
 from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError, real_holder
 from tests.gpu.record import Recorder
 
 
-def test_a_card_is_chosen_by_index_or_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_chosen_by_index_or_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = SimulatedHost(["a30-24gb", "h100-80gb"])
-    monkeypatch.setattr(cards, "pynvml", SimulatedNvml(host))
+    monkeypatch.setattr(devices, "pynvml", SimulatedNvml(host))
 
-    assert cards.real(tmp_path, "1").uuid == host.cards[1].uuid
-    assert cards.real(tmp_path, host.cards[1].uuid).uuid == host.cards[1].uuid
-    assert cards.real(tmp_path).uuid == host.cards[0].uuid
-    with pytest.raises(NoCardError, match=r"no card 7; this host has 0 \(GPU-.*\), 1 \(GPU-"):
-        cards.real(tmp_path, "7")
+    assert devices.real(tmp_path, "1").uuid == host.devices[1].uuid
+    assert devices.real(tmp_path, host.devices[1].uuid).uuid == host.devices[1].uuid
+    assert devices.real(tmp_path).uuid == host.devices[0].uuid
+    with pytest.raises(NoDeviceError, match=r"no device 7; this host has 0 \(GPU-.*\), 1 \(GPU-"):
+        devices.real(tmp_path, "7")
 
 
-def test_cards_that_hide_their_memory_from_this_account_are_no_failure() -> None:
-    with pytest.raises(NoCardError, match="needs root"):
+def test_devices_that_hide_their_memory_from_this_account_are_no_failure() -> None:
+    with pytest.raises(NoDeviceError, match="needs root"):
         chosen([], "")
 
 
@@ -53,7 +53,7 @@ class Cuda:
         return 0
 
 
-def test_the_program_on_a_card_takes_memory_as_told() -> None:
+def test_the_program_on_a_device_takes_memory_as_told() -> None:
     said: list[str] = []
 
     serve(Cuda(room_mib=300), ["take 256\n", "take 4096\n"], said.append)
@@ -61,17 +61,17 @@ def test_the_program_on_a_card_takes_memory_as_told() -> None:
     assert said == ["ready", "0", str(OUT_OF_MEMORY)]
 
 
-def test_the_program_on_a_card_says_why_it_cannot_open_it() -> None:
+def test_the_program_on_a_device_says_why_it_cannot_open_it() -> None:
     said: list[str] = []
 
     serve(Cuda("cuDevicePrimaryCtxRetain"), ["take 1"], said.append)
 
-    assert said == ["no program can open this card: cuDevicePrimaryCtxRetain answers 100"]
+    assert said == ["no program can open this device: cuDevicePrimaryCtxRetain answers 100"]
 
 
 HOLDER = """
 import sys
-print("ready" if sys.argv[1:] == ["/sys/fs/cgroup/mine"] else "no program can open this card", flush=True)
+print("ready" if sys.argv[1:] == ["/sys/fs/cgroup/mine"] else "no program can open this device", flush=True)
 for line in sys.stdin:
     print(2 if line == "take 4096\\n" else 0, flush=True)
 """
@@ -96,8 +96,8 @@ def test_a_program_is_started_in_its_cgroup_obeys_and_is_gone_afterwards() -> No
 
 
 @pytest.mark.usefixtures("program")
-def test_a_program_that_cannot_open_the_card_says_why() -> None:
-    with pytest.raises(NoHolderError, match="no program can open this card"), real_holder("GPU-1"):
+def test_a_program_that_cannot_open_the_device_says_why() -> None:
+    with pytest.raises(NoHolderError, match="no program can open this device"), real_holder("GPU-1"):
         pass
 
 
@@ -109,13 +109,13 @@ def test_nothing_is_started_where_pids_are_not_those_of_the_host(monkeypatch: py
         pass
 
 
-def test_a_record_has_what_the_card_said_and_how_each_test_ended(tmp_path: Path) -> None:
+def test_a_record_has_what_the_device_said_and_how_each_test_ended(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     recorder = Recorder(path)
-    card = simulated(tmp_path)
-    recorder.take(card)
-    card.notes["context_mib"] = 450
-    recorder.note(card)
+    device = simulated(tmp_path)
+    recorder.take(device)
+    device.notes["context_mib"] = 450
+    recorder.note(device)
 
     def end(test: str, outcome: Any, why: Any = None, when: Any = "call") -> None:
         node = f"tests/gpu/test_reading.py::{test}"
@@ -123,8 +123,8 @@ def test_a_record_has_what_the_card_said_and_how_each_test_ended(tmp_path: Path)
 
     end("test_memory[real]", "passed", when="setup")
     end("test_memory[real]", "passed")
-    end("test_events[real]", "skipped", ("file", 1, "Skipped: not on this card"), "setup")
-    end("test_places[real]", "failed", f"they differ on {card.uuid}")
+    end("test_events[real]", "skipped", ("file", 1, "Skipped: not on this device"), "setup")
+    end("test_places[real]", "failed", f"they differ on {device.uuid}")
     end("test_places[real]", "passed", when="teardown")
     end("test_places[h100-80gb]", "passed")
 
@@ -134,7 +134,7 @@ def test_a_record_has_what_the_card_said_and_how_each_test_ended(tmp_path: Path)
     assert document["found"] == {"context_mib": 450}
     assert document["tests"] == {
         "test_memory": {"outcome": "passed", "why": ""},
-        "test_events": {"outcome": "skipped", "why": "not on this card"},
+        "test_events": {"outcome": "skipped", "why": "not on this device"},
         "test_places": {"outcome": "failed", "why": "they differ on GPU"},
     }
-    assert card.uuid not in path.read_text(encoding="utf-8")
+    assert device.uuid not in path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the agent relies on when it changes a card; every test leaves the card as it was (see conftest)."""
+"""What the agent relies on when it changes a device; every test leaves the device as it was (see conftest)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.shares.memory import MOST_ROUNDING, NO_LIMIT
-from tests.gpu.cards import USER, Card, simulated
+from tests.gpu.devices import USER, Device, simulated
 from tests.gpu.guard import NotAllowedError, require_writable
 from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError
 from tests.gpu.told import skip_if_it_may_not
@@ -21,28 +21,28 @@ MIB = 1024 * 1024
 LIMIT_MIB = 2048
 # Beside the program's own context there is room for the first, and never for the second.
 WITHIN_MIB, BEYOND_MIB = 256, 4096
-# A monitor holds the card open; the card is in a virtual machine that must be rebooted for it.
+# A monitor holds the device open; the device is in a virtual machine that must be rebooted for it.
 NOT_NOW = frozenset({errors.IN_USE, errors.RESET_REQUIRED})
 
 
-def needs(card: Card, mode: str) -> None:
+def needs(device: Device, mode: str) -> None:
     """Skip where this host cannot offer a mode, with its own sentence."""
-    fact = card.fact
+    fact = device.fact
     if mode not in fact.modes:
         pytest.skip(fact.refusals[mode])
 
 
-def slice_up(card: Card) -> None:
+def slice_up(device: Device) -> None:
     """Switch MIG on, or skip where that cannot be now."""
-    needs(card, "mig")
+    needs(device, "mig")
     try:
-        assert card.driver.set_mig_mode(card.uuid, True) == 0
+        assert device.driver.set_mig_mode(device.uuid, True) == 0
     except NvmlLikeError as no:
         skip_if_it_may_not(no, beside=NOT_NOW)
         raise
 
 
-def test_slices_are_made_at_exact_places_found_by_the_next_agent_and_removed(writable: Card) -> None:
+def test_slices_are_made_at_exact_places_found_by_the_next_agent_and_removed(writable: Device) -> None:
     slice_up(writable)
     device, driver, made_at = writable.uuid, writable.driver, []
 
@@ -68,7 +68,7 @@ def test_slices_are_made_at_exact_places_found_by_the_next_agent_and_removed(wri
     writable.notes["slices: name, start, instance, seconds"] = made_at
 
 
-def test_what_is_made_at_the_same_place_again_is_found_by_its_new_name(writable: Card) -> None:
+def test_what_is_made_at_the_same_place_again_is_found_by_its_new_name(writable: Device) -> None:
     slice_up(writable)
     device, driver = writable.uuid, writable.driver
     smallest = min(writable.fact.profiles, key=lambda profile: profile.slices)
@@ -83,11 +83,11 @@ def test_what_is_made_at_the_same_place_again_is_found_by_its_new_name(writable:
         driver.destroy(made.uuid)
     driver.set_mig_mode(device, False)
 
-    # Either way is right: a lease's slice is known by card, size and place. Which it is, is news for the reference.
+    # Either way is right: a lease's slice is known by device, size and place. Which it is, is news for the reference.
     writable.notes["the same place has the same uuid"] = names[0] == names[1]
 
 
-def test_an_mps_daemon_starts_with_its_limits_and_ends(writable: Card) -> None:
+def test_an_mps_daemon_starts_with_its_limits_and_ends(writable: Device) -> None:
     needs(writable, "mps")
     driver = writable.driver
 
@@ -101,7 +101,7 @@ def test_an_mps_daemon_starts_with_its_limits_and_ends(writable: Card) -> None:
     assert driver.mps.daemons() == []
 
 
-def test_memory_limits_are_offered_where_the_driver_keeps_them_and_nowhere_else(writable: Card) -> None:
+def test_memory_limits_are_offered_where_the_driver_keeps_them_and_nowhere_else(writable: Device) -> None:
     fact, wanted, cgroup = writable.fact, LIMIT_MIB * MIB, cgroup_of_its_own(writable)
     try:
         writable.pass_on()
@@ -120,7 +120,7 @@ def test_memory_limits_are_offered_where_the_driver_keeps_them_and_nowhere_else(
     )
 
 
-def test_a_memory_limit_holds_is_given_back_and_gone_at_the_end(writable: Card) -> None:
+def test_a_memory_limit_holds_is_given_back_and_gone_at_the_end(writable: Device) -> None:
     needs(writable, "memlimit")
     driver, cgroup = writable.driver, cgroup_of_its_own(writable)
     try:
@@ -142,10 +142,10 @@ def test_a_memory_limit_holds_is_given_back_and_gone_at_the_end(writable: Card) 
         writable.drop_cgroup(cgroup)
 
 
-def test_a_program_gets_no_memory_beyond_its_limit_and_keeps_its_share_from_going(writable: Card) -> None:
+def test_a_program_gets_no_memory_beyond_its_limit_and_keeps_its_share_from_going(writable: Device) -> None:
     needs(writable, "memlimit")
     if writable.fact.memory_mib < LIMIT_MIB + 2 * BEYOND_MIB:
-        pytest.skip("the card is too small to tell its own end from that of the limit")
+        pytest.skip("the device is too small to tell its own end from that of the limit")
     driver, cgroup = writable.driver, cgroup_of_its_own(writable)
     try:
         made = driver.create(
@@ -171,24 +171,24 @@ def test_a_program_gets_no_memory_beyond_its_limit_and_keeps_its_share_from_goin
         writable.drop_cgroup(cgroup)
 
 
-def cgroup_of_its_own(card: Card) -> str:
+def cgroup_of_its_own(device: Device) -> str:
     """Return a new cgroup, or skip where none can be made."""
     try:
-        return card.cgroup()
+        return device.cgroup()
     except OSError as no:
         pytest.skip(f"no cgroup can be made here: {no}")
 
 
-def bounds(card: Card, cgroup: str) -> tuple[int, int]:
+def bounds(device: Device, cgroup: str) -> tuple[int, int]:
     """Return the (soft, hard) limit of a cgroup as the driver tells it, past the agent's own code."""
-    found = card.memory_limit(cgroup)
+    found = device.memory_limit(cgroup)
     assert not isinstance(found, int), f"the limit cannot be read back ({found})"
     return found
 
 
-def is_unlimited(card: Card, cgroup: str) -> bool:
+def is_unlimited(device: Device, cgroup: str) -> bool:
     """Say whether a cgroup has no limit any more: it reads so, or there is none to read."""
-    found = card.memory_limit(cgroup)
+    found = device.memory_limit(cgroup)
     if isinstance(found, int):
         return found in (errors.NOT_FOUND, errors.NOT_SUPPORTED)
     return found == (0, NO_LIMIT)
@@ -207,31 +207,31 @@ def test_nothing_is_written_by_anybody_but_root(tmp_path: Path) -> None:
         require_writable(simulated(tmp_path, is_root=False), allowed=True)
 
 
-def test_a_card_in_use_is_not_written_to(tmp_path: Path) -> None:
-    card = simulated(tmp_path)
-    assert card.host is not None
-    pid = card.host.world.spawn("/user.slice", gpu=card.uuid).pid
+def test_a_device_in_use_is_not_written_to(tmp_path: Path) -> None:
+    device = simulated(tmp_path)
+    assert device.host is not None
+    pid = device.host.world.spawn("/user.slice", gpu=device.uuid).pid
 
     with pytest.raises(NotAllowedError, match=f"in use by {pid}"):
-        require_writable(card, allowed=True)
+        require_writable(device, allowed=True)
 
 
-def test_a_card_with_anything_on_it_is_not_written_to(tmp_path: Path) -> None:
-    card = simulated(tmp_path)
-    card.driver.create(card.uuid, PartitionShape("exclusive"), 0, "somebody.1.0")
+def test_a_device_with_anything_on_it_is_not_written_to(tmp_path: Path) -> None:
+    device = simulated(tmp_path)
+    device.driver.create(device.uuid, PartitionShape("exclusive"), 0, "somebody.1.0")
 
     with pytest.raises(NotAllowedError, match="stands on"):
-        require_writable(card, allowed=True)
+        require_writable(device, allowed=True)
 
 
-def test_a_card_in_another_mode_is_not_written_to(tmp_path: Path) -> None:
-    card = simulated(tmp_path)
-    card.driver.set_mig_mode(card.uuid, True)
+def test_a_device_in_another_mode_is_not_written_to(tmp_path: Path) -> None:
+    device = simulated(tmp_path)
+    device.driver.set_mig_mode(device.uuid, True)
 
     with pytest.raises(NotAllowedError, match="MIG is on"):
-        require_writable(card, allowed=True)
-    card.driver.set_mig_mode(card.uuid, False)
-    require_writable(card, allowed=True)
-    card.library.nvmlDeviceSetComputeMode(card.handle, 3)
+        require_writable(device, allowed=True)
+    device.driver.set_mig_mode(device.uuid, False)
+    require_writable(device, allowed=True)
+    device.library.nvmlDeviceSetComputeMode(device.handle, 3)
     with pytest.raises(NotAllowedError, match="compute mode 3"):
-        require_writable(card, allowed=True)
+        require_writable(device, allowed=True)

@@ -1,6 +1,6 @@
-"""The agent on 8 cards × 7 slices: one round, slow cards, ends of leases, and a second of every second.
+"""The agent on 8 devices × 7 slices: one round, slow devices, ends of leases, and a second of every second.
 
-Cards, units and processes are simulated, the agent on them is the real one. What a reboot loses lies in memory
+Devices, units and processes are simulated, the agent on them is the real one. What a reboot loses lies in memory
 (as /run does), journal and key lie on the disk.
 """
 
@@ -67,10 +67,10 @@ def measure() -> dict[str, Any]:
     logging.disable(logging.CRITICAL)
     found: dict[str, Any] = {
         "56 new slices, plain driver": _rounds("simulated"),
-        "56 new slices, cards and units": _rounds("nvml"),
-        "the same, a thread per card": _threads(),
-        "1 s per slice, 8 cards": asyncio.run(_slow(MAKE)),
-        "1 s per MIG mode and per slice, 8 cards": asyncio.run(_slow(SWITCH, MAKE)),
+        "56 new slices, devices and units": _rounds("nvml"),
+        "the same, a thread per device": _threads(),
+        "1 s per slice, 8 devices": asyncio.run(_slow(MAKE)),
+        "1 s per MIG mode and per slice, 8 devices": asyncio.run(_slow(SWITCH, MAKE)),
         "end to free": asyncio.run(_ends()),
         "a second of 56 busy slices": _seconds(),
     }
@@ -81,7 +81,7 @@ def measure() -> dict[str, Any]:
 
 
 def _leases(slices: int = SLICES, grace_s: int = 5) -> tuple[DesiredLease, ...]:
-    """Return one lease per slice, the first ``slices`` of each card."""
+    """Return one lease per slice, the first ``slices`` of each device."""
     return tuple(
         DesiredLease(
             lease=f"lse-{fact.index}-{start}",
@@ -148,9 +148,9 @@ async def _one_by_threads() -> float:
 
 
 async def _slow(*calls: str) -> dict[str, float]:
-    """One slice on each card where these calls take a second: on threads as the agent does it, and one by one.
+    """One slice on each device where these calls take a second: on threads as the agent does it, and one by one.
 
-    The driver listens to the events of its cards, as that of an agent does.
+    The driver listens to the events of its devices, as that of an agent does.
     """
     with _host("nvml", listens=True) as host:
         _slow_down(host, calls)
@@ -196,7 +196,7 @@ async def _end(grace_s: int, *, is_stubborn: bool) -> float:
             worker.accept(host.want())
             await _until(lambda: [work.phase for work in host.reconciler.lease_records.values()] == [GONE])
             took = time.perf_counter() - begin
-        _require(not any(card.gpu.instances for card in home.host.cards))
+        _require(not any(device.gpu.instances for device in home.host.devices))
         return took
 
 

@@ -104,9 +104,9 @@ def work_in(home: FullHost, unit: str, *, is_stubborn: bool = False) -> None:
 def keep_busy(home: FullHost) -> None:
     """Start a program on every slice, each in one of the units."""
     units = sorted(home.systemd.units.values(), key=lambda unit: unit.name)
-    slices = [(card, i) for card in home.host.cards for i in card.gpu.instances.values()]
-    for unit, (card, instance) in zip(units, slices, strict=True):
-        home.world.spawn(unit.cgroup, user="alice", gpu=card.uuid, gi=instance.id, memory_mib=6_000)
+    slices = [(device, i) for device in home.host.devices for i in device.gpu.instances.values()]
+    for unit, (device, instance) in zip(units, slices, strict=True):
+        home.world.spawn(unit.cgroup, user="alice", gpu=device.uuid, gi=instance.id, memory_mib=6_000)
 
 
 class BusyHome(FullHost):

@@ -1,4 +1,4 @@
-"""A night on simulated cards, with and without a sleep policy: energy by the driver's counters, and who waits.
+"""A night on simulated devices, with and without a sleep policy: energy by the driver's counters, and who waits.
 
 The decisions are the product's (``plan`` and ``orders``), minute by minute on a clock of its own; the energy is
 what the simulated driver counts. Six nodes of eight H100, from 18:00 to 08:00, requests as in ``ARRIVALS``.
@@ -32,7 +32,7 @@ NIGHT: Final = Sleep((SleepTime(tuple(range(7)), 20 * 60, 7 * 60, awake=1),), af
 
 @dataclass
 class Host:
-    """A node: its simulated cards, what the portal wants of its power, and when it is awake."""
+    """A node: its simulated devices, what the portal wants of its power, and when it is awake."""
 
     driver: SimulatedDriver
     power: NodePower
@@ -86,7 +86,7 @@ class Night:
         """End what is over, serve the queue, let nodes sleep and wake, and read the counters."""
         for held in [one for one in self.held if one.until <= self.now]:
             self.held.remove(held)
-            driver, uuid = self.card(held.device_id)
+            driver, uuid = self.device(held.device_id)
             driver.detach(uuid, kill=True)
             driver.destroy(uuid)
         self.queue += arrivals
@@ -105,7 +105,7 @@ class Night:
             until = self.now + timedelta(seconds=grant.duration_s)
             for slot in grant.slots:
                 self.held.append(Held(slot.device_id, 0, 8, "exclusive", 1, claim.id, until, 1000))
-                driver, uuid = self.card(slot.device_id)
+                driver, uuid = self.device(slot.device_id)
                 driver.create(uuid, WHOLE, 0, f"lease-{claim.id}")
                 driver.attach(uuid, Tenant(f"lease-{claim.id}", "steady"))
 
@@ -127,13 +127,13 @@ class Night:
             host.awake_at = self.now + WAKE
             host.power = replace(host.power, is_asleep=False, idle_since=host.awake_at)
 
-    def card(self, device_id: int) -> tuple[SimulatedDriver, str]:
+    def device(self, device_id: int) -> tuple[SimulatedDriver, str]:
         """Return a device's driver and uuid."""
         driver = self.hosts[device_id // 100].driver
         return driver, driver.inventory()[device_id % 100].uuid
 
     def energy_kwh(self) -> float:
-        """Return what all cards used."""
+        """Return what all devices used."""
         samples = (s for host in self.hosts.values() for s in host.driver.metrics().devices)
         return sum(sample.energy_mj or 0 for sample in samples) / 3.6e9
 

@@ -1,1 +1,1 @@
-"""AMD Instinct cards over amd-smi."""
+"""AMD Instinct devices over amd-smi."""

@@ -1,1 +1,1 @@
-"""Huawei Ascend cards over npu-smi."""
+"""Huawei Ascend devices over npu-smi."""

@@ -1,4 +1,4 @@
-"""Huawei Ascend cards: whole chips, and vNPUs cut by the templates that the card itself lists."""
+"""Huawei Ascend devices: whole chips, and vNPUs cut by the templates that the device itself lists."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Templates:
         raise NvmlLikeError(
             errors.INVALID_ARGUMENT,
             f"no template has {shape.share_milli} ‰ of the AI cores and {shape.memory_mib} MiB; "
-            f"this card has {known or 'none'}",
+            f"this device has {known or 'none'}",
         )
 
     def standing(self, fact: DeviceFact) -> dict[str, str]:
@@ -130,7 +130,7 @@ class AscendDriver(SharingDriver):
         node = f"/dev/vdavinci{held.handle}"
         return Access(env, (*CONTROL, node), binds={node: f"/dev/davinci{held.handle}"})
 
-    def card_processes(self, device: str) -> list[ProcessFact]:
+    def device_processes(self, device: str) -> list[ProcessFact]:
         """Return the processes on a chip."""
         self._fact(device)
         return smi.processes(self._tool, self._templates.chips[device])
@@ -165,7 +165,7 @@ class AscendDriver(SharingDriver):
         return found + self._recovery()
 
     def _recovery(self) -> list[HealthFact]:
-        """Warn when the card makes the vNPUs of before a reboot again: nobody holds them then."""
+        """Warn when the device makes the vNPUs of before a reboot again: nobody holds them then."""
         if not any("memlimit" in fact.modes for fact in self._facts.values()):
             return []
         try:

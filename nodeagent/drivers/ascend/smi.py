@@ -95,7 +95,7 @@ def chips(tool: VendorTool) -> list[Chip]:
 
 
 def templates(tool: VendorTool, npu: int) -> list[Template]:
-    """Return the templates of a card; none where the card cannot be cut."""
+    """Return the templates of a device; none where the device cannot be cut."""
     words = (INFO, "-t", "template-info", "-i", str(npu))
     out = tool.run(*words)
     if "does not support" in out:
@@ -135,7 +135,7 @@ def processes(tool: VendorTool, chip: Chip) -> list[ProcessFact]:
 
 
 def overview(tool: VendorTool) -> dict[tuple[int, int], AscendRow]:
-    """Return what `npu-smi info` shows of every chip, by card and chip number: one call for a whole node."""
+    """Return what `npu-smi info` shows of every chip, by device and chip number: one call for a whole node."""
     found: dict[tuple[int, int], AscendRow] = {}
     first: tuple[int, str, str] | None = None
     for line in tool.run(INFO).splitlines():

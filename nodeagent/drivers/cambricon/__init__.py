@@ -1,1 +1,1 @@
-"""Cambricon MLU cards over cnmon and the CNDEV library."""
+"""Cambricon MLU devices over cnmon and the CNDEV library."""

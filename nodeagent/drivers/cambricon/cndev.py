@@ -28,7 +28,7 @@ class SmluMode(ctypes.Structure):
 
 
 class SmluSet(ctypes.Structure):
-    """``cndevSMluSet_t``: percent of the card's compute, bytes of its memory."""
+    """``cndevSMluSet_t``: percent of the device's compute, bytes of its memory."""
 
     _fields_ = [("version", ctypes.c_int), ("quota", ctypes.c_uint32), ("memory", ctypes.c_uint64)]
 
@@ -92,15 +92,15 @@ class Cndev:
         self._library = library or _load()
         self._call("cndevInit", ctypes.c_int(0))
 
-    def is_on(self, card: int, mode: str) -> bool:
-        """Say whether a card is in a mode: "SMLU", or "Mim"."""
+    def is_on(self, device: int, mode: str) -> bool:
+        """Say whether a device is in a mode: "SMLU", or "Mim"."""
         found = SmluMode(API)
-        self._call(f"cndevGet{mode}Mode", _ref(found), self._card(card))
+        self._call(f"cndevGet{mode}Mode", _ref(found), self._device(device))
         return bool(found.mode)
 
-    def instances(self, card: int) -> list[SmluInstance]:
-        """Return the sMLU instances of a card."""
-        rows = self._rows("cndevGetAllSMluInstanceInfo", SmluInfo, card, ctypes.c_int(MOST))
+    def instances(self, device: int) -> list[SmluInstance]:
+        """Return the sMLU instances of a device."""
+        rows = self._rows("cndevGetAllSMluInstanceInfo", SmluInfo, device, ctypes.c_int(MOST))
         return [
             SmluInstance(
                 name=_text(row.name) or f"#{row.instance_id}",
@@ -111,33 +111,35 @@ class Cndev:
             for row in rows
         ]
 
-    def create(self, card: int, quota: int, memory_mib: int, name: str) -> None:
+    def create(self, device: int, quota: int, memory_mib: int, name: str) -> None:
         """Make an instance, from a profile of exactly this size that exists already or a new one."""
-        profile = self._profile(card, quota, memory_mib)
+        profile = self._profile(device, quota, memory_mib)
         if profile is None:
             wanted, made = SmluSet(API, quota, memory_mib * MIB), ctypes.c_int(-1)
-            self._call("cndevCreateSMluProfileInfo", _ref(wanted), _ref(made), self._card(card))
+            self._call("cndevCreateSMluProfileInfo", _ref(wanted), _ref(made), self._device(device))
             profile = made.value
         instance, label = ctypes.c_int(0), ctypes.c_char_p(name.encode())
         self._call(
             "cndevCreateSMluInstanceByProfileId",
             _ref(instance),
             ctypes.c_uint(profile),
-            self._card(card),
+            self._device(device),
             label,
         )
 
-    def destroy(self, card: int, name: str) -> None:
+    def destroy(self, device: int, name: str) -> None:
         """Remove an instance by its name."""
-        self._call("cndevDestroySMluInstanceByInstanceName", self._card(card), ctypes.c_char_p(name.encode()))
+        self._call(
+            "cndevDestroySMluInstanceByInstanceName", self._device(device), ctypes.c_char_p(name.encode())
+        )
 
-    def processes(self, card: int) -> list[ProcessFact]:
-        """Return the processes on a card."""
-        rows = self._rows("cndevGetProcessInfo", ProcessInfo, card, ctypes.c_uint(MOST))
+    def processes(self, device: int) -> list[ProcessFact]:
+        """Return the processes on a device."""
+        rows = self._rows("cndevGetProcessInfo", ProcessInfo, device, ctypes.c_uint(MOST))
         return [ProcessFact(int(row.pid), int(row.physical_kib) // 1024) for row in rows]
 
-    def _profile(self, card: int, quota: int, memory_mib: int) -> int | None:
-        ids, handle = ProfileIds(API), self._card(card)
+    def _profile(self, device: int, quota: int, memory_mib: int) -> int | None:
+        ids, handle = ProfileIds(API), self._device(device)
         self._call("cndevGetSMluProfileIdInfo", _ref(ids), handle)
         for number in list(ids.ids)[: max(0, min(ids.count, MOST))]:
             info = ProfileInfo(API)
@@ -146,16 +148,16 @@ class Cndev:
                 return int(number)
         return None
 
-    def _rows(self, name: str, kind: type[ctypes.Structure], card: int, count: Any) -> list[Any]:
+    def _rows(self, name: str, kind: type[ctypes.Structure], device: int, count: Any) -> list[Any]:
         rows = (kind * MOST)()
         for row in rows:
             row.version = API
-        self._call(name, _ref(count), rows, self._card(card))
+        self._call(name, _ref(count), rows, self._device(device))
         if not 0 <= count.value <= MOST:
             raise NvmlLikeError(errors.UNKNOWN, f"{name} announced {count.value} entries")
         return list(rows)[: count.value]
 
-    def _card(self, index: int) -> Any:
+    def _device(self, index: int) -> Any:
         handle = ctypes.c_int(0)
         self._call("cndevGetDeviceHandleByIndex", ctypes.c_int(index), _ref(handle))
         return handle

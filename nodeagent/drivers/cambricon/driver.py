@@ -1,4 +1,4 @@
-"""Cambricon MLU cards: whole, and as dynamic sMLU instances with percent of compute and memory of their own."""
+"""Cambricon MLU devices: whole, and as dynamic sMLU instances with percent of compute and memory of their own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FILE: Final = "cnmon_info.json"
 
 @dataclass(frozen=True, slots=True)
 class CambriconDevice:
-    """One card as cnmon lists it now; None and "" are unknown."""
+    """One device as cnmon lists it now; None and "" are unknown."""
 
     index: int
     uuid: str
@@ -55,7 +55,7 @@ class CambriconDevice:
 
 
 class Smlu:
-    """Cuts cards into sMLU instances: a size is ``<percent>/<MiB>``, a handle the name of the instance."""
+    """Cuts devices into sMLU instances: a size is ``<percent>/<MiB>``, a handle the name of the instance."""
 
     kind = "smlu"
     removes_one = True
@@ -86,18 +86,18 @@ class Smlu:
         if shape.share_milli % 10 or not shape.share_milli:
             raise NvmlLikeError(
                 errors.INVALID_ARGUMENT,
-                f"{shape.share_milli} ‰ of a card cannot be kept: sMLU counts whole percent, from 10 ‰ on",
+                f"{shape.share_milli} ‰ of a device cannot be kept: sMLU counts whole percent, from 10 ‰ on",
             )
         if not 0 < memory_mib <= fact.memory_mib:
             raise NvmlLikeError(
                 errors.INVALID_ARGUMENT,
                 f"{shape.memory_mib} MiB cannot be kept: sMLU gives units of {UNIT_MIB} MiB, at most "
-                f"{fact.memory_mib // UNIT_MIB * UNIT_MIB} MiB on this card",
+                f"{fact.memory_mib // UNIT_MIB * UNIT_MIB} MiB on this device",
             )
         return f"{shape.share_milli // 10}/{memory_mib}"
 
     def standing(self, fact: DeviceFact) -> dict[str, str]:
-        """Return the sizes of the instances on a card, by name."""
+        """Return the sizes of the instances on a device, by name."""
         listed = self.cndev.instances(fact.index)
         return {i.name: f"{i.quota}/{i.memory_mib}" for i in listed}
 
@@ -114,7 +114,7 @@ class Smlu:
 
 
 class CambriconDriver(SharingDriver):
-    """MLU cards: facts and figures over cnmon, shares and processes over CNDEV. Cards cut by MIM are only reported."""
+    """MLUs: facts and figures over cnmon, shares and processes over CNDEV. Those cut by MIM are only reported."""
 
     name = "cambricon"
 
@@ -129,7 +129,7 @@ class CambriconDriver(SharingDriver):
         offer: frozenset[str] | None = None,
         looks_only: bool = False,
     ) -> None:
-        """Find the cards; raises DriverUnavailableError when cnmon is missing or lists none.
+        """Find the devices; raises DriverUnavailableError when cnmon is missing or lists none.
 
         ``library`` stands in for libcndev.so. ``offer`` are the modes that the operator allows, None all;
         ``looks_only``: nothing is written below ``run_dir``.
@@ -151,7 +151,7 @@ class CambriconDriver(SharingDriver):
         self._tool = VendorTool(shell, "env", "-C", str(self._folder), "cnmon")
         self._tool.name, self._tool.version = "cnmon", plain.version
         self.version = self._tool.version
-        self._take_stock(offer, "cnmon lists no card that tells its UUID and memory")
+        self._take_stock(offer, "cnmon lists no device that tells its UUID and memory")
 
     def close(self) -> None:
         """Leave no folder behind where this driver only looked; the library stays open for whoever works with it."""
@@ -159,7 +159,7 @@ class CambriconDriver(SharingDriver):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def access(self, partition: str) -> Access:
-        """Return the nodes of a card, and for a share the node that the library names for it."""
+        """Return the nodes of a device, and for a share the node that the library names for it."""
         held = self._share(partition)
         index = self._fact(held.device).index
         nodes = ("/dev/cambricon_ctl", f"/dev/cambricon_dev{index}", f"/dev/cambricon_ipcm{index}")
@@ -174,33 +174,33 @@ class CambriconDriver(SharingDriver):
             )
         return Access({}, (*nodes, node))
 
-    def card_processes(self, device: str) -> list[ProcessFact]:
-        """Return the processes on a card; refused where the library is missing, for nobody can tell then."""
+    def device_processes(self, device: str) -> list[ProcessFact]:
+        """Return the processes on a device; refused where the library is missing, for nobody can tell then."""
         return self._smlu.cndev.processes(self._fact(device).index)
 
     def metrics(self) -> DriverReading:
-        """Measure every card with one call; an sMLU instance has no figures of its own here."""
+        """Measure every device with one call; an sMLU instance has no figures of its own here."""
         try:
-            listed = {card.uuid: card for card in self._cards()}
+            listed = {device.uuid: device for device in self._devices()}
         except NvmlLikeError as no:
             log.debug("no figures: %s", no)
             listed = {}
         return self.reading(sample_of(uuid, listed.get(uuid), "cnmon") for uuid in self._facts)
 
     def complaints(self) -> list[HealthFact]:
-        """Return cards that cnmon no longer lists."""
-        listed = {card.uuid for card in self._cards()}
+        """Return devices that cnmon no longer lists."""
+        listed = {device.uuid for device in self._devices()}
         return [
-            lost(uuid, f"cnmon no longer lists card {fact.index}")
+            lost(uuid, f"cnmon no longer lists device {fact.index}")
             for uuid, fact in self._facts.items()
             if uuid not in listed
         ]
 
     def _find(self) -> None:
-        for card in self._cards():
-            self._learn(card)
+        for device in self._devices():
+            self._learn(device)
 
-    def _cards(self) -> list[CambriconDevice]:
+    def _devices(self) -> list[CambriconDevice]:
         self._tool.run(*INFO)
         try:
             answer = json.loads(self._read(str(self._folder / FILE)))
@@ -209,45 +209,43 @@ class CambriconDriver(SharingDriver):
         rows = answer.get("CnmonInfo") if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._tool.unreadable(INFO, "no list CnmonInfo")
-        return [card for row in rows if (card := _card(row)) is not None]
+        return [device for row in rows if (device := _device(row)) is not None]
 
-    def _learn(self, card: CambriconDevice) -> None:
-        if card.uuid in self._facts:
+    def _learn(self, device: CambriconDevice) -> None:
+        if device.uuid in self._facts:
             return
-        if not card.memory_mib:
-            self.unanswered[card.index] = f"cnmon does not tell the memory of card {card.index}"
+        if not device.memory_mib:
+            self.unanswered[device.index] = f"cnmon does not tell the memory of device {device.index}"
             return
         modes: tuple[str, ...] = ("exclusive", "memlimit")
-        refusals = {"memlimit": reason} if (reason := self._why_not_shared(card.index)) else {}
-        if no_lease := self._why_not_at_all(card.index):
+        refusals = {"memlimit": reason} if (reason := self._why_not_shared(device.index)) else {}
+        if no_lease := self._why_not_at_all(device.index):
             refusals = dict.fromkeys(modes, no_lease)
         modes = tuple(mode for mode in modes if mode not in refusals)
-        self._facts[card.uuid] = DeviceFact(
-            uuid=card.uuid,
-            index=card.index,
+        self._facts[device.uuid] = DeviceFact(
+            uuid=device.uuid,
+            index=device.index,
             vendor="cambricon",
-            model=model_of(card.model, "MLU"),
-            memory_mib=card.memory_mib,
+            model=model_of(device.model, "MLU"),
+            memory_mib=device.memory_mib,
             grid=1,
             modes=modes,
-            pci_bus_id=card.bus,
-            serial=card.serial,
+            pci_bus_id=device.bus,
+            serial=device.serial,
             max_clients=1 if refusals else MOST_PARTS,
             refusals=refusals,
         )
 
     def _why_not_at_all(self, index: int) -> str:
-        """Return why a card cannot be leased: without CNDEV nobody can tell whether work is still on it."""
+        """Return why a device cannot be leased: without CNDEV nobody can tell whether work is still on it."""
         if self._smlu.refusal is not None:
             return self._smlu.refusal.detail
         try:
             is_cut = self._smlu.cndev.is_on(index, "Mim")
         except NvmlLikeError as no:
-            log.debug("MIM mode of card %d is unknown: %s", index, no)
+            log.debug("MIM mode of device %d is unknown: %s", index, no)
             return ""
-        said = (
-            f"card {index} is cut by MIM, which this agent only reports: turn MIM off with cnmon to lease it"
-        )
+        said = f"device {index} is cut by MIM, which this agent only reports: turn MIM off with cnmon to lease it"
         return said if is_cut else ""
 
     def _why_not_shared(self, index: int) -> str:
@@ -256,10 +254,10 @@ class CambriconDriver(SharingDriver):
                 return ""
         except NvmlLikeError as no:
             return no.detail
-        return f"sMLU is off on card {index}: cnmon set -c {index} -smlu on"
+        return f"sMLU is off on device {index}: cnmon set -c {index} -smlu on"
 
 
-def _card(row: dict[str, Any]) -> CambriconDevice | None:
+def _device(row: dict[str, Any]) -> CambriconDevice | None:
     index, uuid = whole(row.get("CardNum")), clean(row.get("UUID"), 100)
     if index is None or index > 1023 or not uuid:
         return None

@@ -1,1 +1,1 @@
-"""Hygon DCU cards over hy-smi."""
+"""Hygon DCU devices over hy-smi."""

@@ -1,4 +1,4 @@
-"""Hygon DCU cards: whole, and as virtual cards (vDCU) with compute units and memory of their own."""
+"""Hygon DCU devices: whole, and as virtual devices (vDCU) with compute units and memory of their own."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MOST_PARTS: Final = 4
 NO_BIND: Final = (
     "a vDCU keeps its limits only for processes that see its file as /etc/vdev/docker/vdev<n>.conf, and leases of "
     "this node are no containers, which alone can be shown that; start the agent with --runtime cdi "
-    "(BERTH_RUNTIME=cdi) where a container engine is installed, or lease whole cards"
+    "(BERTH_RUNTIME=cdi) where a container engine is installed, or lease whole devices"
 )
 
 
 class VirtualDevices:
-    """Cuts cards into vDCUs: a size is ``<compute units>/<MiB>``, a handle the number of the virtual card.
+    """Cuts devices into vDCUs: a size is ``<compute units>/<MiB>``, a handle the number of the virtual device.
 
-    Only removing all vDCUs of a card is documented, so one is never removed while others stand.
+    Only removing all vDCUs of a device is documented, so one is never removed while others stand.
     """
 
     kind = "vdcu"
@@ -49,9 +49,9 @@ class VirtualDevices:
         return f"{units}/{shape.memory_mib}"
 
     def standing(self, fact: DeviceFact) -> dict[str, str]:
-        """Return the sizes of the vDCUs on a card."""
+        """Return the sizes of the vDCUs on a device."""
         listed = smi.parts(self._tool, smi.PARTS)
-        return {p.handle: f"{p.units}/{p.memory_mib}" for p in listed if p.card == fact.index}
+        return {p.handle: f"{p.units}/{p.memory_mib}" for p in listed if p.device == fact.index}
 
     def make(self, fact: DeviceFact, size: str) -> None:
         """Create one vDCU."""
@@ -71,12 +71,12 @@ class VirtualDevices:
             raise NvmlLikeError(errors.UNKNOWN, f"{self._tool.name} did not create the vDCU: {said}")
 
     def unmake(self, fact: DeviceFact, handle: str) -> None:
-        """Destroy all vDCUs of the card."""
+        """Destroy all vDCUs of the device."""
         self._tool.run("-d", str(fact.index), "-destroy-vdevice")
 
 
 class HygonDriver(SharingDriver):
-    """DCU cards over hy-smi. Figures that it does not print are None."""
+    """DCU devices over hy-smi. Figures that it does not print are None."""
 
     name = "hygon"
 
@@ -91,7 +91,7 @@ class HygonDriver(SharingDriver):
         offer: frozenset[str] | None = None,
         looks_only: bool = False,
     ) -> None:
-        """Find the cards; raises DriverUnavailableError when hy-smi is missing or lists none.
+        """Find the devices; raises DriverUnavailableError when hy-smi is missing or lists none.
 
         ``can_bind``: the node's runtime keeps ``Access.binds``; without that a vDCU would limit nobody.
         ``offer`` are the modes that the operator allows, None all; ``looks_only``: nothing is written below
@@ -106,10 +106,10 @@ class HygonDriver(SharingDriver):
         if refusal is not None:
             self._why_not = refusal.detail
             self._note_late("vDCU", refusal)
-        self._take_stock(offer, "hy-smi lists no card that tells its memory and a number of its own")
+        self._take_stock(offer, "hy-smi lists no device that tells its memory and a number of its own")
 
     def access(self, partition: str) -> Access:
-        """Return the nodes of a card; a vDCU's file must appear inside, or it limits nothing."""
+        """Return the nodes of a device; a vDCU's file must appear inside, or it limits nothing."""
         held = self._share(partition)
         fact = self._fact(held.device)
         nodes = [n for n in kfd_nodes(self._read).values() if n.slot == slot_of(fact.pci_bus_id)]
@@ -117,7 +117,7 @@ class HygonDriver(SharingDriver):
             raise NvmlLikeError(
                 errors.NOT_FOUND,
                 f"the kernel's list of devices (/sys/class/kfd) does not name one render node for "
-                f"{fact.pci_bus_id or 'a card of unknown place'}; load the DCU driver and try again",
+                f"{fact.pci_bus_id or 'a device of unknown place'}; load the DCU driver and try again",
             )
         env = {"ROCR_VISIBLE_DEVICES": nodes[0].visible_as} if nodes[0].visible_as else {}
         files = (*CONTROL, f"/dev/dri/renderD{nodes[0].render_minor}")
@@ -140,14 +140,14 @@ class HygonDriver(SharingDriver):
                 ) from no
         super().confine(partition, cgroup)
 
-    def card_processes(self, device: str) -> list[ProcessFact]:
-        """Return the processes on a card."""
+    def device_processes(self, device: str) -> list[ProcessFact]:
+        """Return the processes on a device."""
         return smi.processes(self._tool, self._fact(device).index)
 
     def metrics(self) -> DriverReading:
-        """Measure every card with one call; a vDCU has no figures of its own."""
+        """Measure every device with one call; a vDCU has no figures of its own."""
         try:
-            listed = {card.index: card for card in smi.cards(self._tool)}
+            listed = {device.index: device for device in smi.devices(self._tool)}
         except NvmlLikeError:
             listed = {}
         return self.reading(
@@ -155,10 +155,10 @@ class HygonDriver(SharingDriver):
         )
 
     def complaints(self) -> list[HealthFact]:
-        """Return cards that hy-smi no longer lists; it tells no errors in a form that is published."""
-        listed = {card.unique_id or card.serial for card in smi.cards(self._tool)}
+        """Return devices that hy-smi no longer lists; it tells no errors in a form that is published."""
+        listed = {device.unique_id or device.serial for device in smi.devices(self._tool)}
         return [
-            lost(uuid, f"hy-smi no longer lists card {fact.index}")
+            lost(uuid, f"hy-smi no longer lists device {fact.index}")
             for uuid, fact in self._facts.items()
             if uuid.removeprefix("DCU-") not in listed
         ]
@@ -167,35 +167,35 @@ class HygonDriver(SharingDriver):
         return next(iter(self._tool.run("--version").strip().splitlines()), "")
 
     def _find(self) -> None:
-        listed, buses = smi.cards(self._tool), smi.buses(self._tool)
-        for card in listed:
-            self._learn(card, buses.get(card.index, ""))
+        listed, buses = smi.devices(self._tool), smi.buses(self._tool)
+        for device in listed:
+            self._learn(device, buses.get(device.index, ""))
 
-    def _learn(self, card: smi.HygonDevice, bus: str) -> None:
-        number = card.unique_id or card.serial
-        if not card.memory_mib or not number:
-            self.unanswered[card.index] = f"hy-smi does not tell memory and number of card {card.index}"
+    def _learn(self, device: smi.HygonDevice, bus: str) -> None:
+        number = device.unique_id or device.serial
+        if not device.memory_mib or not number:
+            self.unanswered[device.index] = f"hy-smi does not tell memory and number of device {device.index}"
             return
-        uuid, units = f"DCU-{number}", self._units.get(card.index)
-        reason = self._why_not or ("" if units else "hy-smi does not tell the compute units of this card")
+        uuid, units = f"DCU-{number}", self._units.get(device.index)
+        reason = self._why_not or ("" if units else "hy-smi does not tell the compute units of this device")
         self._facts[uuid] = DeviceFact(
             uuid=uuid,
-            index=card.index,
+            index=device.index,
             vendor="hygon",
-            model=model_of(card.model, "DCU"),
-            memory_mib=card.memory_mib,
+            model=model_of(device.model, "DCU"),
+            memory_mib=device.memory_mib,
             grid=1,
             modes=("exclusive",) if reason else ("exclusive", "memlimit"),
             sm_count=units,
             pci_bus_id=bus,
-            serial=card.serial,
+            serial=device.serial,
             max_clients=1 if reason else MOST_PARTS,
             refusals={"memlimit": reason} if reason else {},
         )
 
 
 def _virtual(shell: Shell, version: str) -> tuple[VendorTool, dict[int, int], NvmlLikeError | None]:
-    """Return the program that cuts cards, compute units by card, and why cards cannot be cut (None when they can).
+    """Return the program that cuts devices, compute units by device, and why none can be cut (None: they can).
 
     Drivers from 6.2.26 on have it inside hy-smi, older ones as a program of its own.
     """
@@ -211,6 +211,6 @@ def _virtual(shell: Shell, version: str) -> tuple[VendorTool, dict[int, int], Nv
                 break
             continue
         if listed:
-            return tool, {part.card: part.units for part in listed}, None
-    none = "neither `hy-smi virtual` nor hy-virtual lists a card that can be cut"
+            return tool, {part.device: part.units for part in listed}, None
+    none = "neither `hy-smi virtual` nor hy-virtual lists a device that can be cut"
     return tool, {}, refused or NvmlLikeError(errors.NOT_FOUND, none)

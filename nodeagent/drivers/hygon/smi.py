@@ -29,7 +29,7 @@ _USE = re.compile(r"^(HCU|DCU|GPU) use \(%\)$", re.I)
 
 @dataclass(frozen=True, slots=True)
 class HygonDevice:
-    """One card as hy-smi lists it now; None and "" are unknown."""
+    """One device as hy-smi lists it now; None and "" are unknown."""
 
     index: int
     model: str
@@ -44,18 +44,18 @@ class HygonDevice:
 
 @dataclass(frozen=True, slots=True)
 class HygonPart:
-    """A card, or a virtual card on it, with its compute units."""
+    """A device, or a virtual device on it, with its compute units."""
 
     handle: str
-    card: int
+    device: int
     units: int
     memory_mib: int
 
 
-def cards(tool: VendorTool) -> list[HygonDevice]:
-    """Return the cards with everything that one call tells."""
+def devices(tool: VendorTool) -> list[HygonDevice]:
+    """Return the devices with everything that one call tells."""
     found = []
-    for index, facts in _by_card(tool, FACTS).items():
+    for index, facts in _by_device(tool, FACTS).items():
         low = {key.lower(): value for key, value in facts.items()}
         found.append(
             HygonDevice(
@@ -71,21 +71,21 @@ def cards(tool: VendorTool) -> list[HygonDevice]:
             )
         )
     if not found:
-        raise tool.unreadable(FACTS, "no card")
-    return sorted(found, key=lambda card: card.index)
+        raise tool.unreadable(FACTS, "no device")
+    return sorted(found, key=lambda device: device.index)
 
 
 def buses(tool: VendorTool) -> dict[int, str]:
-    """Return PCI addresses by card; none where this version does not tell them."""
+    """Return PCI addresses by device; none where this version does not tell them."""
     try:
-        listed = _by_card(tool, BUS)
+        listed = _by_device(tool, BUS)
     except NvmlLikeError:
         return {}
     return {index: clean(facts.get("PCI Bus")) for index, facts in listed.items()}
 
 
 def parts(tool: VendorTool, words: tuple[str, ...]) -> list[HygonPart]:
-    """Return the cards (``DEVICES``) or the virtual cards (``PARTS``) that the tool lists."""
+    """Return the devices (``DEVICES``) or the virtual devices (``PARTS``) that the tool lists."""
     out = tool.run(*words)
     blocks: list[tuple[str, dict[str, str]]] = []
     for line in (raw.strip() for raw in out.splitlines()):
@@ -99,8 +99,8 @@ def parts(tool: VendorTool, words: tuple[str, ...]) -> list[HygonPart]:
     return [_part(tool, words, handle, facts) for handle, facts in blocks]
 
 
-def processes(tool: VendorTool, card: int) -> list[ProcessFact]:
-    """Return the processes on a card; one whose cards the tool does not name counts on every card."""
+def processes(tool: VendorTool, device: int) -> list[ProcessFact]:
+    """Return the processes on a device; one whose devices the tool does not name counts on every device."""
     out = tool.run(*PROCESSES)
     blocks: list[list[str]] = []
     for line in (raw.strip() for raw in out.splitlines()):
@@ -110,36 +110,36 @@ def processes(tool: VendorTool, card: int) -> list[ProcessFact]:
             blocks[-1].append(line)
     if not blocks and "no kfd pids" not in out.lower():
         raise tool.unreadable(PROCESSES, "neither PIDs nor the words that there are none")
-    return [fact for block in blocks if (fact := _process(block, card)) is not None]
+    return [fact for block in blocks if (fact := _process(block, device)) is not None]
 
 
-def _process(block: list[str], card: int) -> ProcessFact | None:
+def _process(block: list[str], device: int) -> ProcessFact | None:
     pid = int(block[0].partition(":")[2])
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block)}
     on = {int(n) for n in re.findall(r"\d{1,4}", facts.get("HCU Index", facts.get("DCU Index", "")))}
-    if on and card not in on:
+    if on and device not in on:
         return None
     used = whole(facts.get("VRAM USED(MiB)")) if len(on) == 1 else None
     return ProcessFact(pid, used, clean(facts.get("PROCESS NAME")))
 
 
 def _part(tool: VendorTool, words: tuple[str, ...], handle: str, facts: dict[str, str]) -> HygonPart:
-    card, units = whole(facts.get("actual device")), whole(facts.get("compute units"))
+    device, units = whole(facts.get("actual device")), whole(facts.get("compute units"))
     size = whole(facts.get("global memory", "").removesuffix("bytes"))
-    if card is None or not units or not size:
-        raise tool.unreadable(words, f"device {handle} without card, compute units or memory")
-    return HygonPart(handle, card, units, size // MIB)
+    if device is None or not units or not size:
+        raise tool.unreadable(words, f"virtual device {handle} without device, compute units or memory")
+    return HygonPart(handle, device, units, size // MIB)
 
 
-def _by_card(tool: VendorTool, words: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+def _by_device(tool: VendorTool, words: tuple[str, ...]) -> dict[int, dict[str, Any]]:
     answer = tool.json(*words)
     if not isinstance(answer, dict):
-        raise tool.unreadable(words, "no object of cards")
+        raise tool.unreadable(words, "no object of devices")
     found = {}
     for name, facts in answer.items():
-        card = _CARD.fullmatch(name)
-        if card is not None and isinstance(facts, dict):
-            found[int(card[1])] = facts
+        device = _CARD.fullmatch(name)
+        if device is not None and isinstance(facts, dict):
+            found[int(device[1])] = facts
     return found
 
 

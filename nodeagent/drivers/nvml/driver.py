@@ -1,4 +1,4 @@
-"""NVIDIA cards through NVML: whole, in MIG instances, or in shares by MPS, memory limit and time slice."""
+"""NVIDIA devices through NVML: whole, in MIG instances, or in shares by MPS, memory limit and time slice."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def read_text(path: str) -> str:
 
 
 class NvmlDriver:
-    """Real cards. A figure that a card or the installed driver does not tell is None.
+    """Real devices. A figure that a device or the installed driver does not tell is None.
 
-    Instances are found by place, never remembered; whole cards and shares, which leave no trace on a card,
-    lie in small files below ``run_dir``. A card that is lost refuses by itself, the others go on.
+    Instances are found by place, never remembered; whole devices and shares, which leave no trace on a device,
+    lie in small files below ``run_dir``. A device that is lost refuses by itself, the others go on.
     """
 
     name = "nvml"
@@ -90,11 +90,11 @@ class NvmlDriver:
         is_root: bool = True,
         has_units: bool = True,
     ) -> None:
-        """Open NVML; raises DriverUnavailableError when there is no driver or no card.
+        """Open NVML; raises DriverUnavailableError when there is no driver or no device.
 
-        ``offer`` names the sharing modes of this node (None: whole cards and MIG). ``may_limit_power``: the
+        ``offer`` names the sharing modes of this node (None: whole devices and MIG). ``may_limit_power``: the
         operator lets the agent lower power limits while the node sleeps. ``timeslice`` as nvidia-smi has it.
-        ``listens``: hear the events of cards in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
+        ``listens``: hear the events of devices in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
         tells people the time. ``send`` signals processes, ``write`` writes to files of the kernel; ``on_change`` is
         called before and after each change of the share files, for proofs. ``looks_only``: nothing is written below
         ``run_dir``. ``is_root``: the agent is; ``has_units``: leases are opened in units, which limits can bind to.
@@ -105,7 +105,7 @@ class NvmlDriver:
         run_dir = run_dir or RUN_DIR
         roll = BootDevices(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
-        self._cards = DeviceHandles(self._calls, start(library), known)
+        self._devices = DeviceHandles(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
         self._mig, self._gate = MigControl(self._calls), threading.Lock()
         self.mps = mps or Mps(library, shell, run_dir, account=account)
@@ -116,17 +116,17 @@ class NvmlDriver:
         self._parts = SharePartitions(book, self.mps, limits, slice_policy, read, account, self._repairs)
         offers = ModeOffers(self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer)
         names = ShareBook(run_dir / "slices", boot_id, on_change=on_change, looks_only=looks_only)
-        self._standing = MigSlices(self._calls, self._cards, self._mig, self._parts, names, read)
+        self._standing = MigSlices(self._calls, self._devices, self._mig, self._parts, names, read)
         sizes, mode_of = self._standing.sizes, self._parts.mode_of
         self._facts = KnownDevices(
-            self._calls, self._cards, self._mig, offers, roll, sizes=sizes, mode_of=mode_of
+            self._calls, self._devices, self._mig, offers, roll, sizes=sizes, mode_of=mode_of
         )
         self._switching: set[str] = set()
-        self._power = PowerLimits(library, self._cards, is_allowed=may_limit_power)
+        self._power = PowerLimits(library, self._devices, is_allowed=may_limit_power)
         self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
-        self._watch = EventWatch(library, self._cards, clock_ns=wall_ns)
+        self._watch = EventWatch(library, self._devices, clock_ns=wall_ns)
         self._ailments = DeviceFaults(
-            library, self._cards, self._watch if listens else None, standard(), wall_ns
+            library, self._devices, self._watch if listens else None, standard(), wall_ns
         )
         if listens:
             self._watch.start()
@@ -138,14 +138,14 @@ class NvmlDriver:
     # What there is
 
     def inventory(self) -> list[DeviceFact]:
-        """Return the cards with what each can do now; a lost card is told as it was."""
+        """Return the devices with what each can do now; a lost device is told as it was."""
         for uuid in self._facts:
             self._facts.read_again(uuid)
             self._facts.refresh(uuid)
         return list(self._facts.values())
 
     def catalogue(self, device: str) -> list[ShapeOffer]:
-        """Return the shapes a card can have: itself, its MIG sizes at their places, shares up to all of it."""
+        """Return the shapes a device can have: itself, its MIG sizes at their places, shares up to all of it."""
         fact = self._fact(device)
         whole = PartitionShape(WHOLE, "", fact.grid, ALL, fact.memory_mib)
         offers = [ShapeOffer(whole, (0,), 1)] if WHOLE in fact.modes else []
@@ -163,7 +163,7 @@ class NvmlDriver:
         ]
 
     def observe(self, device: str) -> list[PartitionFact]:
-        """Return what stands on a card: every MIG instance whoever made it, and the shares that are noted."""
+        """Return what stands on a device: every MIG instance whoever made it, and the shares that are noted."""
         fact = self._fact(device)
         shares = [share.fact() for share in self._parts.book.on(device)]
         try:
@@ -171,13 +171,13 @@ class NvmlDriver:
         except NvmlLikeError as no:
             if no.code != errors.NO_PERMISSION:
                 raise
-        return [*instance_facts(self._calls.library, self._cards[device], fact), *shares]
+        return [*instance_facts(self._calls.library, self._devices[device], fact), *shares]
 
     def processes(self, partition: str) -> list[ProcessFact]:
-        """Return the processes on a partition; of a card that nobody leases whole, all that it lists."""
+        """Return the processes on a partition; of a device that nobody leases whole, all that it lists."""
         share = self._share(partition)
         if share is not None:
-            listed = running(self._calls, self._cards.fresh(share.device), self._read)
+            listed = running(self._calls, self._devices.fresh(share.device), self._read)
             return self._parts.processes(share, listed) if share.owner else listed
         if is_share(partition):
             return []
@@ -198,18 +198,18 @@ class NvmlDriver:
         return self._parts.own(share, self.listed(share.device))
 
     def mps_uids(self, device: str) -> frozenset[int]:
-        """Return the accounts of MPS servers on a card."""
+        """Return the accounts of MPS servers on a device."""
         return self._parts.mps_uids(device)
 
     def listed(self, device: str) -> list[ProcessFact]:
-        """Return every process that a card lists, also services of the host and those beside its lease."""
-        return running(self._calls, self._cards.fresh(device), self._read)
+        """Return every process that a device lists, also services of the host and those beside its lease."""
+        return running(self._calls, self._devices.fresh(device), self._read)
 
     # Partitions
 
     def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
-        """Make a MIG instance at exactly this place, or note a whole card or a share as the owner's."""
-        fact, handle = self._fact(device), self._cards.fresh(device)
+        """Make a MIG instance at exactly this place, or note a whole device or a share as the owner's."""
+        fact, handle = self._fact(device), self._devices.fresh(device)
         if shape.mode not in fact.modes:
             raise NotOfferedError(self._refusal(fact, shape.mode))
         is_on = self._mig.is_on(handle)
@@ -234,46 +234,46 @@ class NvmlDriver:
         return found.fact()
 
     def destroy(self, partition: str) -> None:
-        """Remove an instance, or give a card or share back; gone already is success, IN_USE while it is used."""
+        """Remove an instance, or give a device or share back; gone already is success, IN_USE while it is used."""
         share = self._share(partition)
         if share is not None:
             self._require_idle(partition)
             if share.owner:
-                self._parts.give_back(share, self._cards.fresh(share.device))
+                self._parts.give_back(share, self._devices.fresh(share.device))
             return
         found = None if is_share(partition) else self._standing.find(partition)
         if found is None:
             return
         device, gi_id = found.device, found.instance.gi_id
         self._require_idle(partition)
-        self._mig.destroy(self._cards.fresh(device), self._standing.sizes[device], gi_id, found.ci_id)
+        self._mig.destroy(self._devices.fresh(device), self._standing.sizes[device], gi_id, found.ci_id)
         self._standing.look(device)
         with self._gate:
             self._telemetry.forget(device, gi_id)
 
     def abandon(self, device: str, owner: str) -> None:
-        """Forget an owner's shares of a lost card; its instances, found by place only, are gone with it."""
+        """Forget an owner's shares of a lost device; its instances, found by place only, are gone with it."""
         for share in self._parts.book.on(device):
             if share.owner == owner:
                 self._parts.abandon(share)
 
     def mig_mode(self, device: str) -> bool | None:
-        """Ask one card alone; None where it has no MIG or does not answer."""
+        """Ask one device alone; None where it has no MIG or does not answer."""
         try:
-            modes = self._mig.modes(self._cards.fresh(device))
+            modes = self._mig.modes(self._devices.fresh(device))
         except NvmlLikeError:
             return None
         return None if modes is None else modes[0] == MIG_ON
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
-        """Switch an empty card; returns 0, or raises NvmlLikeError with the activation status and a sentence."""
-        fact, handle = self._fact(device), self._cards.fresh(device)
+        """Switch an empty device; returns 0, or raises NvmlLikeError with the activation status and a sentence."""
+        fact, handle = self._fact(device), self._devices.fresh(device)
         if enabled and "mig" not in fact.modes:
             raise NotOfferedError(self._refusal(fact, "mig"))
         if self._mig.modes(handle) == (int(enabled), int(enabled)):
             return 0
         self._require_empty(device)
-        # An open event set and sample buffers keep an Ampere card busy: this agent must not be the one in the way.
+        # An open event set and sample buffers keep an Ampere device busy: this agent must not be the one in the way.
         with self._watch.paused(), self._unmeasured(device):
             self._mig.switch(handle, enabled)
         self._facts.refresh(device)
@@ -283,7 +283,7 @@ class NvmlDriver:
     # Their tenants
 
     def attach(self, partition: str, tenant: Tenant) -> None:
-        """Start what a share needs before its tenant comes; a MIG instance is noted, a whole card needs nothing."""
+        """Start what a share needs before its tenant comes; a MIG instance is noted, a whole device needs nothing."""
         share = self._share(partition)
         if share is not None and share.owner:
             self._parts.attach(share, tenant)
@@ -296,7 +296,7 @@ class NvmlDriver:
         """Return variables and exact device nodes; raises rather than guess the number of a node."""
         share = self._share(partition)
         if share is not None:
-            return self._parts.access(share, caps.card_nodes(self._minor(share.device)))
+            return self._parts.access(share, caps.gpu_nodes(self._minor(share.device)))
         found = None if is_share(partition) else self._standing.find(partition)
         if found is None or found.ci_id is None:
             raise NvmlLikeError(
@@ -304,13 +304,13 @@ class NvmlDriver:
             )
         minor = self._minor(found.device)
         own = caps.slice_nodes(self._read, minor, found.instance.gi_id, found.ci_id)
-        return Access({"CUDA_VISIBLE_DEVICES": partition}, (*caps.card_nodes(minor), *own))
+        return Access({"CUDA_VISIBLE_DEVICES": partition}, (*caps.gpu_nodes(minor), *own))
 
     def confine(self, partition: str, cgroup: str) -> None:
         """Bind a share to its tenant's cgroup, or look whether it still is; MIG instances keep their limits."""
         share = self._share(partition)
         if share is not None and share.owner:
-            handle = self._cards.fresh(share.device)
+            handle = self._devices.fresh(share.device)
             self._parts.confine(share, handle, cgroup, lambda: running(self._calls, handle, self._read))
         elif is_share(partition):
             raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
@@ -320,7 +320,7 @@ class NvmlDriver:
         share = self._share(partition)
         if share is None or share.mode not in ("memlimit", "mps"):
             return
-        handle = self._cards.fresh(share.device)
+        handle = self._devices.fresh(share.device)
         pids = [process.pid for process in self._own(partition)] if kill and share.mode == "mps" else []
         self._parts.loosen(share, handle, pids, kill=kill)
 
@@ -332,35 +332,35 @@ class NvmlDriver:
     # Measuring, health, energy
 
     def metrics(self) -> DriverReading:
-        """Measure every card and what stands on it."""
+        """Measure every device and what stands on it."""
         with self._gate:
             facts = {uuid: fact for uuid, fact in self._facts.items() if uuid not in self._switching}
-            return self._telemetry.read(self._cards, facts, self._standing.live(facts))
+            return self._telemetry.read(self._devices, facts, self._standing.live(facts))
 
     def health(self) -> list[HealthFact]:
-        """Return what cards complain about, faults of MPS daemons, what shares lacked, notes that cannot be read."""
-        for uuid in self._cards:
+        """Return what devices complain about, faults of MPS daemons, what shares lacked, notes that cannot be read."""
+        for uuid in self._devices:
             with suppress(NvmlLikeError):  # a handle is exchanged after a reset; that it fails is told below
-                self._cards.fresh(uuid)
-        noted = [*self._cards.health(), *self._parts.book.health()]
+                self._devices.fresh(uuid)
+        noted = [*self._devices.health(), *self._parts.book.health()]
         lacks = self._repairs.facts()
         known = {(fact.device, fact.code) for fact in lacks}
         faults = [fact for fact in self.mps.faults() if (fact.device, fact.code) not in known]
         return [*self._ailments.facts(), *faults, *lacks, *noted]
 
     def power(self) -> str:
-        """Return whether the cards stand at their lowest power limit."""
+        """Return whether the devices stand at their lowest power limit."""
         return self._power.state()
 
     def set_power(self, *, asleep: bool) -> None:
-        """Lower the power limits of all cards, or put them back."""
+        """Lower the power limits of all devices, or put them back."""
         if asleep:
             self._power.lower()
         else:
             self._power.restore()
 
     def close(self) -> None:
-        """Give the library back; what stands on cards stays."""
+        """Give the library back; what stands on devices stays."""
         self._watch.close()
         self._telemetry.close()
         self._calls.ask("nvmlShutdown")
@@ -369,7 +369,7 @@ class NvmlDriver:
 
     @contextmanager
     def _unmeasured(self, device: str) -> Iterator[None]:
-        """Leave one card out of what is measured; the others are measured on."""
+        """Leave one device out of what is measured; the others are measured on."""
         with self._gate:
             self._switching.add(device)
             self._telemetry.forget(device)
@@ -386,17 +386,17 @@ class NvmlDriver:
         return self._facts[device]
 
     def _refusal(self, fact: DeviceFact, mode: str) -> str:
-        return fact.refusals.get(mode) or f"NVIDIA cards have no sharing mode {mode!r}"
+        return fact.refusals.get(mode) or f"NVIDIA devices have no sharing mode {mode!r}"
 
     def _share(self, partition: str) -> HeldShare | None:
-        """Return a noted share; a card that nobody noted stands for itself, without an owner."""
+        """Return a noted share; a device that nobody noted stands for itself, without an owner."""
         share = self._parts.book.get(partition)
         if share is None and partition in self._facts:
             return HeldShare(partition, partition, "", WHOLE, ALL)
         return share
 
     def _minor(self, device: str) -> int:
-        handle = self._cards.fresh(device)
+        handle = self._devices.fresh(device)
         return int(self._calls.do("nvmlDeviceGetMinorNumber", handle, doing=f"finding the node of {device}"))
 
     def _require_idle(self, partition: str) -> None:
@@ -409,7 +409,7 @@ class NvmlDriver:
             raise NvmlLikeError(errors.IN_USE, f"{what}: {shares[0].owner} holds {shares[0].mode} on it")
         if slices := self._standing.look(device):
             raise NvmlLikeError(errors.IN_USE, f"{what}: {slices[0].name} stands on it")
-        if found := running(self._calls, self._cards[device], self._read):
+        if found := running(self._calls, self._devices[device], self._read):
             raise _used(what, found)
 
 

@@ -1,7 +1,7 @@
-"""Sleep for NVIDIA cards: the lowest power limit the card allows, where the operator enabled it on the node.
+"""Sleep for NVIDIA devices: the lowest power limit the device allows, where the operator enabled it on the node.
 
-A limit caps what a card may draw; it does not switch it off. Changing it needs root. The limits found before
-are put back on waking; after a restart of the agent, when they are not known any more, the cards' defaults.
+A limit caps what a device may draw; it does not switch it off. Changing it needs root. The limits found before
+are put back on waking; after a restart of the agent, when they are not known any more, the devices' defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOW = "power limits are left alone on this node; start the agent with --power-sa
 
 
 class PowerLimits:
-    """The power limits of a node's cards, by UUID. Limits are thousandths of a watt, as in NVML."""
+    """The power limits of a node's devices, by UUID. Limits are thousandths of a watt, as in NVML."""
 
     def __init__(self, library: Any, handles: Mapping[str, Any], *, is_allowed: bool) -> None:
         self._nvml = library
@@ -26,7 +26,7 @@ class PowerLimits:
         self._before: dict[str, int] = {}
 
     def state(self) -> str:
-        """Return "asleep" when every card stands at its lowest limit, "" where a card does not tell."""
+        """Return "asleep" when every device stands at its lowest limit, "" where a device does not tell."""
         if not self._is_allowed or not self._handles:
             return "unsupported"
         ranges = [self._range(handle) for handle in self._handles.values()]
@@ -39,7 +39,7 @@ class PowerLimits:
         return "asleep" if all(at <= low for at, low in zip(limits, lowest, strict=True)) else "awake"
 
     def lower(self) -> None:
-        """Set every card to its lowest limit; all of them or none. Raises IN_USE while a process is on one."""
+        """Set every device to its lowest limit; all of them or none. Raises IN_USE while a process is on one."""
         self._require_allowed()
         self._require_idle()
         before = {uuid: self._limit(handle) for uuid, handle in self._handles.items()}
@@ -55,7 +55,7 @@ class PowerLimits:
         self._before = before
 
     def restore(self) -> None:
-        """Give every card the limit it had, or its default; goes on after a refusal and raises the last one."""
+        """Give every device the limit it had, or its default; goes on after a refusal and raises the last one."""
         self._require_allowed()
         refused: NvmlLikeError | None = None
         for uuid, handle in self._handles.items():
@@ -74,7 +74,7 @@ class PowerLimits:
     def _lowest(self, handle: Any) -> int:
         known = self._range(handle)
         if known is None:
-            raise NvmlLikeError(errors.NOT_SUPPORTED, "the card does not tell its lowest power limit")
+            raise NvmlLikeError(errors.NOT_SUPPORTED, "the device does not tell its lowest power limit")
         return known[0]
 
     def _limit(self, handle: Any) -> int:

@@ -1,4 +1,4 @@
-"""The simulated driver: sixteen verbs over simulated cards, kept in a file of the state folder."""
+"""The simulated driver: sixteen verbs over simulated devices, kept in a file of the state folder."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class SimulatedDriver:
         self.faults = faults or Faults()
         self._seed, self._clock, self._sleep = seed, clock, sleep
         self._boot_id = boot_id
-        self._cards = {fact.uuid: self._new_card(fact) for fact in devices}
+        self._devices = {fact.uuid: self._new_device(fact) for fact in devices}
         self._where: dict[str, str] = {}
         self.told: dict[str, str] = {}
         self._is_asleep = False
-        self._energy_mj = dict.fromkeys(self._cards, 0.0)
+        self._energy_mj = dict.fromkeys(self._devices, 0.0)
         self._energy_at: int | None = None
         self._file = HardwareFile(state / HARDWARE)
         self._recall()
@@ -65,13 +65,15 @@ class SimulatedDriver:
     def inventory(self) -> list[DeviceFact]:
         """Return the devices; MIG mode as it is now."""
         return [
-            replace(card.fact, mig_enabled=card.gpu.mig_enabled if card.board.profiles else None)
-            for card in self._cards.values()
+            replace(
+                simulated.fact, mig_enabled=simulated.gpu.mig_enabled if simulated.board.profiles else None
+            )
+            for simulated in self._devices.values()
         ]
 
     def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the shapes of a device."""
-        return self._card(device).offers()
+        return self._simulated(device).offers()
 
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what exists on a device."""
@@ -81,66 +83,67 @@ class SimulatedDriver:
     def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Make a partition at this position, or refuse as NVML would."""
         self._enter("create")
-        card = self._present(device)
+        simulated = self._present(device)
         self.faults.refuse("create")
         if self._is_asleep:
             raise NvmlLikeError(errors.INVALID_ARGUMENT, "the node sleeps: wake it first")
         if shape.mode == "mig":
-            return self._create_instance(card, shape.profile, position)
-        part = card.new_part(shape, owner)
+            return self._create_instance(simulated, shape.profile, position)
+        part = simulated.new_part(shape, owner)
         self.faults.point("share.before")
-        card.parts[part.uuid] = part
+        simulated.parts[part.uuid] = part
         self._where[part.uuid] = device
         self._file.append(_part_line(device, part))
         self.faults.point("share.after")
-        return card.part_fact(part)
+        return simulated.part_fact(part)
 
     def destroy(self, partition: str) -> None:
         """Remove a partition; gone already is success."""
         self._enter("destroy")
-        card = self._owner(partition)
-        if card is None:
+        simulated = self._owner(partition)
+        if simulated is None:
             return
-        self._require_present(card)
+        self._require_present(simulated)
         self.faults.refuse("destroy")
-        if partition in card.parts:
-            self._destroy_part(card, partition)
-        elif (instance := self._instance(card, partition)) is not None:
-            self._destroy_instance(card, instance)
+        if partition in simulated.parts:
+            self._destroy_part(simulated, partition)
+        elif (instance := self._instance(simulated, partition)) is not None:
+            self._destroy_instance(simulated, instance)
 
     def abandon(self, device: str, owner: str) -> None:
         """Forget an owner's shares of a lost device; its instances are gone with it."""
-        card = self._card(device)
-        for partition in [uuid for uuid, part in card.parts.items() if part.owner == owner]:
-            card.tenants.pop(partition, None)
-            self._forget_part(card, partition)
+        simulated = self._simulated(device)
+        for partition in [uuid for uuid, part in simulated.parts.items() if part.owner == owner]:
+            simulated.tenants.pop(partition, None)
+            self._forget_part(simulated, partition)
 
     def access(self, partition: str) -> Access:
         """Return environment and device nodes of a partition; NOT_FOUND when it does not exist."""
-        card = self._owner(partition)
-        if card is None:
+        simulated = self._owner(partition)
+        if simulated is None:
             raise NvmlLikeError(errors.NOT_FOUND, partition)
-        self._require_present(card)
-        return access_to(card, partition, self._instance(card, partition))
+        self._require_present(simulated)
+        return access_to(simulated, partition, self._instance(simulated, partition))
 
     def processes(self, partition: str) -> list[ProcessFact]:
         """Return the simulated process of the tenant, if one is inside."""
-        card = self._owner(partition)
-        if card is None:
+        simulated = self._owner(partition)
+        if simulated is None:
             return []
-        self._require_present(card)
-        if partition in card.tenants:
-            return [ProcessFact(FIRST_PID + card.fact.index)]
+        self._require_present(simulated)
+        if partition in simulated.tenants:
+            return [ProcessFact(FIRST_PID + simulated.fact.index)]
         if self.faults.outlives_look(partition):
-            return [ProcessFact(FIRST_PID + card.fact.index)]
-        self._settle_pids(card, partition, [])
+            return [ProcessFact(FIRST_PID + simulated.fact.index)]
+        self._settle_pids(simulated, partition, [])
         return []
 
     def metrics(self) -> DriverReading:
         """Measure everything at this instant."""
         now = self._clock()
         readings = [
-            measure(card, self._seed, now / 1e9, is_asleep=self._is_asleep) for card in self._cards.values()
+            measure(simulated, self._seed, now / 1e9, is_asleep=self._is_asleep)
+            for simulated in self._devices.values()
         ]
         devices = tuple(sample for sample, _ in readings)
         elapsed_s = 0.0 if self._energy_at is None else (now - self._energy_at) / 1e9
@@ -155,7 +158,7 @@ class SimulatedDriver:
 
     def health(self) -> list[HealthFact]:
         """Return planned health facts and XID 79 for lost devices."""
-        lost = [card.fact.uuid for card in self._cards.values() if card.gpu.is_lost]
+        lost = [simulated.fact.uuid for simulated in self._devices.values() if simulated.gpu.is_lost]
         return [
             *self.faults.health,
             *(HealthFact(uuid, "79", "critical", "fallen off the bus") for uuid in lost),
@@ -163,20 +166,20 @@ class SimulatedDriver:
 
     def mig_mode(self, device: str) -> bool | None:
         """Return the MIG mode of a device, None where its board has none or it is lost."""
-        card = self._cards.get(device)
-        if card is None or card.gpu.is_lost or not card.board.profiles:
+        simulated = self._devices.get(device)
+        if simulated is None or simulated.gpu.is_lost or not simulated.board.profiles:
             return None
-        return card.gpu.mig_enabled
+        return simulated.gpu.mig_enabled
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch MIG on an empty device; the return value is the activation status."""
         self._enter("mig")
-        card = self._present(device)
+        simulated = self._present(device)
         self.faults.refuse("mig")
-        if card.parts:
+        if simulated.parts:
             return errors.IN_USE
         self.faults.point("mig.before")
-        status = card.gpu.set_mig_mode(enabled)
+        status = simulated.gpu.set_mig_mode(enabled)
         if status == 0:
             self._file.append({"op": "mig", "device": device, "on": enabled})
         self.faults.point("mig.after")
@@ -184,13 +187,13 @@ class SimulatedDriver:
 
     def attach(self, partition: str, tenant: Tenant) -> None:
         """Start the tenant's simulated process."""
-        card = self._owner(partition)
-        if card is None:
+        simulated = self._owner(partition)
+        if simulated is None:
             raise NvmlLikeError(errors.NOT_FOUND, partition)
-        self._require_present(card)
+        self._require_present(simulated)
         self.faults.point("attach.before")
-        card.tenants[partition] = tenant
-        self._settle_pids(card, partition, [FIRST_PID + card.fact.index])
+        simulated.tenants[partition] = tenant
+        self._settle_pids(simulated, partition, [FIRST_PID + simulated.fact.index])
         self._file.append(_tenant_line(partition, tenant))
         self.faults.point("attach.after")
 
@@ -199,18 +202,18 @@ class SimulatedDriver:
 
     def detach(self, partition: str, *, kill: bool) -> None:
         """Stop the tenant's process; a stubborn one stays until killed or looked at often enough."""
-        card = self._owner(partition)
+        simulated = self._owner(partition)
         if kill:
             self.faults.stubborn.pop(partition, None)
-        if card is None or partition not in card.tenants:
+        if simulated is None or partition not in simulated.tenants:
             return
-        del card.tenants[partition]
+        del simulated.tenants[partition]
         self._file.append({"op": "out", "partition": partition})
 
     def tell(self, partition: str, why: str) -> None:
         """Note that the tenant was told; its processes are not real ones, so nothing is signalled."""
-        card = self._owner(partition)
-        if card is not None and partition in card.tenants:
+        simulated = self._owner(partition)
+        if simulated is not None and partition in simulated.tenants:
             self.told[partition] = why
 
     def power(self) -> str:
@@ -224,7 +227,7 @@ class SimulatedDriver:
         verb = "sleep" if asleep else "wake"
         self._enter(verb)
         self.faults.refuse(verb)
-        if asleep and any(card.tenants for card in self._cards.values()):
+        if asleep and any(simulated.tenants for simulated in self._devices.values()):
             raise NvmlLikeError(errors.IN_USE, "a process is on a device")
         self.metrics()  # what was drawn until now counts as drawn in the state that ends
         self._is_asleep = asleep
@@ -236,66 +239,66 @@ class SimulatedDriver:
 
     def lose(self, device: str) -> None:
         """Let a GPU fall off the bus (XID 79), until the next reboot."""
-        self._card(device).gpu.is_lost = True
+        self._simulated(device).gpu.is_lost = True
 
     def reboot(self, boot_id: str) -> None:
         """Restart the simulated host: partitions are gone, MIG mode stays only where boards remember it."""
         self._boot_id = boot_id
         self._is_asleep = False
         self._where.clear()
-        for card in self._cards.values():
-            card.parts.clear()
-            card.tenants.clear()
-            card.gpu.reset(reboot=True)
+        for simulated in self._devices.values():
+            simulated.parts.clear()
+            simulated.tenants.clear()
+            simulated.gpu.reset(reboot=True)
         self._compact()
 
     def add_foreign(self, device: str, profile: str, start: int) -> PartitionFact:
         """Make a MIG instance behind the agent's back, as an operator with nvidia-smi would."""
-        card = self._card(device)
-        if card.gpu.set_mig_mode(True) == 0:
+        simulated = self._simulated(device)
+        if simulated.gpu.set_mig_mode(True) == 0:
             self._file.append({"op": "mig", "device": device, "on": True})
-        return self._create_instance(card, profile, start)
+        return self._create_instance(simulated, profile, start)
 
-    def _create_instance(self, card: SimulatedDevice, profile_name: str, start: int) -> PartitionFact:
-        profile = card.profile(profile_name)
+    def _create_instance(self, simulated: SimulatedDevice, profile_name: str, start: int) -> PartitionFact:
+        profile = simulated.profile(profile_name)
         self.faults.point("gi.before")
-        instance = card.gpu.create_gpu_instance(profile.profile_id, start)
-        place = {"device": card.fact.uuid, "profile": profile_name, "start": start}
-        self._where[card.instance_uuid(instance)] = card.fact.uuid
+        instance = simulated.gpu.create_gpu_instance(profile.profile_id, start)
+        place = {"device": simulated.fact.uuid, "profile": profile_name, "start": start}
+        self._where[simulated.instance_uuid(instance)] = simulated.fact.uuid
         self._file.append({"op": "gi", **place})
         self.faults.point("gi.after")
         self.faults.point("ci.before")
-        card.gpu.create_compute_instance(instance)
-        self._where[card.instance_uuid(instance)] = card.fact.uuid
+        simulated.gpu.create_compute_instance(instance)
+        self._where[simulated.instance_uuid(instance)] = simulated.fact.uuid
         self._file.append({"op": "ci", **place})
         self.faults.point("ci.after")
-        return card.instance_fact(instance)
+        return simulated.instance_fact(instance)
 
-    def _destroy_part(self, card: SimulatedDevice, partition: str) -> None:
+    def _destroy_part(self, simulated: SimulatedDevice, partition: str) -> None:
         if self.processes(partition):
             raise NvmlLikeError(errors.IN_USE, f"a process is on {partition}")
-        self._forget_part(card, partition)
+        self._forget_part(simulated, partition)
 
-    def _forget_part(self, card: SimulatedDevice, partition: str) -> None:
+    def _forget_part(self, simulated: SimulatedDevice, partition: str) -> None:
         self.faults.point("unshare.before")
-        del card.parts[partition]
+        del simulated.parts[partition]
         self._where.pop(partition, None)
         self._file.append({"op": "unshare", "partition": partition})
         self.faults.point("unshare.after")
 
-    def _destroy_instance(self, card: SimulatedDevice, instance: GpuInstance) -> None:
-        place = {"device": card.fact.uuid, "profile": instance.profile.name, "start": instance.start}
+    def _destroy_instance(self, simulated: SimulatedDevice, instance: GpuInstance) -> None:
+        place = {"device": simulated.fact.uuid, "profile": instance.profile.name, "start": instance.start}
         self.faults.point("unci.before")
         for compute in list(instance.compute):
-            usual = card.instance_uuid(instance)
-            card.gpu.destroy_compute_instance(instance, compute)
+            usual = simulated.instance_uuid(instance)
+            simulated.gpu.destroy_compute_instance(instance, compute)
             self._where.pop(usual, None)
-            self._where[card.instance_uuid(instance)] = card.fact.uuid
+            self._where[simulated.instance_uuid(instance)] = simulated.fact.uuid
             self._file.append({"op": "unci", **place})
         self.faults.point("unci.after")
         self.faults.point("ungi.before")
-        card.gpu.destroy_gpu_instance(instance)
-        self._where.pop(card.instance_uuid(instance), None)
+        simulated.gpu.destroy_gpu_instance(instance)
+        self._where.pop(simulated.instance_uuid(instance), None)
         self._file.append({"op": "ungi", **place})
         self.faults.point("ungi.after")
         if self._file.is_long:
@@ -305,33 +308,35 @@ class SimulatedDriver:
         if latency := self.faults.latency_s.get(verb):
             self._sleep(latency)
 
-    def _new_card(self, fact: DeviceFact) -> SimulatedDevice:
+    def _new_device(self, fact: DeviceFact) -> SimulatedDevice:
         kind = board(fact.model)
         return SimulatedDevice(fact, kind, SimulatedGpu(kind, mig_enabled=bool(fact.mig_enabled)))
 
-    def _card(self, device: str) -> SimulatedDevice:
-        if device not in self._cards:
+    def _simulated(self, device: str) -> SimulatedDevice:
+        if device not in self._devices:
             raise NvmlLikeError(errors.NOT_FOUND, device)
-        return self._cards[device]
+        return self._devices[device]
 
     def _present(self, device: str) -> SimulatedDevice:
-        card = self._card(device)
-        self._require_present(card)
-        return card
+        simulated = self._simulated(device)
+        self._require_present(simulated)
+        return simulated
 
-    def _require_present(self, card: SimulatedDevice) -> None:
-        if card.gpu.is_lost:
-            raise NvmlLikeError(errors.GPU_IS_LOST, card.fact.uuid)
+    def _require_present(self, simulated: SimulatedDevice) -> None:
+        if simulated.gpu.is_lost:
+            raise NvmlLikeError(errors.GPU_IS_LOST, simulated.fact.uuid)
 
     def _owner(self, partition: str) -> SimulatedDevice | None:
         device = self._where.get(partition)
-        return None if device is None else self._cards[device]
+        return None if device is None else self._devices[device]
 
-    def _instance(self, card: SimulatedDevice, partition: str) -> GpuInstance | None:
-        return next((i for i in card.gpu.instances.values() if card.instance_uuid(i) == partition), None)
+    def _instance(self, simulated: SimulatedDevice, partition: str) -> GpuInstance | None:
+        return next(
+            (i for i in simulated.gpu.instances.values() if simulated.instance_uuid(i) == partition), None
+        )
 
-    def _settle_pids(self, card: SimulatedDevice, partition: str, pids: list[int]) -> None:
-        instance = self._instance(card, partition)
+    def _settle_pids(self, simulated: SimulatedDevice, partition: str, pids: list[int]) -> None:
+        instance = self._instance(simulated, partition)
         if instance is not None:
             instance.pids = pids
 
@@ -352,61 +357,61 @@ class SimulatedDriver:
             self._is_asleep = change["asleep"]
             return
         op, device = change["op"], change.get("device") or self._where.get(change.get("partition", ""))
-        card = self._cards.get(device or "")
-        if card is None:
+        simulated = self._devices.get(device or "")
+        if simulated is None:
             return
         if op == "mig":
-            card.gpu.mig_enabled = change["on"]
+            simulated.gpu.mig_enabled = change["on"]
         elif op == "share":
             part = SimulatedShare(change["uuid"], change["owner"], PartitionShape(**change["shape"]))
-            card.parts[part.uuid] = part
-            self._where[part.uuid] = card.fact.uuid
+            simulated.parts[part.uuid] = part
+            self._where[part.uuid] = simulated.fact.uuid
         elif op in ("in", "out", "unshare"):
-            self._replay_partition(card, op, change)
+            self._replay_partition(simulated, op, change)
         else:
-            self._replay_instance(card, op, change["profile"], change["start"])
+            self._replay_instance(simulated, op, change["profile"], change["start"])
 
-    def _replay_partition(self, card: SimulatedDevice, op: str, change: dict[str, Any]) -> None:
+    def _replay_partition(self, simulated: SimulatedDevice, op: str, change: dict[str, Any]) -> None:
         uuid = change["partition"]
         if op == "in":
-            card.tenants[uuid] = Tenant(change["lease"], change["load_pattern"])
-            self._settle_pids(card, uuid, [FIRST_PID + card.fact.index])
+            simulated.tenants[uuid] = Tenant(change["lease"], change["load_pattern"])
+            self._settle_pids(simulated, uuid, [FIRST_PID + simulated.fact.index])
             return
-        card.tenants.pop(uuid, None)
-        self._settle_pids(card, uuid, [])
+        simulated.tenants.pop(uuid, None)
+        self._settle_pids(simulated, uuid, [])
         if op == "unshare":
-            card.parts.pop(uuid, None)
+            simulated.parts.pop(uuid, None)
             self._where.pop(uuid, None)
 
-    def _replay_instance(self, card: SimulatedDevice, op: str, profile: str, start: int) -> None:
+    def _replay_instance(self, simulated: SimulatedDevice, op: str, profile: str, start: int) -> None:
         if op == "gi":
-            instance = card.gpu.create_gpu_instance(card.profile(profile).profile_id, start)
+            instance = simulated.gpu.create_gpu_instance(simulated.profile(profile).profile_id, start)
         else:
             instance = next(
-                i for i in card.gpu.instances.values() if (i.profile.name, i.start) == (profile, start)
+                i for i in simulated.gpu.instances.values() if (i.profile.name, i.start) == (profile, start)
             )
-            self._where.pop(card.instance_uuid(instance), None)
+            self._where.pop(simulated.instance_uuid(instance), None)
         if op == "ci":
-            card.gpu.create_compute_instance(instance)
+            simulated.gpu.create_compute_instance(instance)
         elif op == "unci":
             instance.compute.clear()
         elif op == "ungi":
             instance.pids = []
-            card.gpu.destroy_gpu_instance(instance)
+            simulated.gpu.destroy_gpu_instance(instance)
             return
-        self._where[card.instance_uuid(instance)] = card.fact.uuid
+        self._where[simulated.instance_uuid(instance)] = simulated.fact.uuid
 
     def _compact(self) -> None:
         lines: list[dict[str, Any]] = [{"op": "boot", "boot_id": self._boot_id}]
         if self._is_asleep:
             lines.append({"op": "power", "asleep": True})
-        for uuid, card in self._cards.items():
-            lines.append({"op": "mig", "device": uuid, "on": card.gpu.mig_enabled})
-            for i in card.gpu.instances.values():
+        for uuid, simulated in self._devices.items():
+            lines.append({"op": "mig", "device": uuid, "on": simulated.gpu.mig_enabled})
+            for i in simulated.gpu.instances.values():
                 place = {"device": uuid, "profile": i.profile.name, "start": i.start}
                 lines += [{"op": op, **place} for op in (("gi", "ci") if i.compute else ("gi",))]
-            lines += [_part_line(uuid, part) for part in card.parts.values()]
-            lines += [_tenant_line(partition, tenant) for partition, tenant in card.tenants.items()]
+            lines += [_part_line(uuid, part) for part in simulated.parts.values()]
+            lines += [_tenant_line(partition, tenant) for partition, tenant in simulated.tenants.items()]
         self._file.rewrite(lines)
 
 

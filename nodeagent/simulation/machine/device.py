@@ -1,4 +1,4 @@
-"""One card of a simulated host: what NVML knows of it beside its MIG instances."""
+"""One device of a simulated host: what NVML knows of it beside its MIG instances."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from nodeagent.protocol.boards import Board, BoardProfile
 from nodeagent.simulation.hardware import SimulatedGpu
 
 NVIDIA_VENDOR = 0x10DE
-# What the driver keeps of a card's memory for itself: an assumption near what listings of idle cards show.
+# What the driver keeps of a device's memory for itself: an assumption near what listings of idle devices show.
 RESERVED_MIB = 480
-# The lowest power limit as a part of the highest: an assumption, cards allow between a quarter and a half.
+# The lowest power limit as a part of the highest: an assumption, devices allow between a quarter and a half.
 LOWEST_LIMIT_PART = 0.4
 FIRST_BUS = 0x10
 
 
 @dataclass(slots=True)
 class Errors:
-    """Error counters: since the last reset (volatile) and for the life of the card; rows waiting for repair."""
+    """Error counters: since the last reset (volatile) and for the life of the device; rows waiting for repair."""
 
     corrected: int = 0
     uncorrected: int = 0
@@ -31,7 +31,7 @@ class Errors:
 
 @dataclass(slots=True, eq=False)
 class NvmlDevice:
-    """A card. ``minor`` is the N of /dev/nvidiaN, ``generation`` rises with every reset: older handles are stale.
+    """A device. ``minor`` is the N of /dev/nvidiaN, ``generation`` rises with every reset: older handles are stale.
 
     ``monitors`` and ``profilers`` are other clients that hold it open. ``limits`` are memory limits in bytes,
     (soft, hard) by cgroup. ``power_limit_mw`` None is the default. ``clock_reasons`` None follows the load.
@@ -71,7 +71,7 @@ class NvmlDevice:
 
     @property
     def memory_mib(self) -> int:
-        """Memory of the whole card; that of its largest profile where the table has none."""
+        """Memory of the whole device; that of its largest profile where the table has none."""
         largest = max((p.memory_mib or 0 for p in self.board.profiles), default=0)
         return self.board.memory_mib or largest
 
@@ -89,7 +89,7 @@ class NvmlDevice:
 
     @property
     def sm_total(self) -> int:
-        """SMs of the whole card, those of its largest profile where the table has none."""
+        """SMs of the whole device, those of its largest profile where the table has none."""
         return self.board.sm_total or max((self.sms_of(p) for p in self.board.profiles), default=0)
 
     @property

@@ -1,4 +1,4 @@
-"""A whole simulated GPU host: cards, processes, files of /proc, and everything that can happen to it.
+"""A whole simulated GPU host: devices, processes, files of /proc, and everything that can happen to it.
 
 It outlives the agent: library sessions (``SimulatedNvml``) come and go on it. Times come from an injected clock.
 """
@@ -38,11 +38,11 @@ LOST_XID = 79
 class Listener(Protocol):
     """Who hears of events: an event set of a library session."""
 
-    def hears(self, card: NvmlDevice, kind: int) -> bool:
-        """Say whether events of this kind from this card are wanted."""
+    def hears(self, device: NvmlDevice, kind: int) -> bool:
+        """Say whether events of this kind from this device are wanted."""
         ...
 
-    def tell(self, card: NvmlDevice, kind: int, data: int, gi: int, ci: int) -> None:
+    def tell(self, device: NvmlDevice, kind: int, data: int, gi: int, ci: int) -> None:
         """Hand over one event."""
         ...
 
@@ -58,10 +58,10 @@ class Happening:
 
 
 class SimulatedHost:
-    """One host. ``gpu`` arguments are a card's index or UUID.
+    """One host. ``gpu`` arguments are a device's index or UUID.
 
     ``missing`` names functions that the installed driver lacks, ``hidden`` paths that ``read`` cannot find,
-    ``cgroups`` groups that exist without a process inside, ``has_dmem`` a kernel that limits card memory itself,
+    ``cgroups`` groups that exist without a process inside, ``has_dmem`` a kernel that limits device memory itself,
     ``passing_dmem`` the groups (root: "") that pass that controller on. ``faults``: latency and planned codes by
     function name, a seeded chance that a change answers IN_USE. ``on_change`` is called before and after each
     change with ``"<function>.before"`` and ``"<function>.after"``; whatever it raises reaches the caller.
@@ -98,8 +98,8 @@ class SimulatedHost:
         self.boots = 1
         self.init_code = 0
         self.clock, self.sleep = clock, sleep
-        self.cards = [self._card(index, board(model)) for index, model in enumerate(boards)]
-        self._by_uuid = {card.uuid: card for card in self.cards}
+        self.devices = [self._device(index, board(model)) for index, model in enumerate(boards)]
+        self._by_uuid = {device.uuid: device for device in self.devices}
         self._scheduled: deque[Happening] = deque()
         self._dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._next_token = 0x10_0000
@@ -114,26 +114,26 @@ class SimulatedHost:
     @is_root.setter
     def is_root(self, value: bool) -> None:
         self._is_root = value
-        for card in self.cards:
-            card.gpu.is_root = value
+        for device in self.devices:
+            device.gpu.is_root = value
 
     def allow_instances(self, allowed: bool = True) -> None:
         """Let an agent that is not root manage instances, as with the capability ``mig/config``."""
-        for card in self.cards:
-            card.gpu.has_mig_config = allowed
+        for device in self.devices:
+            device.gpu.has_mig_config = allowed
 
     @property
     def boot_id(self) -> str:
         """Identity of this boot."""
         return str(UUID(int=self.boots << 64 | (hash_of(self.name) & (1 << 64) - 1)))
 
-    def card(self, gpu: int | str) -> NvmlDevice:
-        """Return a card by index or UUID; raises KeyError with those that exist."""
-        if isinstance(gpu, int) and 0 <= gpu < len(self.cards):
-            return self.cards[gpu]
+    def device(self, gpu: int | str) -> NvmlDevice:
+        """Return a device by index or UUID; raises KeyError with those that exist."""
+        if isinstance(gpu, int) and 0 <= gpu < len(self.devices):
+            return self.devices[gpu]
         if isinstance(gpu, str) and gpu in self._by_uuid:
             return self._by_uuid[gpu]
-        raise KeyError(f"no card {gpu!r} on {self.name}: it has {', '.join(self._by_uuid)}")
+        raise KeyError(f"no device {gpu!r} on {self.name}: it has {', '.join(self._by_uuid)}")
 
     def new_token(self) -> int:
         """Return a number that no handle had before."""
@@ -218,40 +218,40 @@ class SimulatedHost:
         return all(one in self.passing_dmem for one in above)
 
     def reboot(self) -> None:
-        """Start again: processes, instances, limits and held cards are gone, handles are stale, a lost card is back."""
+        """Start again: processes, instances, limits and held devices are gone, handles stale, lost devices back."""
         with self.lock:
             self.boots += 1
             self.world.reboot()
             self.cgroups.clear()
             self.passing_dmem.clear()
-            for card in self.cards:
-                card.reset(reboot=True)
+            for device in self.devices:
+                device.reset(reboot=True)
 
     def reset(self, gpu: int | str) -> None:
-        """Reset one card, as somebody with nvidia-smi would: its processes end, its instances are gone."""
+        """Reset one device, as somebody with nvidia-smi would: its processes end, its instances are gone."""
         with self.lock:
-            card = self.card(gpu)
-            for process in self.world.on(card.uuid):
+            device = self.device(gpu)
+            for process in self.world.on(device.uuid):
                 self.world.signal(process.pid, kill=True)
-            card.reset(reboot=False)
+            device.reset(reboot=False)
 
     def lose(self, gpu: int | str) -> None:
-        """Let a card fall off the bus (XID 79); only a reboot brings it back."""
+        """Let a device fall off the bus (XID 79); only a reboot brings it back."""
         with self.lock:
             self.xid(gpu, LOST_XID)
-            self.card(gpu).gpu.is_lost = True
+            self.device(gpu).gpu.is_lost = True
 
     def xid(
         self, gpu: int | str, xid: int, *, gi: int | None = None, ci: int | None = None, count: int = 1
     ) -> None:
-        """Let the driver report an XID ``count`` times, of the whole card or of one instance."""
+        """Let the driver report an XID ``count`` times, of the whole device or of one instance."""
         for _ in range(count):
-            self._tell(self.card(gpu), pynvml.nvmlEventTypeXidCriticalError, xid, gi, ci)
+            self._tell(self.device(gpu), pynvml.nvmlEventTypeXidCriticalError, xid, gi, ci)
 
     def ecc(self, gpu: int | str, *, count: int = 1, is_corrected: bool = False) -> None:
         """Count memory errors; uncorrected ones come with an event and leave a row to be repaired at a reset."""
         with self.lock:
-            card, kept = self.card(gpu), self.card(gpu).errors
+            device, kept = self.device(gpu), self.device(gpu).errors
             if is_corrected:
                 kept.corrected += count
                 kept.corrected_ever += count
@@ -263,17 +263,17 @@ class SimulatedHost:
                 kept.is_remap_pending = True
                 kind = pynvml.nvmlEventTypeDoubleBitEccError
         for _ in range(count):
-            self._tell(card, kind, 0, None, None)
+            self._tell(device, kind, 0, None, None)
 
     def ask_for(self, gpu: int | str, action: int) -> None:
         """Let the driver ask for a recovery action (numbers of ``NVML_GPU_RECOVERY_ACTION_*``)."""
-        self.card(gpu).recovery_action = action
+        self.device(gpu).recovery_action = action
 
     def switch_mig(self, gpu: int | str, *, enabled: bool = True) -> int:
-        """Switch a card as somebody with nvidia-smi would; returns the activation status."""
+        """Switch a device as somebody with nvidia-smi would; returns the activation status."""
         with self.lock:
-            gpu_state = self.card(gpu).gpu
-            gpu_state.has_work = self.work_on(self.card(gpu))
+            gpu_state = self.device(gpu).gpu
+            gpu_state.has_work = self.work_on(self.device(gpu))
             was, gpu_state.is_root = gpu_state.is_root, True
             try:
                 return gpu_state.set_mig_mode(enabled)
@@ -283,46 +283,46 @@ class SimulatedHost:
     def add_foreign(self, gpu: int | str, profile: str, start: int, *, is_half: bool = False) -> GpuInstance:
         """Make an instance as somebody with nvidia-smi would; ``is_half`` leaves out the compute instance.
 
-        Raises NvmlLikeError where the card refuses.
+        Raises NvmlLikeError where the device refuses.
         """
         with self.lock:
-            card = self.card(gpu)
-            kind = self.profile_of(card, profile)
+            device = self.device(gpu)
+            kind = self.profile_of(device, profile)
             assert kind is not None
-            was = card.gpu.is_root
-            card.gpu.is_root = True
+            was = device.gpu.is_root
+            device.gpu.is_root = True
             try:
-                made = card.gpu.create_gpu_instance(kind.profile_id, start)
+                made = device.gpu.create_gpu_instance(kind.profile_id, start)
                 if not is_half:
-                    card.gpu.create_compute_instance(made)
+                    device.gpu.create_compute_instance(made)
             finally:
-                card.gpu.is_root = was
+                device.gpu.is_root = was
             return made
 
     def remove_foreign(self, gpu: int | str, start: int) -> None:
         """Remove the instance that starts at a slice, with its compute instances and processes, by nobody's leave."""
         with self.lock:
-            card = self.card(gpu)
-            for instance in [i for i in card.gpu.instances.values() if i.start == start]:
-                for process in self.world.on(card.uuid, instance.id):
+            device = self.device(gpu)
+            for instance in [i for i in device.gpu.instances.values() if i.start == start]:
+                for process in self.world.on(device.uuid, instance.id):
                     self.world.signal(process.pid, kill=True)
                 for compute in instance.compute.values():
                     compute.is_stale = True
                 instance.compute.clear()
                 instance.is_stale = True
-                del card.gpu.instances[instance.id]
+                del device.gpu.instances[instance.id]
 
     def hold_open(self, gpu: int | str, *, is_profiler: bool = False) -> None:
-        """Let another client open a card: a monitor, or a profiler, which also keeps instances from being made."""
-        card = self.card(gpu)
-        card.monitors += not is_profiler
-        card.profilers += is_profiler
+        """Let another client open a device: a monitor, or a profiler, which also keeps instances from being made."""
+        device = self.device(gpu)
+        device.monitors += not is_profiler
+        device.profilers += is_profiler
 
     def release(self, gpu: int | str, *, is_profiler: bool = False) -> None:
         """Let one such client go."""
-        card = self.card(gpu)
-        card.monitors = max(0, card.monitors - (not is_profiler))
-        card.profilers = max(0, card.profilers - is_profiler)
+        device = self.device(gpu)
+        device.monitors = max(0, device.monitors - (not is_profiler))
+        device.profilers = max(0, device.profilers - is_profiler)
 
     def schedule(self, happenings: Iterable[Happening]) -> None:
         """Let things happen at their call or second from now."""
@@ -336,7 +336,7 @@ class SimulatedHost:
     def tick(self) -> None:
         """Let happen what is due by now; every call of the library does this too.
 
-        What a card refuses, such as an instance where another one is, is noted in ``refused`` and logged.
+        What a device refuses, such as an instance where another one is, is noted in ``refused`` and logged.
         """
         with self.lock:
             now, due = self.now_s(), []
@@ -352,9 +352,9 @@ class SimulatedHost:
                     self.refused.append(f"{one.name}: {no}")
                     log.warning("script: %s was refused: %s", one.name, no)
 
-    def work_on(self, card: NvmlDevice) -> bool:
-        """Say whether a process is on a card."""
-        return any(p.gpu == card.uuid for p in list(self.world.processes.values()))
+    def work_on(self, device: NvmlDevice) -> bool:
+        """Say whether a process is on a device."""
+        return any(p.gpu == device.uuid for p in list(self.world.processes.values()))
 
     def in_cgroup(self, path: str) -> list[SimulatedProcess] | None:
         """Return the processes in a cgroup and below, None when there is no such group."""
@@ -369,23 +369,23 @@ class SimulatedHost:
         return inside if is_there else None
 
     @staticmethod
-    def profile_of(card: NvmlDevice, name: str | None) -> BoardProfile | None:
-        """Return a profile of a card by name, None for None; raises ValueError with those that it has."""
+    def profile_of(device: NvmlDevice, name: str | None) -> BoardProfile | None:
+        """Return a profile of a device by name, None for None; raises ValueError with those that it has."""
         if name is None:
             return None
-        if (kind := card.board.profile(name)) is None:
-            known = ", ".join(one.name for one in card.board.profiles) or "none"
-            raise ValueError(f"{card.board.id} has no profile {name!r}; it has {known}")
+        if (kind := device.board.profile(name)) is None:
+            known = ", ".join(one.name for one in device.board.profiles) or "none"
+            raise ValueError(f"{device.board.id} has no profile {name!r}; it has {known}")
         return kind
 
-    def _tell(self, card: NvmlDevice, kind: int, data: int, gi: int | None, ci: int | None) -> None:
+    def _tell(self, device: NvmlDevice, kind: int, data: int, gi: int | None, ci: int | None) -> None:
         with self.lock:
-            for listener in [one for one in self.listeners if one.hears(card, kind)]:
+            for listener in [one for one in self.listeners if one.hears(device, kind)]:
                 listener.tell(
-                    card, kind, data, WHOLE_GPU if gi is None else gi, WHOLE_GPU if ci is None else ci
+                    device, kind, data, WHOLE_GPU if gi is None else gi, WHOLE_GPU if ci is None else ci
                 )
 
-    def _card(self, index: int, kind: Board) -> NvmlDevice:
+    def _device(self, index: int, kind: Board) -> NvmlDevice:
         if kind.vendor != "nvidia":
             raise ValueError(f"{kind.id} is no NVIDIA board; NVML knows only those")
         uuid = simulated_uuid(self.name, index)

@@ -1,4 +1,4 @@
-"""The simulated host around simulated cards: its processes, seen alike by the library, the units and MPS."""
+"""The simulated host around simulated devices: its processes, seen alike by the library, the units and MPS."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ComputeCalls(NvmlSession):
         self, instance: Any, profile: int, engine: int, version: int = 2
     ) -> Any:
         """Return a width by its enum; engines are always shared."""
-        card, part = self.instance(instance)
+        device, part = self.instance(instance)
         if not 0 <= profile < PROFILE_COUNT or engine != SHARED_ENGINES:
             raise refuse(errors.INVALID_ARGUMENT)
         if not _is_offered(part, profile):
@@ -55,7 +55,7 @@ class ComputeCalls(NvmlSession):
             raise refuse(errors.FUNCTION_NOT_FOUND)
         info.id, info.sliceCount = profile, width
         info.instanceCount = COMPUTE_COUNTS[part.profile.compute_slices][width]
-        info.multiprocessorCount = card.sms_of(part.profile) * width // part.profile.compute_slices
+        info.multiprocessorCount = device.sms_of(part.profile) * width // part.profile.compute_slices
         info.sharedCopyEngineCount = part.profile.copy_engines or part.profile.compute_slices
         return info
 
@@ -66,45 +66,45 @@ class ComputeCalls(NvmlSession):
         self, instance: Any, profile_id: int, placements: Any, count: Any
     ) -> int:
         """Write all legal places of a width, or their number alone where no array is given."""
-        card, part = self.instance(instance)
+        device, part = self.instance(instance)
         width = _width(part, profile_id)
-        legal = [(start, width) for start in card.gpu.compute_starts(part, width)]
+        legal = [(start, width) for start in device.gpu.compute_starts(part, width)]
         hand_over_places(legal, placements, _Placement, count)
         return 0
 
     @reads
     def nvmlGpuInstanceGetComputeInstanceRemainingCapacity(self, instance: Any, profile_id: int) -> int:
         """Return how many more compute instances of a width fit."""
-        card, part = self.instance(instance)
-        return len(card.gpu.free_compute_starts(part, _width(part, profile_id)))
+        device, part = self.instance(instance)
+        return len(device.gpu.free_compute_starts(part, _width(part, profile_id)))
 
     @changes
     def nvmlGpuInstanceCreateComputeInstance(self, instance: Any, profile_id: int) -> Any:
         """Make a compute instance at the first free place."""
-        card, part = self.instance(instance)
-        ci_id = card.gpu.create_compute_instance(part, _width(part, profile_id))
-        return self.handle(CI, card, part.compute[ci_id])
+        device, part = self.instance(instance)
+        ci_id = device.gpu.create_compute_instance(part, _width(part, profile_id))
+        return self.handle(CI, device, part.compute[ci_id])
 
     @changes
     def nvmlGpuInstanceCreateComputeInstanceWithPlacement(
         self, instance: Any, profile_id: int, placement: Any
     ) -> Any:
         """Make a compute instance at exactly this place."""
-        card, part = self.instance(instance)
+        device, part = self.instance(instance)
         place, width = target(placement, _Placement), _width(part, profile_id)
         if place.size != width:
             raise refuse(errors.INVALID_ARGUMENT)
-        ci_id = card.gpu.create_compute_instance(part, width, place.start)
-        return self.handle(CI, card, part.compute[ci_id])
+        ci_id = device.gpu.create_compute_instance(part, width, place.start)
+        return self.handle(CI, device, part.compute[ci_id])
 
     @changes
     def nvmlComputeInstanceDestroy(self, instance: Any) -> int:
         """Remove a compute instance; IN_USE while a process is on it."""
-        card, part = self.compute(instance)
-        is_busy = bool(loads.on(self.host, card, part.gi.id, part.id))
-        card.gpu.destroy_compute_instance(part.gi, part.id, is_busy=is_busy)
-        self.forget(CI, card, part)
-        self.forget(MIG, card, part)
+        device, part = self.compute(instance)
+        is_busy = bool(loads.on(self.host, device, part.gi.id, part.id))
+        device.gpu.destroy_compute_instance(part.gi, part.id, is_busy=is_busy)
+        self.forget(CI, device, part)
+        self.forget(MIG, device, part)
         return 0
 
     @reads
@@ -112,26 +112,26 @@ class ComputeCalls(NvmlSession):
         self, instance: Any, profile_id: int, instances: Any, count: Any
     ) -> int:
         """Write the compute instances of one width into an array."""
-        card, part = self.instance(instance)
+        device, part = self.instance(instance)
         width = _width(part, profile_id)
-        found = [self.handle(CI, card, c) for c in part.compute.values() if c.slices == width]
+        found = [self.handle(CI, device, c) for c in part.compute.values() if c.slices == width]
         hand_over(found, instances, pynvml.c_nvmlComputeInstance_t, count)
         return 0
 
     @reads
     def nvmlGpuInstanceGetComputeInstanceById(self, instance: Any, ci_id: int) -> Any:
         """Return the handle of a compute instance."""
-        card, part = self.instance(instance)
+        device, part = self.instance(instance)
         if ci_id not in part.compute:
             raise refuse(errors.NOT_FOUND)
-        return self.handle(CI, card, part.compute[ci_id])
+        return self.handle(CI, device, part.compute[ci_id])
 
     @reads
     def nvmlComputeInstanceGetInfo(self, instance: Any) -> Any:
         """Return id, width and place; ``device`` is the handle of the MIG device."""
-        card, part = self.compute(instance)
+        device, part = self.compute(instance)
         info = pynvml.c_nvmlComputeInstanceInfo_t()
-        info.device, info.gpuInstance = self.handle(MIG, card, part), self.handle(GI, card, part.gi)
+        info.device, info.gpuInstance = self.handle(MIG, device, part), self.handle(GI, device, part.gi)
         info.id, info.profileId = part.id, _profile_id(part)
         info.placement.start, info.placement.size = part.start, part.slices
         return info
@@ -141,12 +141,12 @@ class ComputeCalls(NvmlSession):
     @reads
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int) -> Any:
         """Return a MIG device by its sparse index; a gap is NOT_FOUND."""
-        card = self.whole(handle)
-        return self.handle(MIG, card, card.gpu.mig_device_by_index(index))
+        device = self.whole(handle)
+        return self.handle(MIG, device, device.gpu.mig_device_by_index(index))
 
     @reads
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: Any) -> Any:
-        """Return the card of a MIG device."""
+        """Return the device of a MIG device."""
         return self.handle(GPU, self._mig(handle)[0])
 
     @reads
@@ -162,22 +162,22 @@ class ComputeCalls(NvmlSession):
     @reads
     def nvmlDeviceGetAttributes_v2(self, handle: Any) -> Any:
         """Return what a MIG device has: SMs, engines, slices, memory."""
-        card, part = self._mig(handle)
+        device, part = self._mig(handle)
         profile, info = part.gi.profile, pynvml.c_nvmlDeviceAttributes()
-        info.multiprocessorCount = card.sms_of(profile) * part.slices // profile.compute_slices
+        info.multiprocessorCount = device.sms_of(profile) * part.slices // profile.compute_slices
         info.sharedCopyEngineCount = profile.copy_engines or profile.compute_slices
         info.gpuInstanceSliceCount = profile.compute_slices
         info.computeInstanceSliceCount = part.slices
-        info.memorySizeMB = card.memory_of(profile)
+        info.memorySizeMB = device.memory_of(profile)
         return info
 
     nvmlDeviceGetAttributes = nvmlDeviceGetAttributes_v2
 
     def _mig(self, handle: Any) -> tuple[NvmlDevice, ComputeInstance]:
-        card, part = self.device(handle)
+        device, part = self.part(handle)
         if part is None:
             raise refuse(errors.INVALID_ARGUMENT)
-        return card, part
+        return device, part
 
 
 def _is_offered(part: GpuInstance, profile: int) -> bool:

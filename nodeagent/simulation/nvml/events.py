@@ -13,7 +13,7 @@ from nodeagent.drivers import errors
 from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.nvml.session import GPU, UNINITIALIZED, NvmlSession, number_of, reads, refuse
 
-# Single and double bit memory errors, power state, XID, clock: what data center cards support.
+# Single and double bit memory errors, power state, XID, clock: what data center devices support.
 SUPPORTED = 0x1F
 # A storm beyond this many waiting events loses the oldest ones.
 MOST_WAITING = 4096
@@ -22,7 +22,7 @@ MOST_WAITING = 4096
 class QueuedEvent(NamedTuple):
     """One event that waits to be fetched."""
 
-    card: NvmlDevice
+    device: NvmlDevice
     generation: int
     kind: int
     data: int
@@ -31,7 +31,7 @@ class QueuedEvent(NamedTuple):
 
 
 class EventSet:
-    """Cards and kinds of events that one waiter listens for, and what has come in."""
+    """Devices and kinds of events that one waiter listens for, and what has come in."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -39,15 +39,15 @@ class EventSet:
         self.wanted: dict[NvmlDevice, tuple[int, int]] = {}
         self.is_freed = False
 
-    def hears(self, card: NvmlDevice, kind: int) -> bool:
-        """Say whether events of this kind from this card are wanted; a reset ends what was registered before."""
-        generation, kinds = self.wanted.get(card, (-1, 0))
-        return bool(kinds & kind) and generation == card.generation
+    def hears(self, device: NvmlDevice, kind: int) -> bool:
+        """Say whether events of this kind from this device are wanted; a reset ends what was registered before."""
+        generation, kinds = self.wanted.get(device, (-1, 0))
+        return bool(kinds & kind) and generation == device.generation
 
-    def tell(self, card: NvmlDevice, kind: int, data: int, gi: int, ci: int) -> None:
+    def tell(self, device: NvmlDevice, kind: int, data: int, gi: int, ci: int) -> None:
         """Take in an event and wake the waiter."""
         with self.changed:
-            self.waiting.append(QueuedEvent(card, card.generation, kind, data, gi, ci))
+            self.waiting.append(QueuedEvent(device, device.generation, kind, data, gi, ci))
             self.changed.notify_all()
 
     def free(self) -> None:
@@ -98,16 +98,16 @@ class EventCalls(NvmlSession):
 
     @reads
     def nvmlDeviceRegisterEvents(self, handle: Any, kinds: int, event_set: Any) -> None:
-        """Listen for events of a card; MIG devices and unknown kinds are NOT_SUPPORTED."""
-        card, found = self.whole(handle), self._set(event_set)
+        """Listen for events of a device; MIG devices and unknown kinds are NOT_SUPPORTED."""
+        device, found = self.whole(handle), self._set(event_set)
         if kinds & ~SUPPORTED:
             raise refuse(errors.NOT_SUPPORTED)
-        before = found.wanted.get(card, (card.generation, 0))
-        kept = before[1] if before[0] == card.generation else 0
-        found.wanted[card] = (card.generation, kept | kinds)
+        before = found.wanted.get(device, (device.generation, 0))
+        kept = before[1] if before[0] == device.generation else 0
+        found.wanted[device] = (device.generation, kept | kinds)
 
     def nvmlEventSetWait_v2(self, event_set: Any, timeout_ms: int) -> Any:
-        """Return the next event, or raise TIMEOUT (10); GPU_IS_LOST when a registered card is gone by then."""
+        """Return the next event, or raise TIMEOUT (10); GPU_IS_LOST when a registered device is gone by then."""
         self.host.enter("nvmlEventSetWait_v2", False)
         with self.host.lock:
             self._require_open()
@@ -119,7 +119,7 @@ class EventCalls(NvmlSession):
                 return self._data(event)
             if found.is_freed:
                 raise refuse(errors.INVALID_ARGUMENT)
-            if any(card.gpu.is_lost for card in found.wanted):
+            if any(device.gpu.is_lost for device in found.wanted):
                 raise refuse(errors.GPU_IS_LOST)
         raise refuse(errors.TIMEOUT)
 
@@ -149,8 +149,8 @@ class EventCalls(NvmlSession):
 
     def _data(self, event: QueuedEvent) -> Any:
         data = pynvml.c_nvmlEventData_t()
-        if event.generation == event.card.generation:
-            data.device = self.handle(GPU, event.card)
+        if event.generation == event.device.generation:
+            data.device = self.handle(GPU, event.device)
         data.eventType, data.eventData = event.kind, event.data
         data.gpuInstanceId, data.computeInstanceId = event.gi, event.ci
         return data

@@ -1,4 +1,4 @@
-"""Performance samples (GPM) of the simulated library: per card and per GPU instance, from Hopper on."""
+"""Performance samples (GPM) of the simulated library: per device and per GPU instance, from Hopper on."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ METRICS = {
 
 @dataclass(slots=True)
 class GpmSample:
-    """Room for one sample: of a card, or of one GPU instance; empty until taken."""
+    """Room for one sample: of a device, or of one GPU instance; empty until taken."""
 
-    card: NvmlDevice | None = None
+    device: NvmlDevice | None = None
     generation: int = 0
     gi: int | None = None
     at_ns: int = 0
@@ -79,21 +79,21 @@ class GpmCalls(NvmlSession):
 
     @reads
     def nvmlGpmSampleGet(self, handle: Any, sample: Any) -> Any:
-        """Take a sample of a whole card."""
-        card, now_s = self._measured(handle), self.host.now_s()
-        self._take(sample, card, None, loads.card_percent(self.host, card, now_s))
+        """Take a sample of a whole device."""
+        device, now_s = self._measured(handle), self.host.now_s()
+        self._take(sample, device, None, loads.device_percent(self.host, device, now_s))
         return sample
 
     @reads
     def nvmlGpmMigSampleGet(self, handle: Any, gi_id: int, sample: Any) -> Any:
-        """Take a sample of one GPU instance; the handle is the card's."""
-        card = self._measured(handle)
-        if not card.gpu.mig_enabled:
+        """Take a sample of one GPU instance; the handle is the device's."""
+        device = self._measured(handle)
+        if not device.gpu.mig_enabled:
             raise refuse(errors.NOT_SUPPORTED)
-        if gi_id not in card.gpu.instances:
+        if gi_id not in device.gpu.instances:
             raise refuse(errors.NOT_FOUND)
-        inside = loads.on(self.host, card, gi_id)
-        self._take(sample, card, gi_id, loads.busy_percent(self.host, inside, self.host.now_s()))
+        inside = loads.on(self.host, device, gi_id)
+        self._take(sample, device, gi_id, loads.busy_percent(self.host, inside, self.host.now_s()))
         return sample
 
     @reads
@@ -103,9 +103,9 @@ class GpmCalls(NvmlSession):
         second = self._samples.get(number_of(wanted.sample2) or 0)
         if wanted.version != pynvml.NVML_GPM_METRICS_GET_VERSION:
             raise refuse(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-        if first is None or second is None or first.card is None or second.card is None:
+        if first is None or second is None or first.device is None or second.device is None:
             raise refuse(errors.INVALID_ARGUMENT)
-        if (first.card, first.generation, first.gi) != (second.card, second.generation, second.gi):
+        if (first.device, first.generation, first.gi) != (second.device, second.generation, second.gi):
             raise refuse(errors.INVALID_ARGUMENT)
         is_early = second.at_ns - first.at_ns < SHORTEST_NS
         busy, metrics = (first.busy + second.busy) / 2, wanted.metrics
@@ -119,14 +119,14 @@ class GpmCalls(NvmlSession):
         return wanted
 
     def _measured(self, handle: Any) -> NvmlDevice:
-        card = self.whole(handle)
-        if not card.board.has_slice_metrics:
+        device = self.whole(handle)
+        if not device.board.has_slice_metrics:
             raise refuse(errors.NOT_SUPPORTED)
-        return card
+        return device
 
-    def _take(self, sample: Any, card: NvmlDevice, gi: int | None, busy: float) -> None:
+    def _take(self, sample: Any, device: NvmlDevice, gi: int | None, busy: float) -> None:
         room = self._samples.get(number_of(sample) or 0)
         if room is None:
             raise refuse(errors.INVALID_ARGUMENT)
-        room.card, room.generation, room.gi = card, card.generation, gi
+        room.device, room.generation, room.gi = device, device.generation, gi
         room.at_ns, room.busy = self.host.clock(), busy

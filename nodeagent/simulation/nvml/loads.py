@@ -1,4 +1,4 @@
-"""How busy a simulated card and its parts are: processes of the host, each with its pattern of load.
+"""How busy a simulated device and its parts are: processes of the host, each with its pattern of load.
 
 Figures are plausible, not measured: parts of SM, tensor and memory activity follow the load by fixed ratios.
 """
@@ -14,7 +14,7 @@ from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.machine.world import SimulatedProcess
 
 MIB = 1024 * 1024
-# A card at work draws most, never all, of what its limit allows.
+# A device at work draws most, never all, of what its limit allows.
 FULL_LOAD_PART = 0.93
 COOLEST_C, WARMING_C = 29, 41
 # Ratios to the time that anything ran.
@@ -24,10 +24,10 @@ STEPS_PER_S = 20
 
 
 def on(
-    host: SimulatedHost, card: NvmlDevice, gi: int | None = None, ci: int | None = None
+    host: SimulatedHost, device: NvmlDevice, gi: int | None = None, ci: int | None = None
 ) -> list[SimulatedProcess]:
-    """Return the processes on a card, on one GPU instance or on one compute instance of it."""
-    uuid = card.uuid
+    """Return the processes on a device, on one GPU instance or on one compute instance of it."""
+    uuid = device.uuid
     return [
         p
         for p in list(host.world.processes.values())
@@ -35,9 +35,9 @@ def on(
     ]
 
 
-def part_of(host: SimulatedHost, card: NvmlDevice, part: ComputeInstance | None) -> list[SimulatedProcess]:
-    """Return the processes of a device handle: the card's, or those of one MIG device."""
-    return on(host, card) if part is None else on(host, card, part.gi.id, part.id)
+def part_of(host: SimulatedHost, device: NvmlDevice, part: ComputeInstance | None) -> list[SimulatedProcess]:
+    """Return the processes of a device handle: the device's, or those of one MIG device."""
+    return on(host, device) if part is None else on(host, device, part.gi.id, part.id)
 
 
 def busy_percent(host: SimulatedHost, processes: list[SimulatedProcess], at_s: float) -> float:
@@ -56,54 +56,56 @@ def _percent(pattern: str, key: str, step: int) -> float:
     return load_at(pattern, key, step / STEPS_PER_S).util_percent
 
 
-def card_percent(host: SimulatedHost, card: NvmlDevice, at_s: float) -> float:
-    """Return the load of a whole card: with MIG on, that of its slices weighted by their SMs."""
-    if not card.gpu.mig_enabled:
-        return busy_percent(host, on(host, card), at_s)
+def device_percent(host: SimulatedHost, device: NvmlDevice, at_s: float) -> float:
+    """Return the load of a whole device: with MIG on, that of its slices weighted by their SMs."""
+    if not device.gpu.mig_enabled:
+        return busy_percent(host, on(host, device), at_s)
     busy: dict[int | None, float] = {}
-    for process in on(host, card):
+    for process in on(host, device):
         busy[process.gi] = min(100.0, busy.get(process.gi, 0.0) + of_process(host, process, at_s))
-    instances, total = card.gpu.instances, max(1, card.sm_total)
-    parts = {gi: card.sms_of(instances[gi].profile) / total for gi in busy if gi in instances}
+    instances, total = device.gpu.instances, max(1, device.sm_total)
+    parts = {gi: device.sms_of(instances[gi].profile) / total for gi in busy if gi in instances}
     return min(100.0, sum(busy[gi] * part for gi, part in parts.items()))
 
 
-def power_mw(host: SimulatedHost, card: NvmlDevice, at_s: float) -> int | None:
-    """Return what the card draws now, None where the table knows no figures of it."""
-    idle_w, limit_mw = card.board.idle_w, card.power_limit_mw or card.default_limit_mw
+def power_mw(host: SimulatedHost, device: NvmlDevice, at_s: float) -> int | None:
+    """Return what the device draws now, None where the table knows no figures of it."""
+    idle_w, limit_mw = device.board.idle_w, device.power_limit_mw or device.default_limit_mw
     if idle_w is None or limit_mw is None:
         return None
     span_w = max(0.0, limit_mw / 1000 - idle_w)
-    drift_w = _percent("idle", f"{host.seed}/{card.uuid}", int(at_s * STEPS_PER_S))
-    drawn_w = idle_w + drift_w + span_w * FULL_LOAD_PART * card_percent(host, card, at_s) / 100
+    drift_w = _percent("idle", f"{host.seed}/{device.uuid}", int(at_s * STEPS_PER_S))
+    drawn_w = idle_w + drift_w + span_w * FULL_LOAD_PART * device_percent(host, device, at_s) / 100
     return min(limit_mw, round(drawn_w * 1000))
 
 
-def energy_mj(host: SimulatedHost, card: NvmlDevice, at_s: float) -> int | None:
+def energy_mj(host: SimulatedHost, device: NvmlDevice, at_s: float) -> int | None:
     """Return the energy counter, brought up to now by the draw of this moment."""
-    drawn = power_mw(host, card, at_s)
+    drawn = power_mw(host, device, at_s)
     if drawn is None:
         return None
-    if card.energy_at_s is not None:
-        card.energy_mj += drawn * max(0.0, at_s - card.energy_at_s)
-    card.energy_at_s = at_s
-    return round(card.energy_mj)
+    if device.energy_at_s is not None:
+        device.energy_mj += drawn * max(0.0, at_s - device.energy_at_s)
+    device.energy_at_s = at_s
+    return round(device.energy_mj)
 
 
-def temperature_c(host: SimulatedHost, card: NvmlDevice, at_s: float) -> int:
+def temperature_c(host: SimulatedHost, device: NvmlDevice, at_s: float) -> int:
     """Return the temperature of the GPU, which follows the power drawn."""
-    if card.temperature_c is not None:
-        return card.temperature_c
-    drawn, limit = power_mw(host, card, at_s), card.default_limit_mw
+    if device.temperature_c is not None:
+        return device.temperature_c
+    drawn, limit = power_mw(host, device, at_s), device.default_limit_mw
     return COOLEST_C if drawn is None or not limit else round(COOLEST_C + WARMING_C * drawn / limit)
 
 
-def memory_bytes(host: SimulatedHost, card: NvmlDevice, part: ComputeInstance | None) -> tuple[int, int, int]:
+def memory_bytes(
+    host: SimulatedHost, device: NvmlDevice, part: ComputeInstance | None
+) -> tuple[int, int, int]:
     """Return (total, reserved, used) of a device; a MIG device shares the memory of its whole GPU instance."""
     if part is None:
-        total_mib, reserved_mib, inside = card.memory_mib, RESERVED_MIB, on(host, card)
+        total_mib, reserved_mib, inside = device.memory_mib, RESERVED_MIB, on(host, device)
     else:
-        total_mib, reserved_mib = card.memory_of(part.gi.profile), 0
-        inside = on(host, card, part.gi.id)
+        total_mib, reserved_mib = device.memory_of(part.gi.profile), 0
+        inside = on(host, device, part.gi.id)
     used_mib = min(total_mib - reserved_mib, sum(p.memory_mib for p in inside))
     return total_mib * MIB, reserved_mib * MIB, used_mib * MIB

@@ -1,4 +1,4 @@
-"""Processes of the simulated library: who is on a card or a MIG device, and how busy."""
+"""Processes of the simulated library: who is on a device or a MIG device, and how busy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_INSTANCE = 0xFFFFFFFF
 
 
 class ProcessCalls(NvmlSession):
-    """Calls that list processes: a card's handle shows all of them (MIG: to root only), a MIG device its own."""
+    """Calls that list processes: a device's handle shows all of them (MIG: to root only), a MIG device its own."""
 
     @reads
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
@@ -48,9 +48,9 @@ class ProcessCalls(NvmlSession):
         As the real wrapper does, it raises instead of an empty list: NVMLError with value 0 where there is no
         process at all, NOT_FOUND where no sample is newer.
         """
-        card, _ = self.device(handle)
-        card.gpu.utilization_rates()
-        inside, now_us = loads.on(self.host, card), self.host.clock() // 1000
+        device, _ = self.part(handle)
+        device.gpu.utilization_rates()
+        inside, now_us = loads.on(self.host, device), self.host.clock() // 1000
         if not inside:
             raise refuse(0)
         if now_us <= last_ts:
@@ -60,15 +60,15 @@ class ProcessCalls(NvmlSession):
     @reads
     def nvmlDeviceGetAccountingMode(self, handle: Any) -> int:
         """Return 0, accounting is off; NOT_SUPPORTED with MIG."""
-        self.device(handle)[0].gpu.utilization_rates()
+        self.part(handle)[0].gpu.utilization_rates()
         return 0
 
     def _listed(self, handle: Any, is_wanted: Any) -> list[Any]:
-        card, part = self.device(handle)
-        if part is None and card.gpu.mig_enabled and not self.host.is_root:
+        device, part = self.part(handle)
+        if part is None and device.gpu.mig_enabled and not self.host.is_root:
             raise refuse(errors.NO_PERMISSION)
-        found = loads.part_of(self.host, card, part)
-        return [_friendly(card, part, process) for process in found if is_wanted(process)]
+        found = loads.part_of(self.host, device, part)
+        return [_friendly(device, part, process) for process in found if is_wanted(process)]
 
     def _sample(self, process: SimulatedProcess, now_us: int) -> Any:
         sample = pynvml.c_nvmlProcessUtilizationSample_t()
@@ -78,9 +78,9 @@ class ProcessCalls(NvmlSession):
         return sample
 
 
-def _friendly(card: NvmlDevice, part: ComputeInstance | None, process: SimulatedProcess) -> Any:
+def _friendly(device: NvmlDevice, part: ComputeInstance | None, process: SimulatedProcess) -> Any:
     """Return what the binding makes of the C structure: a plain object."""
-    is_sliced = card.gpu.mig_enabled and process.gi is not None
+    is_sliced = device.gpu.mig_enabled and process.gi is not None
     return pynvml.nvmlFriendlyObject(
         {
             "pid": process.pid,

@@ -33,8 +33,8 @@ class ReadingCalls(NvmlSession):
     @reads
     def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> Any:
         """Return memory in bytes; version 2 tells the driver's own part apart, version 1 counts it as used."""
-        card, part = self.device(handle)
-        total, reserved, used = loads.memory_bytes(self.host, card, part)
+        device, part = self.part(handle)
+        total, reserved, used = loads.memory_bytes(self.host, device, part)
         if not version:
             return pynvml.c_nvmlMemory_t(total, total - used - reserved, used + reserved)
         if version != pynvml.nvmlMemory_v2:
@@ -44,26 +44,26 @@ class ReadingCalls(NvmlSession):
     @reads
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
         """Return the load in percent."""
-        card, _ = self.device(handle)
-        card.gpu.utilization_rates()
-        busy = loads.card_percent(self.host, card, self.host.now_s())
+        device, _ = self.part(handle)
+        device.gpu.utilization_rates()
+        busy = loads.device_percent(self.host, device, self.host.now_s())
         return pynvml.c_nvmlUtilization_t(round(busy), round(busy * loads.DRAM_PART))
 
     @reads
     def nvmlDeviceGetEncoderUtilization(self, handle: Any) -> list[int]:
         """Return [percent, sampling period in microseconds]."""
-        self.device(handle)[0].gpu.utilization_rates()
+        self.part(handle)[0].gpu.utilization_rates()
         return [0, 167_000]
 
     @reads
     def nvmlDeviceGetDecoderUtilization(self, handle: Any) -> list[int]:
         """Return [percent, sampling period in microseconds]."""
-        self.device(handle)[0].gpu.utilization_rates()
+        self.part(handle)[0].gpu.utilization_rates()
         return [0, 167_000]
 
     @reads
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
-        """Return milliwatts of the whole card."""
+        """Return milliwatts of the whole device."""
         return _total(loads.power_mw(self.host, self.whole(handle), self.host.now_s()))
 
     @reads
@@ -80,7 +80,7 @@ class ReadingCalls(NvmlSession):
 
     @reads
     def nvmlDeviceGetTemperatureThreshold(self, handle: Any, threshold: int) -> int:
-        """Return the temperature at which the card slows down (1) or shuts down (0)."""
+        """Return the temperature at which the device slows down (1) or shuts down (0)."""
         self.whole(handle)
         known = {0: HOT_C + 5, 1: HOT_C + 2, 3: HOT_C}
         return _total(known.get(threshold))
@@ -88,30 +88,30 @@ class ReadingCalls(NvmlSession):
     @reads
     def nvmlDeviceGetPowerManagementLimit(self, handle: Any) -> int:
         """Return the limit in milliwatts."""
-        card = self.whole(handle)
-        return _total(card.power_limit_mw or card.default_limit_mw)
+        device = self.whole(handle)
+        return _total(device.power_limit_mw or device.default_limit_mw)
 
     nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetPowerManagementLimit
 
     @reads
     def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any) -> int:
-        """Return the limit that the card starts with."""
+        """Return the limit that the device starts with."""
         return _total(self.whole(handle).default_limit_mw)
 
     @reads
     def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: Any) -> list[int]:
         """Return [lowest, highest] in milliwatts."""
-        card = self.whole(handle)
-        return [_total(card.lowest_limit_mw), _total(card.default_limit_mw)]
+        device = self.whole(handle)
+        return [_total(device.lowest_limit_mw), _total(device.default_limit_mw)]
 
     @changes
     def nvmlDeviceSetPowerManagementLimit(self, handle: Any, limit: int) -> None:
         """Set the limit in milliwatts; it does not survive a reboot."""
-        card = self.whole(handle)
+        device = self.whole(handle)
         self.require_root()
-        if not _total(card.lowest_limit_mw) <= limit <= _total(card.default_limit_mw):
+        if not _total(device.lowest_limit_mw) <= limit <= _total(device.default_limit_mw):
             raise refuse(errors.INVALID_ARGUMENT)
-        card.power_limit_mw = limit
+        device.power_limit_mw = limit
 
     @reads
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: int) -> int:
@@ -128,11 +128,11 @@ class ReadingCalls(NvmlSession):
     @reads
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any) -> int:
         """Return why clocks are below their highest, as bits."""
-        card, now = self.whole(handle), self.host.now_s()
-        if card.clock_reasons is not None:
-            return card.clock_reasons
-        is_hot = loads.temperature_c(self.host, card, now) >= HOT_C
-        is_idle = not loads.card_percent(self.host, card, now)
+        device, now = self.whole(handle), self.host.now_s()
+        if device.clock_reasons is not None:
+            return device.clock_reasons
+        is_hot = loads.temperature_c(self.host, device, now) >= HOT_C
+        is_idle = not loads.device_percent(self.host, device, now)
         return THERMAL * is_hot | IDLE * is_idle
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
@@ -164,14 +164,14 @@ class ReadingCalls(NvmlSession):
 
     @reads
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: Sequence[Any]) -> Any:
-        """Return the fields asked for; one that the card has not says so in its own ``nvmlReturn``."""
-        card = self.whole(handle)
+        """Return the fields asked for; one that the device has not says so in its own ``nvmlReturn``."""
+        device = self.whole(handle)
         values = (pynvml.c_nvmlFieldValue_t * len(fields))()
         for value, asked in zip(values, fields, strict=True):
             value.fieldId, value.scopeId = asked if isinstance(asked, tuple) else (asked, 0)
             value.timestamp = self.host.clock() // 1000
             known = _FIELDS.get(int(value.fieldId))
-            found = None if known is None else known(self.host, card)
+            found = None if known is None else known(self.host, device)
             if found is None:
                 value.nvmlReturn = errors.NOT_SUPPORTED
                 continue
@@ -180,8 +180,8 @@ class ReadingCalls(NvmlSession):
         return values
 
 
-def _rows(card: NvmlDevice) -> tuple[int, int, int, int]:
-    kept = card.errors
+def _rows(device: NvmlDevice) -> tuple[int, int, int, int]:
+    kept = device.errors
     return (
         kept.rows_corrected,
         kept.rows_uncorrected,
@@ -192,16 +192,18 @@ def _rows(card: NvmlDevice) -> tuple[int, int, int, int]:
 
 Field = Callable[["SimulatedHost", NvmlDevice], int | None]
 _FIELDS: dict[int, Field] = {
-    pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: lambda _, card: card.recovery_action,
-    pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: lambda _, card: card.errors.corrected,
-    pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: lambda _, card: card.errors.uncorrected,
-    pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL: lambda _, card: card.errors.corrected_ever,
-    pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL: lambda _, card: card.errors.uncorrected_ever,
-    pynvml.NVML_FI_DEV_REMAPPED_COR: lambda _, card: _rows(card)[0],
-    pynvml.NVML_FI_DEV_REMAPPED_UNC: lambda _, card: _rows(card)[1],
-    pynvml.NVML_FI_DEV_REMAPPED_PENDING: lambda _, card: _rows(card)[2],
-    pynvml.NVML_FI_DEV_REMAPPED_FAILURE: lambda _, card: _rows(card)[3],
-    pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: lambda host, card: loads.energy_mj(host, card, host.now_s()),
-    pynvml.NVML_FI_DEV_POWER_INSTANT: lambda host, card: loads.power_mw(host, card, host.now_s()),
-    pynvml.NVML_FI_DEV_POWER_AVERAGE: lambda host, card: loads.power_mw(host, card, host.now_s()),
+    pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: lambda _, device: device.recovery_action,
+    pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: lambda _, device: device.errors.corrected,
+    pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: lambda _, device: device.errors.uncorrected,
+    pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL: lambda _, device: device.errors.corrected_ever,
+    pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL: lambda _, device: device.errors.uncorrected_ever,
+    pynvml.NVML_FI_DEV_REMAPPED_COR: lambda _, device: _rows(device)[0],
+    pynvml.NVML_FI_DEV_REMAPPED_UNC: lambda _, device: _rows(device)[1],
+    pynvml.NVML_FI_DEV_REMAPPED_PENDING: lambda _, device: _rows(device)[2],
+    pynvml.NVML_FI_DEV_REMAPPED_FAILURE: lambda _, device: _rows(device)[3],
+    pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: lambda host, device: loads.energy_mj(
+        host, device, host.now_s()
+    ),
+    pynvml.NVML_FI_DEV_POWER_INSTANT: lambda host, device: loads.power_mw(host, device, host.now_s()),
+    pynvml.NVML_FI_DEV_POWER_AVERAGE: lambda host, device: loads.power_mw(host, device, host.now_s()),
 }

@@ -34,10 +34,10 @@ S = TypeVar("S", bound="NvmlSession")
 
 
 class KnownHandle(NamedTuple):
-    """What a handle stands for: a card of one generation, or a part of it."""
+    """What a handle stands for: a device of one generation, or a part of it."""
 
     kind: str
-    card: NvmlDevice
+    device: NvmlDevice
     generation: int
     part: Part | None
 
@@ -176,58 +176,58 @@ class NvmlSession:
         self._known.clear()
         self._pointers.clear()
 
-    def handle(self, kind: str, card: NvmlDevice, part: Part | None = None) -> Any:
+    def handle(self, kind: str, device: NvmlDevice, part: Part | None = None) -> Any:
         """Return the handle of a thing, the same one every time."""
-        key = (kind, part or card, card.generation)
+        key = (kind, part or device, device.generation)
         found = self._pointers.get(key)
         if found is None:
             token = self.host.new_token()
             found = self._pointers[key] = _cast(_void(token), _POINTERS[kind])
-            self._known[token] = KnownHandle(kind, card, card.generation, part)
+            self._known[token] = KnownHandle(kind, device, device.generation, part)
         return found
 
-    def forget(self, kind: str, card: NvmlDevice, part: Part) -> None:
+    def forget(self, kind: str, device: NvmlDevice, part: Part) -> None:
         """Drop the handle of what is gone."""
-        pointer = self._pointers.pop((kind, part, card.generation), None)
+        pointer = self._pointers.pop((kind, part, device.generation), None)
         if pointer is not None:
             self._known.pop(number_of(pointer) or 0, None)
 
     def known(self, pointer: Any, *kinds: str) -> KnownHandle:
         """Return what a handle stands for; INVALID_ARGUMENT when stale or of another kind, then GPU_IS_LOST."""
         found = self._known.get(number_of(pointer) or 0)
-        if found is None or found.kind not in kinds or found.generation != found.card.generation:
+        if found is None or found.kind not in kinds or found.generation != found.device.generation:
             raise refuse(errors.INVALID_ARGUMENT)
         if found.part is not None and found.part.is_stale:
             raise refuse(errors.INVALID_ARGUMENT)
-        if found.card.gpu.is_lost:
+        if found.device.gpu.is_lost:
             raise refuse(errors.GPU_IS_LOST)
         return found
 
     def whole(self, pointer: Any) -> NvmlDevice:
-        """Return the card of a device handle; NOT_SUPPORTED for a MIG device, which has no such figure."""
+        """Return the device of a handle; NOT_SUPPORTED for a MIG device, which has no such figure."""
         found = self.known(pointer, GPU, MIG)
         if found.kind == MIG:
             raise refuse(errors.NOT_SUPPORTED)
-        return found.card
+        return found.device
 
-    def device(self, pointer: Any) -> tuple[NvmlDevice, ComputeInstance | None]:
-        """Return the card of a device handle, with the compute instance when it is a MIG device."""
+    def part(self, pointer: Any) -> tuple[NvmlDevice, ComputeInstance | None]:
+        """Return the device of a handle, with the compute instance when it is a MIG device."""
         found = self.known(pointer, GPU, MIG)
-        return found.card, found.part if isinstance(found.part, ComputeInstance) else None
+        return found.device, found.part if isinstance(found.part, ComputeInstance) else None
 
     def instance(self, pointer: Any) -> tuple[NvmlDevice, GpuInstance]:
         """Return the GPU instance of a handle."""
         found = self.known(pointer, GI)
         if not isinstance(found.part, GpuInstance):
             raise refuse(errors.INVALID_ARGUMENT)
-        return found.card, found.part
+        return found.device, found.part
 
     def compute(self, pointer: Any) -> tuple[NvmlDevice, ComputeInstance]:
         """Return the compute instance of a handle."""
         found = self.known(pointer, CI)
         if not isinstance(found.part, ComputeInstance):
             raise refuse(errors.INVALID_ARGUMENT)
-        return found.card, found.part
+        return found.device, found.part
 
     def require_root(self) -> None:
         """Refuse changes by anybody else."""

@@ -1,4 +1,4 @@
-"""Settings of a card in the simulated library: memory limits by cgroup, compute mode, persistence."""
+"""Settings of a device in the simulated library: memory limits by cgroup, compute mode, persistence."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ class SettingCalls(NvmlSession):
 
     @changes
     def nvmlDeviceSetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
-        """Limit what a cgroup may allocate on a card, in bytes: soft is guaranteed, hard is the most.
+        """Limit what a cgroup may allocate on a device, in bytes: soft is guaranteed, hard is the most.
 
         Soft 0 with hard UNLIMITED clears it, and so does the end of the cgroup (NVML reference, memory limits).
         """
-        card = self._limitable(handle)
+        device = self._limitable(handle)
         self.require_root()
         path, _ = self._namespace(limits.nameSpace)
         if limits.softLimit > limits.hardLimit:
             raise refuse(errors.INVALID_ARGUMENT)
         if (limits.softLimit, limits.hardLimit) == (0, UNLIMITED):
-            card.limits.pop(path, None)
+            device.limits.pop(path, None)
         else:
-            card.limits[path] = (limits.softLimit, limits.hardLimit)
+            device.limits[path] = (limits.softLimit, limits.hardLimit)
 
     @reads
     def nvmlDeviceGetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
         """Fill in the limits of a cgroup and what its processes use."""
-        card = self._limitable(handle)
+        device = self._limitable(handle)
         path, inside = self._namespace(limits.nameSpace)
-        limits.softLimit, limits.hardLimit = card.limits.get(path, (0, UNLIMITED))
-        limits.currentUsed = sum(p.memory_mib for p in inside if p.gpu == card.uuid) * MIB
+        limits.softLimit, limits.hardLimit = device.limits.get(path, (0, UNLIMITED))
+        limits.currentUsed = sum(p.memory_mib for p in inside if p.gpu == device.uuid) * MIB
 
     @reads
     def nvmlDeviceGetComputeMode(self, handle: Any) -> int:
-        """Return who may open the card."""
-        return self.device(handle)[0].compute_mode
+        """Return who may open the device."""
+        return self.part(handle)[0].compute_mode
 
     @changes
     def nvmlDeviceSetComputeMode(self, handle: Any, mode: int) -> None:
-        """Set who may open the card; under MIG only the default is possible."""
-        card = self.whole(handle)
+        """Set who may open the device; under MIG only the default is possible."""
+        device = self.whole(handle)
         self.require_root()
         if not DEFAULT <= mode <= EXCLUSIVE_PROCESS:
             raise refuse(errors.INVALID_ARGUMENT)
-        if mode == EXCLUSIVE_THREAD or (mode != DEFAULT and card.gpu.mig_enabled):
+        if mode == EXCLUSIVE_THREAD or (mode != DEFAULT and device.gpu.mig_enabled):
             raise refuse(errors.NOT_SUPPORTED)
-        card.compute_mode = mode
+        device.compute_mode = mode
 
     @reads
     def nvmlDeviceGetPersistenceMode(self, handle: Any) -> int:
@@ -68,19 +68,19 @@ class SettingCalls(NvmlSession):
     @changes
     def nvmlDeviceSetPersistenceMode(self, handle: Any, mode: int) -> None:
         """Let the driver stay loaded without clients."""
-        card = self.whole(handle)
+        device = self.whole(handle)
         self.require_root()
         if mode not in (0, 1):
             raise refuse(errors.INVALID_ARGUMENT)
-        card.is_persistent = bool(mode)
+        device.is_persistent = bool(mode)
 
     def _limitable(self, handle: Any) -> NvmlDevice:
-        card = self.whole(handle)
-        if card.gpu.mig_enabled:
+        device = self.whole(handle)
+        if device.gpu.mig_enabled:
             raise refuse(errors.NOT_SUPPORTED)
-        for path in [path for path in card.limits if self.host.in_cgroup(path) is None]:
-            del card.limits[path]
-        return card
+        for path in [path for path in device.limits if self.host.in_cgroup(path) is None]:
+            del device.limits[path]
+        return device
 
     def _namespace(self, name: Any) -> tuple[str, list[SimulatedProcess]]:
         """Return a cgroup and the processes in it; one that does not exist is INVALID_ARGUMENT."""

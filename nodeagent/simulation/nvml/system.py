@@ -20,13 +20,13 @@ CUDA_VERSION = 13040
 BRAND_NVIDIA = 14
 
 
-def mig_uuid(card: NvmlDevice, compute: ComputeInstance) -> str:
+def mig_uuid(device: NvmlDevice, compute: ComputeInstance) -> str:
     """Return the UUID of a MIG device: a name made from its place, so the next tenant there gets the same."""
     instance = compute.gi
     profile = instance.profile.name
     if compute.id or compute.slices != instance.profile.compute_slices:
         profile = f"{profile}/{compute.slices}c.{compute.id}"
-    return simulated_mig_uuid(card.uuid, profile, instance.start)
+    return simulated_mig_uuid(device.uuid, profile, instance.start)
 
 
 class SystemCalls(NvmlSession):
@@ -81,39 +81,39 @@ class SystemCalls(NvmlSession):
 
     @reads
     def nvmlDeviceGetCount(self) -> int:
-        """Return the number of cards, lost ones included."""
-        return len(self.host.cards)
+        """Return the number of devices, lost ones included."""
+        return len(self.host.devices)
 
     nvmlDeviceGetCount_v2 = nvmlDeviceGetCount
 
     @reads
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
-        """Return a handle, of a lost card too: it fails later."""
-        if not 0 <= index < len(self.host.cards):
+        """Return a handle, of a lost device too: it fails later."""
+        if not 0 <= index < len(self.host.devices):
             raise refuse(errors.INVALID_ARGUMENT)
-        return self.handle(GPU, self.host.cards[index])
+        return self.handle(GPU, self.host.devices[index])
 
     nvmlDeviceGetHandleByIndex_v2 = nvmlDeviceGetHandleByIndex
 
     @reads
     def nvmlDeviceGetHandleByUUID(self, uuid: str | bytes) -> Any:
-        """Return the handle of a card or of a MIG device."""
+        """Return the handle of a device or of a MIG device."""
         wanted = uuid.decode() if isinstance(uuid, bytes) else uuid
-        for card in self.host.cards:
-            if card.uuid == wanted:
-                return self.handle(GPU, card)
-            for compute in mig_devices(card) if wanted.startswith("MIG-") else ():
-                if mig_uuid(card, compute) == wanted:
-                    return self.handle(MIG, card, compute)
+        for device in self.host.devices:
+            if device.uuid == wanted:
+                return self.handle(GPU, device)
+            for compute in mig_devices(device) if wanted.startswith("MIG-") else ():
+                if mig_uuid(device, compute) == wanted:
+                    return self.handle(MIG, device, compute)
         raise refuse(errors.NOT_FOUND)
 
     @reads
     def nvmlDeviceGetHandleByPciBusId(self, address: str | bytes) -> Any:
         """Return a handle by PCI address, with a domain of four or eight digits."""
         wanted = (address.decode() if isinstance(address, bytes) else address).upper()
-        for card in self.host.cards:
-            if wanted in (card.bus_id, card.bus_id[4:]):
-                return self.handle(GPU, card)
+        for device in self.host.devices:
+            if wanted in (device.bus_id, device.bus_id[4:]):
+                return self.handle(GPU, device)
         raise refuse(errors.NOT_FOUND)
 
     nvmlDeviceGetHandleByPciBusId_v2 = nvmlDeviceGetHandleByPciBusId
@@ -122,103 +122,103 @@ class SystemCalls(NvmlSession):
     def nvmlDeviceGetHandleBySerial(self, serial: str | bytes) -> Any:
         """Return a handle by serial number."""
         wanted = serial.decode() if isinstance(serial, bytes) else serial
-        for card in self.host.cards:
-            if _serial(card) == wanted:
-                return self.handle(GPU, card)
+        for device in self.host.devices:
+            if _serial(device) == wanted:
+                return self.handle(GPU, device)
         raise refuse(errors.NOT_FOUND)
 
     @reads
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
-        """Return the UUID of a card or MIG device."""
-        card, compute = self.device(handle)
-        return card.uuid if compute is None else mig_uuid(card, compute)
+        """Return the UUID of a device or MIG device."""
+        device, compute = self.part(handle)
+        return device.uuid if compute is None else mig_uuid(device, compute)
 
     @reads
     def nvmlDeviceGetName(self, handle: Any) -> str:
         """Return the product name, with the profile for a MIG device."""
-        card, compute = self.device(handle)
-        return card.board.name if compute is None else f"{card.board.name} MIG {compute.gi.profile.name}"
+        device, compute = self.part(handle)
+        return device.board.name if compute is None else f"{device.board.name} MIG {compute.gi.profile.name}"
 
     @reads
     def nvmlDeviceGetSerial(self, handle: Any) -> str:
         """Return the board's serial number."""
-        return _serial(self.device(handle)[0])
+        return _serial(self.part(handle)[0])
 
     @reads
     def nvmlDeviceGetIndex(self, handle: Any) -> int:
-        """Return the index of a card, of a MIG device its index on the card."""
-        card, compute = self.device(handle)
-        return card.index if compute is None else compute.mig_index
+        """Return the index of a device, of a MIG device its index on the device."""
+        device, compute = self.part(handle)
+        return device.index if compute is None else compute.mig_index
 
     @reads
     def nvmlDeviceGetMinorNumber(self, handle: Any) -> int:
         """Return the N of /dev/nvidiaN."""
-        return self.device(handle)[0].minor
+        return self.part(handle)[0].minor
 
     @reads
     def nvmlDeviceGetPciInfo(self, handle: Any) -> Any:
-        """Return where the card sits and what it is."""
-        return pci_info(self.device(handle)[0])
+        """Return where the device sits and what it is."""
+        return pci_info(self.part(handle)[0])
 
     nvmlDeviceGetPciInfo_v3 = nvmlDeviceGetPciInfo
 
     @reads
     def nvmlDeviceGetArchitecture(self, handle: Any) -> int:
         """Return the number of the architecture."""
-        number = ARCHITECTURES.get(self.device(handle)[0].board.architecture)
+        number = ARCHITECTURES.get(self.part(handle)[0].board.architecture)
         return int(pynvml.NVML_DEVICE_ARCH_UNKNOWN) if number is None else number
 
     @reads
     def nvmlDeviceGetBrand(self, handle: Any) -> int:
         """Return the number of the brand."""
-        self.device(handle)
+        self.part(handle)
         return BRAND_NVIDIA
 
     @reads
     def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]:
         """Return (major, minor)."""
-        known = self.device(handle)[0].board.compute_capability
+        known = self.part(handle)[0].board.compute_capability
         if known is None:
             raise refuse(errors.NOT_SUPPORTED)
         return known
 
     @reads
     def nvmlDeviceGetNumGpuCores(self, handle: Any) -> int:
-        """Return the CUDA cores of the card: SMs by the cores of one in its generation."""
-        card = self.whole(handle)
-        if not card.sm_total:
+        """Return the CUDA cores of the device: SMs by the cores of one in its generation."""
+        device = self.whole(handle)
+        if not device.sm_total:
             raise refuse(errors.NOT_SUPPORTED)
-        return card.sm_total * (64 if card.board.compute_capability in CORES_PER_SM_64 else 128)
+        return device.sm_total * (64 if device.board.compute_capability in CORES_PER_SM_64 else 128)
 
     @reads
     def nvmlDeviceGetVirtualizationMode(self, handle: Any) -> int:
-        """Return whether the host is bare (0), a guest that owns the card (1) or has a virtual one (2)."""
-        card = self.device(handle)[0]
-        if card.is_vgpu:
+        """Return whether the host is bare (0), a guest that owns the device (1) or has a virtual one (2)."""
+        device = self.part(handle)[0]
+        if device.is_vgpu:
             return int(pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
-        is_guest = card.gpu.is_passthrough
+        is_guest = device.gpu.is_passthrough
         return int(pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH if is_guest else 0)
 
     @reads
     def nvmlDeviceIsMigDeviceHandle(self, handle: Any) -> Any:
         """Return 1 for a MIG device (as the c_uint that the real wrapper gives)."""
-        return ctypes.c_uint(self.device(handle)[1] is not None)
+        return ctypes.c_uint(self.part(handle)[1] is not None)
 
 
-def mig_devices(card: NvmlDevice) -> list[ComputeInstance]:
-    """Return the compute instances of a card, in the order they were made."""
-    return [c for i in card.gpu.instances.values() for c in i.compute.values()]
+def mig_devices(device: NvmlDevice) -> list[ComputeInstance]:
+    """Return the compute instances of a device, in the order they were made."""
+    return [c for i in device.gpu.instances.values() for c in i.compute.values()]
 
 
-def pci_info(card: NvmlDevice) -> Any:
-    """Return a card's place as NVML's structure."""
+def pci_info(device: NvmlDevice) -> Any:
+    """Return a device's place as NVML's structure."""
     info = pynvml.nvmlPciInfo_t()
-    bus = card.bus_id
+    bus = device.bus_id
     info.busId, info.busIdLegacy = bus.encode(), bus[4:].encode()
     info.domain, info.bus, info.device = int(bus[:8], 16), int(bus[9:11], 16), int(bus[12:14], 16)
-    info.pciDeviceId = card.pci_device_id
+    info.pciDeviceId = device.pci_device_id
     return info
 
 
-def _serial(card: NvmlDevice) -> str:
-    return card.uuid[-12:].upper()
+def _serial(device: NvmlDevice) -> str:
+    return device.uuid[-12:].upper()

@@ -1,4 +1,4 @@
-"""Where simulated cards sit: pairs share a PCIe switch, fours a NUMA node, linked boards one domain of NVLink."""
+"""Where simulated devices sit: pairs share a PCIe switch, fours a NUMA node, linked boards one domain of NVLink."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from nodeagent.simulation.machine.device import NvmlDevice
 from nodeagent.simulation.nvml.session import NvmlSession, reads, refuse
 from nodeagent.simulation.nvml.system import pci_info
 
-# As the demo fleets have it (nodeagent/protocol/boards.py): two cards to a switch, four to a socket.
+# As the demo fleets have it (nodeagent/protocol/boards.py): two devices to a switch, four to a socket.
 CARDS_PER_SWITCH, CARDS_PER_NODE, CORES_PER_NODE = 2, 4, 32
-# Links of a card by architecture (NVIDIA data sheets: 12 on A100, 18 on H100 and later).
+# Links of a device by architecture (NVIDIA data sheets: 12 on A100, 18 on H100 and later).
 LINKS = {"ampere": 12, "hopper": 18, "blackwell": 18}
 
 
-def _node(card: NvmlDevice) -> int:
-    return card.index // CARDS_PER_NODE
+def _node(device: NvmlDevice) -> int:
+    return device.index // CARDS_PER_NODE
 
 
 class TopologyCalls(NvmlSession):
-    """Calls about pairs of cards and their host."""
+    """Calls about pairs of devices and their host."""
 
     @reads
     def nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any) -> int:
-        """Return how far two cards are apart on PCIe."""
+        """Return how far two devices are apart on PCIe."""
         a, b = self.whole(one), self.whole(other)
         if a is b:
             return int(pynvml.NVML_TOPOLOGY_INTERNAL)
@@ -36,7 +36,7 @@ class TopologyCalls(NvmlSession):
 
     @reads
     def nvmlDeviceGetP2PStatus(self, one: Any, other: Any, index: int) -> int:
-        """Return whether two cards reach each other's memory over NVLink or PCIe."""
+        """Return whether two devices reach each other's memory over NVLink or PCIe."""
         a, b = self.whole(one), self.whole(other)
         if a.gpu.mig_enabled or b.gpu.mig_enabled:
             return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED)
@@ -52,9 +52,9 @@ class TopologyCalls(NvmlSession):
 
     @reads
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Any, link: int) -> Any:
-        """Return the card at the other end of a link."""
-        card = self.whole(handle)
-        peers = self._peers(card, link)
+        """Return the device at the other end of a link."""
+        device = self.whole(handle)
+        peers = self._peers(device, link)
         if not peers:
             raise refuse(errors.NOT_SUPPORTED)
         return pci_info(peers[link % len(peers)])
@@ -76,12 +76,12 @@ class TopologyCalls(NvmlSession):
             table[place] = bits >> (64 * place) & (1 << 64) - 1
         return table
 
-    def _linked(self, card: NvmlDevice) -> bool:
-        return card.board.link == "nvlink"
+    def _linked(self, device: NvmlDevice) -> bool:
+        return device.board.link == "nvlink"
 
-    def _peers(self, card: NvmlDevice, link: int) -> list[NvmlDevice]:
-        if not self._linked(card):
+    def _peers(self, device: NvmlDevice, link: int) -> list[NvmlDevice]:
+        if not self._linked(device):
             raise refuse(errors.NOT_SUPPORTED)
-        if not 0 <= link < LINKS.get(card.board.architecture, 0):
+        if not 0 <= link < LINKS.get(device.board.architecture, 0):
             raise refuse(errors.INVALID_ARGUMENT)
-        return [other for other in self.host.cards if other is not card and self._linked(other)]
+        return [other for other in self.host.devices if other is not device and self._linked(other)]

@@ -35,8 +35,8 @@ Where = Callable[[str], "tuple[str, int | None] | None"]
 class SimulatedMps:
     """One program ``nvidia-cuda-mps-control`` for a SimulatedShell, and the life that goes on behind it.
 
-    ``where`` tells the card and the GPU instance behind a UUID, None for one that is not there; ``newest`` is the
-    protocol of the installed driver; ``is_exclusive`` says whether a card lets one process in; ``on_change`` is
+    ``where`` tells the device and the GPU instance behind a UUID, None for one that is not there; ``newest`` is the
+    protocol of the installed driver; ``is_exclusive`` says whether a device lets one process in; ``on_change`` is
     called with ``"<change>.before"`` and ``".after"`` around every change; ``most_clients`` are those of a server.
     ``rounds_memory`` shows limits as drivers do, in whole GiB from one on.
     """
@@ -45,7 +45,7 @@ class SimulatedMps:
     where: Where
     newest: int = 3
     names: Mapping[int, str] = field(default_factory=dict)
-    is_exclusive: Callable[[str], bool] = lambda card: False
+    is_exclusive: Callable[[str], bool] = lambda device: False
     on_change: Callable[[str], None] = lambda name: None
     most_clients: int = 48
     rounds_memory: bool = True

@@ -1,4 +1,4 @@
-"""The simulated MPS program of a simulated host, on its cards and their slices."""
+"""The simulated MPS program of a simulated host, on its devices and their slices."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def mps_on(
     """
 
     def where(uuid: str) -> tuple[str, int | None] | None:
-        for card in host.cards:
-            if card.gpu.is_lost:
+        for device in host.devices:
+            if device.gpu.is_lost:
                 continue
-            if card.uuid == uuid:
+            if device.uuid == uuid:
                 return uuid, None
-            for instance in card.gpu.instances.values():
-                if any(mig_uuid(card, compute) == uuid for compute in instance.compute.values()):
-                    return card.uuid, instance.id
+            for instance in device.gpu.instances.values():
+                if any(mig_uuid(device, compute) == uuid for compute in instance.compute.values()):
+                    return device.uuid, instance.id
         return None
 
     return SimulatedMps(
@@ -37,7 +37,7 @@ def mps_on(
         newest,
         socket_room=socket_room,
         names={uid: name for name, uid in uids.items()},
-        is_exclusive=lambda card: host.card(card).compute_mode == EXCLUSIVE_PROCESS,
+        is_exclusive=lambda device: host.device(device).compute_mode == EXCLUSIVE_PROCESS,
         # Looked up at each change: a host's hook is set after it was built.
         on_change=lambda name: host.on_change(name),
     )

@@ -1,4 +1,4 @@
-"""The simulated ``nvidia-smi``, as far as the agent uses it: the time-slice policy of cards by UUID."""
+"""The simulated ``nvidia-smi``, as far as the agent uses it: the time-slice policy of devices by UUID."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SimulatedSmi:
     _boot: str = ""
 
     def policy(self, uuid: str) -> int:
-        """Return the time slice of a card: 0 default to 3 long."""
+        """Return the time slice of a device: 0 default to 3 long."""
         if self._boot != self.host.boot_id:
             self._policies, self._boot = {}, self.host.boot_id
         return self._policies.get(uuid, 0)
@@ -40,14 +40,14 @@ class SimulatedSmi:
             return Done(2, err=USAGE)
         uuid, verb, rest = words[2], words[3], words[4:]
         try:
-            card = self.host.card(uuid)
+            device = self.host.device(uuid)
         except KeyError:
             return Done(6, err=f"No devices were found with identifier {uuid}")
-        if card.gpu.is_lost:
+        if device.gpu.is_lost:
             return Done(15, err="Unable to determine the device handle: GPU is lost.")
         if verb == "--list" and self.lists:
             value = WORDS[self.policy(uuid)]
-            return Done(0, f"| GPU compute policies:  |\n| {card.index}  Timeslice  {value} |\n")
+            return Done(0, f"| GPU compute policies:  |\n| {device.index}  Timeslice  {value} |\n")
         if verb == "--set-timeslice" and len(rest) == 1:
             return self._set(uuid, rest[0])
         return Done(2, err=USAGE)

@@ -1,4 +1,4 @@
-"""The host under soak with the driver of real cards, units, containers and MPS, all over simulated hardware."""
+"""The host under soak with the driver of real devices, units, containers and MPS, all over simulated hardware."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = (
 
 
 class HardwareStage:
-    """Cards behind a simulated libnvidia-ml; holders are processes in units."""
+    """Devices behind a simulated libnvidia-ml; holders are processes in units."""
 
     def __init__(self, folder: Path, model: str, count: int, clock: Clock) -> None:
         self._home = FullHost(NODE, [model] * count, folder, clock)
@@ -38,7 +38,7 @@ class HardwareStage:
         driver = self._home.driver(self._offer)
         found = tuple(driver.inventory())
         driver.close()
-        assert len(found) == len(self._home.host.cards)
+        assert len(found) == len(self._home.host.devices)
         return found
 
     @property
@@ -56,34 +56,36 @@ class HardwareStage:
         return self._home.driver(self._offer), self._home.runtime()
 
     def partitions(self) -> list[PartitionFact]:
-        """Return the instances of all cards that are still there."""
+        """Return the instances of all devices that are still there."""
         return [
             PartitionFact(
-                uuid=f"{card.uuid}/{i.profile.name}@{i.start}",
-                device=card.uuid,
+                uuid=f"{device.uuid}/{i.profile.name}@{i.start}",
+                device=device.uuid,
                 profile=i.profile.name,
                 start=i.start,
                 size=i.profile.memory_slices,
             )
-            for card in self._home.host.cards
-            if not card.gpu.is_lost
-            for i in card.gpu.instances.values()
+            for device in self._home.host.devices
+            if not device.gpu.is_lost
+            for i in device.gpu.instances.values()
         ]
 
     def traces(self) -> frozenset[Trace]:
         """Return instances, units and their rules, share files, specs, MPS daemons, limits and policies."""
         home = self._home
         found: set[Trace] = set()
-        cards = [card for card in home.host.cards if not card.gpu.is_lost]
-        there = {card.uuid for card in cards}
-        for card in cards:
+        devices = [device for device in home.host.devices if not device.gpu.is_lost]
+        there = {device.uuid for device in devices}
+        for device in devices:
             found |= {
-                (card.uuid, i.profile.name, str(i.start), "usable" if i.compute else "half-made")
-                for i in card.gpu.instances.values()
+                (device.uuid, i.profile.name, str(i.start), "usable" if i.compute else "half-made")
+                for i in device.gpu.instances.values()
             }
             # A hard limit goes with its group; what a group had reserved stays with those above it.
-            found |= {("reserved", card.uuid, group) for group, (soft, _) in card.limits.items() if soft}
-            found |= {("compute mode", card.uuid, str(card.compute_mode))} if card.compute_mode else set()
+            found |= {("reserved", device.uuid, group) for group, (soft, _) in device.limits.items() if soft}
+            found |= (
+                {("compute mode", device.uuid, str(device.compute_mode))} if device.compute_mode else set()
+            )
         for unit in home.systemd.units.values():
             rules = tuple(sorted(f"{k}={v}" for k, v in unit.properties.items() if "Device" in k))
             found.add(("unit", unit.name, unit.state, *rules))
@@ -121,11 +123,11 @@ class HardwareStage:
         return len(inside) >= 2 and all(self._stands(device, start) for device, start in places)
 
     def _stands(self, device: str, start: int) -> bool:
-        """Say whether a card that has MIG on has a usable instance at a place."""
-        card = self._home.host.card(device)
-        if card.gpu.is_lost or not card.gpu.mig_enabled:
+        """Say whether a device that has MIG on has a usable instance at a place."""
+        found = self._home.host.device(device)
+        if found.gpu.is_lost or not found.gpu.mig_enabled:
             return True
-        return any(i.start == start and i.compute for i in card.gpu.instances.values())
+        return any(i.start == start and i.compute for i in found.gpu.instances.values())
 
     def pass_time(self) -> None:
         """Let units end that are due."""
@@ -137,14 +139,14 @@ class HardwareStage:
         self._home.reboot()
 
     def lose(self, device: str) -> None:
-        """Let a card fall off the bus."""
+        """Let a device fall off the bus."""
         self._home.host.lose(device)
 
     def add_foreign(self, device: str, profile: str, start: int) -> bool:
-        """Make an instance on a free place of a card that has MIG on or holds nothing."""
+        """Make an instance on a free place of a device that has MIG on or holds nothing."""
         host = self._home.host
         try:
-            if host.card(device).gpu.is_lost or self._is_shared(device):
+            if host.device(device).gpu.is_lost or self._is_shared(device):
                 return False
             host.switch_mig(device)
             host.add_foreign(device, profile, start)
@@ -154,14 +156,14 @@ class HardwareStage:
 
     def remove(self, device: str, start: int) -> bool:
         """Remove an instance and what runs on it."""
-        instances = self._home.host.card(device).gpu.instances
+        instances = self._home.host.device(device).gpu.instances
         before = len(instances)
-        if not self._home.host.card(device).gpu.is_lost:
+        if not self._home.host.device(device).gpu.is_lost:
             self._home.host.remove_foreign(device, start)
         return len(instances) < before
 
     def _is_shared(self, device: str) -> bool:
-        """Say whether a lease holds the whole card or a share of it."""
+        """Say whether a lease holds the whole device or a share of it."""
         return any(device in path.read_text(encoding="utf-8") for path in self._share_files())
 
     def _share_files(self) -> list[Path]:

@@ -25,7 +25,7 @@ from nodeagent.simulation.soak.visitor import SoakVisitor
 START_NS: Final = 1_000 * NS
 SETTLE_S: Final = 120
 MOST_WAKES: Final = 5_000
-OF_CARDS: Final = ("timeslice", "compute mode", "daemon")  # what the leases of a card need of it together
+OF_CARDS: Final = ("timeslice", "compute mode", "daemon")  # what the leases of a device need of it together
 CHARGE_SLACK_NS: Final = 3 * NS  # ends are told in whole seconds
 
 
@@ -182,7 +182,7 @@ class Player:
         self._alive(self._look)
 
     def _visit(self) -> None:
-        """Let somebody else be at the cards. What he removes is seen to be gone before he comes again."""
+        """Let somebody else be at the devices. What he removes is seen to be gone before he comes again."""
         if self._visitor is None:
             return
         with self._unwatched():
@@ -388,7 +388,7 @@ def _later(lease: DesiredLease, remaining_s: int) -> DesiredLease:
 
 
 def _alike(code: str) -> str:
-    """Return one word for a lost card and one that a restarted agent cannot find any more."""
+    """Return one word for a lost device and one that a restarted agent cannot find any more."""
     return "gpu_lost" if code == "unknown_device" else code
 
 

@@ -99,7 +99,7 @@ class HookedFaults(Faults):
 
 
 class SimulatedStage:
-    """Cards of the plain simulated driver; holders are played by the driver, so there is no runtime."""
+    """Devices of the plain simulated driver; holders are played by the driver, so there is no runtime."""
 
     def __init__(self, folder: Path, board: str, count: int, clock: Clock) -> None:
         self.facts = device_facts(NODE, board, count)
@@ -157,19 +157,19 @@ class SimulatedStage:
         """Nothing happens on this host by itself."""
 
     def reboot(self) -> None:
-        """Restart the host: lost cards are back, clinging processes gone."""
+        """Restart the host: lost devices are back, clinging processes gone."""
         self._boot += 1
         self._lost.clear()
         self._faults.stubborn.clear()
         self._faults.refusals.clear()
 
     def lose(self, device: str) -> None:
-        """Let a card fall off the bus."""
+        """Let a device fall off the bus."""
         self._lost.add(device)
         self._driver.lose(device)
 
     def add_foreign(self, device: str, profile: str, start: int) -> bool:
-        """Make an instance on a free place of a card that is not given whole or in shares."""
+        """Make an instance on a free place of a device that is not given whole or in shares."""
         if device in self._lost or any(part.device == device and part.lease for part in self.partitions()):
             return False
         try:

@@ -35,7 +35,7 @@ class SoakVisitor:
 
     def __init__(self, dice: random.Random, facts: Iterable[DeviceFact]) -> None:
         self._dice = dice
-        self._cards = [fact for fact in facts if fact.profiles]
+        self._devices = [fact for fact in facts if fact.profiles]
 
     def come(self, stage: Stage, lease_records: Iterable[LeaseRecord], live: Collection[Key]) -> Visit:
         """Make, remove, refuse and cling as the dice say; what ``live`` leases hold is left alone.
@@ -60,13 +60,13 @@ class SoakVisitor:
     def _make(self, stage: Stage, empty: list[LeasePlace]) -> tuple[str, int] | None:
         """Make a slice: most likely where ours was refused, else where one was removed or cleared, or anywhere."""
         refused = [place for place in empty if place.tries]
-        if not self._cards or self._dice.random() >= (SNATCHES if refused else MAKES):
+        if not self._devices or self._dice.random() >= (SNATCHES if refused else MAKES):
             return None
         if refused or (empty and self._dice.random() < AIMS):
             slot = self._dice.choice(refused or empty).slot
             device, profile, start = slot.device, slot.profile, slot.start
         else:
-            fact = self._dice.choice(self._cards)
+            fact = self._dice.choice(self._devices)
             size = self._dice.choice(fact.profiles)
             device, profile, start = fact.uuid, size.name, self._dice.choice(size.starts)
         return (device, start) if stage.add_foreign(device, profile, start) else None

@@ -144,7 +144,7 @@ def test_a_share_given_up_half_opened_leaves_nothing(tmp_path: Path, newest: int
         bench.agent().close(CARD, "alice")
 
         assert bench.world.processes == {}, points[at]
-        assert (bench.mps.daemons(), bench.cards.modes[CARD]) == ([], 0)
+        assert (bench.mps.daemons(), bench.devices.modes[CARD]) == ([], 0)
 
 
 @pytest.mark.parametrize("newest", [2, 3], ids=["classic", "named"])
@@ -152,7 +152,7 @@ def test_after_a_reboot_no_daemon_is_claimed_and_opening_works(tmp_path: Path, n
     bench = Bench(tmp_path, newest)
     bench.open(SMALL, LARGE)
     bench.world.reboot()
-    bench.cards.modes[CARD] = 0
+    bench.devices.modes[CARD] = 0
 
     claimed = bench.agent().daemons()
     bench.open(SMALL)

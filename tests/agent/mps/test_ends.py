@@ -61,7 +61,7 @@ def test_a_fault_keeps_newcomers_out_is_told_and_passes_with_the_clients(bench):
     bench.mps.open(share("b"), [share(), share("b")])
 
 
-def test_a_fault_on_a_slice_is_told_of_its_card(named):
+def test_a_fault_on_a_slice_is_told_of_its_device(named):
     named.open(share(device=SLICE))
     named.program.fault(named.run(share(device=SLICE)).pid)
 
@@ -232,7 +232,7 @@ def test_by_protocol_3_namespaces_of_leases_long_gone_are_swept(named):
 def test_a_share_ends_also_when_its_server_is_gone_and_none_can_be_started(bench):
     small, large = share("a", 200, 4096), share("b", 500, 20480)
     bench.open(small, large)
-    bench.program.where = {OTHER: (OTHER, None)}.get  # the card has fallen off the bus
+    bench.program.where = {OTHER: (OTHER, None)}.get  # the device has fallen off the bus
     for server in bench.program.servers():
         bench.world.signal(server.pid, kill=True)
 

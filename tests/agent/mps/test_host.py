@@ -1,4 +1,4 @@
-"""MPS over the simulated host: the library of its cards, its processes and its program together."""
+"""MPS over the simulated host: the library of its devices, its processes and its program together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Node:
         self.library: Any = SimulatedNvml(self.host)
         self.library.nvmlInit()
         self.program = mps_on(self.host, UIDS, newest=newest)
-        self.card = self.host.card(0)
+        self.device = self.host.device(0)
         shell = SimulatedShell({"nvidia-cuda-mps-control": self.program})
         self.mps = Mps(
             self.library,
@@ -38,7 +38,7 @@ class Node:
         )
 
     def share(self) -> MpsShare:
-        return MpsShare("MPS-a", "lease-a.1", self.card.uuid, "alice", 250, 8192)
+        return MpsShare("MPS-a", "lease-a.1", self.device.uuid, "alice", 250, 8192)
 
 
 @pytest.fixture(params=[2, 3], ids=["classic", "named"])
@@ -46,18 +46,18 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
     return Node(tmp_path, request.param)
 
 
-def test_the_card_lists_server_and_client_and_lets_only_them_in(node: Node) -> None:
+def test_the_device_lists_server_and_client_and_lets_only_them_in(node: Node) -> None:
     node.mps.open(node.share(), [node.share()])
     process = node.host.world.spawn("/berth/a", user="alice", memory_mib=500)
 
-    found = node.program.connect(process, node.mps.access(node.share()).env, node.card.uuid)
+    found = node.program.connect(process, node.mps.access(node.share()).env, node.device.uuid)
 
-    names = {p.name for p in node.host.world.on(node.card.uuid)}
+    names = {p.name for p in node.host.world.on(node.device.uuid)}
     handle = node.library.nvmlDeviceGetHandleByIndex(0)
     listed = [p.pid for p in node.library.nvmlDeviceGetMPSComputeRunningProcesses(handle)]
     assert (found, names) == ("mps", {"nvidia-cuda-mps-server", "python"})
     assert listed == [process.pid]
-    assert node.card.compute_mode == 3
+    assert node.device.compute_mode == 3
 
 
 def test_changes_go_through_the_hook_of_the_host(node: Node) -> None:
@@ -69,11 +69,11 @@ def test_changes_go_through_the_hook_of_the_host(node: Node) -> None:
     assert {"nvmlDeviceSetComputeMode.before", "mps.start.before", "mps.start.after"} <= set(seen)
 
 
-def test_a_daemon_on_a_lost_card_can_be_closed_and_none_is_opened(node: Node) -> None:
+def test_a_daemon_on_a_lost_device_can_be_closed_and_none_is_opened(node: Node) -> None:
     node.mps.open(node.share(), [node.share()])
     node.host.lose(0)
 
-    node.mps.close(node.card.uuid, "alice")
+    node.mps.close(node.device.uuid, "alice")
 
     assert node.mps.daemons() == []
     with pytest.raises(NvmlLikeError) as told:

@@ -69,7 +69,7 @@ def test_a_daemon_that_died_is_started_again_at_the_same_place_with_the_limits_o
     assert [bench.mps.access(one) for one in (small, large)] == doors
     assert bench.program.limits(bench.run(small).pid) == Limits(25, 8192)
     assert bench.program.limits(bench.run(large).pid) == Limits(50, 20_480)
-    assert bench.cards.modes[CARD] == EXCLUSIVE
+    assert bench.devices.modes[CARD] == EXCLUSIVE
     assert look(bench, small, large) == []
 
 
@@ -122,36 +122,36 @@ def test_limits_that_somebody_widened_are_set_again(bench):
 
 def test_a_compute_mode_that_somebody_changed_is_put_back(bench):
     bench.open(share())
-    bench.cards.modes[CARD] = DEFAULT
+    bench.devices.modes[CARD] = DEFAULT
 
     found = look(bench, share())
 
     assert codes(found) == [("compute_mode", True)]
-    assert bench.cards.modes[CARD] == EXCLUSIVE
+    assert bench.devices.modes[CARD] == EXCLUSIVE
 
 
 def test_a_compute_mode_stays_while_programs_work_outside_mps_and_they_are_named(bench):
     bench.open(share())
-    bench.cards.modes[CARD] = DEFAULT
+    bench.devices.modes[CARD] = DEFAULT
 
     found = look(bench, share(), outside=[4711])
-    meanwhile = bench.cards.modes[CARD]
+    meanwhile = bench.devices.modes[CARD]
     later = look(bench, share())
 
     assert (codes(found), meanwhile) == ([("compute_mode", False)], DEFAULT)
     assert "4711" in found[0].detail
-    assert (codes(later), bench.cards.modes[CARD]) == ([("compute_mode", True)], EXCLUSIVE)
+    assert (codes(later), bench.devices.modes[CARD]) == ([("compute_mode", True)], EXCLUSIVE)
 
 
-def test_a_card_whose_mode_cannot_be_changed_is_no_news_at_each_look(bench):
-    bench.cards.refusal = errors.NOT_SUPPORTED
+def test_a_device_whose_mode_cannot_be_changed_is_no_news_at_each_look(bench):
+    bench.devices.refusal = errors.NOT_SUPPORTED
     bench.open(share())
 
-    assert bench.cards.modes[CARD] == DEFAULT
+    assert bench.devices.modes[CARD] == DEFAULT
     assert look(bench, share()) == []
 
 
-def test_two_users_keep_the_card_open_for_both_also_while_one_daemon_is_down(bench):
+def test_two_users_keep_the_device_open_for_both_also_while_one_daemon_is_down(bench):
     mine, theirs = share("a"), share("b", user="bob")
     bench.open(mine)
     bench.open(theirs)
@@ -159,12 +159,12 @@ def test_two_users_keep_the_card_open_for_both_also_while_one_daemon_is_down(ben
     assert bench.mps.daemons() == []
 
     first = look(bench, mine)
-    mode = bench.cards.modes[CARD]
+    mode = bench.devices.modes[CARD]
     second = look(bench, theirs)
 
     assert (codes(first), codes(second)) == ([("mps_restarted", True)], [("mps_restarted", True)])
-    assert (mode, bench.cards.modes[CARD]) == (DEFAULT, DEFAULT)
-    bench.cards.modes[CARD] = EXCLUSIVE
+    assert (mode, bench.devices.modes[CARD]) == (DEFAULT, DEFAULT)
+    bench.devices.modes[CARD] = EXCLUSIVE
     # Letting more programs in disturbs nobody.
     assert codes(look(bench, mine, outside=[4711])) == [("compute_mode", True)]
 
@@ -197,7 +197,7 @@ def test_shares_are_not_looked_at_twice_in_one_moment(bench):
 def test_what_cannot_be_put_right_is_tried_less_and_less_and_said_each_time(bench):
     bench.open(share())
     kill_daemon(bench)
-    bench.program.where = {OTHER: (OTHER, None)}.get  # no server starts on the card any more
+    bench.program.where = {OTHER: (OTHER, None)}.get  # no server starts on the device any more
     tries: list[str] = []
     bench.watch(tries.append)
 

@@ -99,22 +99,22 @@ def test_a_slice_has_a_daemon_of_its_own_by_protocol_2_even_on_a_new_driver(name
 
     assert (process.gpu, process.gi) == (CARD, 7)
     assert next(iter(named.program.daemons.values())).protocol == 2
-    assert named.cards.modes[CARD] == DEFAULT
+    assert named.devices.modes[CARD] == DEFAULT
 
 
-def test_a_card_with_one_daemon_lets_nothing_past_it_and_opens_for_a_second_user(bench):
+def test_a_device_with_one_daemon_lets_nothing_past_it_and_opens_for_a_second_user(bench):
     bench.open(share())
-    alone = bench.cards.modes[CARD]
+    alone = bench.devices.modes[CARD]
     stray = bench.world.spawn("/user.slice", user="bob")
     past = bench.program.connect(stray, {}, CARD)
 
     bench.mps.open(share("b", user="bob"), [share("b", user="bob")])
-    both = bench.cards.modes[CARD]
+    both = bench.devices.modes[CARD]
     bench.mps.close(CARD, "bob")
-    again = bench.cards.modes[CARD]
+    again = bench.devices.modes[CARD]
     bench.mps.close(CARD, "alice")
 
-    assert (alone, past, both, again, bench.cards.modes[CARD]) == (
+    assert (alone, past, both, again, bench.devices.modes[CARD]) == (
         EXCLUSIVE,
         "refused",
         DEFAULT,
@@ -123,7 +123,7 @@ def test_a_card_with_one_daemon_lets_nothing_past_it_and_opens_for_a_second_user
     )
 
 
-def test_a_wrong_pipe_folder_leads_outside_where_two_users_share_a_card(bench):
+def test_a_wrong_pipe_folder_leads_outside_where_two_users_share_a_device(bench):
     bench.open(share())
     bench.mps.open(share("b", user="bob"), [share("b", user="bob")])
     stray = bench.world.spawn("/berth/a", user="alice")
@@ -133,8 +133,8 @@ def test_a_wrong_pipe_folder_leads_outside_where_two_users_share_a_card(bench):
     assert (found, stray.is_mps) == ("outside", False)
 
 
-def test_cards_that_have_no_compute_modes_are_shared_all_the_same(bench):
-    bench.cards.refusal = errors.NOT_SUPPORTED
+def test_devices_that_have_no_compute_modes_are_shared_all_the_same(bench):
+    bench.devices.refusal = errors.NOT_SUPPORTED
 
     bench.open(share())
 
@@ -142,7 +142,7 @@ def test_cards_that_have_no_compute_modes_are_shared_all_the_same(bench):
 
 
 def test_without_the_right_to_set_modes_it_is_said_what_to_allow(bench):
-    bench.cards.refusal = errors.NO_PERMISSION
+    bench.devices.refusal = errors.NO_PERMISSION
 
     with refused(errors.NO_PERMISSION) as told:
         bench.open(share())
@@ -182,15 +182,15 @@ def test_the_environment_names_the_device_by_uuid_and_protocol_3_sets_no_limit_t
 
 def test_a_stale_handle_is_looked_up_again(bench):
     bench.open(share())
-    real, calls = bench.cards.nvmlDeviceGetComputeMode, []
+    real, calls = bench.devices.nvmlDeviceGetComputeMode, []
 
     def stale_once(handle):
         calls.append(handle)
         if len(calls) == 1:
-            raise bench.cards.NVMLError(errors.INVALID_ARGUMENT)
+            raise bench.devices.NVMLError(errors.INVALID_ARGUMENT)
         return real(handle)
 
-    bench.cards.nvmlDeviceGetComputeMode = stale_once
+    bench.devices.nvmlDeviceGetComputeMode = stale_once
 
     bench.open(share())
 

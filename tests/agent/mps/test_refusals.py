@@ -39,7 +39,7 @@ def test_shares_never_round_up_to_more_than_the_device(bench):
 
 
 def test_a_device_that_is_not_there_is_found_out_although_the_program_takes_every_word(bench):
-    bench.cards.modes["GPU-gone"] = DEFAULT
+    bench.devices.modes["GPU-gone"] = DEFAULT
 
     with refused(errors.UNKNOWN) as told:
         bench.open(share(device="GPU-gone"))
@@ -148,8 +148,8 @@ def test_a_host_with_the_program_can_be_used(bench):
     assert bench.mps.why_not() == ""
 
 
-def test_cards_before_volta_keep_no_limits_and_are_refused(bench):
-    bench.cards.capability = (6, 0)
+def test_devices_before_volta_keep_no_limits_and_are_refused(bench):
+    bench.devices.capability = (6, 0)
 
     with pytest.raises(NotOfferedError, match="Volta"):
         bench.open(share())

@@ -1,4 +1,4 @@
-"""Leases of two users come and go at random on one card, the agent dies and the host reboots: limits always hold."""
+"""Leases of two users come and go at random on one device, the agent dies and the host reboots: limits always hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Walk:
         roll = self.dice.random()
         if roll < 0.05:
             self.bench.world.reboot()
-            self.bench.cards.modes[CARD] = 0
+            self.bench.devices.modes[CARD] = 0
             for each in self.live.values():
                 self.until_done(lambda each=each: self.bench.mps.open(each, self.of(each.user)))
         elif roll < 0.6 or not self.live:
@@ -68,7 +68,7 @@ class Walk:
     def check(self) -> None:
         users = sorted({each.user for each in self.live.values()})
         assert self.bench.mps.daemons() == [(CARD, user) for user in users]
-        assert self.bench.cards.modes[CARD] == (3 if len(users) == 1 else 0)
+        assert self.bench.devices.modes[CARD] == (3 if len(users) == 1 else 0)
         for each in self.live.values():
             process = self.bench.run(each)
             assert self.bench.program.limits(process.pid) == Limits(each.percent, each.memory_mib)
@@ -93,5 +93,5 @@ def test_whatever_happens_each_lease_has_its_own_limits_and_nothing_is_left_over
 
     assert walk.deaths > 3
     assert walk.bench.world.processes == {}
-    assert walk.bench.cards.modes[CARD] == 0
+    assert walk.bench.devices.modes[CARD] == 0
     assert list((walk.bench.run_dir / "mps").iterdir()) == []

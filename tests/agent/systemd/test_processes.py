@@ -65,7 +65,7 @@ def test_cgroups_are_read_in_both_versions(lines, expected):
     assert Cgroups(read, lambda path: [], lambda path: False).path_of(5) == expected
 
 
-def test_a_host_with_version_1_of_cgroups_has_units_but_no_cgroup_for_card_memory(host):
+def test_a_host_with_version_1_of_cgroups_has_units_but_no_cgroup_for_device_memory(host):
     agent = host.agent(exists=lambda path: path.startswith("/dev/"))
 
     assert agent.open(GRANT).cgroup == ""

@@ -1,6 +1,6 @@
-"""What cards say by themselves (XID and ECC events), heard in a thread of its own.
+"""What devices say by themselves (XID and ECC events), heard in a thread of its own.
 
-One event set for all cards, registered on the cards, never on MIG devices: NVML takes no events there and names
+One event set for all devices, registered on the devices, never on MIG devices: NVML takes no events there and names
 the instance in the event. The thread sleeps inside NVML and wakes five times a second to see whether
 it must stop or let go.
 
@@ -34,19 +34,19 @@ MOST_KINDS: Final = 512
 LOOK_AGAIN_NS: Final = 60_000_000_000
 WHOLE: Final = 0xFFFFFFFF
 PAUSE_S: Final = 2 * WAIT_MS / 1000 + 3
-# A card changes its MIG mode within seconds; a longer pause is told, since faults of all cards go unheard.
+# A device changes its MIG mode within seconds; a longer pause is told, since faults of all devices go unheard.
 MOST_PAUSE_S: Final = 10.0
 
 
 LONG_PAUSE: Final = (
-    f"a card has been changing its MIG mode for {MOST_PAUSE_S:.0f} s and more, and meanwhile no card may be listened"
-    " to; what they report is lost, so look into the kernel log for XIDs"
+    f"a device has been changing its MIG mode for {MOST_PAUSE_S:.0f} s and more, and meanwhile no device"
+    " may be listened to; what they report is lost, so look into the kernel log for XIDs"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvent:
-    """Something a card said: ``xid`` for kind "xid", else None; ``gi_id`` None concerns the whole card.
+    """Something a device said: ``xid`` for kind "xid", else None; ``gi_id`` None concerns the whole device.
 
     ``start`` is the memory slice where the instance begins, None where that is not known. The same thing said again
     before anybody asked is one event with a ``count`` and the time of the newest.
@@ -63,7 +63,7 @@ class DeviceEvent:
 
 
 class EventWatch:
-    """Listens until ``close``; ``pause`` lets go of all cards, so that this agent is not the one that uses them."""
+    """Listens until ``close``; ``pause`` lets go of all devices, so that this agent is not the one that uses them."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class EventWatch:
         most_kinds: int = MOST_KINDS,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the cards by uuid (handles exchanged in it are taken up) and a wall clock in ns. ``start`` begins.
+        """Take the devices by uuid (handles exchanged in it are taken up) and a wall clock in ns. ``start`` begins.
 
         ``clock_s`` never goes back; it tells how long a pause lasts.
         """
@@ -113,7 +113,7 @@ class EventWatch:
             self._thread.start()
 
     def pause(self) -> None:
-        """Let go of all cards; returns when that is done, or a few seconds later when the driver hangs.
+        """Let go of all devices; returns when that is done, or a few seconds later when the driver hangs.
 
         Several may pause at once; it is over when each of them has called ``resume``.
         """
@@ -128,10 +128,10 @@ class EventWatch:
         if self._thread is None or not self._thread.is_alive():
             return
         if not self._parked.wait(PAUSE_S):
-            log.warning("waiting for events hangs inside the driver: this agent still keeps the cards open")
+            log.warning("waiting for events hangs inside the driver: this agent still keeps the devices open")
 
     def resume(self) -> None:
-        """Listen again, to the cards as they are listed now, unless somebody else still needs the pause."""
+        """Listen again, to the devices as they are listed now, unless somebody else still needs the pause."""
         with self._lock:
             self._pauses = max(0, self._pauses - 1)
             if self._pauses == 0:
@@ -179,7 +179,7 @@ class EventWatch:
 
     @property
     def silent(self) -> dict[str, str]:
-        """The cards that give no events although they answer, with the reason."""
+        """The devices that give no events although they answer, with the reason."""
         return dict(self._silent)
 
     def turn(self) -> None:
@@ -209,16 +209,16 @@ class EventWatch:
                 self.turn()
         except Exception as no:
             self._trouble = f"listening to events failed: {type(no).__name__}: {no}"
-            log.exception("events of the cards are no longer heard")
+            log.exception("events of the devices are no longer heard")
         finally:
             self._let_go()
             self._parked.set()
 
     def _refused(self, no: Any) -> None:
-        """Deal with an error of waiting: quiet is none, a lost card leaves the set, anything else takes a rest."""
+        """Deal with an error of waiting: quiet is none, a lost device leaves the set, anything else takes a rest."""
         if no.value == TIMEOUT:
             self._rest_s, self._trouble = 0.0, ""
-            # A card that was lost may be back.
+            # A device that was lost may be back.
             self._is_stale = bool(self._lost) and self._clock_ns() - self._registered_ns >= LOOK_AGAIN_NS
             return
         self._let_go()
@@ -233,7 +233,7 @@ class EventWatch:
             self._rest()
 
     def _find_lost(self) -> None:
-        """Note, once each, the cards that do not answer any more."""
+        """Note, once each, the devices that do not answer any more."""
         for uuid, handle in dict(self._handles).items():
             try:
                 self._nvml.nvmlDeviceGetUUID(handle)
@@ -248,7 +248,7 @@ class EventWatch:
             self._keep(DeviceEvent(uuid, None, None, None, self._clock_ns(), LOST))
 
     def _register(self) -> bool:
-        """Make a set of all cards that have events; says whether there is one."""
+        """Make a set of all devices that have events; says whether there is one."""
         nvml = self._nvml
         try:
             fresh = nvml.nvmlEventSetCreate()
@@ -276,7 +276,7 @@ class EventWatch:
         if not names:
             self._free(fresh)
             why = "; ".join(f"{uuid}: {said}" for uuid, said in self._silent.items())
-            self._trouble = f"no card gives events ({why or 'none answers'})"
+            self._trouble = f"no device gives events ({why or 'none answers'})"
             return False
         self._set, self._names, self._trouble = fresh, names, ""
         return True
@@ -299,12 +299,12 @@ class EventWatch:
     def _heard(self, data: Any) -> None:
         uuid = self._names.get(_name(data.device)) or self._ask_name(data.device)
         if uuid is None:
-            log.warning("an event of a card that is not listed was dropped: %s", data)
+            log.warning("an event of a device that is not listed was dropped: %s", data)
             return
         nvml, kind = self._nvml, int(data.eventType)
         gi, ci = _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
         if gi == 0 and not self._is_sliced(uuid):
-            gi = ci = None  # drivers name instance 0 on cards that have none: the whole card is meant
+            gi = ci = None  # drivers name instance 0 on devices that have none: the whole device is meant
         if kind & nvml.nvmlEventTypeXidCriticalError:
             event = DeviceEvent(uuid, int(data.eventData), gi, ci, self._clock_ns())
             self._keep(event if gi is None else replace(event, start=self._start_of(uuid, gi)))
@@ -314,7 +314,7 @@ class EventWatch:
             self._keep(DeviceEvent(uuid, None, gi, ci, self._clock_ns(), ECC_CORRECTED))
 
     def _is_sliced(self, uuid: str) -> bool:
-        """Say whether a card's MIG mode is on; where it cannot be told now, its events stay as they came."""
+        """Say whether a device's MIG mode is on; where it cannot be told now, its events stay as they came."""
         handle = self._handles.get(uuid)
         try:
             return handle is None or bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
@@ -324,7 +324,7 @@ class EventWatch:
             return int(getattr(no, "value", 0)) not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
     def _start_of(self, uuid: str, gi_id: int) -> int | None:
-        """Return where an instance of a card begins, None where the card does not tell."""
+        """Return where an instance of a device begins, None where the device does not tell."""
         nvml, handle = self._nvml, self._handles.get(uuid)
         if handle is None:
             return None
@@ -378,7 +378,7 @@ def _instance(number: int) -> int | None:
 
 
 def _name(handle: Any) -> Any:
-    """Return what tells handles apart: two pointers to one card are different objects in Python."""
+    """Return what tells handles apart: two pointers to one device are different objects in Python."""
     try:
         return ctypes.cast(handle, ctypes.c_void_p).value
     except (ctypes.ArgumentError, TypeError):

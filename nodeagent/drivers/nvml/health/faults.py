@@ -1,7 +1,7 @@
-"""What cards complain about: the states they tell, joined with the events they reported.
+"""What devices complain about: the states they tell, joined with the events they reported.
 
 A state is a fact as long as it is read. An event is over in a moment, so it is kept until its rule says that it is
-done with (nodeagent/protocol/fault_rules.py). Nothing here changes a card; no code path resets one.
+done with (nodeagent/protocol/fault_rules.py). Nothing here changes a device; no code path resets one.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class _Hit:
 
 @dataclass(slots=True)
 class _Kept:
-    """An event that is not done with. ``epoch``: how often the card had been reset when it came.
+    """An event that is not done with. ``epoch``: how often the device had been reset when it came.
 
-    ``hits`` are by GPU instance and its place, each None where it concerns the whole card or is not known.
+    ``hits`` are by GPU instance and its place, each None where it concerns the whole device or is not known.
     """
 
     rule: FaultRule
@@ -61,8 +61,8 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class _Card:
-    """What was read of a card the last time. ``epoch`` rises with every sign that it was reset."""
+class _Device:
+    """What was read of a device the last time. ``epoch`` rises with every sign that it was reset."""
 
     handle: Any
     epoch: int = 0
@@ -83,13 +83,13 @@ class DeviceFaults:
         rules: FaultRules,
         clock_ns: Callable[[], int],
     ) -> None:
-        """Take the cards by uuid (read anew each time), who listens to events, and a wall clock in ns."""
+        """Take the devices by uuid (read anew each time), who listens to events, and a wall clock in ns."""
         self._nvml = library
         self._handles = handles
         self._watch = watch
         self._rules = rules
         self._clock_ns = clock_ns
-        self._cards: dict[str, _Card] = {}
+        self._devices: dict[str, _Device] = {}
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def facts(self) -> list[HealthFact]:
@@ -111,7 +111,7 @@ class DeviceFaults:
         return [*found.values(), *self._unwatched()]
 
     def _keep(self, event: DeviceEvent) -> None:
-        """Remember an event until its rule lets it go; that a card is lost is read, not remembered."""
+        """Remember an event until its rule lets it go; that a device is lost is read, not remembered."""
         if event.kind == XID and event.xid is not None:
             rule = self._rules.of_xid(event.xid)
         elif event.kind in (ECC_CORRECTED, ECC_UNCORRECTED):
@@ -122,8 +122,8 @@ class DeviceFaults:
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(rule)
-        card = self._cards.get(event.device)
-        kept.epoch = 0 if card is None else card.epoch
+        device = self._devices.get(event.device)
+        kept.epoch = 0 if device is None else device.epoch
         kept.count += event.count
         kept.last_ns = event.at_ns
         pids = self._pids(event.device, event.gi_id) if rule.clears == "restart" else None
@@ -143,11 +143,11 @@ class DeviceFaults:
     def _is_over(
         self, uuid: str, kept: _Kept, hit: _Hit, now: int, listed: dict[str, frozenset[int] | None]
     ) -> bool:
-        """Say whether an event is done with where it struck; ``listed`` holds the processes by card, once read."""
+        """Say whether an event is done with where it struck; ``listed`` holds the processes by device, once read."""
         age, clears = now - hit.last_ns, kept.rule.clears
         if clears == "reset":
-            card = self._cards.get(uuid)
-            return card is not None and not card.is_lost and card.epoch > kept.epoch
+            device = self._devices.get(uuid)
+            return device is not None and not device.is_lost and device.epoch > kept.epoch
         if clears not in ("agent", "restart"):
             return False
         if age >= QUIET_NS or clears == "agent" or age < HOLD_NS or hit.pids is None:
@@ -158,59 +158,59 @@ class DeviceFaults:
         return now_there is not None and not hit.pids & now_there
 
     def _states(self, uuid: str, handle: Any) -> dict[str, str]:
-        """Return the codes of what a card says of itself now, each with a detail."""
-        card = self._cards.get(uuid)
-        if card is None:
-            card = self._cards[uuid] = _Card(handle)
-        if card.handle is not handle:
+        """Return the codes of what a device says of itself now, each with a detail."""
+        device = self._devices.get(uuid)
+        if device is None:
+            device = self._devices[uuid] = _Device(handle)
+        if device.handle is not handle:
             # Listed anew: handles change only after a reset or a reload of the driver.
-            card.handle, card.epoch, card.ecc_base = handle, card.epoch + 1, None
+            device.handle, device.epoch, device.ecc_base = handle, device.epoch + 1, None
         try:
-            codes = self._read(card)
+            codes = self._read(device)
         except LostError:
-            card.is_lost = True
+            device.is_lost = True
             return {FALLEN: "it does not answer"}
-        if card.is_lost:
-            card.is_lost, card.epoch = False, card.epoch + 1
+        if device.is_lost:
+            device.is_lost, device.epoch = False, device.epoch + 1
         return codes
 
-    def _read(self, card: _Card) -> dict[str, str]:
-        """Read the states of a card and note signs of a reset; raises LostError."""
+    def _read(self, device: _Device) -> dict[str, str]:
+        """Read the states of a device and note signs of a reset; raises LostError."""
         nvml, codes = self._nvml, {}
-        figure(nvml, "nvmlDeviceGetMemoryInfo", card.handle)
-        rows = figure(nvml, "nvmlDeviceGetRemappedRows", card.handle)
+        figure(nvml, "nvmlDeviceGetMemoryInfo", device.handle)
+        rows = figure(nvml, "nvmlDeviceGetRemappedRows", device.handle)
         if rows is not None and rows[3]:
             codes["row_remap_failed"] = f"{rows[0]} rows after corrected, {rows[1]} after uncorrected errors"
         elif rows is not None and rows[2]:
             codes["row_remap_pending"] = "work that runs is not disturbed"
-        action = self._recovery(card.handle)
+        action = self._recovery(device.handle)
         if action:
             codes[RECOVERY.get(action, "recovery_unknown")] = f"recovery action {action}"
-        if action == 0 and card.recovery:
-            card.epoch += 1
-        card.recovery = card.recovery if action is None else action
-        codes.update(self._memory_errors(card))
-        codes.update(self._brakes(card.handle))
+        if action == 0 and device.recovery:
+            device.epoch += 1
+        device.recovery = device.recovery if action is None else action
+        codes.update(self._memory_errors(device))
+        codes.update(self._brakes(device.handle))
         return codes
 
-    def _memory_errors(self, card: _Card) -> dict[str, str]:
+    def _memory_errors(self, device: _Device) -> dict[str, str]:
         """Compare the count of uncorrected errors, which starts from 0 at each reset, with the first one read."""
         nvml = self._nvml
         count = figure(
             nvml,
             "nvmlDeviceGetTotalEccErrors",
-            card.handle,
+            device.handle,
             nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
             nvml.NVML_VOLATILE_ECC,
         )
         if count is None:
             return {}
-        if card.ecc is not None and count < card.ecc:
-            card.epoch, card.ecc_base = card.epoch + 1, None
-        card.ecc = count
-        if card.ecc_base is None:
-            card.ecc_base = count
-        grown = count - card.ecc_base
+        if device.ecc is not None and count < device.ecc:
+            device.epoch, device.ecc_base = device.epoch + 1, None
+        device.ecc = count
+        if device.ecc_base is None:
+            device.ecc_base = count
+        grown = count - device.ecc_base
         return {"ecc_uncorrected": f"{grown} since the agent looks"} if grown else {}
 
     def _brakes(self, handle: Any) -> dict[str, str]:
@@ -233,7 +233,7 @@ class DeviceFaults:
         return int(values[0].value.uiVal)
 
     def _pids(self, uuid: str, gi_id: int | None) -> frozenset[int] | None:
-        """Return the processes on a card or one instance of it, None when they cannot be listed."""
+        """Return the processes on a device or one instance of it, None when they cannot be listed."""
         handle = self._handles.get(uuid)
         if handle is None:
             return None
@@ -249,7 +249,7 @@ class DeviceFaults:
         return frozenset(found) if is_listed else None
 
     def _unwatched(self) -> list[HealthFact]:
-        """Return the node's own fact when events are not heard, as a remark where single cards have none."""
+        """Return the node's own fact when events are not heard, as a remark where single devices have none."""
         if self._watch is None:
             return []
         rule = self._rules.of(UNWATCHED)

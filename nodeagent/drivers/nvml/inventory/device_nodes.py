@@ -1,4 +1,4 @@
-"""Device nodes of a card and of its MIG instances. The capability nodes are the boundary between tenants."""
+"""Device nodes of a device and of its MIG instances. The capability nodes are the boundary between tenants."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MISSING: Final = (
 Read = Callable[[str], str]
 
 
-def card_nodes(minor: int) -> tuple[str, ...]:
-    """Return the nodes that every holder on a card needs."""
+def gpu_nodes(minor: int) -> tuple[str, ...]:
+    """Return the nodes that every holder on a device needs."""
     return (*COMMON, f"/dev/nvidia{minor}")
 
 
@@ -47,7 +47,8 @@ def slice_nodes(read: Read, minor: int, gi_id: int, ci_id: int) -> tuple[str, st
     missing = [name for name in wanted if not known.get(name, "").isdigit()]
     if missing:
         raise NvmlLikeError(
-            errors.NOT_FOUND, f"{MINORS} has no line for {missing[0]}; the driver may be older than this card"
+            errors.NOT_FOUND,
+            f"{MINORS} has no line for {missing[0]}; the driver may be older than this device",
         )
     gi, ci = (f"/dev/nvidia-caps/nvidia-cap{known[name]}" for name in wanted)
     return gi, ci

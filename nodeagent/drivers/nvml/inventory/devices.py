@@ -1,4 +1,4 @@
-"""What is known of each card of a host: who it is, its MIG sizes, and what it can be used for now."""
+"""What is known of each device of a host: who it is, its MIG sizes, and what it can be used for now."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class KnownDevices(Mapping[str, DeviceFact]):
-    """Facts by UUID, as last read; ``sizes`` is filled beside them. A lost card is told as it was."""
+    """Facts by UUID, as last read; ``sizes`` is filled beside them. A lost device is told as it was."""
 
     def __init__(
         self,
         calls: NvmlCalls,
-        cards: DeviceHandles,
+        devices: DeviceHandles,
         mig: MigControl,
         offers: ModeOffers,
         roll: BootDevices,
@@ -35,13 +35,13 @@ class KnownDevices(Mapping[str, DeviceFact]):
         sizes: dict[str, MigSizes],
         mode_of: Callable[[str], str],
     ) -> None:
-        """Read every card. ``mode_of`` tells the mode that a card is shared in now, "" without shares."""
-        self._calls, self._cards, self._mig, self._offers, self._roll = calls, cards, mig, offers, roll
+        """Read every device. ``mode_of`` tells the mode that a device is shared in now, "" without shares."""
+        self._calls, self._devices, self._mig, self._offers, self._roll = calls, devices, mig, offers, roll
         self._sizes, self._mode_of = sizes, mode_of
         self._facts: dict[str, DeviceFact] = {}
         self._unread: set[str] = set()
-        for uuid in list(cards):
-            self._learn(uuid, roll.known.get(cards.indexes[uuid]))
+        for uuid in list(devices):
+            self._learn(uuid, roll.known.get(devices.indexes[uuid]))
         self._note_links()
 
     def __getitem__(self, uuid: str) -> DeviceFact:
@@ -54,20 +54,20 @@ class KnownDevices(Mapping[str, DeviceFact]):
         return len(self._facts)
 
     def read_again(self, uuid: str) -> None:
-        """Read a card that was lost when the agent started, once it answers: its sizes are not known before."""
+        """Read a device that was lost when the agent started, once it answers: its sizes are not known before."""
         if uuid not in self._unread:
             return
         with suppress(NvmlLikeError):  # it is lost still: it stays as it was
-            self._cards.fresh(uuid)
+            self._devices.fresh(uuid)
             self._learn(uuid, None)
         if uuid not in self._unread:
             log.info("%s answers again and was read anew", uuid)
             self._note_links()
 
     def refresh(self, uuid: str) -> None:
-        """Bring what can change about a card up to date: its MIG mode and what it can be used for."""
+        """Bring what can change about a device up to date: its MIG mode and what it can be used for."""
         try:
-            handle = self._cards.fresh(uuid)
+            handle = self._devices.fresh(uuid)
             modes = self._mig.modes(handle)
         except NvmlLikeError as no:
             log.warning("%s cannot be read: %s", uuid, no.detail)
@@ -77,9 +77,9 @@ class KnownDevices(Mapping[str, DeviceFact]):
         self._facts[uuid] = replace(self._facts[uuid], modes=offered, refusals=refusals, mig_enabled=enabled)
 
     def _learn(self, uuid: str, known: DeviceFact | None) -> None:
-        handle, library = self._cards[uuid], self._calls.library
+        handle, library = self._devices[uuid], self._calls.library
         sizes = read_sizes(self._calls, handle, board_of(library, handle))
-        fact = device_fact(library, handle, self._cards.indexes[uuid], sizes)
+        fact = device_fact(library, handle, self._devices.indexes[uuid], sizes)
         is_told = fact is not None
         if fact is None and known is not None and known.uuid == uuid:
             # It is lost, or as good as: what it was is told, so that its leases are not forgotten.
@@ -92,9 +92,9 @@ class KnownDevices(Mapping[str, DeviceFact]):
             self._unread.discard(uuid)
 
     def _note_links(self) -> None:
-        """Say where the cards sit, and write down what is known of them for when one cannot tell."""
-        found = links_of(self._calls.library, self._cards)
-        if self._unread:  # nobody can ask how far away a lost card is: believed is what was known
+        """Say where the devices sit, and write down what is known of them for when one cannot tell."""
+        found = links_of(self._calls.library, self._devices)
+        if self._unread:  # nobody can ask how far away a lost device is: believed is what was known
             found |= {f.uuid: DeviceLinks(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
         for uuid, links in found.items():
             if uuid in self._facts:

@@ -1,4 +1,4 @@
-"""What NVML says about a card: identity, and the instances that are seen without root. Unknown stays None."""
+"""What NVML says about a device: identity, and the instances that are seen without root. Unknown stays None."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(nvml: Any, call: str, *args: Any) -> Any:
 
 
 def board_of(nvml: Any, handle: Any) -> Board | None:
-    """Return the board of a card: by its PCI id, which never changes, else by its name; None when unknown."""
+    """Return the board of a device: by its PCI id, which never changes, else by its name; None when unknown."""
     pci = ask(nvml, "nvmlDeviceGetPciInfo", handle)
     number = int(getattr(pci, "pciDeviceId", 0) or 0)
     if number & 0xFFFF == NVIDIA:
@@ -41,7 +41,7 @@ def board_of(nvml: Any, handle: Any) -> Board | None:
 
 
 def device_fact(nvml: Any, handle: Any, index: int, sizes: MigSizes) -> DeviceFact | None:
-    """Return a card's identity without modes, None when it does not even tell its UUID and memory."""
+    """Return a device's identity without modes, None when it does not even tell its UUID and memory."""
     uuid, memory = text(ask(nvml, "nvmlDeviceGetUUID", handle)), ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     if not uuid or memory is None:
         return None

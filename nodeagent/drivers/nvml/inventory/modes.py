@@ -1,4 +1,4 @@
-"""Which sharing modes a card can have on this host, and what to install or allow for the others."""
+"""Which sharing modes a device can have on this host, and what to install or allow for the others."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from nodeagent.protocol.limits import MODES
 
 USUAL: Final = frozenset({"exclusive", "mig"})
 NOT_NAMED: Final = "the operator does not offer {mode} on this node; name it in --offer to do so"
-NO_MIG: Final = "this board has no MIG; ask for whole cards or shares of them"
+NO_MIG: Final = "this board has no MIG; ask for whole devices or shares of them"
 NO_ROOT: Final = "MIG instances are managed by root; run the agent as root or give it CAP_SYS_ADMIN"
-GUEST: Final = "this is a vGPU guest, which cannot repartition its card; do it on the host of the hypervisor"
+GUEST: Final = (
+    "this is a vGPU guest, which cannot repartition its device; do it on the host of the hypervisor"
+)
 NO_SIZES: Final = "the driver lists no MIG sizes for this board"
 NO_PLACES: Final = "the driver does not tell where MIG instances may start ({name})"
 # Only a call that the driver lacks, or a board that has sizes which it does not know, is younger than the driver.
 TOO_OLD: Final = "; install a newer driver"
-FAULTY: Final = "; nvidia-smi mig -lgip on the node shows whether the card answers at all"
+FAULTY: Final = "; nvidia-smi mig -lgip on the node shows whether the device answers at all"
 STUCK: Final = "MIG is on and the agent may not switch it off ({why}); switch it off (nvidia-smi -mig 0)"
-OLD: Final = "MPS keeps limits on Volta cards and newer only"
+OLD: Final = "MPS keeps limits on Volta devices and newer only"
 BUSY_MODE: Final = "the compute mode lets no two programs in; set it back (nvidia-smi -c 0)"
 
 VGPU_GUEST: Final = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
@@ -39,7 +41,7 @@ VOLTA: Final = (7, 0)
 
 @dataclass(frozen=True, slots=True)
 class ModeOffers:
-    """Asks card and host what stands in the way of each mode. ``named`` None is the usual: whole cards and MIG."""
+    """Asks device and host what stands in the way of each mode. ``named`` None is the usual: whole devices and MIG."""
 
     calls: NvmlCalls
     mig: MigControl
@@ -55,7 +57,7 @@ class ModeOffers:
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the modes that can be had now and, for each other, the sentence that says why not.
 
-        ``shared`` is the mode that shares of the card have now, "" without any.
+        ``shared`` is the mode that shares of the device have now, "" without any.
         """
         modes, refusals = [], {}
         for mode in MODES:
@@ -66,7 +68,7 @@ class ModeOffers:
         return tuple(modes), refusals
 
     def why_not(self, mode: str, device: str, handle: Any, sizes: MigSizes, shared: str) -> str:
-        """Return why a card cannot have this mode now, "" when it can."""
+        """Return why a device cannot have this mode now, "" when it can."""
         if mode not in (USUAL if self.named is None else self.named):
             return NO_MIG if mode == "mig" and self._modes(handle) is None else NOT_NAMED.format(mode=mode)
         no_mig = self._no_mig(handle, sizes)
@@ -110,7 +112,7 @@ class ModeOffers:
 
     def _no_timeslice(self, device: str, handle: Any, shared: str) -> str:
         compute = self.calls.ask("nvmlDeviceGetComputeMode", handle)
-        # While the card serves MPS, its exclusive mode is our own doing and ends with it.
+        # While the device serves MPS, its exclusive mode is our own doing and ends with it.
         if shared != "mps" and compute not in (None, DEFAULT_MODE):
             return BUSY_MODE
         return self.timeslice.why_not(device)

@@ -1,4 +1,4 @@
-"""Which cards of a host lie close together, asked of NVML pair by pair."""
+"""Which devices of a host lie close together, asked of NVML pair by pair."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Together = Callable[[Any, Any], bool]
 
 
 class DeviceLinks(NamedTuple):
-    """The link domain and PCIe switch of a card; "" where it has no company or the driver does not say."""
+    """The link domain and PCIe switch of a device; "" where it has no company or the driver does not say."""
 
     link_domain: str
     pcie_switch: str
 
 
 def links_of(nvml: Any, handles: Mapping[str, Any]) -> dict[str, DeviceLinks]:
-    """Return where each card sits, by uuid. Cards form a group where a chain of pairs is close."""
+    """Return where each device sits, by uuid. Devices form a group where a chain of pairs is close."""
     links = _groups(
         handles, lambda a, b: ask(nvml, "nvmlDeviceGetP2PStatus", a, b, P2P_CAPS_NVLINK) == P2P_STATUS_OK
     )
@@ -42,7 +42,7 @@ def _is_near(ancestor: Any) -> bool:
 
 
 def _groups(handles: Mapping[str, Any], is_close: Together) -> dict[str, int]:
-    """Number the groups of cards that are close, by the place of their first card; alone is in no group."""
+    """Number the groups of devices that are close, by the place of their first device; alone is in no group."""
     uuids = list(handles)
     first = {uuid: place for place, uuid in enumerate(uuids)}
     for place, one in enumerate(uuids):

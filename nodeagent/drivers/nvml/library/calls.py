@@ -14,10 +14,10 @@ UNINITIALIZED: Final = 1
 WHY: Final[dict[int, str]] = {
     UNINITIALIZED: "the driver was unloaded under the agent; restart the agent",
     errors.INVALID_ARGUMENT: "the driver does not accept it; what it names may have changed meanwhile",
-    errors.NOT_SUPPORTED: "the card cannot do that, or not in its present MIG mode",
+    errors.NOT_SUPPORTED: "the device cannot do that, or not in its present MIG mode",
     errors.NO_PERMISSION: "not allowed; run the agent as root or give it CAP_SYS_ADMIN",
     errors.NOT_FOUND: "it is not there any more",
-    errors.TIMEOUT: "the card did not answer in time",
+    errors.TIMEOUT: "the device did not answer in time",
     errors.FUNCTION_NOT_FOUND: "the installed driver does not know this call; a newer one does",
     errors.GPU_IS_LOST: "the GPU has fallen off the bus (XID 79); the node must be restarted",
     errors.RESET_REQUIRED: "the GPU must be reset first",
@@ -82,7 +82,7 @@ class NvmlCalls:
 
 
 def start(library: Any) -> int:
-    """Open the library and return how many cards it lists; raises DriverUnavailableError with a sentence."""
+    """Open the library and return how many devices it lists; raises DriverUnavailableError with a sentence."""
     try:
         library.nvmlInit()
     except library.NVMLError as no:
@@ -105,6 +105,6 @@ def _unavailable(no: Exception) -> DriverUnavailableError:
 
 
 def _leave(library: Any) -> None:
-    """Let go of a library that found nothing: cards that come up later are seen by whoever opens it anew."""
+    """Let go of a library that found nothing: devices that come up later are seen by whoever opens it anew."""
     with suppress(library.NVMLError):
         library.nvmlShutdown()

@@ -1,4 +1,4 @@
-"""Asking a card for one figure: what it does not tell is None, that it is lost is an exception."""
+"""Asking a device for one figure: what it does not tell is None, that it is lost is an exception."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nodeagent.drivers.errors import GPU_IS_LOST
 
 
 class LostError(Exception):
-    """The card has fallen off the bus: nothing that was read from it this time can be trusted."""
+    """The device has fallen off the bus: nothing that was read from it this time can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How busy a card or a slice was, in percent of that card or slice; None is unknown."""
+    """How busy a device or a slice was, in percent of that device or slice; None is unknown."""
 
     util: float | None = None
     sm: float | None = None
@@ -36,7 +36,7 @@ def figure(library: Any, call: str, *args: Any) -> Any:
 
 
 def memory_used(library: Any, handle: Any) -> int | None:
-    """Return the bytes in use on a card or a MIG device, without what the driver keeps for itself."""
+    """Return the bytes in use on a device or a MIG device, without what the driver keeps for itself."""
     version = getattr(library, "nvmlMemory_v2", None)
     memory = None if version is None else figure(library, "nvmlDeviceGetMemoryInfo", handle, version)
     if memory is None:

@@ -1,4 +1,4 @@
-"""The cards of a host by UUID: handles kept, looked up again once stale, so that one lost card stops no other."""
+"""The devices of a host by UUID: handles kept, looked up again once stale, so that one lost device stops no other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nodeagent.protocol.messages import HealthFact
 class DeviceHandles(Mapping[str, Any]):
     """Handles by UUID, in the order of the host. As a mapping it gives them as they were last known good.
 
-    ``silent`` are the indexes of cards that did not even tell their UUID when the agent started, and that nobody
+    ``silent`` are the indexes of devices that did not even tell their UUID when the agent started, and that nobody
     remembers.
     """
 
     def __init__(self, calls: NvmlCalls, count: int, known: Mapping[int, str]) -> None:
-        """Look at all cards; ``known`` names those of this boot by index, for one that is lost and cannot."""
+        """Look at all devices; ``known`` names those of this boot by index, for one that is lost and cannot."""
         self._calls = calls
         self._handles: dict[str, Any] = {}
         self.indexes: dict[str, int] = {}
@@ -44,17 +44,17 @@ class DeviceHandles(Mapping[str, Any]):
         return len(self._handles)
 
     def health(self) -> list[HealthFact]:
-        """Return that cards are there which nobody can tell by name."""
+        """Return that devices are there which nobody can tell by name."""
         if not self.silent:
             return []
         which = ", ".join(map(str, self.silent))
-        detail = f"the driver lists card {which}, which does not tell its UUID; look into the kernel log and reboot"
+        detail = f"the driver lists device {which}, which does not tell its UUID; look into the kernel log and reboot"
         return [HealthFact("", "card_silent", "critical", detail, "reboot_node")]
 
     def fresh(self, uuid: str) -> Any:
-        """Return a handle that still means this card; raises NOT_FOUND, GPU_IS_LOST.
+        """Return a handle that still means this device; raises NOT_FOUND, GPU_IS_LOST.
 
-        Looking a card up by UUID can take seconds on a busy host, so it is done only when the kept handle fails.
+        Looking a device up by UUID can take seconds on a busy host, so it is done only when the kept handle fails.
         """
         if uuid not in self._handles:
             raise NvmlLikeError(errors.NOT_FOUND, f"{uuid} is not on this node")

@@ -1,4 +1,4 @@
-"""Processes as cards list them, and whose they are."""
+"""Processes as devices list them, and whose they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Read = Callable[[str], str]
 
 
 def running(calls: NvmlCalls, handle: Any, read: Read) -> list[ProcessFact]:
-    """Return the processes on a card or a MIG device, each once; raises NvmlLikeError where it does not tell."""
+    """Return the processes on a device or a MIG device, each once; raises NvmlLikeError where it does not tell."""
     listed = [(False, process) for process in _listed(calls, handle, COMPUTE, must=True)]
     listed += [(False, process) for process in _listed(calls, handle, GRAPHICS)]
     listed += [(True, process) for process in _listed(calls, handle, MPS)]

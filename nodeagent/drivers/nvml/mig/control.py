@@ -1,4 +1,4 @@
-"""MIG instances of one card: listed, made at an exact place, removed, and the mode that allows them."""
+"""MIG instances of one device: listed, made at an exact place, removed, and the mode that allows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import text
 from nodeagent.drivers.nvml.mig.profiles import MigSize, MigSizes
 
-# Something else may change the card while it is being listed; then it is listed again.
+# Something else may change the device while it is being listed; then it is listed again.
 LOOKS: Final = 3
 MOVED: Final = frozenset({errors.INVALID_ARGUMENT, errors.NOT_FOUND})
 # What these codes answer to a removal: there is nothing (any more), or MIG is off and so nothing can be.
@@ -42,7 +42,7 @@ class MigInstance:
 
 
 class MigControl:
-    """MIG of all cards, by their handles. Nothing is remembered between calls but ``MigSize.widths``."""
+    """MIG of all devices, by their handles. Nothing is remembered between calls but ``MigSize.widths``."""
 
     def __init__(self, calls: NvmlCalls) -> None:
         self._calls = calls
@@ -119,10 +119,10 @@ class MigControl:
             raise NvmlLikeError(errors.IN_USE, f"{doing}: the driver agreed, yet it is still listed")
 
     def switch(self, handle: Any, enabled: bool) -> None:
-        """Change the MIG mode of an empty card and read it back.
+        """Change the MIG mode of an empty device and read it back.
 
         Raises NvmlLikeError with the activation status that the driver returned: the call itself may succeed
-        while the mode waits for the card to be idle (IN_USE) or reset (RESET_REQUIRED).
+        while the mode waits for the device to be idle (IN_USE) or reset (RESET_REQUIRED).
         """
         doing = f"switching MIG {'on' if enabled else 'off'}"
         status = int(self._calls.do("nvmlDeviceSetMigMode", handle, int(enabled), doing=doing))
@@ -135,9 +135,9 @@ class MigControl:
                 f"{doing}: it is set and takes effect when the GPU is reset (in a VM: when that is rebooted)",
             )
         if modes is not None and modes[0] != modes[1]:
-            # Left pending it would change the card at some later restart that nobody connects with this lease.
+            # Left pending it would change the device at some later restart that nobody connects with this lease.
             self._calls.code("nvmlDeviceSetMigMode", handle, modes[0])
-        why = "another program holds the card open; stop monitors such as DCGM or nvidia-smi loops on it"
+        why = "another program holds the device open; stop monitors such as DCGM or nvidia-smi loops on it"
         raise NvmlLikeError(status or errors.IN_USE, f"{doing}: {why}")
 
     def _list(self, handle: Any, sizes: MigSizes) -> list[MigInstance]:

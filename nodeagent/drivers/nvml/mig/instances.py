@@ -1,4 +1,4 @@
-"""What stands on cards: their MIG instances by the names that leases know them by, and what measuring needs of it."""
+"""What stands on devices: their MIG instances by the names that leases know them by, and what measuring needs of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nodeagent.drivers.nvml.telemetry.live import LiveSlice
 from nodeagent.drivers.shares import ALL, WHOLE, HeldShare, ShareBook
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 
-# Names of instances that were made on one card in one boot; a place has one name on the cards seen so far.
+# Names of instances that were made on one device in one boot; a place has one name on the devices seen so far.
 MOST_NAMES: Final = 256
 
 
@@ -54,14 +54,14 @@ class MigSlice:
         profile = f"part-of-{size.name}" if is_part else size.name
         return PartitionFact(self.name, self.device, profile, self.instance.start, self.instance.span)
 
-    def live(self, card: DeviceFact) -> LiveSlice | None:
+    def live(self, device: DeviceFact) -> LiveSlice | None:
         """Return it as measuring needs it, None where there is nothing to measure."""
         profile = self.instance.size.fact
         if self.inside is None or profile is None:
             return None
         share = 0
-        if profile.sm_count and card.sm_count:
-            share = min(1000, 1000 * profile.sm_count // card.sm_count)
+        if profile.sm_count and device.sm_count:
+            share = min(1000, 1000 * profile.sm_count // device.sm_count)
         return LiveSlice(
             partition=self.name,
             device=self.device,
@@ -76,7 +76,7 @@ class MigSlice:
 
 
 def slices_of(device: str, instances: list[MigInstance]) -> list[MigSlice]:
-    """Return the names that a card's instances go by: one each, or one for each part of it."""
+    """Return the names that a device's instances go by: one each, or one for each part of it."""
     found = []
     for instance in instances:
         found += [MigSlice(device, instance, one) for one in instance.inside or (None,)]
@@ -95,27 +95,27 @@ def half_device(partition: str) -> str:
 
 
 class MigSlices:
-    """Looks at cards, and remembers the last look of each: enough to measure by, never to act on."""
+    """Looks at devices, and remembers the last look of each: enough to measure by, never to act on."""
 
     def __init__(
         self,
         calls: NvmlCalls,
-        cards: DeviceHandles,
+        devices: DeviceHandles,
         mig: MigControl,
         parts: SharePartitions,
         names: ShareBook,
         read: Callable[[str], str],
     ) -> None:
-        """Take the cards, and a book in which to note on which card a name was made: a lost card cannot say."""
-        self._calls, self._cards, self._mig = calls, cards, mig
+        """Take the devices, and a book in which to note on which device a name was made: a lost device cannot say."""
+        self._calls, self._devices, self._mig = calls, devices, mig
         self._parts, self._names, self._read = parts, names, read
         self.sizes: dict[str, MigSizes] = {}
         self._seen: dict[str, list[MigSlice]] = {}
         self._whose: dict[str, set[int]] = {}
 
     def look(self, device: str) -> list[MigSlice]:
-        """List the MIG instances of a card anew; raises NvmlLikeError."""
-        found = slices_of(device, self._mig.instances(self._cards.fresh(device), self.sizes[device]))
+        """List the MIG instances of a device anew; raises NvmlLikeError."""
+        found = slices_of(device, self._mig.instances(self._devices.fresh(device), self.sizes[device]))
         self._seen[device] = found
         return found
 
@@ -127,7 +127,7 @@ class MigSlices:
         return found if text(self._calls.ask("nvmlDeviceGetUUID", found.handle)) == partition else None
 
     def note(self, made: MigSlice, owner: str) -> None:
-        """Write down on which card an instance was made, also for when it is gone: to be asked again is usual."""
+        """Write down on which device an instance was made, also for when it is gone: to be asked again is usual."""
         self._names.put(HeldShare(made.name, made.device, owner, "mig"))
         noted = self._names.on(made.device)
         if len(noted) > MOST_NAMES:
@@ -142,9 +142,9 @@ class MigSlices:
             self.note(found, owner)
 
     def find(self, partition: str) -> MigSlice | None:
-        """Find a MIG instance by a new look at the card it was made on, else at all of them.
+        """Find a MIG instance by a new look at the device it was made on, else at all of them.
 
-        A card that cannot be read may have what was made by others there, so that it is not found is no answer.
+        A device that cannot be read may have what was made by others there, so that it is not found is no answer.
         """
         refused: NvmlLikeError | None = None
         device = self._device_of(partition)
@@ -156,9 +156,9 @@ class MigSlices:
                 continue
             if found is not None:
                 return found
-        if refused is None and self._cards.silent and not device:
+        if refused is None and self._devices.silent and not device:
             refused = NvmlLikeError(
-                errors.GPU_IS_LOST, f"{partition} may be on a card of this node that does not tell its UUID"
+                errors.GPU_IS_LOST, f"{partition} may be on a device of this node that does not tell its UUID"
             )
         if refused is not None:
             raise refused
@@ -177,7 +177,7 @@ class MigSlices:
         return next((one for its in list(self._seen.values()) for one in its if one.name == partition), None)
 
     def _device_of(self, partition: str) -> str:
-        """Return the card that a name belongs to, "" where it was made by somebody else and never seen here."""
+        """Return the device that a name belongs to, "" where it was made by somebody else and never seen here."""
         noted, last = self._names.get(partition), self._last(partition)
         known = half_device(partition) or (noted.device if noted else "") or (last.device if last else "")
         return known if known in self.sizes else ""
@@ -195,7 +195,7 @@ class MigSlices:
             owner = next((share.owner for share in noted), "")
             return [LiveSlice(device, device, 0, WHOLE, fact.memory_mib, ALL, owner=owner)]
         with suppress(NvmlLikeError):  # not listed: then nobody's part is known
-            listed = running(self._calls, self._cards[device], self._read)
+            listed = running(self._calls, self._devices[device], self._read)
             self._whose.update(self._parts.whose(device, listed))
         return [
             LiveSlice(s.partition, device, 0, s.mode, s.memory_mib, s.share_milli, owner=s.owner)

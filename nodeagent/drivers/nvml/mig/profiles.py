@@ -1,4 +1,4 @@
-"""MIG sizes of a card: read from the card itself; the table of boards fills in only what needs root."""
+"""MIG sizes of a device: read from the device itself; the table of boards fills in only what needs root."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class MigSize:
     """One MIG size. ``id`` is the driver's own number, ``slices`` counts compute slices.
 
     ``fact`` is None where its legal places are not known: then it can be recognised, not offered. ``widths`` are
-    the slices of each compute instance profile inside it, by profile id, once the card has been asked: they lie
-    with the size of one card because the numbers mean other sizes on other boards.
+    the slices of each compute instance profile inside it, by profile id, once the device has been asked: they lie
+    with the size of one device because the numbers mean other sizes on other boards.
     """
 
     id: int
@@ -36,7 +36,7 @@ class MigSize:
 
 @dataclass(frozen=True, slots=True)
 class MigSizes:
-    """The sizes of one card. ``refused``: how the driver answers who asks for places, 0 to who may manage them.
+    """The sizes of one device. ``refused``: how the driver answers who asks for places, 0 to who may manage them.
 
     ``ended``: how it answered where its list of sizes ended, 0 where it named all that there could be.
     """
@@ -51,12 +51,12 @@ class MigSizes:
         return tuple(size.fact for size in self.all if size.fact is not None)
 
     def named(self, name: str) -> MigSize | None:
-        """Return the size of this name, None when the card has none with known places."""
+        """Return the size of this name, None when the device has none with known places."""
         return next((size for size in self.all if size.name == name and size.fact is not None), None)
 
 
 def read_sizes(calls: NvmlCalls, handle: Any, known: Board | None) -> MigSizes:
-    """Return the MIG sizes of a card; works with MIG off. None on a board without MIG."""
+    """Return the MIG sizes of a device; works with MIG off. None on a board without MIG."""
     found: list[MigSize] = []
     refused = ended = 0
     for enum in range(MOST_ENUMS):

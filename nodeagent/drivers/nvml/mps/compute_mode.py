@@ -1,4 +1,4 @@
-"""Compute mode of cards shared by MPS: exclusive while one daemon serves a card, so that nothing goes past it."""
+"""Compute mode of devices shared by MPS: exclusive while one daemon serves a device, so that nothing goes past it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ComputeModes:
         self._handles: dict[str, Any] = {}
 
     def require_mps(self, device: str) -> None:
-        """Raise NotOfferedError for a card older than Volta: its MPS keeps no limits."""
+        """Raise NotOfferedError for a device older than Volta: its MPS keeps no limits."""
         if device.startswith(MIG):
             return
         found = self._ask("nvmlDeviceGetCudaComputeCapability", device)
         if found is not None and tuple(found) < VOLTA:
             raise NotOfferedError(
-                "MPS keeps limits on Volta cards and newer only; share this card by time slices"
+                "MPS keeps limits on Volta devices and newer only; share this device by time slices"
             )
 
     def is_as_wanted(self, device: str, *, daemons: int) -> bool:
@@ -38,7 +38,7 @@ class ComputeModes:
     def settle(self, device: str, *, daemons: int) -> None:
         """Set the mode for as many daemons: exclusive for one, since only its server is let in; else default.
 
-        Cards without compute modes stay as they are. Raises NvmlLikeError when the change is refused.
+        Devices without compute modes stay as they are. Raises NvmlLikeError when the change is refused.
         """
         if device.startswith(MIG):
             return
@@ -48,7 +48,7 @@ class ComputeModes:
             self._ask("nvmlDeviceSetComputeMode", device, mode)
 
     def give_back(self, device: str, *, daemons: int) -> None:
-        """Set the mode after a daemon has ended; a card that is lost or gone keeps nobody from that."""
+        """Set the mode after a daemon has ended; a device that is lost or gone keeps nobody from that."""
         try:
             self.settle(device, daemons=daemons)
         except NvmlLikeError as no:
@@ -76,7 +76,7 @@ class ComputeModes:
                 # The handle is from before a reset.
                 del self._handles[device]
         handle = self._nvml.nvmlDeviceGetHandleByUUID(device)
-        # Looking a card up can take seconds on a busy host: keep what was found.
+        # Looking a device up can take seconds on a busy host: keep what was found.
         self._handles[device] = handle
         return function(handle, *words)
 

@@ -113,7 +113,7 @@ class Mps:
         account = self._known(share.user)
         self._looked.pop((share.device, share.user), None)
         self._modes.require_mps(share.device)
-        # A card lets one server in when exclusive: make room before a second user's daemon starts.
+        # A device lets one server in when exclusive: make room before a second user's daemon starts.
         self._modes.settle(share.device, daemons=self._others(share.device, share.user) + 1)
         daemon = self._daemons.of(share.device, share.user)
         is_up = False if daemon is None else self._is_up(daemon)
@@ -258,7 +258,7 @@ class Mps:
             return [ShareDefect("compute_mode", detail, is_mended=False)]
         self._modes.settle(share.device, daemons=len(users))
         if not self._modes.is_as_wanted(share.device, daemons=len(users)):
-            return []  # the card shows a mode that nobody can change: it is what it was from the beginning
+            return []  # the device shows a mode that nobody can change: it is what it was from the beginning
         return [ShareDefect("compute_mode", "it was put back")]
 
     def _revive(
@@ -333,7 +333,7 @@ class Mps:
             raise NotOfferedError(str(said)) from no
 
     def _others(self, device: str, user: str) -> int:
-        # A daemon that does not answer may still hold the card.
+        # A daemon that does not answer may still hold the device.
         return sum(
             1
             for daemon in self._daemons.all()
@@ -368,16 +368,16 @@ class Mps:
             )
         else:
             return None
-        return HealthFact(self._card(daemon.device), code, "warning", detail, "restart_workload")
+        return HealthFact(self._whole_device(daemon.device), code, "warning", detail, "restart_workload")
 
-    def _card(self, device: str) -> str:
-        """Return the UUID of the card that a MIG instance is on, "" when NVML does not tell."""
+    def _whole_device(self, device: str) -> str:
+        """Return the UUID of the device that a MIG instance is on, "" when NVML does not tell."""
         if not device.startswith(MIG):
             return device
         try:
             handle = self._nvml.nvmlDeviceGetHandleByUUID(device)
-            card = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-            said = self._nvml.nvmlDeviceGetUUID(card)
+            parent = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            said = self._nvml.nvmlDeviceGetUUID(parent)
         except self._nvml.NVMLError:
             return ""
         return said.decode() if isinstance(said, bytes) else str(said)

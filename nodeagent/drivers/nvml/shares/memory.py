@@ -1,4 +1,4 @@
-"""Hard memory limits per cgroup and card, which driver 615 keeps without MIG and without MPS.
+"""Hard memory limits per cgroup and device, which driver 615 keeps without MIG and without MPS.
 
 Source: NVIDIA, "MPS v3 Memory Partitioning" (docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html): a soft
 limit is a reservation that ancestors of the cgroup carry too, until it is set to 0 while the cgroup still exists.
@@ -31,21 +31,21 @@ PASSED_ON: Final = "cgroup.subtree_control"
 NO_LIMIT: Final = 2**64 - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
 # NVIDIA's own example reads back 8192 MiB after setting 8000: a driver may round up a little, never more.
 MOST_ROUNDING: Final = 1.05
-# Nothing to undo: no such cgroup, no limits on it, or a card whose mode has none.
+# Nothing to undo: no such cgroup, no limits on it, or a device whose mode has none.
 NO_UNITS: Final = (
     "a hard memory limit binds to the holder's unit, and this node opens leases without one; let the agent use the"
     " systemd runtime, or ask for another sharing mode"
 )
 NO_ROOT: Final = "memory limits are set by root; run the agent as root"
 NOT_HERE: Final = (
-    "this card keeps no memory limits, as in a virtual machine that has a part of it; set them where the whole card"
+    "this device keeps no memory limits, as in a virtual machine that has a part of it; set them where the whole device"
     " is, or ask for another sharing mode"
 )
 NOTHING: Final = frozenset({errors.NOT_FOUND, errors.INVALID_ARGUMENT, errors.NOT_SUPPORTED})
 
 
 class MemoryLimits:
-    """Sets, reads back and clears limits by card handle and cgroup (absolute, below /sys/fs/cgroup)."""
+    """Sets, reads back and clears limits by device handle and cgroup (absolute, below /sys/fs/cgroup)."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class MemoryLimits:
         self._tells_soft = False  # until one was seen
 
     def why_not(self, handle: Any, version: str, *, is_mig: bool) -> str:
-        """Return what is missing for memory limits on a card, "" when they can be set; found by calling.
+        """Return what is missing for memory limits on a device, "" when they can be set; found by calling.
 
-        ``is_mig``: the card is in MIG mode, where it has none until the agent switches that off.
+        ``is_mig``: the device is in MIG mode, where it has none until the agent switches that off.
         """
         codes = [self._calls.code(GET, handle, self._asked(cgroup)) for cgroup in self._samples()]
         if errors.FUNCTION_NOT_FOUND in codes:
@@ -79,7 +79,7 @@ class MemoryLimits:
             return NO_UNITS
         if not self._is_root or errors.NO_PERMISSION in codes:
             return NO_ROOT
-        # A cgroup that cannot have limits, as the root of all, says nothing about the card: one answer is enough.
+        # A cgroup that cannot have limits, as the root of all, says nothing about the device: one answer is enough.
         # Without the controller (Linux before 6.14) a driver may answer so of every cgroup that has no limit yet.
         is_without = DMEM in keepers and all(code == errors.NOT_SUPPORTED for code in codes)
         return NOT_HERE if is_without and not is_mig else ""
@@ -93,7 +93,7 @@ class MemoryLimits:
         return [ROOT, *(ROOT + line[3:] for line in lines if line.startswith("0::/") and len(line) > 4)]
 
     def set(self, handle: Any, cgroup: str, memory_mib: int) -> None:
-        """Let a cgroup have this much of a card's memory and no more; raises NvmlLikeError unless it reads back."""
+        """Let a cgroup have this much of a device's memory and no more; raises NvmlLikeError unless it reads back."""
         if not cgroup:
             raise NotOfferedError(NO_UNITS)
         self._pass_on(cgroup)

@@ -1,4 +1,4 @@
-"""Whole cards and shares of them: who has them, what their limits are, how they are reached and given back."""
+"""Whole devices and shares of them: who has them, what their limits are, how they are reached and given back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MPS_NAME: Final = "nvidia-cuda-mps"  # as much of its programs' names as the ker
 
 @dataclass(frozen=True, slots=True)
 class SharePartitions:
-    """Shares by the book. Every verb is safe to repeat; handles are those of the card a share is on."""
+    """Shares by the book. Every verb is safe to repeat; handles are those of the device a share is on."""
 
     book: ShareBook
     mps: Mps
@@ -41,7 +41,7 @@ class SharePartitions:
     repairs: Repairs
 
     def take(self, fact: DeviceFact, shape: PartitionShape, owner: str) -> HeldShare:
-        """Note a whole card or a share as the owner's; raises INSUFFICIENT_RESOURCES where it does not fit."""
+        """Note a whole device or a share as the owner's; raises INSUFFICIENT_RESOURCES where it does not fit."""
         others = [share for share in self.book.on(fact.uuid) if share.owner != owner]
         if shape.mode == WHOLE:
             if others:
@@ -59,7 +59,7 @@ class SharePartitions:
         return self.book.get(share.partition) or share
 
     def attach(self, share: HeldShare, tenant: Tenant) -> None:
-        """Start what a share needs before its tenant's unit is opened: the MPS daemon, the card's time slice."""
+        """Start what a share needs before its tenant's unit is opened: the MPS daemon, the device's time slice."""
         share = replace(share, user=tenant.user)
         self.book.put(share)
         if share.mode == "mps":
@@ -83,7 +83,7 @@ class SharePartitions:
         """Bind a share's limits to the tenant's cgroup, which also tells its processes from its neighbours'.
 
         One that was bound before is looked at: what somebody took away meanwhile is put back, and told.
-        ``listed`` are the processes on the card.
+        ``listed`` are the processes on the device.
         """
         # The name goes first: what was limited can be loosened again, even if the agent dies in between.
         self.book.put(replace(share, cgroup=cgroup))
@@ -141,10 +141,12 @@ class SharePartitions:
         if did_hold:
             self.repairs.fine(share.device, TIME, LIMIT_GONE)
         elif did_hold is False:
-            self.repairs.note(share.device, TIME, ShareDefect(LIMIT_GONE, "the card's time slice, set again"))
+            self.repairs.note(
+                share.device, TIME, ShareDefect(LIMIT_GONE, "the device's time slice, set again")
+            )
 
     def _outside(self, device: str, listed: list[ProcessFact]) -> list[int]:
-        """Return the programs that use a card past MPS; services of the host do not compute there."""
+        """Return the programs that use a device past MPS; services of the host do not compute there."""
         mps_uids = self.mps_uids(device)
         users = {share.user for share in self.book.on(device) if share.mode == "mps" and share.user}
         clients = {pid for user in users for pid in self.mps.clients(device, user)}
@@ -155,7 +157,7 @@ class SharePartitions:
         ]
 
     def _servers(self, user: str, listed: list[ProcessFact]) -> list[int]:
-        """Return the MPS servers of a user among the processes of a card."""
+        """Return the MPS servers of a user among the processes of a device."""
         try:
             mps_uids = frozenset({self.account(user).uid})
         except LookupError:
@@ -185,17 +187,17 @@ class SharePartitions:
         self._forget(share)
 
     def abandon(self, share: HeldShare) -> None:
-        """Forget a share whose card is lost, and its limits with it; only an MPS daemon lives beside the card."""
+        """Forget a share whose device is lost, and its limits with it; only an MPS daemon lives beside the device."""
         if share.mode == "mps":
             self._leave(share)
         self._forget(share)
 
     def mode_of(self, device: str) -> str:
-        """Return the mode that a card is shared in now, "" without shares."""
+        """Return the mode that a device is shared in now, "" without shares."""
         return next((share.mode for share in self.book.on(device) if share.mode != WHOLE), "")
 
     def processes(self, share: HeldShare, listed: list[ProcessFact]) -> list[ProcessFact]:
-        """Return which processes of a card keep a share from being clean (see owners.left_on).
+        """Return which processes of a device keep a share from being clean (see owners.left_on).
 
         Programs of the host keep nobody's lease from ending, unless they run in its very cgroup.
         """
@@ -207,12 +209,12 @@ class SharePartitions:
         return left_on(share, self._others(share), listed, self.read, is_excused)
 
     def own(self, share: HeldShare, listed: list[ProcessFact]) -> list[ProcessFact]:
-        """Return which processes of a card are a share's; services of the host are nobody's."""
+        """Return which processes of a device are a share's; services of the host are nobody's."""
         waits_for = {process.pid for process in self.processes(share, listed)}
         return [p for p in own(share, self._others(share), listed, self.read) if p.pid in waits_for]
 
     def mps_uids(self, device: str) -> frozenset[int]:
-        """Return the accounts under which MPS servers of this agent run on a card."""
+        """Return the accounts under which MPS servers of this agent run on a device."""
         users = {share.user for share in self.book.on(device) if share.mode == "mps" and share.user}
         found = set()
         for user in users:
@@ -259,15 +261,15 @@ def is_share(partition: str) -> bool:
 
 def _require_room(fact: DeviceFact, shape: PartitionShape, others: list[HeldShare]) -> None:
     if shape.share_milli < 0 or shape.memory_mib < 0 or not (shape.share_milli or shape.memory_mib):
-        raise NvmlLikeError(errors.INVALID_ARGUMENT, f"a share by {shape.mode} needs a part of the card")
+        raise NvmlLikeError(errors.INVALID_ARGUMENT, f"a share by {shape.mode} needs a part of the device")
     if shape.mode == "memlimit" and not shape.memory_mib:
         raise NvmlLikeError(errors.INVALID_ARGUMENT, "a share by memory limit needs the MiB it may use")
     strange = next((other for other in others if other.mode != shape.mode), None)
     if strange is not None:
-        raise _full(f"it serves {_name(strange)}, and a card serves one mode at a time")
+        raise _full(f"it serves {_name(strange)}, and a device serves one mode at a time")
     if len(others) >= fact.max_clients:
         raise _full(f"{fact.max_clients} shares are the most")
-    # A limit reserves nothing of the others': limits may add up to more than the card has, one alone may not.
+    # A limit reserves nothing of the others': limits may add up to more than the device has, one alone may not.
     if shape.memory_mib > fact.memory_mib:
         raise _full(f"it has {fact.memory_mib} MiB, not {shape.memory_mib}")
     if sum(other.share_milli for other in others) + shape.share_milli > ALL:
@@ -275,11 +277,11 @@ def _require_room(fact: DeviceFact, shape: PartitionShape, others: list[HeldShar
 
 
 def _full(why: str) -> NvmlLikeError:
-    return NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"the card cannot take this share: {why}")
+    return NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"the device cannot take this share: {why}")
 
 
 def _name(share: HeldShare) -> str:
-    return "all of the card" if share.mode == WHOLE else share.mode
+    return "all of the device" if share.mode == WHOLE else share.mode
 
 
 def _mps(share: HeldShare) -> MpsShare:

@@ -1,4 +1,4 @@
-"""How long a program may compute before the next one on the card does: a policy set by nvidia-smi alone."""
+"""How long a program may compute before the next one on the device does: a policy set by nvidia-smi alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 PROGRAM: Final = "nvidia-smi"
 DEFAULT: Final = 0
-# The tool opens all cards of a host each time it runs.
+# The tool opens all devices of a host each time it runs.
 KEEP_EVERY_S: Final = 60.0
 # The tool sets numbers and lists words.
 WORDS: Final = ("default", "short", "medium", "long")
@@ -24,7 +24,7 @@ _LISTED = re.compile(r"time-?slice\W+(\w+)", re.IGNORECASE)
 
 
 class TimeSlice:
-    """The time-slice policy of cards by UUID; ``value`` 0 (default), 1 short, 2 medium, 3 long while shared."""
+    """The time-slice policy of devices by UUID; ``value`` 0 (default), 1 short, 2 medium, 3 long while shared."""
 
     def __init__(self, shell: Shell, value: int, clock_s: Callable[[], float] = time.monotonic) -> None:
         """Take the operator's choice and a clock that never goes back; raises ValueError for an unknown choice."""
@@ -34,17 +34,17 @@ class TimeSlice:
         self._looked: dict[str, float] = {}
 
     def why_not(self, device: str) -> str:
-        """Return why time slices cannot be set on a card, "" when they can (or are left at their default)."""
+        """Return why time slices cannot be set on a device, "" when they can (or are left at their default)."""
         if self._value == DEFAULT:
             return ""
         try:
             done = self._run(device, "--list")
         except ProgramError as no:
             return f"{no}; time slices are set with it, and it comes with the driver's tools"
-        return "" if done.is_ok else f"{PROGRAM} cannot list the card's compute policy: {done.said}"
+        return "" if done.is_ok else f"{PROGRAM} cannot list the device's compute policy: {done.said}"
 
     def set(self, device: str) -> None:
-        """Let the chosen time slice hold on a card; safe to repeat."""
+        """Let the chosen time slice hold on a device; safe to repeat."""
         if self._value != DEFAULT:
             self._bring(device, self._value)
 
@@ -67,7 +67,7 @@ class TimeSlice:
         return False
 
     def reset(self, device: str) -> None:
-        """Give a card its default back."""
+        """Give a device its default back."""
         if self._value != DEFAULT:
             self._bring(device, DEFAULT)
 
@@ -90,7 +90,7 @@ class TimeSlice:
             )
 
     def _listed(self, device: str) -> int | None:
-        """Return the policy that the tool lists for a card, None where it does not say."""
+        """Return the policy that the tool lists for a device, None where it does not say."""
         done = self._run(device, "--list")
         found = _LISTED.findall(done.out) if done.is_ok else []
         if len(found) != 1:

@@ -57,7 +57,7 @@ class Dcgm:
         self._last: Mapping[Key, Activity] = NOTHING
 
     def read(self, now_ns: int) -> Mapping[Key, Activity]:
-        """Return activity by (card uuid, GPU instance id or None for all of it); empty when nobody answers."""
+        """Return activity by (device uuid, GPU instance id or None for all of it); empty when nobody answers."""
         if self._due_ns is not None and now_ns < self._due_ns:
             return self._last
         try:

@@ -1,4 +1,4 @@
-"""Activity from NVML's performance counters (GPM, Hopper and later): of a whole card and of each MIG instance.
+"""Activity from NVML's performance counters (GPM, Hopper and later): of a whole device and of each MIG instance.
 
 A figure is the difference of two samples. Each instance keeps two buffers and takes turns with them, so that a
 reading costs one sample and one comparison. Metric ids: ``NVML_GPM_METRIC_*`` in nvml.h.
@@ -25,7 +25,7 @@ Key = tuple[str, int | None]
 
 @dataclass(slots=True)
 class _Counter:
-    """The last sample of one instance (``gi`` None: the whole card) and the buffer for the next one."""
+    """The last sample of one instance (``gi`` None: the whole device) and the buffer for the next one."""
 
     handle: Any
     last: Any = None
@@ -44,7 +44,7 @@ class Gpm:
         self._query: Any = None
 
     def is_supported(self, device: str, handle: Any) -> bool:
-        """Say whether a card has these counters, as it says itself; asked once per handle. Raises LostError."""
+        """Say whether a device has these counters, as it says itself; asked once per handle. Raises LostError."""
         known = self._supports.get(device)
         if known is not None and known[0] is handle:
             return known[1]
@@ -76,7 +76,7 @@ class Gpm:
         return counter.activity
 
     def forget(self, device: str, gi_id: int | None = None) -> None:
-        """Drop the samples of an instance, or all of a card: the next tenant starts from its own."""
+        """Drop the samples of an instance, or all of a device: the next tenant starts from its own."""
         keys = [k for k in self._counters if k[0] == device and (gi_id is None or k[1] == gi_id)]
         for key in keys:
             self._free(key)
@@ -91,7 +91,7 @@ class Gpm:
         self.keep(())
 
     def _sample(self, counter: _Counter, gi_id: int | None) -> Any:
-        """Return a filled buffer, None when the card does not answer. A lost card's buffers are given back."""
+        """Return a filled buffer, None when the device does not answer. A lost device's buffers are given back."""
         buffer = counter.spare
         counter.spare = None
         if buffer is None:
@@ -138,7 +138,7 @@ class Gpm:
 
 
 def _percent(metric: Any) -> float | None:
-    """Return a metric that was computed, 100 at most: two samples taken apart make a little more of a busy card.
+    """Return a metric that was computed, 100 at most: two samples taken apart make a little more of a busy device.
 
     An unfinished one comes as NaN. Seen on MIG: https://github.com/NVIDIA/DCGM/issues/152
     """

@@ -1,4 +1,4 @@
-"""What stands on cards right now, as measuring needs it."""
+"""What stands on devices right now, as measuring needs it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LiveSlice:
-    """One partition of a card: a MIG instance (``gi_id``, ``ci_id`` and its ``handle`` known), a share, or all of it.
+    """One partition of a device: a MIG instance (``gi_id``, ``ci_id`` and its ``handle`` known), a share, or all of it.
 
     ``memory_mib`` and ``share_milli`` are what it may use; a share of 0 is unknown. ``owner`` is the name given
-    to ``create``, "" where the card remembers none.
+    to ``create``, "" where the device remembers none.
     """
 
     partition: str

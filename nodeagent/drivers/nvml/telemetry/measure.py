@@ -1,8 +1,8 @@
-"""What cards and slices do right now: one reading a second, every figure with its source, unknown stays None.
+"""What devices and slices do right now: one reading a second, every figure with its source, unknown stays None.
 
-| figure | whole card | MIG slice | share of a card |
+| figure | whole device | MIG slice | share of a device |
 |--|--|--|--|
-| utilisation | NVML; with MIG on: GPM, else DCGM | GPM, else DCGM | its processes, as the card samples them |
+| utilisation | NVML; with MIG on: GPM, else DCGM | GPM, else DCGM | its processes, as the device samples them |
 | SMs, tensor cores, memory bandwidth | GPM, else DCGM | GPM, else DCGM | SMs as utilisation, others unknown |
 | memory | NVML | NVML, of the slice | its processes |
 | power | NVML | estimate | estimate |
@@ -45,7 +45,7 @@ class _Seen:
 
 
 class Telemetry:
-    """Measures all cards and what stands on them. Called from one thread at a time; keeps samples between."""
+    """Measures all devices and what stands on them. Called from one thread at a time; keeps samples between."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Telemetry:
     def read(
         self, handles: Mapping[str, Any], facts: Mapping[str, DeviceFact], slices: Sequence[LiveSlice]
     ) -> DriverReading:
-        """Measure once. A card that is lost has nothing but None; the others are not touched by that."""
+        """Measure once. A device that is lost has nothing but None; the others are not touched by that."""
         devices: list[DeviceSample] = []
         partitions: list[PartitionSample] = []
         standing: dict[str, list[LiveSlice]] = {uuid: [] for uuid in handles}
@@ -79,7 +79,7 @@ class Telemetry:
             try:
                 if fact is None or handle is None:
                     raise LostError(uuid)
-                sample, seen = self._card(fact, handle, its, now_ns)
+                sample, seen = self._device(fact, handle, its, now_ns)
             except LostError:
                 self._gpm.forget(uuid)
                 sample = DeviceSample(uuid, None, None, None, None, source=UNAVAILABLE)
@@ -90,7 +90,7 @@ class Telemetry:
         return DriverReading(tuple(devices), tuple(partitions))
 
     def forget(self, device: str, gi_id: int | None = None) -> None:
-        """Drop what was sampled of an instance (None: of all on a card): its place serves somebody else now."""
+        """Drop what was sampled of an instance (None: of all on a device): its place serves somebody else now."""
         self._gpm.forget(device, gi_id)
 
     def close(self) -> None:
@@ -102,10 +102,10 @@ class Telemetry:
         keys.update((slot.device, slot.gi_id) for its in standing.values() for slot in its)
         self._gpm.keep(keys)
 
-    def _card(
+    def _device(
         self, fact: DeviceFact, handle: Any, its: Sequence[LiveSlice], now_ns: int
     ) -> tuple[DeviceSample, list[_Seen]]:
-        """Measure a card and its slices; raises LostError."""
+        """Measure a device and its slices; raises LostError."""
         nvml, uuid = self._nvml, fact.uuid
         rates = figure(nvml, "nvmlDeviceGetUtilizationRates", handle)
         used = memory_used(nvml, handle)
@@ -136,7 +136,7 @@ class Telemetry:
         return sample, seen
 
     def _activity(self, uuid: str, handle: Any, gi_id: int | None, now_ns: int) -> tuple[Activity, str]:
-        """Return the counters of a card or of one instance, from GPM where it has them, else from DCGM."""
+        """Return the counters of a device or of one instance, from GPM where it has them, else from DCGM."""
         if self._gpm.is_supported(uuid, handle):
             found = self._gpm.read(uuid, handle, gi_id, now_ns)
             if found is not None:
@@ -150,7 +150,7 @@ class Telemetry:
     def _slices(
         self, fact: DeviceFact, handle: Any, its: Sequence[LiveSlice], now_ns: int, util: float | None
     ) -> list[_Seen]:
-        """Return what is known of each slice; the processes of a card are listed once for all its shares."""
+        """Return what is known of each slice; the processes of a device are listed once for all its shares."""
         has_shares = any(slot.mode not in ("mig", "exclusive") for slot in its)
         load = self._processes(fact.uuid, handle) if has_shares else None
         seen = []
@@ -174,7 +174,7 @@ class Telemetry:
         pids = self._pids_of(slot.partition)
         if pids is None or load is None:
             return _Seen(memory_source=PROCESS)
-        busy = load.sm_percent(pids, is_mps=slot.mode == "mps", card_percent=util)
+        busy = load.sm_percent(pids, is_mps=slot.mode == "mps", device_percent=util)
         if busy is not None and slot.share_milli:
             busy = min(100.0, busy * 1000 / slot.share_milli)
         used = load.memory(pids)
@@ -189,29 +189,29 @@ class Telemetry:
 
 
 def _partitions(
-    card: DeviceSample, fact: DeviceFact | None, its: Sequence[LiveSlice], seen: Sequence[_Seen]
+    device: DeviceSample, fact: DeviceFact | None, its: Sequence[LiveSlice], seen: Sequence[_Seen]
 ) -> list[PartitionSample]:
-    powers = apportion(card.power_w, fact, its, [one.activity.util for one in seen])
+    powers = apportion(device.power_w, fact, its, [one.activity.util for one in seen])
     return [
-        _whole(card, slot) if slot.mode == "exclusive" else _part(slot, one, power)
+        _whole(device, slot) if slot.mode == "exclusive" else _part(slot, one, power)
         for slot, one, power in zip(its, seen, powers, strict=True)
     ]
 
 
-def _whole(card: DeviceSample, slot: LiveSlice) -> PartitionSample:
+def _whole(device: DeviceSample, slot: LiveSlice) -> PartitionSample:
     return PartitionSample(
         partition=slot.partition,
         device=slot.device,
         start=slot.start,
-        util_percent=card.util_percent,
-        memory_used_mib=card.memory_used_mib,
+        util_percent=device.util_percent,
+        memory_used_mib=device.memory_used_mib,
         memory_mib=slot.memory_mib,
-        source=card.source,
-        sm_percent=card.sm_percent,
-        tensor_percent=card.tensor_percent,
-        bandwidth_percent=card.bandwidth_percent,
-        power_w=card.power_w,
-        sources=card.sources,
+        source=device.source,
+        sm_percent=device.sm_percent,
+        tensor_percent=device.tensor_percent,
+        bandwidth_percent=device.bandwidth_percent,
+        power_w=device.power_w,
+        sources=device.sources,
     )
 
 
@@ -244,12 +244,12 @@ def apportion(
     its: Sequence[LiveSlice],
     utils: Sequence[float | None],
 ) -> list[float | None]:
-    """Return an estimate of the watts of each slice; a card has one sensor for all of them.
+    """Return an estimate of the watts of each slice; a device has one sensor for all of them.
 
     ``watts = idle × part + (power − idle) × part × activity / Σ(part × activity)``: what an idle board draws is
-    spread by size, the rest by size and activity. A part is the slice's thousandths of the SMs (of the card, for a
-    share), of the memory where SMs are not told. Together never more than the card draws. None where power, a size
-    or any activity on the card is unknown.
+    spread by size, the rest by size and activity. A part is the slice's thousandths of the SMs (of the device, for a
+    share), of the memory where SMs are not told. Together never more than the device draws. None where power, a size
+    or any activity on the device is unknown.
     """
     parts = [_part_of(fact, slot) for slot in its]
     known = [(part, util) for part, util in zip(parts, utils, strict=True)]
@@ -265,7 +265,7 @@ def apportion(
 
 
 def _part_of(fact: DeviceFact | None, slot: LiveSlice) -> float | None:
-    """Return which part of the card a slice is, None when unknown."""
+    """Return which part of the device a slice is, None when unknown."""
     if slot.share_milli:
         return min(1.0, slot.share_milli / 1000)
     if slot.mode != "mig" or fact is None or not fact.memory_mib or not slot.memory_mib:
@@ -284,7 +284,7 @@ def _idle_w(fact: DeviceFact | None) -> float:
 def _from_slices(
     fact: DeviceFact, its: Sequence[LiveSlice], seen: Sequence[_Seen]
 ) -> tuple[float | None, str]:
-    """Return a card's utilisation as the sum of its slices by size, when all of them are known."""
+    """Return a device's utilisation as the sum of its slices by size, when all of them are known."""
     total = 0.0
     for slot, one in zip(its, seen, strict=True):
         part = _part_of(fact, slot)

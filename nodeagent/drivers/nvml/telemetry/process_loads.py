@@ -1,4 +1,4 @@
-"""Memory and load per process, as a card lists them: how shares of one card are told apart."""
+"""Memory and load per process, as a device lists them: how shares of one device are told apart."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LISTS: Final = (
     "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
-# Samples of the last second before the newest one count too: the card's own buffer turns slower than we read.
+# Samples of the last second before the newest one count too: the device's own buffer turns slower than we read.
 WINDOW_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLoad:
-    """The processes of one card: bytes by pid (None: not told), percent of its SMs' time by pid (None: no figures)."""
+    """A device's processes: bytes by pid (None: not told), percent of its SMs' time by pid (None: no figures)."""
 
     bytes_of: dict[int, int | None]
     sm_of: dict[int, float] | None
@@ -31,22 +31,24 @@ class ProcessLoad:
         values = [self.bytes_of[pid] for pid in pids if pid in self.bytes_of]
         return None if None in values else sum(value for value in values if value is not None)
 
-    def sm_percent(self, pids: Collection[int], *, is_mps: bool, card_percent: float | None) -> float | None:
-        """Return how much of the card's time these processes took.
+    def sm_percent(
+        self, pids: Collection[int], *, is_mps: bool, device_percent: float | None
+    ) -> float | None:
+        """Return how much of the device's time these processes took.
 
-        A card names only processes that did something, so one that is not named was idle. MPS may book the work
-        of its clients on its server: then none of them is named while the card is busy, and that is unknown.
+        A device names only processes that did something, so one that is not named was idle. MPS may book the work
+        of its clients on its server: then none of them is named while the device is busy, and that is unknown.
         """
         if self.sm_of is None:
             return None
         named = [self.sm_of[pid] for pid in pids if pid in self.sm_of]
-        if is_mps and not named and any(pid in self.bytes_of for pid in pids) and card_percent != 0:
+        if is_mps and not named and any(pid in self.bytes_of for pid in pids) and device_percent != 0:
             return None
         return min(100.0, sum(named))
 
 
 def load_of(library: Any, handle: Any, since_us: int) -> ProcessLoad | None:
-    """Return the processes of a card, None when it does not list them. Raises LostError."""
+    """Return the processes of a device, None when it does not list them. Raises LostError."""
     found: dict[int, int | None] = {}
     is_listed = False
     for call in LISTS:
@@ -65,7 +67,7 @@ def load_of(library: Any, handle: Any, since_us: int) -> ProcessLoad | None:
 
 
 def _samples(library: Any, handle: Any, since_us: int) -> Any:
-    """Return the card's samples per process; none may come as an error that says "success" or "not found"."""
+    """Return the device's samples per process; none may come as an error that says "success" or "not found"."""
     call = getattr(library, "nvmlDeviceGetProcessUtilization", None)
     if call is None:
         return None

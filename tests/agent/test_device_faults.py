@@ -8,14 +8,14 @@ from nodeagent.drivers.nvml.health.faults import DeviceFaults
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import HealthFact
 from tests.agent.builder import FakeTime
-from tests.agent.cards import Card, Cards, process
+from tests.agent.devices import Device, Devices, process
 
 
 class Ward:
-    """Ailments over cards; what a card says is put into the watch as its thread would."""
+    """Ailments over devices; what a device says is put into the watch as its thread would."""
 
-    def __init__(self, *cards: Card) -> None:
-        self.library, self.time = Cards(*cards), FakeTime()
+    def __init__(self, *devices: Device) -> None:
+        self.library, self.time = Devices(*devices), FakeTime()
         self.handles = self.library.handles()
         self.watch = EventWatch(self.library, self.handles, clock_ns=self.time, wait_ms=0)
         self.ailments = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
@@ -38,26 +38,26 @@ class Ward:
 
 
 @pytest.fixture
-def card() -> Card:
-    return Card("GPU-1", recovery=0, ecc=0, rows=(0, 0, 0, 0), reasons=0)
+def device() -> Device:
+    return Device("GPU-1", recovery=0, ecc=0, rows=(0, 0, 0, 0), reasons=0)
 
 
 @pytest.fixture
-def ward(card) -> Ward:
-    return Ward(card)
+def ward(device) -> Ward:
+    return Ward(device)
 
 
-def test_well_card_has_nothing_to_say(ward):
+def test_well_device_has_nothing_to_say(ward):
     assert ward.look() == {}
 
 
-def test_card_that_tells_nothing_is_not_called_ill():
-    assert Ward(Card("GPU-1")).look() == {}
+def test_device_that_tells_nothing_is_not_called_ill():
+    assert Ward(Device("GPU-1")).look() == {}
 
 
-def test_lost_card_is_a_fact_until_it_answers_again_and_others_are_well():
-    lost = Card("GPU-1")
-    ward = Ward(lost, Card("GPU-2"))
+def test_lost_device_is_a_fact_until_it_answers_again_and_others_are_well():
+    lost = Device("GPU-1")
+    ward = Ward(lost, Device("GPU-2"))
     ward.look()
 
     lost.is_lost = True
@@ -68,24 +68,24 @@ def test_lost_card_is_a_fact_until_it_answers_again_and_others_are_well():
     assert ward.look() == {}
 
 
-def test_lost_card_that_also_said_so_is_one_fact(ward, card):
+def test_lost_device_that_also_said_so_is_one_fact(ward, device):
     ward.look()
     ward.say("GPU-1", 79)
     ward.say("GPU-1", None, kind="lost")
-    card.is_lost = True
+    device.is_lost = True
 
     facts = ward.look()
-    card.is_lost = False
+    device.is_lost = False
 
     assert list(facts) == ["79"]
     assert "still so" in facts["79"].detail
     assert ward.look() == {}
 
 
-def test_states_of_a_card_are_facts_while_they_are_read(ward, card):
-    card.rows, card.reasons = (0, 1, 1, 0), pynvml.nvmlClocksEventReasonHwThermalSlowdown
+def test_states_of_a_device_are_facts_while_they_are_read(ward, device):
+    device.rows, device.reasons = (0, 1, 1, 0), pynvml.nvmlClocksEventReasonHwThermalSlowdown
     ill = ward.look()
-    card.rows, card.reasons = (0, 1, 0, 0), 0
+    device.rows, device.reasons = (0, 1, 0, 0), 0
 
     assert {code: fact.severity for code, fact in ill.items()} == {
         "row_remap_pending": "warning",
@@ -94,8 +94,8 @@ def test_states_of_a_card_are_facts_while_they_are_read(ward, card):
     assert ward.look() == {}
 
 
-def test_repair_that_failed_asks_for_another_board(ward, card):
-    card.rows = (1, 2, 1, 1)
+def test_repair_that_failed_asks_for_another_board(ward, device):
+    device.rows = (1, 2, 1, 1)
 
     (fact,) = ward.look().values()
 
@@ -115,33 +115,33 @@ def test_repair_that_failed_asks_for_another_board(ward, card):
         (99, "recovery_unknown", "drain"),
     ],
 )
-def test_what_the_driver_asks_for_is_told(ward, card, number, code, action):
-    card.recovery = number
+def test_what_the_driver_asks_for_is_told(ward, device, number, code, action):
+    device.recovery = number
 
     (fact,) = ward.look().values()
 
     assert (fact.code, fact.action) == (code, action)
 
 
-def test_uncorrected_errors_count_only_when_they_grow(ward, card):
-    card.ecc = 3
+def test_uncorrected_errors_count_only_when_they_grow(ward, device):
+    device.ecc = 3
     before = ward.look()
-    card.ecc = 5
+    device.ecc = 5
     grown = ward.look()
-    card.ecc = 0
+    device.ecc = 0
 
     assert before == {}
     assert "2 since" in grown["ecc_uncorrected"].detail
     assert ward.look() == {}
 
 
-def test_fault_of_a_program_is_told_once_over_and_ends_with_the_program(ward, card):
-    card.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
+def test_fault_of_a_program_is_told_once_over_and_ends_with_the_program(ward, device):
+    device.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
     for _ in range(3):
         ward.say("GPU-1", 31, gi=3)
 
     told = ward.look()["31"]
-    card.running = card.running[1:]
+    device.running = device.running[1:]
     soon, later = ward.look(30), ward.look(60)
 
     assert "XID 31, 3 times, last at 1970-01-01 00:16:40 UTC, GPU instance 3" in told.detail
@@ -150,49 +150,49 @@ def test_fault_of_a_program_is_told_once_over_and_ends_with_the_program(ward, ca
     assert later == {}
 
 
-def test_fault_inside_slices_names_their_places_and_drops_each_with_its_programs(ward, card):
-    card.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
+def test_fault_inside_slices_names_their_places_and_drops_each_with_its_programs(ward, device):
+    device.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
     ward.say("GPU-1", 94, gi=3, start=4)
     ward.say("GPU-1", 94, gi=4, start=0)
 
     both = ward.look()["94"]
-    card.running = card.running[1:]
+    device.running = device.running[1:]
     one = ward.look(60)["94"]
-    card.running = []
+    device.running = []
 
     assert both.starts == (0, 4)
     assert one.starts == (0,), "the program at 4 has ended, the one at 0 has not"
     assert ward.look() == {}
 
 
-def test_fault_that_strikes_another_slice_does_not_forget_the_programs_of_the_first(ward, card):
-    card.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
+def test_fault_that_strikes_another_slice_does_not_forget_the_programs_of_the_first(ward, device):
+    device.running = [process(11, 10, gi=3), process(12, 10, gi=4)]
     ward.say("GPU-1", 31, gi=3, start=4)
     ward.look(50)
     ward.say("GPU-1", 31, gi=4, start=0)
-    card.running = card.running[:1]
+    device.running = device.running[:1]
 
     assert ward.look(65)["31"].starts == (0, 4), "what struck at 0 is told once before it goes"
     assert ward.look()["31"].starts == (4,)
 
 
 @pytest.mark.parametrize("xid", [48, 62, 79, 95, 109, 4711])
-def test_fault_of_the_whole_card_names_no_slice_although_its_event_does(ward, xid):
+def test_fault_of_the_whole_device_names_no_slice_although_its_event_does(ward, xid):
     ward.say("GPU-1", xid, gi=3, start=4)
 
     assert ward.look()[str(xid)].starts is None
 
 
 @pytest.mark.parametrize(("gi", "start"), [(None, None), (4, None)])
-def test_fault_whose_place_is_unknown_concerns_everybody_on_the_card(ward, gi, start):
+def test_fault_whose_place_is_unknown_concerns_everybody_on_the_device(ward, gi, start):
     ward.say("GPU-1", 94, gi=3, start=4)
     ward.say("GPU-1", 94, gi=gi, start=start)
 
     assert ward.look()["94"].starts is None
 
 
-def test_fault_of_a_program_that_lives_on_is_dropped_after_quiet(ward, card):
-    card.running = [process(11, 10)]
+def test_fault_of_a_program_that_lives_on_is_dropped_after_quiet(ward, device):
+    device.running = [process(11, 10)]
     ward.say("GPU-1", 13)
 
     assert list(ward.look(300)) == ["13"]
@@ -214,34 +214,34 @@ def test_fault_that_needs_a_reset_stays_for_hours(ward):
     assert list(ward.look(50_000)) == ["95"]
 
 
-def test_reset_is_seen_when_the_recovery_action_goes(ward, card):
+def test_reset_is_seen_when_the_recovery_action_goes(ward, device):
     ward.look()
     ward.say("GPU-1", 95)
-    card.recovery = 1
+    device.recovery = 1
     ill = ward.look()
-    card.recovery = 0
+    device.recovery = 0
 
     assert set(ill) == {"95", "recovery_gpu_reset"}
     assert ward.look() == {}
 
 
-def test_reset_is_seen_when_the_card_is_listed_anew(ward, card):
+def test_reset_is_seen_when_the_device_is_listed_anew(ward, device):
     ward.look()
     ward.say("GPU-1", 119)
     ward.look()
 
-    ward.handles["GPU-1"] = Card("GPU-1", recovery=0, ecc=0)
+    ward.handles["GPU-1"] = Device("GPU-1", recovery=0, ecc=0)
 
     assert ward.look() == {}
 
 
-def test_reset_is_seen_when_counts_start_again(ward, card):
-    card.ecc = 7
+def test_reset_is_seen_when_counts_start_again(ward, device):
+    device.ecc = 7
     ward.look()
     ward.say("GPU-1", 48)
     ward.look()
 
-    card.ecc = 0
+    device.ecc = 0
 
     assert ward.look() == {}
 
@@ -249,17 +249,17 @@ def test_reset_is_seen_when_counts_start_again(ward, card):
 def test_fault_and_reset_between_two_looks_is_told_once(ward):
     ward.look()
     ward.say("GPU-1", 62)
-    ward.handles["GPU-1"] = Card("GPU-1", recovery=0)
+    ward.handles["GPU-1"] = Device("GPU-1", recovery=0)
 
     assert list(ward.look()) == ["62"]
     assert ward.look() == {}
 
 
-def test_new_fault_after_a_reset_counts_anew(ward, card):
+def test_new_fault_after_a_reset_counts_anew(ward, device):
     ward.look()
-    card.recovery = 1
+    device.recovery = 1
     ward.look()
-    card.recovery = 0
+    device.recovery = 0
     ward.look()
 
     ward.say("GPU-1", 109)
@@ -268,13 +268,13 @@ def test_new_fault_after_a_reset_counts_anew(ward, card):
     assert list(ward.look(10_000)) == ["109"]
 
 
-def test_fault_that_only_a_person_ends_outlives_a_reset(ward, card):
+def test_fault_that_only_a_person_ends_outlives_a_reset(ward, device):
     ward.look()
     ward.say("GPU-1", 61)
     ward.look()
-    card.recovery = 1
+    device.recovery = 1
     ward.look()
-    card.recovery = 0
+    device.recovery = 0
 
     assert list(ward.look(100_000)) == ["61"]
 
@@ -300,8 +300,8 @@ def test_events_that_nobody_hears_are_a_fact_of_the_node(ward):
     assert "gives no events" in fact.detail
 
 
-def test_card_without_events_among_others_is_a_remark(ward, card):
-    ward = Ward(card, Card("GPU-2", events=0))
+def test_device_without_events_among_others_is_a_remark(ward, device):
+    ward = Ward(device, Device("GPU-2", events=0))
     ward.watch._wanted.set()
     ward.watch.turn()
 

@@ -1,4 +1,4 @@
-"""Cards that answer what a test sets on them, behind the names of pynvml; everything else is NOT_SUPPORTED."""
+"""Devices that answer what a test sets on them, behind the names of pynvml; everything else is NOT_SUPPORTED."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def code(number: int) -> pynvml.NVMLError:
 
 
 @dataclass(eq=False)
-class Card:
-    """One card or MIG device and its figures; None is not supported."""
+class Device:
+    """One device or MIG device and its figures; None is not supported."""
 
     uuid: str
     util: int | None = None
@@ -52,23 +52,23 @@ def load(pid: int, sm: int, at_us: int) -> SimpleNamespace:
     return SimpleNamespace(pid=pid, smUtil=sm, memUtil=0, timeStamp=at_us)
 
 
-class Cards:
+class Devices:
     """The library. ``calls`` counts by name, ``buffers`` are the GPM samples that nobody has freed."""
 
     NVMLError = pynvml.NVMLError
 
-    def __init__(self, *cards: Card) -> None:
-        self.cards = cards
+    def __init__(self, *devices: Device) -> None:
+        self.devices = devices
         self.calls: dict[str, int] = {}
         self.buffers: set[int] = set()
         self.waiting: deque[Any] = deque()
         self.woken = threading.Event()
-        self.sets: list[set[Card]] = []
+        self.sets: list[set[Device]] = []
         self.missing: set[str] = set()
         self._next = 0
 
-    def handles(self) -> dict[str, Card]:
-        return {card.uuid: card for card in self.cards}
+    def handles(self) -> dict[str, Device]:
+        return {device.uuid: device for device in self.devices}
 
     def __getattr__(self, name: str) -> Any:
         answer = _ANSWERS.get(name)
@@ -81,7 +81,7 @@ class Cards:
             self.calls[name] = self.calls.get(name, 0) + 1
             if name in self.missing or answer is None:
                 raise code(13 if name in self.missing else 3)
-            if args and isinstance(args[0], Card) and args[0].is_lost:
+            if args and isinstance(args[0], Device) and args[0].is_lost:
                 raise code(15)
             value = answer(self, *args)
             if value is None:
@@ -99,10 +99,10 @@ class Cards:
         self.buffers.remove(buffer.id)
         return 0
 
-    def sample(self, card: Card, gi: int | None, buffer: SimpleNamespace) -> SimpleNamespace | None:
-        if gi not in card.gpm:
+    def sample(self, device: Device, gi: int | None, buffer: SimpleNamespace) -> SimpleNamespace | None:
+        if gi not in device.gpm:
             return None
-        buffer.taken = card.gpm[gi]
+        buffer.taken = device.gpm[gi]
         return buffer
 
     def compare(self, query: SimpleNamespace) -> SimpleNamespace:
@@ -111,22 +111,22 @@ class Cards:
             metric.value = value
         return query
 
-    def event_set(self) -> set[Card]:
+    def event_set(self) -> set[Device]:
         self.sets.append(set())
         return self.sets[-1]
 
-    def register(self, card: Card, mask: int, chosen: set[Card]) -> int:
+    def register(self, device: Device, mask: int, chosen: set[Device]) -> int:
         assert mask
-        assert mask & ~card.events == 0
-        chosen.add(card)
+        assert mask & ~device.events == 0
+        chosen.add(device)
         return 0
 
-    def free_set(self, chosen: set[Card]) -> int:
+    def free_set(self, chosen: set[Device]) -> int:
         self.sets = [one for one in self.sets if one is not chosen]
         return 0
 
-    def wait(self, chosen: set[Card], ms: int) -> Any:
-        if any(card.is_lost for card in chosen):
+    def wait(self, chosen: set[Device], ms: int) -> Any:
+        if any(device.is_lost for device in chosen):
             raise code(15)
         if not self.waiting:
             self.woken.wait(ms / 1000)
@@ -138,12 +138,12 @@ class Cards:
             raise event
         return event
 
-    def xid(self, card: Card, number: int, gi: int = WHOLE) -> None:
-        """Let the card say something; wakes who waits."""
+    def xid(self, device: Device, number: int, gi: int = WHOLE) -> None:
+        """Let the device say something; wakes who waits."""
         kind = pynvml.nvmlEventTypeXidCriticalError
         self.waiting.append(
             SimpleNamespace(
-                device=card, eventType=kind, eventData=number, gpuInstanceId=gi, computeInstanceId=WHOLE
+                device=device, eventType=kind, eventData=number, gpuInstanceId=gi, computeInstanceId=WHOLE
             )
         )
         self.woken.set()
@@ -154,56 +154,56 @@ def _query() -> SimpleNamespace:
     return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=metrics)
 
 
-def _processes(card: Card, since: int) -> Any:
-    if isinstance(card.load, Exception):
-        raise card.load
-    return card.load
+def _processes(device: Device, since: int) -> Any:
+    if isinstance(device.load, Exception):
+        raise device.load
+    return device.load
 
 
-def _instance(card: Card, gi: int) -> SimpleNamespace:
-    if gi not in card.starts:
+def _instance(device: Device, gi: int) -> SimpleNamespace:
+    if gi not in device.starts:
         raise code(6)
-    return SimpleNamespace(placement=SimpleNamespace(start=card.starts[gi], size=1))
+    return SimpleNamespace(placement=SimpleNamespace(start=device.starts[gi], size=1))
 
 
-def _recovery(card: Card) -> list[SimpleNamespace] | None:
-    if card.recovery is None:
+def _recovery(device: Device) -> list[SimpleNamespace] | None:
+    if device.recovery is None:
         return None
-    return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=card.recovery))]
+    return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=device.recovery))]
 
 
 _ANSWERS: dict[str, Any] = {
-    "nvmlDeviceGetUUID": lambda lib, card: card.uuid,
-    "nvmlDeviceGetUtilizationRates": lambda lib, card: (
-        None if card.util is None else SimpleNamespace(gpu=card.util)
+    "nvmlDeviceGetUUID": lambda lib, device: device.uuid,
+    "nvmlDeviceGetUtilizationRates": lambda lib, device: (
+        None if device.util is None else SimpleNamespace(gpu=device.util)
     ),
-    "nvmlDeviceGetMemoryInfo": lambda lib, card, version=None: (
-        None if card.used_mib is None else SimpleNamespace(used=card.used_mib * MIB)
+    "nvmlDeviceGetMemoryInfo": lambda lib, device, version=None: (
+        None if device.used_mib is None else SimpleNamespace(used=device.used_mib * MIB)
     ),
-    "nvmlDeviceGetPowerUsage": lambda lib, card: card.power_mw,
-    "nvmlDeviceGetEnforcedPowerLimit": lambda lib, card: card.limit_mw,
-    "nvmlDeviceGetTemperature": lambda lib, card, sensor: card.heat,
-    "nvmlDeviceGetTotalEnergyConsumption": lambda lib, card: card.energy_mj,
-    "nvmlGpmQueryDeviceSupport": lambda lib, card: SimpleNamespace(isSupportedDevice=int(card.has_gpm)),
-    "nvmlGpmSampleAlloc": Cards.alloc,
-    "nvmlGpmSampleFree": Cards.free,
-    "nvmlGpmSampleGet": lambda lib, card, buffer: lib.sample(card, None, buffer),
-    "nvmlGpmMigSampleGet": Cards.sample,
-    "nvmlGpmMetricsGet": Cards.compare,
+    "nvmlDeviceGetPowerUsage": lambda lib, device: device.power_mw,
+    "nvmlDeviceGetEnforcedPowerLimit": lambda lib, device: device.limit_mw,
+    "nvmlDeviceGetTemperature": lambda lib, device, sensor: device.heat,
+    "nvmlDeviceGetTotalEnergyConsumption": lambda lib, device: device.energy_mj,
+    "nvmlGpmQueryDeviceSupport": lambda lib, device: SimpleNamespace(isSupportedDevice=int(device.has_gpm)),
+    "nvmlGpmSampleAlloc": Devices.alloc,
+    "nvmlGpmSampleFree": Devices.free,
+    "nvmlGpmSampleGet": lambda lib, device, buffer: lib.sample(device, None, buffer),
+    "nvmlGpmMigSampleGet": Devices.sample,
+    "nvmlGpmMetricsGet": Devices.compare,
     "c_nvmlGpmMetricsGet_t": lambda lib: _query(),
-    "nvmlDeviceGetComputeRunningProcesses": lambda lib, card: card.running,
-    "nvmlDeviceGetGraphicsRunningProcesses": lambda lib, card: card.graphics,
-    "nvmlDeviceGetMPSComputeRunningProcesses": lambda lib, card: card.mps,
-    "nvmlDeviceGetProcessUtilization": lambda lib, card, since: _processes(card, since),
-    "nvmlDeviceGetRemappedRows": lambda lib, card: card.rows,
-    "nvmlDeviceGetFieldValues": lambda lib, card, ids: _recovery(card),
-    "nvmlDeviceGetTotalEccErrors": lambda lib, card, kind, counter: card.ecc,
-    "nvmlDeviceGetCurrentClocksEventReasons": lambda lib, card: card.reasons,
-    "nvmlDeviceGetGpuInstanceById": lambda lib, card, gi: _instance(card, gi),
+    "nvmlDeviceGetComputeRunningProcesses": lambda lib, device: device.running,
+    "nvmlDeviceGetGraphicsRunningProcesses": lambda lib, device: device.graphics,
+    "nvmlDeviceGetMPSComputeRunningProcesses": lambda lib, device: device.mps,
+    "nvmlDeviceGetProcessUtilization": lambda lib, device, since: _processes(device, since),
+    "nvmlDeviceGetRemappedRows": lambda lib, device: device.rows,
+    "nvmlDeviceGetFieldValues": lambda lib, device, ids: _recovery(device),
+    "nvmlDeviceGetTotalEccErrors": lambda lib, device, kind, counter: device.ecc,
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda lib, device: device.reasons,
+    "nvmlDeviceGetGpuInstanceById": lambda lib, device, gi: _instance(device, gi),
     "nvmlGpuInstanceGetInfo": lambda lib, instance: instance,
-    "nvmlEventSetCreate": Cards.event_set,
-    "nvmlEventSetFree": Cards.free_set,
-    "nvmlDeviceGetSupportedEventTypes": lambda lib, card: card.events,
-    "nvmlDeviceRegisterEvents": Cards.register,
-    "nvmlEventSetWait_v2": Cards.wait,
+    "nvmlEventSetCreate": Devices.event_set,
+    "nvmlEventSetFree": Devices.free_set,
+    "nvmlDeviceGetSupportedEventTypes": lambda lib, device: device.events,
+    "nvmlDeviceRegisterEvents": Devices.register,
+    "nvmlEventSetWait_v2": Devices.wait,
 }

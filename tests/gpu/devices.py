@@ -1,4 +1,4 @@
-"""A card to hold the contract against: of this host where there is one, and a simulated one everywhere."""
+"""A device to hold the contract against: of this host where there is one, and a simulated one everywhere."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ GROUP = f"{ROOT}/berth-contract"
 LOOKS, PAUSE_S = 50, 0.1
 
 
-class NoCardError(Exception):
-    """There is no real card here; the sentence says what was looked for."""
+class NoDeviceError(Exception):
+    """There is no real device here; the sentence says what was looked for."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Me:
 
 
 @dataclass
-class Card:
-    """One card, its driver, and the host around it. ``agent`` is a fresh agent on the same host.
+class Device:
+    """One device, its driver, and the host around it. ``agent`` is a fresh agent on the same host.
 
-    ``hold`` starts a program on the card, in a cgroup where one is named. ``notes`` is what tests found out, for
-    the record. ``host`` is that of a simulated card.
+    ``hold`` starts a program on the device, in a cgroup where one is named. ``notes`` is what tests found out, for
+    the record. ``host`` is that of a simulated device.
     """
 
     library: Any
@@ -76,7 +76,7 @@ class Card:
 
     @property
     def fact(self) -> DeviceFact:
-        """Return what the agent reports of the card, read anew."""
+        """Return what the agent reports of the device, read anew."""
         return next(fact for fact in self.driver.inventory() if fact.uuid == self.uuid)
 
     @property
@@ -120,7 +120,7 @@ class Card:
         return [(int(row.start), int(row.size)) for row in rows[: number.value]]
 
     def profiles(self) -> list[tuple[int, Any]]:
-        """Return (constant, answer) of every MIG size that the card has."""
+        """Return (constant, answer) of every MIG size that the device has."""
         found = []
         for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             with suppress(self.library.NVMLError):
@@ -149,7 +149,7 @@ class Card:
         return self.code("nvmlDeviceSetMemoryLimits_v1", self.handle, wanted)
 
     def pass_on(self) -> None:
-        """Let the root of all cgroups pass the memory controller of cards on, where the kernel has one."""
+        """Let the root of all cgroups pass the memory controller of devices on, where the kernel has one."""
         with suppress(OSError):
             if DMEM in self.read(CONTROLLERS).split() and DMEM not in (self.passed_on() or ()):
                 self.write(f"{ROOT}/{PASSED_ON}", f"+{DMEM}")
@@ -162,7 +162,7 @@ class Card:
             return None
 
     def pass_on_as(self, before: tuple[str, ...] | None) -> None:
-        """Take back that the root passes the memory controller of cards on, where it did not ``before``.
+        """Take back that the root passes the memory controller of devices on, where it did not ``before``.
 
         Nothing else is touched: whatever differs beside it was changed by somebody else.
         """
@@ -182,12 +182,14 @@ class Card:
         }
 
 
-def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, **host_options: Any) -> Card:
-    """Return a card of a simulated host, without the CUDA driver library where ``has_cuda`` says so."""
+def simulated(
+    folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, **host_options: Any
+) -> Device:
+    """Return a device of a simulated host, without the CUDA driver library where ``has_cuda`` says so."""
     now = [1_000_000_000]
     host = SimulatedHost([board], clock=lambda: now[0], **host_options)
     host.cgroups.add(f"{ROOT}/user.slice")
-    uuid = host.cards[0].uuid
+    uuid = host.devices[0].uuid
     host.world.uids[USER] = os.getuid()
     program = SimulatedMps(
         host.world, where=lambda name: (name, None) if name == uuid else None, names={os.getuid(): USER}
@@ -204,7 +206,7 @@ def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, 
 
     def hold(cgroup: str = "") -> AbstractContextManager[Holder]:
         if not has_cuda:
-            raise NoHolderError("no program can be started on the card: libcuda.so.1 was not found")
+            raise NoHolderError("no program can be started on the device: libcuda.so.1 was not found")
         return simulated_holder(host, uuid, cgroup)
 
     shell = SimulatedShell({"nvidia-cuda-mps-control": program})
@@ -221,7 +223,7 @@ def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, 
             clock_ns=lambda: now[0],
         )
 
-    return Card(
+    return Device(
         library,
         uuid,
         agent,
@@ -236,8 +238,8 @@ def simulated(folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, 
     )
 
 
-def real(folder: Path, which: str = "") -> Card:
-    """Return a card of this host, by UUID or index (default: the first); raises NoCardError where there is none."""
+def real(folder: Path, which: str = "") -> Device:
+    """Return a device of this host, by UUID or index (default: the first); raises NoCardError where there is none."""
 
     is_root = os.geteuid() == 0
 
@@ -248,7 +250,7 @@ def real(folder: Path, which: str = "") -> Card:
     try:
         driver = agent()
     except DriverUnavailableError as no:
-        raise NoCardError(str(no)) from no
+        raise NoDeviceError(str(no)) from no
     try:
         uuid = chosen(driver.inventory(), which)
     finally:
@@ -260,21 +262,23 @@ def real(folder: Path, which: str = "") -> Card:
         return str(path)
 
     hold = partial(real_holder, uuid)
-    return Card(pynvml, uuid, agent, read_text, write_text, time.sleep, cgroup, _remove_cgroup, hold, is_root)
+    return Device(
+        pynvml, uuid, agent, read_text, write_text, time.sleep, cgroup, _remove_cgroup, hold, is_root
+    )
 
 
 def chosen(facts: list[DeviceFact], which: str) -> str:
-    """Return the UUID of the card that was asked for."""
+    """Return the UUID of the device that was asked for."""
     if not facts:
-        raise NoCardError(
-            "the driver lists cards, and none tells this account its memory; with MIG on that needs root,"
+        raise NoDeviceError(
+            "the driver lists devices, and none tells this account its memory; with MIG on that needs root,"
             " and a GPU that shares the host's memory has none of its own"
         )
     for fact in facts:
         if which in (fact.uuid, str(fact.index)) or not which:
             return fact.uuid
     known = ", ".join(f"{fact.index} ({fact.uuid})" for fact in facts)
-    raise NoCardError(f"there is no card {which}; this host has {known}")
+    raise NoDeviceError(f"there is no device {which}; this host has {known}")
 
 
 def _remove_cgroup(path: str) -> None:

@@ -1,4 +1,4 @@
-"""A card that fell off the bus: its leases are over as soon as their programs are, and it comes back empty."""
+"""A device that fell off the bus: its leases are over as soon as their programs are, and it comes back empty."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from nodeagent.reconcile.steps import read_health
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.full_host import FullHost
 from tests.agent.builder import SimulatedNode, lease
-from tests.agent.card_bench import EVERY_MODE
+from tests.agent.device_bench import EVERY_MODE
 from tests.agent.test_vendor_leases import VendorNode, ascend, cambricon, hygon
 
 MODES = ("mig", "exclusive", "mps", "memlimit", "timeslice")
 
 
-class CardNode(SimulatedNode):
-    """The driver of real cards and the real runtimes on a simulated host with two cards."""
+class LosingNode(SimulatedNode):
+    """The driver of real devices and the real runtimes on a simulated host with two devices."""
 
     def __init__(self, state: Path) -> None:
         self.home: FullHost | None = None
         super().__init__(state, count=2)
 
-    def start(self) -> CardNode:
+    def start(self) -> LosingNode:
         if self.home is None:
             self.home = FullHost(self.name, [self.model] * 2, self.state / "home", self.time)
         self.driver = self.home.driver(offer=EVERY_MODE)  # type: ignore[assignment]
@@ -55,12 +55,12 @@ class CardNode(SimulatedNode):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> CardNode:
-    return CardNode(tmp_path)
+def node(tmp_path: Path) -> LosingNode:
+    return LosingNode(tmp_path)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_lease_on_a_lost_card_is_over_once_its_programs_are_and_other_cards_go_on(node, mode):
+def test_lease_on_a_lost_device_is_over_once_its_programs_are_and_other_devices_go_on(node, mode):
     other = node.lease_of("mig", "b", device=1)
     node.desire(node.lease_of(mode), other)
     unit = node.home.systemd.units[unit_of(("a", 1))]
@@ -82,13 +82,13 @@ def test_lease_on_a_lost_card_is_over_once_its_programs_are_and_other_cards_go_o
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_card_that_is_reset_without_a_reboot_serves_the_next_lease(node, mode):
+def test_device_that_is_reset_without_a_reboot_serves_the_next_lease(node, mode):
     node.desire(node.lease_of(mode))
     node.lose()
     node.desire()
     node.pass_time(10)
 
-    node.home.host.card(0).gpu.is_lost = False  # taken off the bus and found again
+    node.home.host.device(0).gpu.is_lost = False  # taken off the bus and found again
     node.home.host.reset(0)
     node.start()
     node.examine()
@@ -100,7 +100,7 @@ def test_card_that_is_reset_without_a_reboot_serves_the_next_lease(node, mode):
     assert node.phases()["next"] == "ready"
 
 
-def test_mps_daemon_of_a_lost_card_ends_with_its_last_share(node):
+def test_mps_daemon_of_a_lost_device_ends_with_its_last_share(node):
     node.desire(node.lease_of("mps"), node.lease_of("mps", "b"))
     node.lose()
     node.desire(node.lease_of("mps", "b"))
@@ -115,7 +115,7 @@ def test_mps_daemon_of_a_lost_card_ends_with_its_last_share(node):
     assert not [p for p in node.home.world.processes.values() if PROGRAM in p.name]
 
 
-def test_lease_keeps_its_place_while_only_a_call_says_that_the_card_is_lost(make_node, monkeypatch):
+def test_lease_keeps_its_place_while_only_a_call_says_that_the_device_is_lost(make_node, monkeypatch):
     node = make_node()
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     monkeypatch.setattr(node.driver, "detach", _lost)
@@ -126,7 +126,7 @@ def test_lease_keeps_its_place_while_only_a_call_says_that_the_card_is_lost(make
     assert (node.phases(), node.reports()["a"].code) == ({"a": "draining"}, "gpu_lost")
 
 
-def test_card_that_answers_again_is_cleared_like_any_other(make_node):
+def test_device_that_answers_again_is_cleared_like_any_other(make_node):
     node = make_node()
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     node.reconciler.observe_health(
@@ -141,7 +141,7 @@ def test_card_that_answers_again_is_cleared_like_any_other(make_node):
 
 
 @pytest.mark.parametrize("call", ["processes", "detach", "destroy"])
-def test_call_that_fails_once_lets_go_of_nothing_on_a_card_that_answers(make_node, monkeypatch, call):
+def test_call_that_fails_once_lets_go_of_nothing_on_a_device_that_answers(make_node, monkeypatch, call):
     node = make_node()
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     node.reconciler.observe_health(
@@ -162,7 +162,7 @@ def test_call_that_fails_once_lets_go_of_nothing_on_a_card_that_answers(make_nod
     assert node.standing() == []
 
 
-def test_lost_card_whose_calls_fail_anyhow_is_let_go_after_a_minute(make_node, monkeypatch):
+def test_lost_device_whose_calls_fail_anyhow_is_let_go_after_a_minute(make_node, monkeypatch):
     node = make_node(count=2)
     node.desire(lease("a", node.mig("1g.10gb", 0)))
     lost = HealthFact(node.device(), "79", "critical", "heard once")
@@ -182,11 +182,11 @@ def test_lost_card_whose_calls_fail_anyhow_is_let_go_after_a_minute(make_node, m
 
 
 @pytest.mark.parametrize("vendor", [hygon, cambricon, ascend])
-def test_what_stood_on_a_lost_card_of_another_vendor_is_forgotten(tmp_path, monkeypatch, vendor):
+def test_what_stood_on_a_lost_device_of_another_vendor_is_forgotten(tmp_path, monkeypatch, vendor):
     node = VendorNode(tmp_path, vendor())
     node.desire(lease("a", node.part()))
     monkeypatch.setattr(node.driver, "processes", _lost)
-    fact = HealthFact(node.device(), "device_lost", "critical", "the tool no longer lists the card")
+    fact = HealthFact(node.device(), "device_lost", "critical", "the tool no longer lists the device")
     node.reconciler.observe_health((fact,), node.time.now)
 
     node.desire()

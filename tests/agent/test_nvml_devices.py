@@ -1,4 +1,4 @@
-"""What an agent may do on cards and can know of them: rights, cards that go away, processes; on a simulated host."""
+"""What an agent may do on devices and can know of them: rights, devices that go away, processes; simulated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nodeagent.drivers.nvml.mig.profiles import MigSize, MigSizes, read_sizes
 from nodeagent.protocol.boards import Board, board
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
-from tests.agent.card_bench import Bench, refused
+from tests.agent.device_bench import Bench, refused
 
 
 @pytest.fixture
@@ -40,17 +40,17 @@ def test_without_root_sizes_come_from_the_table_and_mig_is_not_offered(tmp_path)
     assert "exclusive" in fact.modes
     assert "run the agent as root" in fact.refusals["mig"]
     with pytest.raises(NotOfferedError, match="run the agent as root"):
-        bench.driver.set_mig_mode(bench.card, True)
+        bench.driver.set_mig_mode(bench.device, True)
 
 
-def test_without_root_a_card_in_slices_is_not_offered_whole_and_its_slices_fill_it(tmp_path):
+def test_without_root_a_device_in_slices_is_not_offered_whole_and_its_slices_fill_it(tmp_path):
     bench = Bench(tmp_path)
     bench.switch_on()
     made = bench.slice("1g.10gb", 3)
     bench.host.is_root = False
 
     (fact,) = bench.agent().inventory()
-    (seen,) = bench.driver.observe(bench.card)
+    (seen,) = bench.driver.observe(bench.device)
 
     assert fact.modes == ()
     assert "switch it off" in fact.refusals["exclusive"]
@@ -84,9 +84,9 @@ def test_an_agent_with_the_capability_to_configure_needs_no_root_for_slices(tmp_
     bench.host.is_root = False
     bench.host.allow_instances()
 
-    made = bench.agent().create(bench.card, PartitionShape("mig", "1g.10gb"), 3, "a.1.0")
+    made = bench.agent().create(bench.device, PartitionShape("mig", "1g.10gb"), 3, "a.1.0")
 
-    assert bench.driver.observe(bench.card) == [made]
+    assert bench.driver.observe(bench.device) == [made]
 
 
 def test_a_host_that_hides_capability_minors_offers_no_slices_and_guesses_none(tmp_path):
@@ -155,27 +155,27 @@ def test_a_board_without_mig_says_so(tmp_path):
     assert (fact.mig_enabled, fact.profiles) == (None, ())
     assert "no MIG" in fact.refusals["mig"]
     with pytest.raises(NotOfferedError, match="no MIG"):
-        bench.driver.create(bench.card, PartitionShape("mig", "1g.10gb"), 0, "a.1.0")
+        bench.driver.create(bench.device, PartitionShape("mig", "1g.10gb"), 0, "a.1.0")
 
 
-def test_the_usual_offer_is_whole_cards_and_slices(tmp_path):
+def test_the_usual_offer_is_whole_devices_and_slices(tmp_path):
     bench = Bench(tmp_path, offer=None)
 
     (fact,) = bench.driver.inventory()
 
     assert fact.modes == ("exclusive", "mig")
     assert all("--offer" in fact.refusals[mode] for mode in ("mps", "memlimit", "timeslice"))
-    offers = {(offer.shape.mode, offer.shape.profile) for offer in bench.driver.catalogue(bench.card)}
+    offers = {(offer.shape.mode, offer.shape.profile) for offer in bench.driver.catalogue(bench.device)}
     assert ("mig", "7g.80gb") in offers
     assert ("exclusive", "") in offers
 
 
-# Cards that go away
+# Devices that go away
 
 
-def test_a_lost_card_refuses_by_itself_and_the_others_go_on(tmp_path):
+def test_a_lost_device_refuses_by_itself_and_the_others_go_on(tmp_path):
     bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
-    first, second = (card.uuid for card in bench.host.cards)
+    first, second = (device.uuid for device in bench.host.devices)
     bench.driver.set_mig_mode(second, True)
     bench.host.lose(0)
 
@@ -191,7 +191,7 @@ def test_a_lost_card_refuses_by_itself_and_the_others_go_on(tmp_path):
     assert [(fact.device, fact.code) for fact in bench.driver.health()] == [(first, "79")]
 
 
-def test_a_slice_on_a_lost_card_is_not_called_gone(bench):
+def test_a_slice_on_a_lost_device_is_not_called_gone(bench):
     bench.switch_on()
     made = bench.slice("1g.10gb", 0)
     bench.host.lose(0)
@@ -202,7 +202,7 @@ def test_a_slice_on_a_lost_card_is_not_called_gone(bench):
         bench.driver.processes(made.uuid)
 
 
-def test_a_card_that_was_lost_before_the_agent_started_is_told_as_it_was(tmp_path):
+def test_a_device_that_was_lost_before_the_agent_started_is_told_as_it_was(tmp_path):
     bench = Bench(tmp_path, "h100-80gb", "l40s-48gb")
     bench.switch_on()
     made = bench.slice("1g.10gb", 0)
@@ -213,23 +213,23 @@ def test_a_card_that_was_lost_before_the_agent_started_is_told_as_it_was(tmp_pat
 
     assert [fact.uuid for fact in driver.inventory()] == [fact.uuid for fact in before]
     assert driver.inventory()[0].profiles == before[0].profiles
-    assert [(fact.device, fact.code) for fact in driver.health()] == [(bench.card, "79")]
+    assert [(fact.device, fact.code) for fact in driver.health()] == [(bench.device, "79")]
     with refused(errors.GPU_IS_LOST):
         driver.destroy(made.uuid)
     with refused(errors.GPU_IS_LOST):
-        bench.agent().observe(bench.card)
+        bench.agent().observe(bench.device)
 
 
-def test_a_card_that_was_lost_when_the_agent_started_is_as_good_as_any_once_it_is_back(tmp_path):
+def test_a_device_that_was_lost_when_the_agent_started_is_as_good_as_any_once_it_is_back(tmp_path):
     bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
     before = bench.driver.inventory()
     bench.host.lose(0)
     driver = bench.agent()
     meanwhile = driver.inventory()
 
-    bench.host.card(0).gpu.is_lost = False
+    bench.host.device(0).gpu.is_lost = False
     bench.host.reset(0)
-    driver.set_mig_mode(bench.card, True)
+    driver.set_mig_mode(bench.device, True)
     bench.host.add_foreign(0, "1g.10gb", 3)
     made = bench.slice("3g.40gb", 4)
 
@@ -240,7 +240,7 @@ def test_a_card_that_was_lost_when_the_agent_started_is_as_good_as_any_once_it_i
     assert [fact.profiles for fact in driver.inventory()] == [fact.profiles for fact in before]
 
 
-def test_a_lost_card_does_not_keep_slices_of_another_from_being_removed(tmp_path):
+def test_a_lost_device_does_not_keep_slices_of_another_from_being_removed(tmp_path):
     bench = Bench(tmp_path, "h100-80gb", "h100-80gb")
     bench.switch_on()
     made = bench.slice("1g.10gb", 0)
@@ -251,15 +251,15 @@ def test_a_lost_card_does_not_keep_slices_of_another_from_being_removed(tmp_path
 
     driver = bench.agent()
     driver.destroy(made.uuid)
-    (half,) = driver.observe(bench.card)
+    (half,) = driver.observe(bench.device)
     driver.destroy(half.uuid)
 
-    assert driver.observe(bench.card) == []
+    assert driver.observe(bench.device) == []
     assert bench.agent().processes(made.uuid) == []
     bench.driver.destroy(made.uuid)
 
 
-def test_a_lost_card_that_nobody_remembers_is_told_and_nothing_on_it_called_gone(bench):
+def test_a_lost_device_that_nobody_remembers_is_told_and_nothing_on_it_called_gone(bench):
     bench.switch_on()
     made = bench.slice("1g.10gb", 0)
     bench.host.lose(0)
@@ -276,22 +276,22 @@ def test_a_lost_card_that_nobody_remembers_is_told_and_nothing_on_it_called_gone
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"boot_id": 1}', "{"])
-def test_a_list_of_cards_that_cannot_be_read_is_written_anew(bench, text):
+def test_a_list_of_devices_that_cannot_be_read_is_written_anew(bench, text):
     path = bench.run_dir / "cards.json"
     path.write_text(text, encoding="utf-8")
 
-    assert bench.agent().inventory()[0].uuid == bench.card
-    assert bench.card in path.read_text(encoding="utf-8")
+    assert bench.agent().inventory()[0].uuid == bench.device
+    assert bench.device in path.read_text(encoding="utf-8")
 
 
-def test_after_a_reset_the_card_is_found_again(bench):
+def test_after_a_reset_the_device_is_found_again(bench):
     bench.switch_on()
     gone = bench.slice("1g.10gb", 0)
     bench.host.reset(0)
 
-    assert bench.driver.observe(bench.card) == []
+    assert bench.driver.observe(bench.device) == []
     assert bench.driver.processes(gone.uuid) == []
-    bench.driver.set_mig_mode(bench.card, True)
+    bench.driver.set_mig_mode(bench.device, True)
     assert bench.slice("1g.10gb", 0).uuid == gone.uuid
 
 
@@ -302,7 +302,7 @@ def test_a_reboot_leaves_no_slice_and_hopper_without_its_mode(bench):
 
     driver = bench.agent()
 
-    assert driver.observe(bench.card) == []
+    assert driver.observe(bench.device) == []
     assert driver.inventory()[0].mig_enabled is False
 
 
@@ -312,7 +312,7 @@ def test_a_reboot_leaves_no_slice_and_hopper_without_its_mode(bench):
 def test_processes_of_a_slice_are_its_own_and_known_by_name(bench):
     bench.switch_on()
     mine, other = bench.slice("1g.10gb", 0), bench.slice("1g.10gb", 1)
-    by_start = {i.start: i.id for i in bench.host.cards[0].gpu.instances.values()}
+    by_start = {i.start: i.id for i in bench.host.devices[0].gpu.instances.values()}
     worker = bench.run(gi=by_start[0], name="train", memory_mib=700)
     drawer = bench.run(gi=by_start[0], name="viewer", is_graphics=True)
     stranger = bench.run(gi=by_start[1], name="serve")
@@ -322,11 +322,15 @@ def test_processes_of_a_slice_are_its_own_and_known_by_name(bench):
     assert set(found) == {worker.pid, drawer.pid}
     assert (found[worker.pid].name, found[worker.pid].memory_mib) == ("train", 700)
     assert [fact.pid for fact in bench.driver.processes(other.uuid)] == [stranger.pid]
-    assert {fact.pid for fact in bench.driver.processes(bench.card)} == {worker.pid, drawer.pid, stranger.pid}
+    assert {fact.pid for fact in bench.driver.processes(bench.device)} == {
+        worker.pid,
+        drawer.pid,
+        stranger.pid,
+    }
 
 
-def test_a_card_that_does_not_list_processes_is_no_card_without_them(bench):
+def test_a_device_that_does_not_list_processes_is_no_device_without_them(bench):
     bench.host.faults.refusals["nvmlDeviceGetComputeRunningProcesses"] = deque([errors.UNKNOWN])
 
     with refused(errors.UNKNOWN, "listing processes"):
-        bench.driver.processes(bench.card)
+        bench.driver.processes(bench.device)

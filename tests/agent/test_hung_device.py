@@ -1,4 +1,4 @@
-"""What does not answer holds up nothing else: a lost card whose calls hang, and a manager of units that is slow."""
+"""What does not answer holds up nothing else: a lost device whose calls hang, and a manager of units that is slow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def work_on(node: SimulatedNode, lanes: Iterable[str]) -> None:
 
 
 def hang(node: SimulatedNode, *indexes: int) -> list[str]:
-    """Lose cards of which one call never comes back; returns the lanes that go on."""
+    """Lose devices of which one call never comes back; returns the lanes that go on."""
     lost = [node.device(index) for index in indexes]
     facts = [HealthFact(device, "79", "critical", "fallen off the bus") for device in lost]
     node.reconciler.observe_health(tuple(facts), node.time.now)
@@ -48,7 +48,7 @@ def hang(node: SimulatedNode, *indexes: int) -> list[str]:
     return [lane for lane in node.reconciler.lanes if lane not in lost]
 
 
-def test_lost_card_that_hangs_keeps_neither_the_unit_nor_the_slices_of_other_cards(node, runtime):
+def test_lost_device_that_hangs_keeps_neither_the_unit_nor_the_slices_of_other_devices(node, runtime):
     node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 0, device=1), grace_s=1))
     lanes = hang(node, 0)
     node.accept()
@@ -65,7 +65,7 @@ def test_lost_card_that_hangs_keeps_neither_the_unit_nor_the_slices_of_other_car
     assert node.standing(1) == []
 
 
-def test_unit_of_a_lease_all_of_whose_cards_hang_is_closed(node, runtime):
+def test_unit_of_a_lease_all_of_whose_devices_hang_is_closed(node, runtime):
     runtime.stubborn.add("a")
     node.desire(lease("a", node.mig("1g.10gb", 0), grace_s=5), lease("b", node.mig("1g.10gb", 0, device=1)))
     lanes = hang(node, 0)
@@ -82,7 +82,7 @@ def test_unit_of_a_lease_all_of_whose_cards_hang_is_closed(node, runtime):
     assert node.phases() == {"a": "draining", "b": "ready"}
 
 
-def test_lease_is_over_once_the_card_answers_again(node, runtime):
+def test_lease_is_over_once_the_device_answers_again(node, runtime):
     node.desire(lease("a", node.mig("1g.10gb", 0), node.mig("1g.10gb", 0, device=1), grace_s=1))
     work_on(node, hang(node, 0))
     node.accept()

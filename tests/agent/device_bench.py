@@ -1,4 +1,4 @@
-"""The driver of real cards over a simulated host, with the programs of the host beside it."""
+"""The driver of real devices over a simulated host, with the programs of the host beside it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Bench:
         self.read = self.host.read
         self.changes: list[str] = []
         self.crash_at = ""
-        uuids = {card.uuid for card in self.host.cards}
+        uuids = {device.uuid for device in self.host.devices}
         self.mps_program = SimulatedMps(
             self.host.world,
             where=lambda uuid: (uuid, None) if uuid in uuids else None,
             names={uid: name for name, uid in UIDS.items()},
-            is_exclusive=lambda card: self.host.card(card).compute_mode == 3,
+            is_exclusive=lambda device: self.host.device(device).compute_mode == 3,
             on_change=self.point,
             socket_room=ANY_LENGTH,
         )
@@ -103,22 +103,22 @@ class Bench:
             raise Crash(name)
 
     @property
-    def card(self) -> str:
-        return self.host.cards[0].uuid
+    def device(self) -> str:
+        return self.host.devices[0].uuid
 
     def switch_on(self) -> str:
-        self.driver.set_mig_mode(self.card, True)
+        self.driver.set_mig_mode(self.device, True)
         self.changes.clear()
-        return self.card
+        return self.device
 
     def slice(self, name: str, start: int) -> PartitionFact:
-        return self.driver.create(self.card, PartitionShape("mig", name), start, "a.1.0")
+        return self.driver.create(self.device, PartitionShape("mig", name), start, "a.1.0")
 
     def run(self, gpu: str = "", cgroup: str = "/berth/a", **facts: Any) -> SimulatedProcess:
-        return self.host.world.spawn(cgroup, gpu=gpu or self.card, **facts)
+        return self.host.world.spawn(cgroup, gpu=gpu or self.device, **facts)
 
     def places(self) -> list[tuple[str, int, int]]:
-        return [(fact.profile, fact.start, fact.size) for fact in self.driver.observe(self.card)]
+        return [(fact.profile, fact.start, fact.size) for fact in self.driver.observe(self.device)]
 
 
 def refused(code: int, said: str = "") -> Any:
@@ -126,8 +126,8 @@ def refused(code: int, said: str = "") -> Any:
 
 
 def take(bench: Bench, mode: str, owner: str = "a.1.0", milli: int = 250, mib: int = 20_000) -> PartitionFact:
-    """Make a share on the first card."""
-    return bench.driver.create(bench.card, PartitionShape(mode, "", 0, milli, mib), 0, owner)
+    """Make a share on the first device."""
+    return bench.driver.create(bench.device, PartitionShape(mode, "", 0, milli, mib), 0, owner)
 
 
 def move_in(

@@ -31,17 +31,17 @@ class Desk:
         self.folder, self.time = folder, FakeTime()
         self.home = FullHost(NODE, boards, folder / "home", self.time)
         self.driver, self.runtime = self.home.driver(), self.home.runtime()
-        self.card = self.home.host.cards[0].uuid
+        self.device = self.home.host.devices[0].uuid
         self.changes: list[str] = []
         self.home.hook = self.changes.append
 
     def whole(self, user: str) -> DesiredLease:
         (fact,) = self.driver.inventory()
-        slot = DesiredSlot(self.card, "exclusive", 0, fact.grid, 1000, fact.memory_mib)
+        slot = DesiredSlot(self.device, "exclusive", 0, fact.grid, 1000, fact.memory_mib)
         return DesiredLease("a", 1, "vision", user, 3600, 30, (slot,))
 
     def slice(self, user: str) -> DesiredLease:
-        slot = DesiredSlot(self.card, "mig", 0, 1, 142, 9_728, "1g.10gb")
+        slot = DesiredSlot(self.device, "mig", 0, 1, 142, 9_728, "1g.10gb")
         return DesiredLease("a", 1, "vision", user, 3600, 30, (slot,))
 
     def files(self) -> list[Path]:
@@ -101,23 +101,23 @@ def test_plan_on_a_host_without_the_runtime_says_what_is_missing(desk):
 
 
 @pytest.mark.parametrize("mode", ["whole", "slice"])
-def test_plan_for_a_card_that_is_lost_says_that_it_cannot_be_seen(desk, mode):
+def test_plan_for_a_device_that_is_lost_says_that_it_cannot_be_seen(desk, mode):
     wanted = getattr(desk, mode)("alice")
-    desk.home.host.lose(desk.card)
+    desk.home.host.lose(desk.device)
 
     steps, phase, _ = desk.plan(wanted)
 
     assert phase != "ready"
-    assert [f"what stands on {desk.card} cannot be seen" in step.refusal for step in steps] == [True] * len(
+    assert [f"what stands on {desk.device} cannot be seen" in step.refusal for step in steps] == [True] * len(
         steps
     )
     assert steps
     assert desk.changes == []
 
 
-def test_lost_card_keeps_no_plan_from_the_card_beside_it(tmp_path):
+def test_lost_device_keeps_no_plan_from_the_device_beside_it(tmp_path):
     desk = Desk(tmp_path, boards=("h100-80gb", "h100-80gb"))
-    lost = desk.home.host.cards[1].uuid
+    lost = desk.home.host.devices[1].uuid
     desk.home.host.lose(lost)
     shadow = DryRunDriver(desk.driver)
 
