@@ -284,6 +284,13 @@ def _reserved_for_waiting(r: Figures) -> str:
     return _longest(why, r)
 
 
+def _kept_for_short(r: Figures) -> str:
+    return _(
+        "There is room now, but a part of it stays free for shorter requests, because this one is long and "
+        "cannot be stopped. It starts when more is free."
+    )
+
+
 def _with_nearest(why: str, r: Figures) -> str:
     """Return the sentence and which starts nearby are free; the sentence alone when there are none."""
     times = [_moment(raw) for raw in r.get("nearest") or []]
@@ -366,6 +373,7 @@ _SENTENCES: dict[str, Callable[[Figures], str]] = {
     "maintenance_ahead": _maintenance_ahead,
     "booked_ahead": _booked_ahead,
     "reserved_for_waiting": _reserved_for_waiting,
+    "kept_for_short": _kept_for_short,
     "booking_taken": _booking_taken,
     "booking_above_quota": _booking_above_quota,
     "no_such_device": _no_such_device,

@@ -146,6 +146,10 @@ RULES = (
         gettext_lazy("With orders by length: shorter lets long requests start sooner."),
     ),
     PolicyRule(
+        "keep_short", "order", "number", gettext_lazy("Keep free for short requests"),
+        gettext_lazy("From 0 to 1, of the fleet: where they cannot be stopped, long requests leave this free."),
+    ),
+    PolicyRule(
         "pools.parts", "pools", "parts", gettext_lazy("Usual parts"),
         gettext_lazy("In any unit: 3, 1 and 1 is three fifths and two single fifths. All empty: no pools."),
     ),

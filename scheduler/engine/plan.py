@@ -71,9 +71,20 @@ def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None)
     turn = Serving(snapshot, policy, room)
     turn.serve()
     if turn.is_plain and not turn.lineup.blocks:
-        served = turn.grants, turn.waiting
-        queue = [claim for claim in turn.lineup.served if not is_booking(claim, snapshot.taken_at)]
-        turn.grants, turn.waiting = serve_together(turn.calendar.room, queue, served)
+        held_back = turn.held_back
+        served = turn.grants, [one for one in turn.waiting if one[0].id not in held_back]
+        queue = [
+            claim
+            for claim in turn.lineup.served
+            if claim.id not in held_back and not is_booking(claim, snapshot.taken_at)
+        ]
+        turn.grants, waiting = serve_together(turn.calendar.room, queue, served)
+        if held_back:
+            left = {claim.id: (claim, want) for claim, want in (*waiting, *turn.waiting)}
+            granted = {grant.claim_id for grant in turn.grants}
+            rows = (left[claim.id] for claim in turn.lineup.served if claim.id in left)
+            waiting = [row for row in rows if row[0].id not in granted]
+        turn.waiting = waiting
     return turn
 
 
@@ -106,6 +117,11 @@ def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
     position = 1
     for claim, want in turn.waiting:
         shape = want[1]
+        if claim.id in turn.held_back and calendar.room.spots(shape) is not None:
+            waits.append(Wait(claim.id, position, (Reason("kept_for_short"),)))
+            positions[claim.id] = position
+            position += 1
+            continue
         if calendar.layers and shape not in has_room:
             has_room[shape] = shape.wanted > 0 and calendar.room.spots(shape) is not None
         key = want, calendar.layer_of(claim.duration_s) if has_room.get(shape) else 0

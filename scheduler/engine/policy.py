@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 Work = Literal["interactive", "training", "inference"]
 WORKS: tuple[Work, ...] = ("interactive", "training", "inference")
@@ -72,6 +72,23 @@ class Preempting:
     most_evictions: int = 20
 
 
+class Consenting(Protocol):
+    """A claim or a lease."""
+
+    @property
+    def is_preemptible(self) -> bool:
+        """Whether it said that it may be preempted."""
+
+    @property
+    def work(self) -> Work:
+        """What kind of work it does."""
+
+
+def heeds_scores(one: Consenting, rules: Preempting) -> bool:
+    """Whether it goes, once it runs, for what has a clearly better score."""
+    return rules.by_score and one.is_preemptible and (rules.interactive or one.work != "interactive")
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Which rules decide: names of the order and placement policies, and the version they come from.
@@ -83,7 +100,8 @@ class Policy:
     opened with. MPS is one fault domain: its shares stay with one team also where ``share_across_teams`` lets
     others meet, unless ``mps_across_teams`` is set too. ``repartition`` lets idle boards change a pinned MIG
     layout. ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle node: more
-    leaves whole nodes idle, which can then save energy.
+    leaves whole nodes idle, which can then save energy. ``keep_short`` (0 to 1) is the part of the fleet that
+    very long requests leave free for shorter ones where they cannot be stopped (see ``engine.spare``).
 
     ``half_life_s`` is how fast used time is forgotten, ``penalty_s`` how much a grant counts as used at once.
     With ``backfill`` the first ``depth`` claims that do not fit and have waited ``reserve_after_s`` get a
@@ -100,6 +118,7 @@ class Policy:
     repartition: bool = False
     keep_better: float = 0.0
     keep_empty: float = 0.0
+    keep_short: float = 0.0
     pools: Pools = Pools()
     half_life_s: int = 7 * 86_400
     penalty_s: int = 3_600

@@ -39,6 +39,7 @@ BACKFILLS: tuple[str, ...] = get_args(Backfill)
 BOUNDS: dict[str, tuple[float, float]] = {
     "keep_better": (0, 1),
     "keep_empty": (0, 10),
+    "keep_short": (0, 1),
     "half_life_s": (60, 400 * DAY_S),
     "penalty_s": (0, 30 * DAY_S),
     "ageing_s": (60, 30 * DAY_S),
@@ -409,6 +410,7 @@ _RULES: dict[str, Any] = {
     "repartition": _Reader.yes_no,
     "keep_better": _Reader.number,
     "keep_empty": _Reader.number,
+    "keep_short": _Reader.number,
     "pools": _pools,
     "half_life_s": _Reader.whole,
     "penalty_s": _Reader.whole,

@@ -106,6 +106,10 @@ REASONS: dict[str, ReasonKind] = {
         "There is room now, but the claim at that position, which waits longer, starts there at starts_at.",
         ("position", "starts_at", "longest_s"),
     ),
+    "kept_for_short": ReasonKind(
+        "There is room now, but a part of it stays free for shorter ones: this is long and cannot be stopped.",
+        (),
+    ),
     "booking_taken": ReasonKind(
         "The wanted time is taken; nearest says which starts around it are free.",
         ("starts_at", "duration_s", "nearest"),

@@ -98,7 +98,10 @@ def _named(kept: Kept, policy: Policy, decided: Decided, planner: Planner) -> li
     waits = (
         claims[wait.claim_id]
         for wait in found.waits
-        if wait.claim_id in claims and not wait.is_impossible and not _is_node_waking(wait)
+        if wait.claim_id in claims
+        and wait.claim_id not in decided.turn.held_back
+        and not wait.is_impossible
+        and not _is_node_waking(wait)
     )
     waiting = hopeful(snapshot, policy, waits, MOST_CLAIMS, by_score=scored is not None)
     if not waiting:

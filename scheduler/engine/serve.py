@@ -17,6 +17,7 @@ from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.policy import Policy
 from scheduler.engine.refused import Refused
 from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.spare import Spare
 from scheduler.engine.state import EngineState, Refusal
 
 Want = tuple[int, Shape]
@@ -26,6 +27,7 @@ class Serving:
     """One turn on a calendar. ``waiting`` are the claims left for now, ``refused`` the bookings that fail,
     ``undecided`` those that cannot be judged before nodes are heard again.
 
+    ``held_back`` are those of the waiting that would leave too little free for shorter ones.
     ``promised`` says when each claim that got a promise starts at the latest, as far as known ends go.
     """
 
@@ -40,7 +42,9 @@ class Serving:
         self.promised: dict[int, datetime] = {}
         self._snapshot = snapshot
         self._policy = policy
+        self.held_back: dict[int, Want] = {}  # room or not: what is free is kept for shorter ones
         self._known = _Failures(self.calendar)
+        self._spare = Spare(self.calendar.room, self.lineup, policy)
         self._left = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
 
     @property
@@ -66,12 +70,17 @@ class Serving:
         """Grant it or let it wait; says whether it starts."""
         shape = shape_of(claim, self._policy)
         want = (claim.team_id, shape)
+        if self._spare.holds_back(claim, shape):
+            self.held_back[claim.id] = want
+            self.waiting.append((claim, want))
+            return False
         if not self._known.covers(claim, want):
             answer = self.calendar.try_grant(claim, shape)
             if isinstance(answer, Grant):
                 self.calendar.grant(answer)
                 self.grants.append(answer)
                 self.lineup.note(answer)
+                self._spare.note(answer)
                 return True
             self._known.add(claim, want, answer)
         if self._left and self._waited_long(claim) and self._known.is_for_room(claim, want):

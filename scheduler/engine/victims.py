@@ -26,7 +26,7 @@ from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
 from scheduler.engine.order.ranking import Lives, Scored
 from scheduler.engine.place.fill import node_room
-from scheduler.engine.policy import Preempting
+from scheduler.engine.policy import Preempting, heeds_scores
 from scheduler.engine.quota import Account, Budget
 from scheduler.engine.refused import Refused
 from scheduler.engine.shape import Shape
@@ -220,13 +220,12 @@ class _Known:
 def _row(unit: Unit, rules: Preempting) -> tuple[float, ...]:
     one = unit.leases[0]
     base = [lease for lease in unit.leases if not lease.is_extra] or [one]
-    heeds = one.is_preemptible and not one.is_extra and (rules.interactive or one.work != "interactive")
     return (
         min(lease.until.timestamp() for lease in base),
         -math.inf if one.is_extra else max(lease.started_at.timestamp() for lease in base),
         one.evictions,
         one.is_extra,
-        heeds,
+        not one.is_extra and heeds_scores(one, rules),
         one.lease_id,
     )
 

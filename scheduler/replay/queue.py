@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--consent", choices=CONSENTS, default="all", help="who may be preempted")
     parser.add_argument("--notice", type=int, default=0, help="seconds from the notice to the end of a lease")
     parser.add_argument("--backfill", choices=get_args(Backfill), default="none", help="promised starts")
+    parser.add_argument(
+        "--keep-short",
+        type=float,
+        default=None,
+        help="part of the fleet that long requests leave free (policy's)",
+    )
     parser.add_argument("--place", default="binpack", help="placement policy (default: binpack)")
 
 
@@ -118,6 +124,8 @@ def rules_of(options: argparse.Namespace) -> tuple[Policy, bool]:
         backfill=options.backfill,
         preempting=replace(preempting, grace_s=options.notice),
     )
+    if getattr(options, "keep_short", None) is not None:
+        policy = replace(policy, keep_short=options.keep_short)
     return policy, knows
 
 

@@ -14,6 +14,7 @@ from scheduler.engine.order import ORDERS
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.order.standing import decayed
+from scheduler.engine.policy import Preempting
 from tests.engine.builder import HOUR, NOON, Cluster
 
 ALICE, BOB, CHARLIE = 1, 2, 3
@@ -222,6 +223,28 @@ def test_the_default_reads_what_was_learned_at_the_age_a_preempted_request_has_r
     learned = ended(cluster.team_id("vision"), [1000] * 100)
 
     assert order(cluster, "default", learned=learned) == ["nearly done", "fresh"]
+
+
+def test_what_cannot_be_stopped_goes_by_its_mean_length_and_what_can_by_its_chance_to_end_soon(
+    cluster: Cluster,
+) -> None:
+    cluster.node("a")
+    record = Record()
+    for number in range(100):
+        record.note(cluster.team_id("vision"), 1, 60.0 if number % 10 else 100_000.0)
+        record.note(cluster.team_id("speech"), 1, 1_000.0)
+    learned = record.learned(1)
+    for consents in (False, True):
+        said = {"hours": 100, "work": "training", "is_preemptible": consents}
+        cluster.request(f"mostly short {consents}", team="vision", **said)
+        cluster.request(f"always the same {consents}", team="speech", **said)
+    snapshot = replace(cluster.snapshot(), learned=learned)
+    policy = Policy(order="default", preempting=Preempting(by_score=True))
+
+    found = [cluster.names[claim.id] for claim in Lineup(snapshot, policy).ordered(snapshot.queue)]
+
+    assert found.index("mostly short True") < found.index("always the same True")
+    assert found.index("always the same False") < found.index("mostly short False")
 
 
 def test_the_default_heeds_what_is_predicted_as_far_as_predictions_were_right(cluster: Cluster) -> None:

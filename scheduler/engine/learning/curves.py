@@ -24,3 +24,10 @@ def gittins(p: Floats) -> Floats:
     ratio = np.where(ends > 0, work / np.where(ends > 0, ends, 1.0), np.inf)
     found = np.where(_FROM_HERE > 0, ratio, np.inf).min(axis=1)
     return np.where(_FROM_HERE @ p < NOTHING, HIGH, found)
+
+
+def mean_remaining(p: Floats) -> Floats:
+    """Expected seconds still to run at the start of each bin, given that it was reached."""
+    mass = _FROM_HERE @ p
+    work = _FROM_HERE @ (p * MIDDLE) - LOW * mass
+    return np.where(mass < NOTHING, HIGH, work / np.maximum(mass, NOTHING))

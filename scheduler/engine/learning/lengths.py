@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scheduler.engine.columns import Floats, Ints
+from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.learning.bins import BINS, bin_of, bins_of
-from scheduler.engine.learning.curves import gittins
+from scheduler.engine.learning.curves import gittins, mean_remaining
 from scheduler.engine.learning.estimates import EstimateErrors
 from scheduler.engine.learning.hazards import hazards, probabilities
 from scheduler.engine.model import Learned
@@ -86,8 +86,9 @@ class Curves:
         self._forms: dict[tuple[int, int], int] = {}
         self._classes = list(self._chances)
         self._numbers = {form: number for number, form in enumerate(self._classes)}
-        # By class and bin of the prediction (0: none): the curve, as far as it was drawn.
-        self._drawn = np.zeros((len(self._classes), BINS + 1, BINS))
+        # By class and bin of the prediction (0: none): the curves, as far as they were drawn.
+        self._gittins = np.zeros((len(self._classes), BINS + 1, BINS))
+        self._means = np.zeros_like(self._gittins)
         self._is_drawn = np.zeros((len(self._classes), BINS + 1), np.bool_)
 
     def chance(self, team: int, units: int, predicted_s: float) -> Floats:
@@ -107,10 +108,15 @@ class Curves:
     def rank(self, team: int, units: int, age_s: float, predicted_s: float) -> float:
         """The Gittins index at that age: least expected seconds spent per chance to end; low goes first."""
         form = np.array([self.form(team, units)])
-        return float(self.ranks(form, np.array([float(age_s)]), np.array([float(predicted_s)]))[0])
+        ages_s, predicted = np.array([float(age_s)]), np.array([float(predicted_s)])
+        return float(self.ranks(form, ages_s, predicted, np.ones(1, np.bool_))[0])
 
-    def ranks(self, forms: Ints, ages_s: Floats, predicted_s: Floats) -> Floats:
-        """The same for many, as columns; ``forms`` are numbers of classes."""
+    def ranks(self, forms: Ints, ages_s: Floats, predicted_s: Floats, may_stop: Flags) -> Floats:
+        """The same for many, as columns; ``forms`` are numbers of classes.
+
+        What may not be stopped once it runs cannot be left when it turns out to be long: for that its expected
+        seconds left count.
+        """
         bins = np.where(predicted_s > 1, bins_of(predicted_s) + 1, 0)
         missing = ~self._is_drawn[forms, bins]
         if missing.any():
@@ -120,18 +126,24 @@ class Curves:
         at = 2.0 * np.log2(np.maximum(ages_s, 1.0))
         low = np.minimum(at.astype(np.int64), BINS - 2)
         part = np.minimum(at - low, 1.0)
-        found: Floats = (1.0 - part) * self._drawn[forms, bins, low] + part * self._drawn[
-            forms, bins, low + 1
-        ]
+        found: Floats = _between(self._gittins, forms, bins, low, part)
+        if not may_stop.all():
+            found = np.where(may_stop, found, _between(self._means, forms, bins, low, part))
         return found
 
     def _draw(self, form: int, number: int) -> None:
-        self._drawn[form, number] = gittins(self._chance(form, number))
+        chance = self._chance(form, number)
+        self._gittins[form, number], self._means[form, number] = gittins(chance), mean_remaining(chance)
         self._is_drawn[form, number] = True
 
     def _chance(self, form: int, number: int) -> Floats:
         chance = self._chances[self._classes[form]]
         return chance * self._errors.likelihood(number - 1) if number else chance
+
+
+def _between(curves: Floats, forms: Ints, bins: Ints, low: Ints, part: Floats) -> Floats:
+    found: Floats = (1.0 - part) * curves[forms, bins, low] + part * curves[forms, bins, low + 1]
+    return found
 
 
 _last: list[tuple[Learned, Curves]] = []

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
 from scheduler.engine.order.costs import Costs
-from scheduler.engine.order.index import indices, waited_s
+from scheduler.engine.order.index import aged, burden, waited_s
 from scheduler.engine.order.ranking import Sorted, tie
 
 AGEING_POWER = 1.0
@@ -52,13 +52,9 @@ class Shortest(Fifo):
     def ranking(self, claims: Sequence[Claim]) -> Sorted:
         """By predicted GPU-time as of now."""
         now = self._now.timestamp()
-        found = indices(
-            [length_s(claim) for claim in claims],
-            [self._costs.of(claim) for claim in claims],
-            [waited_s(now, claim.queued_at.timestamp(), claim.ran_s) for claim in claims],
-            self._ageing_s,
-            AGEING_POWER,
-        )
+        waited = [waited_s(now, claim.queued_at.timestamp(), claim.ran_s) for claim in claims]
+        burdens = burden([length_s(claim) for claim in claims], [self._costs.of(claim) for claim in claims])
+        found = burdens / aged(waited, self._ageing_s, AGEING_POWER)
         worths = {claim.id: worth for claim, worth in zip(claims, found.tolist(), strict=True)}
         return Sorted(claims, lambda claim: (worths[claim.id], tie(claim)))
 

@@ -20,13 +20,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from scheduler.engine.columns import Floats, Ints
+from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.order.costs import Costs, units_of
-from scheduler.engine.order.index import AGEING_POWER, RELIEF, indices, waited_s
+from scheduler.engine.order.index import (
+    AGEING_POWER,
+    RELIEF,
+    UNSTOPPABLE_AGEING,
+    aged,
+    burden,
+    waited_s,
+)
 from scheduler.engine.order.ranking import Heaped, Lives
 from scheduler.engine.order.tree import Branch, used_tree
+from scheduler.engine.policy import heeds_scores
 
 LEAST_RATIO = 0.05
 FAIRNESS_POWER = 0.5
@@ -55,7 +63,9 @@ class Hybrid:
         if policy.preempting.by_score:
             for who in {(lease.team_id, lease.user_id): None for lease in snapshot.running}:
                 self._tree.leaf(*who)
+        self._preempting = policy.preempting
         self._worths: dict[int, float] = {}
+        self._burdens: dict[int, float] = {}
         self._rate(snapshot.queue)
 
     def ranking(self, claims: Sequence[Claim]) -> Heaped:
@@ -84,6 +94,10 @@ class Hybrid:
         """The index of a claim as it is now, low goes first."""
         return self.worth(claim) * self._weight_of(claim.team_id, claim.user_id)
 
+    def burden(self, claim: Claim) -> float:
+        """Expected seconds x size^0.8, whatever the claim has waited."""
+        return self._burdens[claim.id]
+
     def scores_of(self, lives: Lives) -> Floats:
         """The indices of leases that live, as if they could choose again."""
         at = lives.columns
@@ -91,14 +105,12 @@ class Hybrid:
         left = np.maximum(at[Lives.until] - self._now, 1.0)
         forms = np.array([self._curves.form(*sort) for sort in lives.sorts], np.int64)
         weights = np.array([self._weight_of(*who) for who in lives.people])
-        found = self._indices(
-            forms[at[Lives.sort].astype(np.int64)],
-            ages,
-            left,
-            at[Lives.predicted_s],
-            at[Lives.cost_milli],
-            at[Lives.waited_s],
+        may_stop = np.ones(len(ages), np.bool_)
+        lengths = self._lengths(
+            forms[at[Lives.sort].astype(np.int64)], ages, left, at[Lives.predicted_s], may_stop
         )
+        ageing_s = self._ageing_of(may_stop)
+        found = burden(lengths, at[Lives.cost_milli]) / aged(at[Lives.waited_s], ageing_s, self._power)
         scores: Floats = found * weights[at[Lives.who].astype(np.int64)]
         return scores
 
@@ -115,21 +127,26 @@ class Hybrid:
                 claim.predicted_s,
                 cost(claim),
                 waited_s(now, claim.queued_at.timestamp(), claim.ran_s),
+                heeds_scores(claim, self._preempting),
             )
             for claim in claims
         ]
-        forms, ran, left, predicted, costs, waited = np.array(rows, float).T
-        found = self._indices(forms.astype(np.int64), ran, left, predicted, costs, waited)
-        self._worths.update(zip([claim.id for claim in claims], found.tolist(), strict=True))
+        forms, ran, left, predicted, costs, waited, may_stop = np.array(rows, float).T
+        lengths = self._lengths(forms.astype(np.int64), ran, left, predicted, may_stop > 0)
+        burdens = burden(lengths, costs)
+        found = burdens / aged(waited, self._ageing_of(may_stop > 0), self._power)
+        ids = [claim.id for claim in claims]
+        self._burdens.update(zip(ids, burdens.tolist(), strict=True))
+        self._worths.update(zip(ids, found.tolist(), strict=True))
 
-    def _indices(
-        self, forms: Ints, ages: Floats, left: Floats, predicted: Floats, costs: Floats, waited: Floats
-    ) -> Floats:
-        """The indices, but for fairness, of what has run so long and may run for so much longer."""
+    def _lengths(self, forms: Ints, ages: Floats, left: Floats, predicted: Floats, may_stop: Flags) -> Floats:
+        """Seconds that count for what has run so long and may run for so much longer."""
         if self._is_new:
             predicted = np.where(predicted > 0, predicted, ages + left)
-        length = np.minimum(self._curves.ranks(forms, ages, predicted), left)
-        return indices(length, costs, waited, self._ageing_s, self._power)
+        return np.minimum(self._curves.ranks(forms, ages, predicted, may_stop), left)
+
+    def _ageing_of(self, may_stop: Flags) -> Floats:
+        return self._ageing_s * np.where(may_stop, 1.0, UNSTOPPABLE_AGEING)
 
     def _weight_of(self, team_id: int, user_id: int) -> float:
         found = self._weights.get((team_id, user_id))

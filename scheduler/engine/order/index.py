@@ -11,12 +11,19 @@ from scheduler.engine.columns import Floats
 SIZE_POWER = 0.8
 # Ageing weakens under pressure, which is what the queue asks over what the fleet has: 2 / (1 + 3 x pressure).
 AGEING_POWER, RELIEF = 2.0, 3.0
+# What cannot be stopped ages so much later: once it runs it keeps out all that are shorter, to its end.
+UNSTOPPABLE_AGEING = 288.0
 
 
-def indices(length_s: Any, cost_milli: Any, waited_s: Any, ageing_s: float, power: float) -> Floats:
-    """The index of each that needs so many weighted thousandths of a device for so long; all are columns."""
-    size = (np.maximum(cost_milli, 1) / 1000) ** SIZE_POWER
-    found: Floats = np.maximum(length_s, 1.0) * size / (1.0 + np.asarray(waited_s) / ageing_s) ** power
+def burden(length_s: Any, cost_milli: Any) -> Floats:
+    """Length x size^0.8 of what needs so many weighted thousandths of a device for so long; all are columns."""
+    found: Floats = np.maximum(length_s, 1.0) * (np.maximum(cost_milli, 1) / 1000) ** SIZE_POWER
+    return found
+
+
+def aged(waited_s: Any, ageing_s: Any, power: float) -> Floats:
+    """By what a burden is divided for the time waited."""
+    found: Floats = (1.0 + np.asarray(waited_s) / ageing_s) ** power
     return found
 
 

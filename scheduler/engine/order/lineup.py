@@ -11,7 +11,7 @@ from functools import cached_property
 from scheduler.engine.model import Claim, Grant, Policy, Reason, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.order.costs import Costs
-from scheduler.engine.order.ranking import Order, Ranking, Scored
+from scheduler.engine.order.ranking import Burdened, Order, Ranking, Scored
 from scheduler.engine.pools import WITHIN, Entitlements
 
 OF_QUOTA = frozenset({"quota_ceiling", "cohort_exhausted"})
@@ -84,6 +84,12 @@ class Lineup:
         """The order's scores, where it has any."""
         rules = self._rules
         return rules if isinstance(rules, Scored) else None
+
+    @property
+    def burdened(self) -> Burdened | None:
+        """How long and large the order thinks that claims are, where it does."""
+        rules = self._rules
+        return rules if isinstance(rules, Burdened) else None
 
     def explain(self, claim: Claim, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
         """The reasons, and ``pool_full`` where other kinds of work went first because they are within their part.

@@ -101,6 +101,14 @@ class Scored(Protocol):
         """The scores of leases that live, as if they could choose again; always above 0."""
 
 
+@runtime_checkable
+class Burdened(Protocol):
+    """An order that knows how long and large claims are, whatever they have waited."""
+
+    def burden(self, claim: Claim) -> float:
+        """Expected seconds x size^0.8."""
+
+
 class Sorted:
     """An order that no grant changes."""
 

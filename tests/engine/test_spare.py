@@ -1,0 +1,80 @@
+"""Long requests that cannot be stopped leave a part of the fleet free for shorter ones, where the policy says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.engine.policy import Policy, Preempting
+from tests.engine.builder import Cluster
+
+RULES = Policy(order="default", keep_short=0.11)
+
+
+@pytest.fixture
+def one_left(cluster: Cluster) -> Cluster:
+    """Ten boards of which one is idle."""
+    node = cluster.node("a", devices=10)
+    for index in range(9):
+        node.hold(index)
+    cluster.policy = RULES
+    return cluster
+
+
+def test_the_last_board_stays_free_of_long_requests_and_goes_to_a_short_one(one_left: Cluster) -> None:
+    one_left.request("long", hours=100)
+    one_left.request("short", hours=0.5)
+
+    assert set(one_left.plan().grants) == {"short"}
+
+
+def test_a_long_request_that_is_held_back_alone_hears_why(one_left: Cluster) -> None:
+    one_left.request("long", hours=100)
+
+    turn = one_left.plan()
+
+    assert turn.grants == {}
+    assert turn.codes("long") == ["kept_for_short"]
+
+
+def test_nothing_is_kept_unless_the_policy_says_so(one_left: Cluster) -> None:
+    one_left.policy = Policy(order="default")
+    one_left.request("long", hours=100)
+
+    assert set(one_left.plan().grants) == {"long"}
+
+
+def test_what_goes_for_better_scores_once_it_runs_need_not_leave_anything_free(one_left: Cluster) -> None:
+    one_left.policy = Policy(order="default", keep_short=0.11, preempting=Preempting(by_score=True))
+    one_left.request("long", hours=100, is_preemptible=True, work="training")
+    one_left.request("firm", hours=100, work="training")
+
+    turn = one_left.plan()
+
+    assert set(turn.grants) == {"long"}
+
+
+def test_what_could_then_never_start_is_exempt(cluster: Cluster) -> None:
+    cluster.node("a", devices=10)
+    cluster.policy = RULES
+    cluster.request("whole", hours=100, count=10)
+
+    assert set(cluster.plan().grants) == {"whole"}
+
+
+def test_grants_of_the_same_turn_count(cluster: Cluster) -> None:
+    cluster.node("a", devices=10)
+    cluster.policy = RULES
+    for number in range(10):
+        cluster.request(f"long {number}", hours=100)
+
+    turn = cluster.plan()
+
+    assert len(turn.grants) == 9
+    assert [wait.reasons[0].code for wait in turn.waits.values()] == ["kept_for_short"]
+
+
+def test_orders_that_know_no_lengths_keep_nothing(one_left: Cluster) -> None:
+    one_left.policy = Policy(order="priority_fifo", keep_short=0.11)
+    one_left.request("long", hours=100)
+
+    assert set(one_left.plan().grants) == {"long"}
