@@ -12,7 +12,7 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
-.PHONY: up test lint fix bench drill e2e docs mutants hostile
+.PHONY: package-check sbom test-next up test lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
@@ -43,6 +43,18 @@ e2e: $(PRIVATE_UV)
 docs: $(PRIVATE_UV)
 	@$(DEV) pytest tests/docs $(ARGS)
 	@NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict --quiet
+
+# Builds the wheel, installs it into an empty environment and looks whether everything is in it.
+package-check: $(PRIVATE_UV)
+	@UV=$(abspath $(shell command -v uv || echo .uv/bin/uv)) sh tools/package_check.sh
+
+# The suite on the newest Django that the registry has, and on the newest Python here (PYTHON=python3.14), beside the lock.
+test-next: $(PRIVATE_UV)
+	@$(RUN) --isolated $(if $(PYTHON),--python $(PYTHON)) --group dev --with 'django>=6' pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
+
+# What the portal is made of, as CycloneDX.
+sbom: $(PRIVATE_UV)
+	@mkdir -p build && $(UV) export --frozen --quiet --no-default-groups --format cyclonedx1.5 --output-file build/sbom.cdx.json >/dev/null && echo build/sbom.cdx.json
 
 # Takes each guard of tools/mutants/guards.toml away in a copy of the tree: a test has to notice.
 mutants: $(PRIVATE_UV)

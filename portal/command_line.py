@@ -27,6 +27,11 @@ def main(argv: Sequence[str]) -> None:
         sys.exit(_sentence())
 
 
+def run() -> None:
+    """Carry out what was typed after ``berth-manage``, which an installed wheel has instead of ``manage.py``."""
+    main(sys.argv)
+
+
 def _sentence() -> str:
     from django.db import connection
 

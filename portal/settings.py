@@ -17,11 +17,15 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.safety import read_bool, read_networks, read_whole, refuse_unsafe
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+# Templates, static files and translations lie beside the code in a checkout, and inside it in an installed wheel.
+_SHIPPED = Path(__file__).resolve().parent / "shipped"
+IS_INSTALLED = _SHIPPED.is_dir()
+FILES_DIR = _SHIPPED if IS_INSTALLED else BASE_DIR
 env = environ.FileAwareEnv()
 
 DEBUG: bool = read_bool(env, "BERTH_DEBUG")
 DEMO: bool = read_bool(env, "BERTH_DEMO")
-DATA_DIR = Path(env.str("BERTH_DATA", default=str(BASE_DIR / ".berth")))
+DATA_DIR = Path(env.str("BERTH_DATA", default=str((Path.cwd() if IS_INSTALLED else BASE_DIR) / ".berth")))
 
 
 # Points at which a drill breaks this process on purpose (portal/common/failpoints.py) count in a drill alone.
@@ -108,7 +112,7 @@ ASGI_APPLICATION = "portal.asgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [FILES_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -251,7 +255,7 @@ LOGOUT_REDIRECT_URL = "web:sign_in"
 
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
-LOCALE_PATHS = [BASE_DIR / "locale"]
+LOCALE_PATHS = [FILES_DIR / "locale"]
 USE_I18N = True
 FORMAT_MODULE_PATH = ["portal.formats"]
 USE_TZ = True
@@ -261,7 +265,7 @@ TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
 DOCS_DIR = BASE_DIR / "site"
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [FILES_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 

@@ -36,7 +36,7 @@ def test_every_process_of_the_design_is_there_and_every_lasting_one_is_checked(
 
     lasting = {name for name, service in services.items() if service.get("restart") != "no"}
 
-    assert lasting == {"postgres", "redis", "web", "worker", "beat", "agent"}
+    assert lasting == {"postgres", "redis", "proxy", "web", "worker", "beat", "agent"}
     assert all("healthcheck" in services[name] for name in lasting)
 
 
@@ -48,6 +48,14 @@ def test_what_a_service_waits_for_exists_and_can_be_waited_for(compose: dict[str
             healthy = how["condition"] == "service_healthy"
             assert needed in services, f"{name} waits for {needed}"
             assert healthy == ("healthcheck" in services[needed]), f"{name} waits for {needed}"
+
+
+def test_web_can_be_scaled_behind_the_proxy(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+
+    assert [name for name, service in services.items() if "ports" in service] == ["proxy"]
+    assert set(services["proxy"]["networks"]) & set(services["web"]["networks"])
+    assert "http://web:8000" in compose["configs"]["proxy"]["content"]
 
 
 def test_the_agent_reaches_neither_the_database_nor_the_broker(compose: dict[str, Any]) -> None:
