@@ -13,7 +13,7 @@ from typing import Any
 from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, rehearse
 from nodeagent.commands.opening import open_host, state_of
 from nodeagent.commands.options import UsageError, require_node
-from nodeagent.drivers.base import Driver
+from nodeagent.drivers.base import Driver, TenantGate
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host.clock import boot_clock
 from nodeagent.reconcile.journal import Journal, Record, peek
@@ -131,7 +131,7 @@ def _place(place: LeasePlace, reconciler: Reconciler, driver: Driver) -> dict[st
     }
 
 
-def _processes(driver: Driver, partition: str) -> list[dict[str, Any]] | None:
+def _processes(driver: TenantGate, partition: str) -> list[dict[str, Any]] | None:
     try:
         return [asdict(process) for process in driver.processes(partition)]
     except (NvmlLikeError, NotOfferedError):

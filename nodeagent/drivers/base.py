@@ -94,23 +94,11 @@ class DriverReading:
     partitions: tuple[PartitionSample, ...] = ()
 
 
-class Driver(Protocol):
-    """Nine verbs, four that sharing needs (``set_mig_mode``, ``attach``, ``confine``, ``detach``), ``mig_mode``,
-    ``tell``, two for energy. For one lease they come in this order: create, attach, access, (its unit is opened),
-    confine; then detach, (its unit is closed), destroy.
-
-    Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
-    version cannot do it at all. Calls may block when ``is_blocking``; calls for different devices
-    may then come from different threads, calls for one device never overlap.
-    """
+class DeviceCatalogue(Protocol):
+    """What is in this host: devices, what each can be cut into, and the boot that all of it belongs to."""
 
     name: str
     version: str
-
-    @property
-    def is_blocking(self) -> bool:
-        """Say whether verbs take time."""
-        ...
 
     def boot_id(self) -> str:
         """Return the identity of this boot: partitions never outlive it."""
@@ -123,6 +111,10 @@ class Driver(Protocol):
     def catalogue(self, device: str) -> list[ShapeOffer]:
         """Return the shapes a device can have, with their legal positions."""
         ...
+
+
+class Partitioner(Protocol):
+    """What stands on the devices, made and removed at exact places. Calls for one device never overlap."""
 
     def observe(self, device: str) -> list[PartitionFact]:
         """Return the partitions that exist now, half-made ones (uuid ending in ``/gi<n>``) included.
@@ -147,22 +139,6 @@ class Driver(Protocol):
         """
         ...
 
-    def access(self, partition: str) -> Access:
-        """Return how its holder reaches a partition."""
-        ...
-
-    def processes(self, partition: str) -> list[ProcessFact]:
-        """Return the processes on a partition."""
-        ...
-
-    def metrics(self) -> DriverReading:
-        """Measure devices and partitions once; what cannot be measured is None."""
-        ...
-
-    def health(self) -> list[HealthFact]:
-        """Return what devices say about their health now; an empty list is good news."""
-        ...
-
     def mig_mode(self, device: str) -> bool | None:
         """Return whether MIG is on now, None where the device has none or does not say; reads that device alone."""
         ...
@@ -171,8 +147,19 @@ class Driver(Protocol):
         """Switch an empty device; returns the activation status (0, IN_USE or RESET_REQUIRED)."""
         ...
 
+
+class TenantGate(Protocol):
+    """A tenant on a partition: prepared, let in, held to its limits, told, and out again.
+
+    For one lease: attach, access, (its unit is opened), confine; then detach, (its unit is closed).
+    """
+
     def attach(self, partition: str, tenant: Tenant) -> None:
         """Prepare a partition for its tenant, before its unit is opened (an MPS daemon); safe to repeat."""
+        ...
+
+    def access(self, partition: str) -> Access:
+        """Return how its holder reaches a partition."""
         ...
 
     def confine(self, partition: str, cgroup: str) -> None:
@@ -197,6 +184,26 @@ class Driver(Protocol):
         """Let the tenant's processes know, if they listen, that they must end soon; safe to repeat."""
         ...
 
+    def processes(self, partition: str) -> list[ProcessFact]:
+        """Return the processes on a partition."""
+        ...
+
+
+class Sensors(Protocol):
+    """What devices say of themselves: figures and health."""
+
+    def metrics(self) -> DriverReading:
+        """Measure devices and partitions once; what cannot be measured is None."""
+        ...
+
+    def health(self) -> list[HealthFact]:
+        """Return what devices say about their health now; an empty list is good news."""
+        ...
+
+
+class PowerSwitch(Protocol):
+    """The node's sleep."""
+
     def power(self) -> str:
         """Return "awake" or "asleep" as read now, "unsupported" where nodes cannot sleep, "" when unknown."""
         ...
@@ -206,6 +213,20 @@ class Driver(Protocol):
 
         Raises IN_USE while a process is on a device, NotOfferedError where this cannot be done at all.
         """
+        ...
+
+
+class Driver(DeviceCatalogue, Partitioner, TenantGate, Sensors, PowerSwitch, Protocol):
+    """Everything that a vendor's driver does; whoever calls it asks for the part above that it needs.
+
+    Devices and partitions are named by UUID. Refusals are NvmlLikeError, NotOfferedError where a
+    version cannot do it at all. Calls may block when ``is_blocking``; calls for different devices
+    may then come from different threads, calls for one device never overlap.
+    """
+
+    @property
+    def is_blocking(self) -> bool:
+        """Say whether verbs take time."""
         ...
 
     def close(self) -> None:

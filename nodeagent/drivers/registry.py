@@ -41,21 +41,22 @@ def open_nvml(
     """
     try:
         module: Any = import_module("nodeagent.drivers.nvml.driver")
+        settings: Any = import_module("nodeagent.drivers.nvml.settings")
         dcgm: Any = import_module("nodeagent.drivers.nvml.telemetry.dcgm")
     except ImportError as no:
         raise DriverUnavailableError("the Python package nvidia-ml-py is not installed") from no
-    driver = module.NvmlDriver(
-        host_boot_id(),
+    chosen = settings.NvmlSettings(
         run_dir=run_dir or RUN_DIR,
         offer=offer,
         may_limit_power=may_limit_power,
         timeslice=timeslice,
-        dcgm=dcgm.Dcgm(dcgm_url) if dcgm_url else None,
         listens=not looks_only,
         looks_only=looks_only,
         is_root=os.geteuid() == 0,
         has_units=has_units,
     )
+    exporter = dcgm.Dcgm(dcgm_url) if dcgm_url else None
+    driver = module.NvmlDriver(host_boot_id(), settings=chosen, dcgm=exporter)
     return cast(Driver, driver)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeagent.drivers.base import Driver
+from nodeagent.drivers.base import TenantGate
 from nodeagent.host import notices
 from nodeagent.processes.attribution import Holding, ProcessScanner
 from nodeagent.processes.policy import KILL, REPORT, ProcessAction, decide, is_same
@@ -46,7 +46,7 @@ class Guard:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: TenantGate,
         runtime: Runtime,
         read: Callable[[str], str],
         *,

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from nodeagent.drivers.base import Driver
+from nodeagent.drivers.base import PowerSwitch
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.reconcile.lease_records import NS
 
@@ -34,7 +34,7 @@ class PowerOutcome:
 class PowerControl:
     """Wanted against observed power. Work goes before sleep: what the node holds keeps it awake, or wakes it."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: PowerSwitch) -> None:
         """Read the present state; until the portal speaks the node is left as it is."""
         self.state = read_power(driver)
         self.note = ""
@@ -90,7 +90,7 @@ class PowerControl:
         return is_new
 
 
-def read_power(driver: Driver) -> str:
+def read_power(driver: PowerSwitch) -> str:
     """Return what the driver says of the node's power; "" where it cannot tell now."""
     try:
         return driver.power()
@@ -98,7 +98,7 @@ def read_power(driver: Driver) -> str:
         return UNKNOWN
 
 
-def change_power(driver: Driver, goal: str) -> PowerOutcome:
+def change_power(driver: PowerSwitch, goal: str) -> PowerOutcome:
     """Carry out one change and read what came of it; refusals are part of the outcome."""
     try:
         driver.set_power(asleep=goal == ASLEEP)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from nodeagent.drivers import errors
-from nodeagent.drivers.base import Driver, Tenant
+from nodeagent.drivers.base import Driver, Partitioner, Sensors, Tenant, TenantGate
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.host import notices
 from nodeagent.protocol.messages import HealthFact, PartitionFact, SlotAccess
@@ -112,7 +112,7 @@ def carry_out(driver: Driver, step: DeviceStep, runtime: Runtime | None = None) 
     return StepOutcome(refusal, facts=read_partitions(driver, step.device), mig=_read_mig(driver, step))
 
 
-def _read_mig(driver: Driver, step: DeviceStep) -> bool | None:
+def _read_mig(driver: Partitioner, step: DeviceStep) -> bool | None:
     """Return the MIG mode of a device on which nothing could be made, None where it does not say."""
     if step.kind not in ("look", "make", "mode"):
         return None
@@ -122,7 +122,7 @@ def _read_mig(driver: Driver, step: DeviceStep) -> bool | None:
         return None
 
 
-def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | None:
+def read_partitions(driver: Partitioner, device: str) -> tuple[PartitionFact, ...] | None:
     """Return what exists on a device, None when the driver cannot say."""
     try:
         return tuple(driver.observe(device))
@@ -131,7 +131,7 @@ def read_partitions(driver: Driver, device: str) -> tuple[PartitionFact, ...] | 
         return None
 
 
-def read_health(driver: Driver) -> tuple[HealthFact, ...] | None:
+def read_health(driver: Sensors) -> tuple[HealthFact, ...] | None:
     """Return what the devices say of their health, None when the driver cannot tell: that is not good news."""
     try:
         return tuple(driver.health())
@@ -171,7 +171,7 @@ def _of_lease(runtime: Runtime | None, step: DeviceStep) -> StepOutcome:
     return StepOutcome()
 
 
-def _look(driver: Driver, step: DeviceStep) -> StepOutcome:
+def _look(driver: Partitioner, step: DeviceStep) -> StepOutcome:
     return StepOutcome(facts=tuple(driver.observe(step.device)))
 
 
@@ -191,17 +191,17 @@ def _make(driver: Driver, step: DeviceStep) -> StepOutcome:
     return StepOutcome(access=access, folders=way.folders, binds=way.binds)
 
 
-def _confine(driver: Driver, step: DeviceStep) -> StepOutcome:
+def _confine(driver: TenantGate, step: DeviceStep) -> StepOutcome:
     driver.confine(step.place.partition, step.record.cgroup)
     return StepOutcome()
 
 
-def _loosen(driver: Driver, step: DeviceStep) -> StepOutcome:
+def _loosen(driver: TenantGate, step: DeviceStep) -> StepOutcome:
     driver.detach(step.place.partition, kill=step.kill)
     return StepOutcome()
 
 
-def _tell(driver: Driver, step: DeviceStep) -> StepOutcome:
+def _tell(driver: TenantGate, step: DeviceStep) -> StepOutcome:
     record = step.record
     if step.notice is not None:
         ends_at = datetime.now(UTC) + timedelta(seconds=max(0.0, step.in_s))
@@ -246,7 +246,7 @@ def _vacate(driver: Driver, step: DeviceStep) -> None:
         raise NvmlLikeError(errors.IN_USE, f"{still[0]} is still listed")
 
 
-def _standing(driver: Driver, step: DeviceStep) -> list[str]:
+def _standing(driver: Partitioner, step: DeviceStep) -> list[str]:
     """Return what must go from a place: the known partition, and what an interrupted step left there."""
     known = [step.place.partition] if step.place.partition else []
     if not step.place.is_ours or step.place.is_cleared:

@@ -11,6 +11,7 @@ from typing import Final
 
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps.servers import Mps
+from nodeagent.drivers.nvml.settings import NvmlHost, NvmlSettings
 from nodeagent.host.accounts import Account
 from nodeagent.host.shell import Done
 from nodeagent.runtimes.base import Runtime
@@ -100,24 +101,24 @@ class FullHost:
             clock=self.now_s,
             socket_room=ANY_LENGTH,
         )
-        return NvmlDriver(
-            self.host.boot_id,
-            library,
-            shell=self.shell,
+        settings = NvmlSettings(
             run_dir=self.run_dir,
-            read=self.read,
             offer=offer,
             may_limit_power=may_limit_power,
-            account=account,
-            mps=mps,
             listens=listens,
-            clock_ns=self._clock,
-            on_change=self._changed,
-            send=self.world.send,
-            write=self.host.write,
             looks_only=looks_only,
             is_root=self.host.is_root,
         )
+        host = NvmlHost(
+            shell=self.shell,
+            read=self.read,
+            write=self.host.write,
+            send=self.world.send,
+            account=account,
+            clock_ns=self._clock,
+            on_change=self._changed,
+        )
+        return NvmlDriver(self.host.boot_id, library, settings=settings, host=host, mps=mps)
 
     def runtime(self, name: str = "auto", *, looks_only: bool = False) -> Runtime:
         """Return the runtime of this name on a host with systemd and a container engine, as a new agent opens it."""

@@ -12,6 +12,7 @@ from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps.servers import Mps
+from nodeagent.drivers.nvml.settings import NvmlHost, NvmlSettings
 from nodeagent.protocol.messages import PartitionFact
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.machine.world import SimulatedProcess, SimulatedShell
@@ -74,21 +75,19 @@ class Bench:
             pause=lambda seconds: None,
             socket_room=ANY_LENGTH,
         )
-        self.driver = NvmlDriver(
-            self.host.boot_id,
-            library,
-            shell=self.shell,
-            run_dir=self.run_dir,
-            read=self.read,
-            offer=self.offer,
-            account=self.account,
-            mps=mps,
-            clock_ns=lambda: self.now_ns,
-            wall_ns=lambda: self.now_ns,
-            on_change=self.point,
-            write=self.host.write,
-            **options,
-        )
+        seams = {
+            "shell": self.shell,
+            "read": self.read,
+            "write": self.host.write,
+            "account": self.account,
+            "clock_ns": lambda: self.now_ns,
+            "wall_ns": lambda: self.now_ns,
+            "on_change": self.point,
+        }
+        own = {name: options.pop(name) for name in ("send",) if name in options}
+        settings = NvmlSettings(run_dir=self.run_dir, offer=self.offer, **options)
+        host = NvmlHost(**seams, **own)
+        self.driver = NvmlDriver(self.host.boot_id, library, settings=settings, host=host, mps=mps)
         return self.driver
 
     def account(self, user: str) -> FakeAccount:

@@ -18,7 +18,7 @@ class Ward:
         self.library, self.time = Devices(*devices), FakeTime()
         self.handles = self.library.handles()
         self.watch = EventWatch(self.library, self.handles, clock_ns=self.time, wait_ms=0)
-        self.ailments = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
+        self.faults = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
 
     def say(
         self,
@@ -32,7 +32,7 @@ class Ward:
 
     def look(self, after_s: float = 5) -> dict[str, HealthFact]:
         self.time.advance(after_s)
-        facts = self.ailments.facts()
+        facts = self.faults.facts()
         assert len({(fact.device, fact.code) for fact in facts}) == len(facts)
         return {fact.code: fact for fact in facts}
 

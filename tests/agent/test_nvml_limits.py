@@ -316,4 +316,4 @@ def test_library_itself_refuses_a_cgroup_that_the_controller_does_not_reach(benc
     limited(bench)
     bench.host.passing_dmem.discard("/berth.slice")
 
-    assert bench.driver._parts.limits.read(bench.driver._devices.fresh(bench.device), UNIT) is None
+    assert bench.driver._shares.limits.read(bench.driver._devices.fresh(bench.device), UNIT) is None

@@ -9,6 +9,7 @@ import pytest
 
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
+from nodeagent.drivers.nvml.settings import NvmlSettings
 from nodeagent.reconcile.power import change_power
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.test_nvml import FakeError, FakeLibrary
@@ -155,7 +156,7 @@ IDLE = {"nvmlDeviceGetComputeRunningProcesses": []}
 
 def test_real_devices_get_their_lowest_limit_and_afterwards_the_one_they_had():
     library = LimitLibrary(**IDLE)
-    driver = NvmlDriver("boot", library, may_limit_power=True)
+    driver = NvmlDriver("boot", library, settings=NvmlSettings(may_limit_power=True))
     before = driver.power()
 
     driver.set_power(asleep=True)
@@ -169,9 +170,9 @@ def test_real_devices_get_their_lowest_limit_and_afterwards_the_one_they_had():
 
 def test_after_a_restart_of_the_agent_devices_wake_to_their_default_limit():
     library = LimitLibrary(**IDLE)
-    NvmlDriver("boot", library, may_limit_power=True).set_power(asleep=True)
+    NvmlDriver("boot", library, settings=NvmlSettings(may_limit_power=True)).set_power(asleep=True)
 
-    NvmlDriver("boot", library, may_limit_power=True).set_power(asleep=False)
+    NvmlDriver("boot", library, settings=NvmlSettings(may_limit_power=True)).set_power(asleep=False)
 
     assert library.limits == {"device-0": 700_000, "device-1": 700_000}
 
@@ -192,7 +193,7 @@ def test_devices_with_a_process_or_that_do_not_tell_are_not_limited(running):
     library = LimitLibrary(nvmlDeviceGetComputeRunningProcesses=running)
 
     with pytest.raises(NvmlLikeError):
-        NvmlDriver("boot", library, may_limit_power=True).set_power(asleep=True)
+        NvmlDriver("boot", library, settings=NvmlSettings(may_limit_power=True)).set_power(asleep=True)
 
     assert library.limits == {"device-0": 700_000, "device-1": 650_000}
 
@@ -200,7 +201,7 @@ def test_devices_with_a_process_or_that_do_not_tell_are_not_limited(running):
 def test_a_device_that_refuses_leaves_the_others_as_they_were():
     library = LimitLibrary(**IDLE)
     library.refuses = {"device-1"}
-    driver = NvmlDriver("boot", library, may_limit_power=True)
+    driver = NvmlDriver("boot", library, settings=NvmlSettings(may_limit_power=True))
 
     outcome = change_power(driver, "asleep")
 
@@ -210,6 +211,6 @@ def test_a_device_that_refuses_leaves_the_others_as_they_were():
 
 
 def test_devices_without_limits_cannot_sleep_and_say_so():
-    driver = NvmlDriver("boot", FakeLibrary(), may_limit_power=True)
+    driver = NvmlDriver("boot", FakeLibrary(), settings=NvmlSettings(may_limit_power=True))
 
     assert driver.power() == "unsupported"

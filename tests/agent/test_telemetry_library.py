@@ -36,7 +36,7 @@ class Bench:
         self.watch._wanted.set()
         self.watch._sleep = lambda seconds: None  # type: ignore[method-assign]
         self.watch.turn()
-        self.ailments = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
+        self.faults = DeviceFaults(self.library, self.handles, self.watch, standard(), self.time)
 
     def _fact(self, uuid: str, model: str) -> DeviceFact:
         kind = board(model)
@@ -70,7 +70,7 @@ class Bench:
         self.time.advance(5)
         for _ in range(20):
             self.watch.turn()
-        return {fact.code: fact.device for fact in self.ailments.facts()}
+        return {fact.code: fact.device for fact in self.faults.facts()}
 
 
 @pytest.mark.parametrize("model", ["h100-80gb", "h200-141gb", "b200-180gb"])
@@ -181,7 +181,7 @@ def test_xid_of_a_slice_is_told_of_the_place_where_that_slice_begins():
     bench.watch.turn()
     bench.watch.turn()
 
-    starts = {fact.code: fact.starts for fact in bench.ailments.facts()}
+    starts = {fact.code: fact.starts for fact in bench.faults.facts()}
 
     assert starts == {"94": (5,), "95": None}
 

@@ -15,10 +15,11 @@ from typing import Any
 import pynvml
 
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.drivers.nvml.driver import NvmlDriver, read_text
+from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.mps.servers import Mps
+from nodeagent.drivers.nvml.settings import NvmlHost, NvmlSettings
 from nodeagent.drivers.nvml.shares.memory import CONTROLLERS, DMEM, PASSED_ON, ROOT
-from nodeagent.host.files import write_text
+from nodeagent.host.files import read_text, write_text
 from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.simulation.machine.host import SimulatedHost
@@ -291,6 +292,7 @@ def _remove_cgroup(path: str) -> None:
             time.sleep(PAUSE_S)
 
 
-def _agent(boot: str, library: Any, shell: Shell, folder: Path, **options: Any) -> NvmlDriver:
+def _agent(boot: str, library: Any, shell: Shell, folder: Path, *, is_root: bool, **seams: Any) -> NvmlDriver:
     mps = Mps(library, shell, folder / "mps", account=lambda user: Me(os.getuid(), os.getgid()))
-    return NvmlDriver(boot, library, shell=shell, run_dir=folder, offer=OFFER, mps=mps, **options)
+    settings = NvmlSettings(run_dir=folder, offer=OFFER, is_root=is_root)
+    return NvmlDriver(boot, library, settings=settings, host=NvmlHost(shell=shell, **seams), mps=mps)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +28,9 @@ from nodeagent.drivers.nvml.library.processes import running
 from nodeagent.drivers.nvml.library.values import text
 from nodeagent.drivers.nvml.mig.control import MIG_ON, MigControl
 from nodeagent.drivers.nvml.mig.instances import MigSlice, MigSlices
-from nodeagent.drivers.nvml.mps.daemon import UserIds
 from nodeagent.drivers.nvml.mps.servers import Mps
 from nodeagent.drivers.nvml.power import PowerLimits
+from nodeagent.drivers.nvml.settings import NvmlHost, NvmlSettings
 from nodeagent.drivers.nvml.shares.memory import MemoryLimits
 from nodeagent.drivers.nvml.shares.partitions import SharePartitions, is_share
 from nodeagent.drivers.nvml.shares.timeslice import TimeSlice
@@ -40,20 +38,12 @@ from nodeagent.drivers.nvml.telemetry.dcgm import Dcgm
 from nodeagent.drivers.nvml.telemetry.measure import Telemetry
 from nodeagent.drivers.shares import ALL, WHOLE, HeldShare, ShareBook
 from nodeagent.host import notices
-from nodeagent.host.accounts import account_of
-from nodeagent.host.files import write_text
-from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.fault_rules import standard
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
 
 log = logging.getLogger(__name__)
 
 RUN_DIR: Final = Path("/run/berth-agent")
-
-
-def read_text(path: str) -> str:
-    """Return a file of the host; raises OSError."""
-    return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 class NvmlDriver:
@@ -71,64 +61,52 @@ class NvmlDriver:
         boot_id: str,
         library: Any = pynvml,
         *,
-        shell: Shell | None = None,
-        run_dir: Path | None = None,
-        read: Callable[[str], str] = read_text,
-        offer: frozenset[str] | None = None,
-        may_limit_power: bool = False,
-        timeslice: int = 2,
-        account: Callable[[str], UserIds] = account_of,
+        settings: NvmlSettings | None = None,
+        host: NvmlHost | None = None,
         mps: Mps | None = None,
         dcgm: Dcgm | None = None,
-        listens: bool = False,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_ns: Callable[[], int] = time.time_ns,
-        on_change: Callable[[str], None] = lambda name: None,
-        send: Callable[[int, int], None] = os.kill,
-        write: Callable[[str, str], None] = write_text,
-        looks_only: bool = False,
-        is_root: bool = True,
-        has_units: bool = True,
     ) -> None:
         """Open NVML; raises DriverUnavailableError when there is no driver or no device.
 
-        ``offer`` names the sharing modes of this node (None: whole devices and MIG). ``may_limit_power``: the
-        operator lets the agent lower power limits while the node sleeps. ``timeslice`` as nvidia-smi has it.
-        ``listens``: hear the events of devices in a thread, until ``close``. ``clock_ns`` never goes back, ``wall_ns``
-        tells people the time. ``send`` signals processes, ``write`` writes to files of the kernel; ``on_change`` is
-        called before and after each change of the share files, for proofs. ``looks_only``: nothing is written below
-        ``run_dir``. ``is_root``: the agent is; ``has_units``: leases are opened in units, which limits can bind to.
+        ``dcgm`` is an exporter to ask for what NVML does not tell; ``mps`` None stands for MPS of this host.
         """
-        self._boot_id, self._read, self._listens, self._send = boot_id, read, listens, send
-        shell = shell or HostShell()
+        settings, host = settings or NvmlSettings(), host or NvmlHost()
+        clock_ns, wall_ns, looks_only = host.clock_ns, host.wall_ns, settings.looks_only
+        self._boot_id, self._read, self._listens, self._send = boot_id, host.read, settings.listens, host.send
         self._calls = NvmlCalls(library)
-        run_dir = run_dir or RUN_DIR
+        run_dir = settings.run_dir or RUN_DIR
         roll = BootDevices(run_dir / "cards.json", boot_id, looks_only=looks_only)
         known = {index: fact.uuid for index, fact in roll.known.items()}
         self._devices = DeviceHandles(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
         self._mig, self._gate = MigControl(self._calls), threading.Lock()
-        self.mps = mps or Mps(library, shell, run_dir, account=account)
-        book = ShareBook(run_dir / "shares", boot_id, on_change=on_change, looks_only=looks_only)
-        limits = MemoryLimits(self._calls, read, write, is_root=is_root, has_units=has_units)
-        slice_policy = TimeSlice(shell, timeslice, lambda: clock_ns() / 1e9)
+        self.mps = mps or Mps(library, host.shell, run_dir, account=host.account)
+        book = ShareBook(run_dir / "shares", boot_id, on_change=host.on_change, looks_only=looks_only)
+        limits = MemoryLimits(
+            self._calls, host.read, host.write, is_root=settings.is_root, has_units=settings.has_units
+        )
+        slice_policy = TimeSlice(host.shell, settings.timeslice, lambda: clock_ns() / 1e9)
         self._repairs = Repairs(standard(), clock_ns, wall_ns)
-        self._parts = SharePartitions(book, self.mps, limits, slice_policy, read, account, self._repairs)
-        offers = ModeOffers(self._calls, self._mig, self.mps, limits, slice_policy, read, self.version, offer)
-        names = ShareBook(run_dir / "slices", boot_id, on_change=on_change, looks_only=looks_only)
-        self._standing = MigSlices(self._calls, self._devices, self._mig, self._parts, names, read)
-        sizes, mode_of = self._standing.sizes, self._parts.mode_of
+        self._shares = SharePartitions(
+            book, self.mps, limits, slice_policy, host.read, host.account, self._repairs
+        )
+        offers = ModeOffers(
+            self._calls, self._mig, self.mps, limits, slice_policy, host.read, self.version, settings.offer
+        )
+        names = ShareBook(run_dir / "slices", boot_id, on_change=host.on_change, looks_only=looks_only)
+        self._slices = MigSlices(self._calls, self._devices, self._mig, self._shares, names, host.read)
+        sizes, mode_of = self._slices.sizes, self._shares.mode_of
         self._facts = KnownDevices(
             self._calls, self._devices, self._mig, offers, roll, sizes=sizes, mode_of=mode_of
         )
         self._switching: set[str] = set()
-        self._power = PowerLimits(library, self._devices, is_allowed=may_limit_power)
-        self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._standing.pids_of)
+        self._power = PowerLimits(library, self._devices, is_allowed=settings.may_limit_power)
+        self._telemetry = Telemetry(library, clock_ns=clock_ns, dcgm=dcgm, pids_of=self._slices.pids_of)
         self._watch = EventWatch(library, self._devices, clock_ns=wall_ns)
-        self._ailments = DeviceFaults(
-            library, self._devices, self._watch if listens else None, standard(), wall_ns
+        self._faults = DeviceFaults(
+            library, self._devices, self._watch if settings.listens else None, standard(), wall_ns
         )
-        if listens:
+        if settings.listens:
             self._watch.start()
 
     def boot_id(self) -> str:
@@ -165,9 +143,9 @@ class NvmlDriver:
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what stands on a device: every MIG instance whoever made it, and the shares that are noted."""
         fact = self._fact(device)
-        shares = [share.fact() for share in self._parts.book.on(device)]
+        shares = [share.fact() for share in self._shares.book.on(device)]
         try:
-            return [*(one.fact() for one in self._standing.look(device)), *shares]
+            return [*(one.fact() for one in self._slices.look(device)), *shares]
         except NvmlLikeError as no:
             if no.code != errors.NO_PERMISSION:
                 raise
@@ -178,14 +156,14 @@ class NvmlDriver:
         share = self._share(partition)
         if share is not None:
             listed = running(self._calls, self._devices.fresh(share.device), self._read)
-            return self._parts.processes(share, listed) if share.owner else listed
+            return self._shares.processes(share, listed) if share.owner else listed
         if is_share(partition):
             return []
-        known = self._standing.seen(partition)
+        known = self._slices.seen(partition)
         if known is not None:
             with suppress(NvmlLikeError):  # it may be gone by now: then it is looked up below
                 return running(self._calls, known.handle, self._read)
-        found = self._standing.find(partition)
+        found = self._slices.find(partition)
         if found is None or found.handle is None:
             return []
         return running(self._calls, found.handle, self._read)
@@ -195,11 +173,11 @@ class NvmlDriver:
         share = self._share(partition)
         if share is None or not share.owner:
             return self.processes(partition)
-        return self._parts.own(share, self.listed(share.device))
+        return self._shares.own(share, self.listed(share.device))
 
     def mps_uids(self, device: str) -> frozenset[int]:
         """Return the accounts of MPS servers on a device."""
-        return self._parts.mps_uids(device)
+        return self._shares.mps_uids(device)
 
     def listed(self, device: str) -> list[ProcessFact]:
         """Return every process that a device lists, also services of the host and those beside its lease."""
@@ -219,8 +197,8 @@ class NvmlDriver:
                 errors.NOT_SUPPORTED, f"MIG is {word} on {device}: {shape.mode} cannot be made"
             )
         if shape.mode != "mig":
-            return self._parts.take(fact, shape, owner).fact()
-        sizes = self._standing.sizes[device]
+            return self._shares.take(fact, shape, owner).fact()
+        sizes = self._slices.sizes[device]
         size = sizes.named(shape.profile)
         if size is None:
             known = ", ".join(profile.name for profile in sizes.facts)
@@ -229,8 +207,8 @@ class NvmlDriver:
             )
         made = self._mig.create(handle, sizes, size, position)
         found = MigSlice(device, made, made.inside[0])
-        self._standing.note(found, owner)
-        self._standing.look(device)
+        self._slices.note(found, owner)
+        self._slices.look(device)
         return found.fact()
 
     def destroy(self, partition: str) -> None:
@@ -239,23 +217,23 @@ class NvmlDriver:
         if share is not None:
             self._require_idle(partition)
             if share.owner:
-                self._parts.give_back(share, self._devices.fresh(share.device))
+                self._shares.give_back(share, self._devices.fresh(share.device))
             return
-        found = None if is_share(partition) else self._standing.find(partition)
+        found = None if is_share(partition) else self._slices.find(partition)
         if found is None:
             return
         device, gi_id = found.device, found.instance.gi_id
         self._require_idle(partition)
-        self._mig.destroy(self._devices.fresh(device), self._standing.sizes[device], gi_id, found.ci_id)
-        self._standing.look(device)
+        self._mig.destroy(self._devices.fresh(device), self._slices.sizes[device], gi_id, found.ci_id)
+        self._slices.look(device)
         with self._gate:
             self._telemetry.forget(device, gi_id)
 
     def abandon(self, device: str, owner: str) -> None:
         """Forget an owner's shares of a lost device; its instances, found by place only, are gone with it."""
-        for share in self._parts.book.on(device):
+        for share in self._shares.book.on(device):
             if share.owner == owner:
-                self._parts.abandon(share)
+                self._shares.abandon(share)
 
     def mig_mode(self, device: str) -> bool | None:
         """Ask one device alone; None where it has no MIG or does not answer."""
@@ -277,7 +255,7 @@ class NvmlDriver:
         with self._watch.paused(), self._unmeasured(device):
             self._mig.switch(handle, enabled)
         self._facts.refresh(device)
-        self._standing.look(device)
+        self._slices.look(device)
         return 0
 
     # Their tenants
@@ -286,18 +264,18 @@ class NvmlDriver:
         """Start what a share needs before its tenant comes; a MIG instance is noted, a whole device needs nothing."""
         share = self._share(partition)
         if share is not None and share.owner:
-            self._parts.attach(share, tenant)
+            self._shares.attach(share, tenant)
         elif is_share(partition):
             raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
         elif share is None:
-            self._standing.adopt(partition, tenant.lease)
+            self._slices.adopt(partition, tenant.lease)
 
     def access(self, partition: str) -> Access:
         """Return variables and exact device nodes; raises rather than guess the number of a node."""
         share = self._share(partition)
         if share is not None:
-            return self._parts.access(share, caps.gpu_nodes(self._minor(share.device)))
-        found = None if is_share(partition) else self._standing.find(partition)
+            return self._shares.access(share, caps.gpu_nodes(self._minor(share.device)))
+        found = None if is_share(partition) else self._slices.find(partition)
         if found is None or found.ci_id is None:
             raise NvmlLikeError(
                 errors.NOT_FOUND, f"{partition} does not exist, or not so that it can be used"
@@ -311,7 +289,7 @@ class NvmlDriver:
         share = self._share(partition)
         if share is not None and share.owner:
             handle = self._devices.fresh(share.device)
-            self._parts.confine(share, handle, cgroup, lambda: running(self._calls, handle, self._read))
+            self._shares.confine(share, handle, cgroup, lambda: running(self._calls, handle, self._read))
         elif is_share(partition):
             raise NvmlLikeError(errors.NOT_FOUND, f"{partition} does not exist")
 
@@ -322,7 +300,7 @@ class NvmlDriver:
             return
         handle = self._devices.fresh(share.device)
         pids = [process.pid for process in self._own(partition)] if kill and share.mode == "mps" else []
-        self._parts.loosen(share, handle, pids, kill=kill)
+        self._shares.loosen(share, handle, pids, kill=kill)
 
     def tell(self, partition: str, why: str) -> None:
         """Signal the processes on a partition that listen for it."""
@@ -335,18 +313,18 @@ class NvmlDriver:
         """Measure every device and what stands on it."""
         with self._gate:
             facts = {uuid: fact for uuid, fact in self._facts.items() if uuid not in self._switching}
-            return self._telemetry.read(self._devices, facts, self._standing.live(facts))
+            return self._telemetry.read(self._devices, facts, self._slices.live(facts))
 
     def health(self) -> list[HealthFact]:
         """Return what devices complain about, faults of MPS daemons, what shares lacked, notes that cannot be read."""
         for uuid in self._devices:
             with suppress(NvmlLikeError):  # a handle is exchanged after a reset; that it fails is told below
                 self._devices.fresh(uuid)
-        noted = [*self._devices.health(), *self._parts.book.health()]
+        noted = [*self._devices.health(), *self._shares.book.health()]
         lacks = self._repairs.facts()
         known = {(fact.device, fact.code) for fact in lacks}
         faults = [fact for fact in self.mps.faults() if (fact.device, fact.code) not in known]
-        return [*self._ailments.facts(), *faults, *lacks, *noted]
+        return [*self._faults.facts(), *faults, *lacks, *noted]
 
     def power(self) -> str:
         """Return whether the devices stand at their lowest power limit."""
@@ -390,7 +368,7 @@ class NvmlDriver:
 
     def _share(self, partition: str) -> HeldShare | None:
         """Return a noted share; a device that nobody noted stands for itself, without an owner."""
-        share = self._parts.book.get(partition)
+        share = self._shares.book.get(partition)
         if share is None and partition in self._facts:
             return HeldShare(partition, partition, "", WHOLE, ALL)
         return share
@@ -405,9 +383,9 @@ class NvmlDriver:
 
     def _require_empty(self, device: str) -> None:
         what = f"the MIG mode of {device} cannot change"
-        if shares := self._parts.book.on(device):
+        if shares := self._shares.book.on(device):
             raise NvmlLikeError(errors.IN_USE, f"{what}: {shares[0].owner} holds {shares[0].mode} on it")
-        if slices := self._standing.look(device):
+        if slices := self._slices.look(device):
             raise NvmlLikeError(errors.IN_USE, f"{what}: {slices[0].name} stands on it")
         if found := running(self._calls, self._devices[device], self._read):
             raise _used(what, found)

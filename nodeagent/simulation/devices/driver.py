@@ -1,4 +1,4 @@
-"""The simulated driver: sixteen verbs over simulated devices, kept in a file of the state folder."""
+"""The simulated driver: every protocol of a driver over simulated devices, kept in a file of the state folder."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class MigSlices:
     ) -> None:
         """Take the devices, and a book in which to note on which device a name was made: a lost device cannot say."""
         self._calls, self._devices, self._mig = calls, devices, mig
-        self._parts, self._names, self._read = parts, names, read
+        self._shares, self._names, self._read = parts, names, read
         self.sizes: dict[str, MigSizes] = {}
         self._seen: dict[str, list[MigSlice]] = {}
         self._whose: dict[str, set[int]] = {}
@@ -189,14 +189,14 @@ class MigSlices:
                 slices = self.look(device)
         if slices or fact.mig_enabled:
             return [live for one in slices or () if (live := one.live(fact)) is not None]
-        noted = self._parts.book.on(device)
+        noted = self._shares.book.on(device)
         shares = [share for share in noted if share.mode != WHOLE]
         if not shares:
             owner = next((share.owner for share in noted), "")
             return [LiveSlice(device, device, 0, WHOLE, fact.memory_mib, ALL, owner=owner)]
         with suppress(NvmlLikeError):  # not listed: then nobody's part is known
             listed = running(self._calls, self._devices[device], self._read)
-            self._whose.update(self._parts.whose(device, listed))
+            self._whose.update(self._shares.whose(device, listed))
         return [
             LiveSlice(s.partition, device, 0, s.mode, s.memory_mib, s.share_milli, owner=s.owner)
             for s in shares
