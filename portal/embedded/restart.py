@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 15.0
-# A child that lived this long was healthy: its next death starts the count afresh.
-HEALTHY_AFTER_S = 30.0
+# A child that lived this long was healthy: its next death starts the count afresh. Three times what the slowest
+# takes to start; with more, a second kill within half a minute cost a second, the fifth one eight.
+HEALTHY_AFTER_S = 10.0
 
 
 @dataclass(frozen=True)
