@@ -20,7 +20,7 @@ from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.order import ORDERS
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.policy import Backfill, Policy, Preempting
-from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, estimates_from, read
+from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, drawn, estimates_from, read
 from scheduler.replay.tables import BadTrace
 from scheduler.replay.turns import Cluster, Played, Turns
 
@@ -31,9 +31,12 @@ YARDSTICKS: dict[str, tuple[str, Preempting, bool]] = {
     "fifo": ("blocking_fifo", Preempting(), False),
     "sjf": ("sjf", Preempting(), True),
     "srtf": ("srtf", _STRICT, True),
+    "srtf_aged": ("srtf_aged", BY_SCORE, True),
     "two_level": ("two_level", _STRICT, False),
     "attained": ("attained", replace(BY_SCORE, factor=2.0, least_run_s=60, most_evictions=1000), False),
 }
+# What a new installation has, with preemption by score for those who consent.
+INSTALLED = Policy(preempting=Preempting(by_score=True))
 CONSENTS = ("all", "none")
 
 
@@ -50,14 +53,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what stands for the product's prediction: the column est_duration_s (default where it exists), "
         "the true durations, or nothing; yardsticks that know the future need the true ones",
     )
+    parser.add_argument(
+        "--draw", type=int, help="draw the estimates anew with the column's errors, by this seed"
+    )
     parser.add_argument("--consent", choices=CONSENTS, default="all", help="who may be preempted")
     parser.add_argument("--notice", type=int, default=0, help="seconds from the notice to the end of a lease")
     parser.add_argument("--backfill", choices=get_args(Backfill), default="none", help="promised starts")
     parser.add_argument(
         "--keep-short",
         type=float,
-        default=None,
-        help="part of the fleet that long requests leave free (policy's)",
+        default=0.0,
+        help="part of the fleet that long requests which cannot be stopped leave free (0)",
+    )
+    parser.add_argument(
+        "--installed",
+        action="store_true",
+        help="the rules of a new installation but the order: notice, promised starts, placement, minimum run",
     )
     parser.add_argument("--place", default="binpack", help="placement policy (default: binpack)")
 
@@ -67,6 +78,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     started, cpu = time.perf_counter(), time.process_time()
     check(options)
     policy, knows = rules_of(options)
+    if options.installed:
+        policy = replace(INSTALLED, order=policy.order)
+    policy = replace(policy, keep_short=options.keep_short)
     policy_named(policy.place)
     cluster = Cluster(options.nodes, options.gpus_per_node)
     jobs = read(options.jobs, cluster.nodes * cluster.gpus)
@@ -75,11 +89,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise BadTrace(
             f"--policy {options.policy} knows the true durations: --estimates {source} makes no sense."
         )
+    estimates = estimates_from(options.jobs, jobs, source)
+    if options.draw is not None and source == COLUMN:
+        estimates = drawn(jobs, options.draw)
     turns = Turns(
         jobs,
         policy,
         cluster,
-        estimates=estimates_from(options.jobs, jobs, source),
+        estimates=estimates,
         is_told=knows,
         is_preemptible=options.consent == "all",
     )
@@ -87,10 +104,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "policy": options.policy,
         "estimates": source,
+        "draw": options.draw,
         "consent": options.consent,
-        "notice_s": options.notice,
-        "backfill": options.backfill,
-        "place": options.place,
+        "notice_s": policy.preempting.grace_s,
+        "backfill": policy.backfill,
+        "place": policy.place,
+        "keep_short": policy.keep_short,
         "nodes": options.nodes,
         "gpus_per_node": options.gpus_per_node,
         **figures(jobs, played, cluster),
@@ -124,8 +143,6 @@ def rules_of(options: argparse.Namespace) -> tuple[Policy, bool]:
         backfill=options.backfill,
         preempting=replace(preempting, grace_s=options.notice),
     )
-    if getattr(options, "keep_short", None) is not None:
-        policy = replace(policy, keep_short=options.keep_short)
     return policy, knows
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.engine.order import ORDERS
 from scheduler.replay.__main__ import main
-from scheduler.replay.jobs import COLUMN, Jobs, estimates_from, read
+from scheduler.replay.jobs import COLUMN, Jobs, drawn, estimates_from, read
 from scheduler.replay.queue import YARDSTICKS, Cluster, Turns, rules_of
 
 SAMPLE = Path(__file__).parent.parent / "data" / "philly" / "jobs.csv"
@@ -167,6 +167,31 @@ def test_a_notice_and_promised_starts_are_played_as_the_product_gives_them(
     found = played(capsys, begin, notice=120, backfill="easy")
 
     assert (found["jobs"], found["notice_s"], found["backfill"]) == (100, 120, "easy")
+
+
+def test_the_rules_of_a_new_installation_are_played_with_any_order(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    begin = tmp_path / "begin.csv"
+    begin.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:101]))
+    words = ["queue", "--json", "--jobs", str(begin), "--nodes", str(NODES), "--installed"]
+
+    assert main([*words, "--keep-short", "0.11"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    told = (found["notice_s"], found["backfill"], found["place"], found["keep_short"])
+    assert told == (120, "easy", "default", 0.11)
+
+
+def test_estimates_drawn_anew_have_the_errors_of_the_column() -> None:
+    jobs = Jobs([0] * 20_000, [10_000] * 20_000, [1] * 20_000, [0] * 20_000, None, ("",))
+
+    found = drawn(jobs, 1)
+
+    off = sorted(abs(one / 10_000 - 1) for one in found)
+    assert drawn(jobs, 1) == found != drawn(jobs, 2)
+    assert [round(sum(one <= most for one in off) / 20_000, 1) for most in (0.1, 0.5)] == [0.1, 0.5]
+    assert min(found) == 1
 
 
 def test_estimates_come_from_the_column_or_from_the_truth_or_from_nobody(

@@ -12,6 +12,7 @@ from tools.bench import (
     agent,
     curve,
     cycle,
+    engine,
     forecast,
     latency,
     live,
@@ -29,6 +30,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "throughput": ("1,000 single-GPU requests at once on 16 GPUs, released when active", throughput.measure),
     "stages": ("one lease's way through the portal in one process: CPU and queries", stages.measure),
     "startup": ("first and second start to the first page, memory 10 s after it", startup.measure),
+    "engine": (
+        "the figures the engine is held to, through its plan: Philly traces (folder in TRACES) or samples",
+        engine.measure,
+    ),
     "placement": ("openb trace (folder in TRACES), published rule and ours", placement.measure),
     "curve": (
         "placement at 70 to 130 % of demand beside FGD: openb (folder in TRACES) and mixes made from it",

@@ -24,14 +24,7 @@ from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
 from scheduler.engine.order.costs import Costs, units_of
-from scheduler.engine.order.index import (
-    AGEING_POWER,
-    RELIEF,
-    UNSTOPPABLE_AGEING,
-    aged,
-    burden,
-    waited_s,
-)
+from scheduler.engine.order.index import UNSTOPPABLE_AGEING, aged, burden, power_at, waited_s
 from scheduler.engine.order.ranking import Heaped, Lives
 from scheduler.engine.order.tree import Branch, used_tree
 from scheduler.engine.policy import heeds_scores
@@ -57,7 +50,7 @@ class Hybrid:
         self._weights: dict[tuple[int, int], float] = {}
         self.costs = Costs(snapshot)
         asked = sum(self.costs.of(claim) for claim in snapshot.queue)
-        self._power = AGEING_POWER / (1.0 + RELIEF * asked / max(self.costs.capacity, 1))
+        self._power = power_at(asked, self.costs.capacity)
         for claim in snapshot.queue:
             self._tree.leaf(claim.team_id, claim.user_id)
         if policy.preempting.by_score:

@@ -27,6 +27,11 @@ def aged(waited_s: Any, ageing_s: Any, power: float) -> Floats:
     return found
 
 
+def power_at(asked: int, capacity: int) -> float:
+    """How strongly the time waited counts under the pressure of what the queue asks."""
+    return AGEING_POWER / (1.0 + RELIEF * asked / max(capacity, 1))
+
+
 def waited_s(now: float, queued_at: float, ran_s: float) -> float:
     """Seconds that a request has waited; what it ran before it was preempted was no waiting."""
     return max(0.0, now - queued_at - ran_s)

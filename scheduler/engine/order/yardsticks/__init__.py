@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from scheduler.engine.order.ranking import Order
 from scheduler.engine.order.yardsticks.attained import Attained, TwoLevel
-from scheduler.engine.order.yardsticks.known import BlockingFifo, ShortestFirst, ShortestLeft
+from scheduler.engine.order.yardsticks.known import (
+    AgedShortestLeft,
+    BlockingFifo,
+    ShortestFirst,
+    ShortestLeft,
+)
 
 YARDSTICKS: dict[str, type[Order]] = {
     "blocking_fifo": BlockingFifo,
     "sjf": ShortestFirst,
     "srtf": ShortestLeft,
+    "srtf_aged": AgedShortestLeft,
     "two_level": TwoLevel,
     "attained": Attained,
 }

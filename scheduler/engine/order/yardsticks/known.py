@@ -9,7 +9,9 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.fixed import Fifo
+from scheduler.engine.order.index import aged, power_at, waited_s
 from scheduler.engine.order.ranking import Lives, Sorted, tie
 
 
@@ -47,3 +49,26 @@ class ShortestLeft(Fifo):
         """Seconds left."""
         found: Floats = np.maximum(lives.columns[Lives.until] - self._now, 1.0)
         return found
+
+
+class AgedShortestLeft(ShortestLeft):
+    """The shortest remaining time over the default order's ageing goes first."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+        super().__init__(snapshot, policy)
+        costs = Costs(snapshot)
+        self._power = power_at(sum(costs.of(claim) for claim in snapshot.queue), costs.capacity)
+        self._ageing_s = max(policy.ageing_s, 1)
+
+    def ranking(self, claims: Sequence[Claim]) -> Sorted:
+        """By the time left, less the longer it waited."""
+        return Sorted(claims, lambda claim: (self.score(claim), tie(claim)))
+
+    def score(self, claim: Claim) -> float:
+        """Seconds left over what waiting counts."""
+        waited = waited_s(self._now, claim.queued_at.timestamp(), claim.ran_s)
+        return float(claim.duration_s / aged(waited, self._ageing_s, self._power))
+
+    def scores_of(self, lives: Lives) -> Floats:
+        """Seconds left over what waiting counted."""
+        return super().scores_of(lives) / aged(lives.columns[Lives.waited_s], self._ageing_s, self._power)
