@@ -54,11 +54,11 @@ class DryRunDriver:
 
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what stands in the play; refuses for a device that could not be seen."""
-        return list(self._standing(device))
+        return list(self._existing(device))
 
     def create(self, device: str, shape: PartitionShape, position: int, owner: str = "") -> PartitionFact:
         """Add a partition where the real driver would allow it, as far as can be known beforehand."""
-        standing = self._standing(device)
+        existing = self._existing(device)
         offers = [
             o
             for o in self.catalogue(device)
@@ -73,7 +73,7 @@ class DryRunDriver:
             )
         size = shape.size if shape.mode == "mig" else 0
         span = range(position, position + size)
-        for other in standing:
+        for other in existing:
             if any(slot in span for slot in range(other.start, other.start + other.size)):
                 raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, f"{other.uuid} stands there")
         is_whole = shape.mode == "exclusive"
@@ -85,7 +85,7 @@ class DryRunDriver:
             size=self._devices[device].grid if is_whole else size,
             lease="" if shape.mode == "mig" else owner,
         )
-        standing.append(fact)
+        existing.append(fact)
         return fact
 
     def destroy(self, partition: str) -> None:
@@ -127,7 +127,7 @@ class DryRunDriver:
 
     def set_mig_mode(self, device: str, enabled: bool) -> int:
         """Switch an empty device of the play."""
-        if self._standing(device):
+        if self._existing(device):
             return errors.IN_USE
         self._devices[device] = replace(self._devices[device], mig_enabled=enabled)
         return 0
@@ -154,7 +154,7 @@ class DryRunDriver:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _standing(self, device: str) -> list[PartitionFact]:
+    def _existing(self, device: str) -> list[PartitionFact]:
         if device not in self._devices:
             raise NvmlLikeError(errors.NOT_FOUND, f"{device} is not on this node")
         if device not in self._facts:

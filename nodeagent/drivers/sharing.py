@@ -32,7 +32,7 @@ class Cutter(Protocol):
         """Return what a shape means to the tool; INVALID_ARGUMENT with a sentence when it means nothing."""
         ...
 
-    def standing(self, fact: DeviceFact) -> dict[str, str]:
+    def existing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the sizes of the parts that a device has now, by handle."""
         ...
 
@@ -65,14 +65,14 @@ class SharingDriver(VendorDriver):
     def observe(self, device: str) -> list[PartitionFact]:
         """Return what stands on a device; parts that the tool lists and nobody here made are foreign."""
         fact = self._fact(device)
-        standing = self._standing(fact)
-        self._settle(device, standing)
+        existing = self._existing(fact)
+        self._settle(device, existing)
         ours = self._book.on(device)
         known = {share.handle for share in ours}
         facts = [share.fact() for share in ours if not share.is_idle]
         return facts + [
             PartitionFact(f"{device}/{self._cutter.kind}{handle}", device, "memlimit", 0, 0)
-            for handle in sorted(standing)
+            for handle in sorted(existing)
             if handle not in known
         ]
 
@@ -86,7 +86,7 @@ class SharingDriver(VendorDriver):
         if (mine := next((p for p in present if p.lease and p.lease == owner), None)) is not None:
             return mine
         if shape.mode == WHOLE:
-            if present or self._standing(fact):
+            if present or self._existing(fact):
                 raise NvmlLikeError(errors.INSUFFICIENT_RESOURCES, "the device is not empty")
             share = HeldShare(device, device, owner, WHOLE, ALL, fact.memory_mib, size=fact.grid)
             self._book.put(share)
@@ -152,27 +152,27 @@ class SharingDriver(VendorDriver):
                 )
         return found
 
-    def _standing(self, fact: DeviceFact) -> dict[str, str]:
+    def _existing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the parts of a device; one that cannot be cut has none, unless somebody holds a share of it.
 
         A tool that does not answer must not make such a share look gone: what stands is unknown then.
         """
         try:
-            return self._cutter.standing(fact)
+            return self._cutter.existing(fact)
         except NvmlLikeError:
             is_cut = any(share.mode != WHOLE for share in self._book.on(fact.uuid))
             if is_cut or "memlimit" not in fact.refusals:
                 raise
             return {}
 
-    def _settle(self, device: str, standing: dict[str, str]) -> None:
+    def _settle(self, device: str, existing: dict[str, str]) -> None:
         """Bring the book in line with the device: what is gone is forgotten, what a crash left is taken up."""
         known = {share.handle for share in self._book.on(device) if share.handle}
         for share in self._book.on(device):
-            if share.mode == WHOLE or share.handle in standing:
+            if share.mode == WHOLE or share.handle in existing:
                 continue
             new = [
-                h for h in sorted(standing) if h not in (*known, *share.before) and standing[h] == share.made
+                h for h in sorted(existing) if h not in (*known, *share.before) and existing[h] == share.made
             ]
             if share.handle or not new:
                 self._book.drop(share.partition)
@@ -181,7 +181,7 @@ class SharingDriver(VendorDriver):
                 self._book.put(replace(share, handle=new[0], before=()))
 
     def _cut(self, fact: DeviceFact, shape: PartitionShape, owner: str) -> PartitionFact:
-        size, standing = self._cutter.size(fact, shape), self._standing(fact)
+        size, existing = self._cutter.size(fact, shape), self._existing(fact)
         ours = self._book.on(fact.uuid)
         share = HeldShare(
             partition=share_name(fact.uuid, self._cutter.kind, owner),
@@ -192,7 +192,7 @@ class SharingDriver(VendorDriver):
             memory_mib=shape.memory_mib,
             profile="memlimit",
             made=size,
-            before=tuple(sorted(standing)),
+            before=tuple(sorted(existing)),
         )
         idle = next((s for s in ours if s.is_idle and s.made == size), None)
         if idle is not None:
@@ -205,7 +205,7 @@ class SharingDriver(VendorDriver):
         try:
             self._cutter.make(fact, size)
         finally:
-            self._settle(fact.uuid, self._standing(fact))
+            self._settle(fact.uuid, self._existing(fact))
         made = self._book.get(share.partition)
         if made is None:
             raise NvmlLikeError(
@@ -230,18 +230,18 @@ class SharingDriver(VendorDriver):
     def _remove(self, share: HeldShare) -> None:
         """Have the tool remove a share, or set it aside where that would take others along."""
         fact = self._fact(share.device)
-        standing, ours = self._standing(fact), self._book.on(share.device)
+        existing, ours = self._existing(fact), self._book.on(share.device)
         gone_with_it = [share]
         if not self._cutter.removes_one:
             others = [s for s in ours if s.partition != share.partition]
             mine = {s.handle for s in ours}
-            if any(not s.is_idle for s in others) or any(handle not in mine for handle in standing):
+            if any(not s.is_idle for s in others) or any(handle not in mine for handle in existing):
                 self._book.put(replace(share, owner="", cgroup="", is_idle=True))
                 return
             gone_with_it = ours
-        if share.handle in standing:
+        if share.handle in existing:
             self._cutter.unmake(fact, share.handle)
-            left = self._standing(fact)
+            left = self._existing(fact)
             if any(s.handle in left for s in gone_with_it):
                 raise NvmlLikeError(errors.IN_USE, f"{share.partition} is still listed by the tool")
         for gone in gone_with_it:

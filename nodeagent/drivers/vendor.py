@@ -191,7 +191,7 @@ class VendorDriver(ABC):
         """Read what is noted of this boot below ``run_dir``; ``looks_only``: nothing is written there."""
         self._boot_id, self._read = boot_id, read
         self._book = ShareBook(run_dir / self.name, boot_id, looks_only=looks_only)
-        self._roll = BootDevices(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
+        self._boot_devices = BootDevices(run_dir / f"{self.name}.cards.json", boot_id, looks_only=looks_only)
         self._facts: dict[str, DeviceFact] = {}
         # What did not answer at the start and may yet: devices by index, else by name, each with a sentence.
         self.unanswered: dict[int | str, str] = {}
@@ -313,12 +313,12 @@ class VendorDriver(ABC):
     def _remember(self) -> None:
         """Add the devices of this boot that did not answer now, so that their leases are kept, and note all."""
         taken = {fact.index for fact in self._facts.values()}
-        for index, fact in self._roll.known.items():
+        for index, fact in self._boot_devices.known.items():
             if fact.uuid not in self._facts and index not in taken and self._recall(fact):
                 log.warning("%s does not answer and is kept as it was earlier in this boot", fact.uuid)
                 self._facts[fact.uuid] = fact
                 self.unanswered.pop(index, None)
-        self._roll.keep(self._facts.values())
+        self._boot_devices.keep(self._facts.values())
 
     def _note_late(self, what: str, no: NvmlLikeError) -> None:
         """Note a tool that did not answer in time; what it says otherwise, it will say again."""

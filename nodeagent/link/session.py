@@ -172,7 +172,7 @@ class PortalSession:
                 if answer is not None:
                     await self._send(answer)
             except (ProtocolError, FenceError) as no:
-                self._grumble(no.code, str(no))
+                self._log_unusable_frame(no.code, str(no))
             except PortalRefusedError:
                 raise
             except Exception:  # whatever the portal sends must not end the agent, and leases with it
@@ -186,8 +186,8 @@ class PortalSession:
             self._keys.stored(message)
         elif isinstance(message, Desired):
             if message.epoch != self.welcome.epoch:
-                stray = f"epoch {message.epoch} is not that of this connection, {self.welcome.epoch}"
-                raise FenceError("other_epoch", stray)
+                detail = f"epoch {message.epoch} is not that of this connection, {self.welcome.epoch}"
+                raise FenceError("other_epoch", detail)
             failpoint("agent.received")
             self._worker.accept(message)
             failpoint("agent.accepted")
@@ -196,7 +196,7 @@ class PortalSession:
         elif isinstance(message, Refused):
             raise PortalRefusedError(message.code, message.detail)
         else:
-            self._grumble("unexpected", f"the portal sent a {type(message).__name__}")
+            self._log_unusable_frame("unexpected", f"the portal sent a {type(message).__name__}")
         return None
 
     async def _report(self) -> None:
@@ -278,7 +278,7 @@ class PortalSession:
         self._seq = max(self._seq + 1, self._clock() // 1_000_000)
         return self._seq
 
-    def _grumble(self, code: str, sentence: str) -> None:
+    def _log_unusable_frame(self, code: str, sentence: str) -> None:
         """Log each kind of bad frame once per connection."""
         if code not in self._grumbled:
             self._grumbled.add(code)

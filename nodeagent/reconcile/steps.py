@@ -231,7 +231,7 @@ def _clear(driver: Driver, step: DeviceStep) -> StepOutcome:
 def _vacate(driver: Driver, step: DeviceStep) -> None:
     if not (step.place.is_ours or step.place.partition):
         return  # nothing of ours ever stood there, so that need not be asked of a device that may not answer
-    for partition in _standing(driver, step):
+    for partition in _existing(driver, step):
         driver.detach(partition, kill=step.kill)
         if running := driver.processes(partition):
             pids = ", ".join(str(process.pid) for process in running[:5])
@@ -242,11 +242,11 @@ def _vacate(driver: Driver, step: DeviceStep) -> None:
             if no.code not in (errors.NOT_FOUND, errors.NOT_SUPPORTED):
                 raise
     listed = {fact.uuid for fact in driver.observe(step.device)}
-    if still := [partition for partition in _standing(driver, step) if partition in listed]:
+    if still := [partition for partition in _existing(driver, step) if partition in listed]:
         raise NvmlLikeError(errors.IN_USE, f"{still[0]} is still listed")
 
 
-def _standing(driver: Partitioner, step: DeviceStep) -> list[str]:
+def _existing(driver: Partitioner, step: DeviceStep) -> list[str]:
     """Return what must go from a place: the known partition, and what an interrupted step left there."""
     known = [step.place.partition] if step.place.partition else []
     if not step.place.is_ours or step.place.is_cleared:

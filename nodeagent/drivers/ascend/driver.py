@@ -51,7 +51,7 @@ class Templates:
             f"this device has {known or 'none'}",
         )
 
-    def standing(self, fact: DeviceFact) -> dict[str, str]:
+    def existing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the template of each vNPU, by its id."""
         return smi.cut(self._tool, self.chips[fact.uuid]).parts
 

@@ -96,7 +96,7 @@ class Smlu:
             )
         return f"{shape.share_milli // 10}/{memory_mib}"
 
-    def standing(self, fact: DeviceFact) -> dict[str, str]:
+    def existing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the sizes of the instances on a device, by name."""
         listed = self.cndev.instances(fact.index)
         return {i.name: f"{i.quota}/{i.memory_mib}" for i in listed}

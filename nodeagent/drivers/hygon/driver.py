@@ -48,7 +48,7 @@ class VirtualDevices:
             )
         return f"{units}/{shape.memory_mib}"
 
-    def standing(self, fact: DeviceFact) -> dict[str, str]:
+    def existing(self, fact: DeviceFact) -> dict[str, str]:
         """Return the sizes of the vDCUs on a device."""
         listed = smi.parts(self._tool, smi.PARTS)
         return {p.handle: f"{p.units}/{p.memory_mib}" for p in listed if p.device == fact.index}

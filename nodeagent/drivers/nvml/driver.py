@@ -75,8 +75,8 @@ class NvmlDriver:
         self._boot_id, self._read, self._listens, self._send = boot_id, host.read, settings.listens, host.send
         self._calls = NvmlCalls(library)
         run_dir = settings.run_dir or RUN_DIR
-        roll = BootDevices(run_dir / "cards.json", boot_id, looks_only=looks_only)
-        known = {index: fact.uuid for index, fact in roll.known.items()}
+        boot_devices = BootDevices(run_dir / "cards.json", boot_id, looks_only=looks_only)
+        known = {index: fact.uuid for index, fact in boot_devices.known.items()}
         self._devices = DeviceHandles(self._calls, start(library), known)
         self.version = text(self._calls.ask("nvmlSystemGetDriverVersion")) or "unknown"
         self._mig, self._gate = MigControl(self._calls), threading.Lock()
@@ -97,7 +97,7 @@ class NvmlDriver:
         self._slices = MigSlices(self._calls, self._devices, self._mig, self._shares, names, host.read)
         sizes, mode_of = self._slices.sizes, self._shares.mode_of
         self._facts = KnownDevices(
-            self._calls, self._devices, self._mig, offers, roll, sizes=sizes, mode_of=mode_of
+            self._calls, self._devices, self._mig, offers, boot_devices, sizes=sizes, mode_of=mode_of
         )
         self._switching: set[str] = set()
         self._power = PowerLimits(library, self._devices, is_allowed=settings.may_limit_power)

@@ -12,7 +12,7 @@ from nodeagent.protocol.fault_rules import FaultRules, told
 from nodeagent.protocol.messages import HealthFact
 
 NS: Final = 1_000_000_000
-# As long as an event without a state of its own (ailments.QUIET_NS).
+# As long as an event without a state of its own (faults.QUIET_NS).
 TOLD_NS: Final = 600 * NS
 
 

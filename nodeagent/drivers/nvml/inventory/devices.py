@@ -30,18 +30,24 @@ class KnownDevices(Mapping[str, DeviceFact]):
         devices: DeviceHandles,
         mig: MigControl,
         offers: ModeOffers,
-        roll: BootDevices,
+        boot_devices: BootDevices,
         *,
         sizes: dict[str, MigSizes],
         mode_of: Callable[[str], str],
     ) -> None:
         """Read every device. ``mode_of`` tells the mode that a device is shared in now, "" without shares."""
-        self._calls, self._devices, self._mig, self._offers, self._roll = calls, devices, mig, offers, roll
+        self._calls, self._devices, self._mig, self._offers, self._boot_devices = (
+            calls,
+            devices,
+            mig,
+            offers,
+            boot_devices,
+        )
         self._sizes, self._mode_of = sizes, mode_of
         self._facts: dict[str, DeviceFact] = {}
         self._unread: set[str] = set()
         for uuid in list(devices):
-            self._learn(uuid, roll.known.get(devices.indexes[uuid]))
+            self._learn(uuid, boot_devices.known.get(devices.indexes[uuid]))
         self._note_links()
 
     def __getitem__(self, uuid: str) -> DeviceFact:
@@ -95,8 +101,10 @@ class KnownDevices(Mapping[str, DeviceFact]):
         """Say where the devices sit, and write down what is known of them for when one cannot tell."""
         found = links_of(self._calls.library, self._devices)
         if self._unread:  # nobody can ask how far away a lost device is: believed is what was known
-            found |= {f.uuid: DeviceLinks(f.link_domain, f.pcie_switch) for f in self._roll.known.values()}
+            found |= {
+                f.uuid: DeviceLinks(f.link_domain, f.pcie_switch) for f in self._boot_devices.known.values()
+            }
         for uuid, links in found.items():
             if uuid in self._facts:
                 self._facts[uuid] = replace(self._facts[uuid], **links._asdict())
-        self._roll.keep(self._facts.values())
+        self._boot_devices.keep(self._facts.values())

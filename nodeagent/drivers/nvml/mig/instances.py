@@ -131,9 +131,9 @@ class MigSlices:
         self._names.put(HeldShare(made.name, made.device, owner, "mig"))
         noted = self._names.on(made.device)
         if len(noted) > MOST_NAMES:
-            standing = {one.name for one in self._seen.get(made.device, ())} | {made.name}
+            existing = {one.name for one in self._seen.get(made.device, ())} | {made.name}
             for name in noted:
-                if name.partition not in standing:
+                if name.partition not in existing:
                     self._names.drop(name.partition)
 
     def adopt(self, partition: str, owner: str) -> None:

@@ -69,12 +69,12 @@ class Telemetry:
         """Measure once. A device that is lost has nothing but None; the others are not touched by that."""
         devices: list[DeviceSample] = []
         partitions: list[PartitionSample] = []
-        standing: dict[str, list[LiveSlice]] = {uuid: [] for uuid in handles}
+        existing: dict[str, list[LiveSlice]] = {uuid: [] for uuid in handles}
         for slot in slices:
-            standing.setdefault(slot.device, []).append(slot)
+            existing.setdefault(slot.device, []).append(slot)
         now_ns = self._clock_ns()
-        self._drop_gone(standing)
-        for uuid, its in standing.items():
+        self._drop_gone(existing)
+        for uuid, its in existing.items():
             fact, handle = facts.get(uuid), handles.get(uuid)
             try:
                 if fact is None or handle is None:
@@ -97,9 +97,9 @@ class Telemetry:
         """Give all sample buffers back."""
         self._gpm.close()
 
-    def _drop_gone(self, standing: Mapping[str, Sequence[LiveSlice]]) -> None:
-        keys: set[Key] = {(uuid, None) for uuid in standing}
-        keys.update((slot.device, slot.gi_id) for its in standing.values() for slot in its)
+    def _drop_gone(self, existing: Mapping[str, Sequence[LiveSlice]]) -> None:
+        keys: set[Key] = {(uuid, None) for uuid in existing}
+        keys.update((slot.device, slot.gi_id) for its in existing.values() for slot in its)
         self._gpm.keep(keys)
 
     def _device(
