@@ -15,7 +15,7 @@ from nodeagent.reconcile.goals import FenceError
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.fake_portal import FakePortal, listening
 from tests.agent.test_agent import build, running, slice_at
-from tests.agent.test_lost_card import LosingNode
+from tests.agent.test_lost_device import LosingNode
 
 
 @pytest.fixture

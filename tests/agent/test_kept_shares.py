@@ -11,7 +11,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.nvml.shares.memory import SET, MemoryLimits
 from nodeagent.protocol.messages import HealthFact
 from nodeagent.runtimes.names import unit_of
-from tests.agent.test_lost_card import LosingNode
+from tests.agent.test_lost_device import LosingNode
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from nodeagent.protocol.messages import DesiredLease
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.programs.mps_state import Limits
 from tests.agent.builder import lease
-from tests.agent.test_lost_card import LosingNode
+from tests.agent.test_lost_device import LosingNode
 
 USERS = ("alice", "bob")
 ACTS = 12

@@ -13,7 +13,7 @@ from nodeagent.reconcile.steps import carry_out
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from tests.agent.builder import SimulatedNode, lease
-from tests.agent.test_lost_card import LosingNode
+from tests.agent.test_lost_device import LosingNode
 from tests.agent.test_strangers import add_foreign, places
 
 

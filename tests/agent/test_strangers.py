@@ -12,7 +12,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.runtimes.names import unit_of
 from tests.agent.builder import SimulatedNode, lease
-from tests.agent.test_lost_card import LosingNode
+from tests.agent.test_lost_device import LosingNode
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
