@@ -24,14 +24,14 @@ from tests.gpu.holders import SimulatedHolder
 from tests.gpu.playing import Prepare, Variant, cases_of, device_of, everything, read_through, write_through
 
 LIMITS = ("nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1")
-PROGRAM = "test_a_program_that_opens_an_idle_card_is_listed_until_it_ends"
-LISTED = frozenset({"test_processes_have_pids_and_no_more_memory_than_the_card"})
+PROGRAM = "test_a_program_that_opens_an_idle_device_is_listed_until_it_ends"
+LISTED = frozenset({"test_processes_have_pids_and_no_more_memory_than_the_device"})
 # Skipped on every idle device without slices.
 IDLE = LISTED | {"test_two_gpm_samples_tell_percentages_of_a_slice"}
-NO_GPM = frozenset({"test_two_gpm_samples_tell_percentages_of_the_whole_card"})
+NO_GPM = frozenset({"test_two_gpm_samples_tell_percentages_of_the_whole_device"})
 NO_MIG = frozenset(
     {
-        "test_mig_sizes_are_told_with_mig_off_and_lie_on_the_card",
+        "test_mig_sizes_are_told_with_mig_off_and_lie_on_the_device",
         "test_places_are_told_to_those_who_may_know_and_lie_on_one_grid",
         "test_no_instance_is_told_while_mig_is_off",
     }
@@ -304,7 +304,7 @@ LIES: list[tuple[str, Callable[..., Any], str]] = [
     (
         "nvmlDeviceGetGpuInstanceProfileInfo",
         too_big,
-        "test_mig_sizes_are_told_with_mig_off_and_lie_on_the_card",
+        "test_mig_sizes_are_told_with_mig_off_and_lie_on_the_device",
     ),
     ("nvmlDeviceGetGpuInstancePossiblePlacements", twice_the_same, *NO_PLACES),
     ("nvmlDeviceGetPowerUsage", switched, "test_reading_changes_nothing"),
@@ -342,7 +342,7 @@ def test_a_driver_that_tells_no_sizes_of_a_board_with_mig_is_found() -> None:
     with device_of(Variant("no sizes", prepare=tells_no_sizes)) as (device, _):
         ends = read_through(device, test_reading)
 
-    assert [*ends.failed] == ["test_mig_sizes_are_told_with_mig_off_and_lie_on_the_card"]
+    assert [*ends.failed] == ["test_mig_sizes_are_told_with_mig_off_and_lie_on_the_device"]
 
 
 def test_a_library_that_finds_whatever_is_asked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
