@@ -81,13 +81,13 @@ def ends_are_not_journalled(planted: pytest.MonkeyPatch) -> None:
 
 def whoever_clears_clears_the_whole_card(planted: pytest.MonkeyPatch) -> None:
     """All but what other leases hold goes, what others made there too."""
-    inner = steps._standing
+    inner = steps._existing
 
-    def standing(driver: Driver, step: steps.DeviceStep) -> list[str]:
+    def existing(driver: Driver, step: steps.DeviceStep) -> list[str]:
         own = inner(driver, step)
         return [*own, *(f.uuid for f in driver.observe(step.device) if f.uuid not in {*own, *step.spared})]
 
-    planted.setattr(steps, "_standing", standing)
+    planted.setattr(steps, "_existing", existing)
 
 
 def a_unit_is_opened_anew_when_it_is_open(planted: pytest.MonkeyPatch) -> None:
