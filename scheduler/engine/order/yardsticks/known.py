@@ -59,15 +59,19 @@ class AgedShortestLeft(ShortestLeft):
         costs = Costs(snapshot)
         self._power = power_at(sum(costs.of(claim) for claim in snapshot.queue), costs.capacity)
         self._ageing_s = max(policy.ageing_s, 1)
+        self._scores: dict[int, float] = {}
 
     def ranking(self, claims: Sequence[Claim]) -> Sorted:
         """By the time left, less the longer it waited."""
-        return Sorted(claims, lambda claim: (self.score(claim), tie(claim)))
+        left = np.array([claim.duration_s for claim in claims], float)
+        waited = [waited_s(self._now, claim.queued_at.timestamp(), claim.ran_s) for claim in claims]
+        found = (left / aged(waited, self._ageing_s, self._power)).tolist()
+        self._scores = {claim.id: score for claim, score in zip(claims, found, strict=True)}
+        return Sorted(claims, lambda claim: (self._scores[claim.id], tie(claim)))
 
     def score(self, claim: Claim) -> float:
         """Seconds left over what waiting counts."""
-        waited = waited_s(self._now, claim.queued_at.timestamp(), claim.ran_s)
-        return float(claim.duration_s / aged(waited, self._ageing_s, self._power))
+        return self._scores[claim.id]
 
     def scores_of(self, lives: Lives) -> Floats:
         """Seconds left over what waiting counted."""
