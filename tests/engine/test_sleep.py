@@ -318,7 +318,8 @@ class Days:
         But boards on a node that is up and owed to a claim for two, which this one would be in the way of.
         """
         late = self.now - self.WAKE - timedelta(minutes=2)
-        taken = {h.device_id: h.until for h in (*self.held, *(b.held for b in self.bookings))}
+        # What holds a board now decides when it is free, not what is booked on it for later.
+        taken = {h.device_id: h.until for h in (*(b.held for b in self.bookings), *self.held)}
         is_pair_waiting = any(claim.count == 2 for claim in self.queue)
 
         def is_owed(claim: Claim, board: Device) -> bool:
@@ -388,9 +389,18 @@ ONE_BOARD_KEPT_FOR_A_PAIR = [
     *((1453, 2, 1), (1585, 1, 1), (1588, 1, 1)),
 ]
 
+# A single waits beside a board that is kept for a pair until its other board is free, long before it is booked.
+ONE_BOARD_FREE_BEFORE_A_BOOKING = [
+    *((746, 1, 1), (1, 1, 1), (259, 1, 67), (474, 1, 178), (347, 2, 195), (1929, 2, 399), (128, 2, 386)),
+    *((199, 2, 321), (448, 1, 1), (316, 1, 359), (0, 1, 1), (0, 1, 293), (953, 1, 1), (0, 1, 273), (0, 1, 1)),
+    *((0, 1, 1), (222, 2, 69), (0, 1, 1), (472, 2, 360), (0, 1, 1), (229, 1, 319), (0, 1, 1), (0, 1, 1)),
+    *((805, 1, 107), (778, 2, 1), (0, 1, 1), (98, 1, 315)),
+]
+
 
 @settings(max_examples=25, deadline=None)
 @example(ONE_BOARD_KEPT_FOR_A_PAIR, None, 1, 900)
+@example(ONE_BOARD_FREE_BEFORE_A_BOOKING, (1428, 10), 0, 600)
 @given(
     ARRIVALS,
     st.none() | st.tuples(st.integers(60, 2000), st.integers(10, 200)),
