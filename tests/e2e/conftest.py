@@ -69,8 +69,8 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def browser(url: str) -> Iterator[Any]:
-    """Debian's Chromium; started after the stack, which is the slower of the two."""
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, one for all tests: a thread can hold only one loop of Playwright."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=15_000)

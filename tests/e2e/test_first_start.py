@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import BROWSER, DESK, FLAGS, PHONE
+from tests.e2e.conftest import DESK, PHONE
 from tests.e2e.running import NOT_INHERITED, ROOT, RunningStack
 from tests.e2e.visitor import LANGUAGES, Visitor, barriers, overflow
 
@@ -59,10 +59,10 @@ def agent() -> Iterator[Callable[[str, Path], None]]:
 
 @pytest.mark.stack
 def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
-    empty: RunningStack, agent: Callable[[str, Path], None], browser_alone: Any
+    empty: RunningStack, agent: Callable[[str, Path], None], browser: Any
 ) -> None:
     code = re.search(r"with the code (\S+)", empty.said)[1]  # type: ignore[index]
-    alice = Visitor(browser_alone.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
+    alice = Visitor(browser.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
 
     page = alice.open("/sign-in/")
     page.get_by_role("link", name="Set it up").click()
@@ -122,7 +122,7 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     shoot(page, "setup-done")
     assert alice.troubles == []
 
-    bob = Visitor(browser_alone.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
+    bob = Visitor(browser.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
     page = bob.open(link.removeprefix(empty.url))
     shoot(page, "join")
     fill(page, password=PASSWORD, again=PASSWORD)
@@ -137,19 +137,6 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     page.wait_for_url("**/leases/lse-*/", timeout=30_000)
     empty.until(lambda: "Active" in page.inner_text("body"))
     assert bob.troubles == []
-
-
-@pytest.fixture
-def browser_alone() -> Iterator[Any]:
-    """A browser that knows nothing of the demo stack."""
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=15_000)
-    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
-    with sync_playwright() as play:
-        started = play.chromium.launch(executable_path=BROWSER, args=flags)
-        yield started
-        started.close()
 
 
 def fill(page: Any, **values: str) -> None:
