@@ -14,7 +14,7 @@ from portal.api.responses import ResponseShape
 from portal.api.wire import instant
 from portal.quotas.fair_share import standing_of
 from portal.teams.selectors import visible_team
-from scheduler.engine.order.standing import Standing
+from scheduler.engine.order.fair_share import FairShare
 
 
 class PlaceAnswer(ResponseShape):
@@ -78,7 +78,7 @@ class TeamFairShareEndpoint(Endpoint):
         )
 
 
-def place(at: Standing) -> Row:
+def place(at: FairShare) -> Row:
     """Return a standing in thousandths."""
     return {
         "share_milli": round(at.share * 1000),

@@ -26,10 +26,10 @@ from portal.policies.selectors import active_policy
 from portal.teams.models import Team
 from scheduler.engine import counter_offers, forecast
 from scheduler.engine import free_units as engine_free_units
-from scheduler.engine.asleep import awakened
+from scheduler.engine.alternatives import Alternative
 from scheduler.engine.calibration import Calibration
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
-from scheduler.engine.nearest import Change
+from scheduler.engine.sleeping_nodes import awakened
 
 MOST_OFFERS = offers.MOST_OFFERS
 __all__ = [
@@ -205,7 +205,7 @@ def _without(snapshot: Snapshot, claim_id: int) -> Snapshot:
 
 
 def _sooner(
-    changes: Iterable[Change], others: dict[int, Candidate], clock: _Clock, spec: RequestSpec
+    changes: Iterable[Alternative], others: dict[int, Candidate], clock: _Clock, spec: RequestSpec
 ) -> Iterator[Offer]:
     """Return the changes with their prices, as they come; what has no price is no offer."""
     for change in changes:

@@ -13,8 +13,8 @@ from portal.common.errors import BerthError
 from portal.fleet.sizes import size_names
 from portal.leases.requests import RequestSpec
 from portal.teams.models import Team
+from scheduler.engine.alternatives import ChangeKind
 from scheduler.engine.model import Claim, Snapshot, Work
-from scheduler.engine.nearest import ChangeKind
 
 OfferKind = ChangeKind | Literal["preemptible"]
 MOST_OFFERS = 5
@@ -100,7 +100,7 @@ def candidates(
 ) -> dict[int, Candidate]:
     """Return all that could be asked for instead, by claim id: fewer, shorter, and other flavors.
 
-    Which of them are near enough to be offered the engine says (``scheduler.engine.nearest``).
+    Which of them are near enough to be offered the engine says (``scheduler.engine.alternatives``).
     """
     count, duration_s, sizes = wanted.count, wanted.duration_s, size_names()
     asked: list[tuple[Flavor, int, int]] = [(flavor, fewer, duration_s) for fewer in range(count - 1, 0, -1)]

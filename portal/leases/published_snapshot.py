@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 from portal.common.live import redis_client
 from scheduler.engine import snapshot_from_json
 from scheduler.engine.calibration import Calibration
+from scheduler.engine.forecaster import forecaster_of
 from scheduler.engine.model import Policy, Snapshot
 from scheduler.engine.outcome import outcome
-from scheduler.engine.outlook import outlook_of
 
 log = logging.getLogger(__name__)
 SNAPSHOT_KEY = "berth:snapshot"
@@ -54,9 +54,9 @@ class Picture:
         """Return the picture with its futures played, so that the engine answers at once; once per policy."""
         if self.policy != policy:
             began = time.monotonic()
-            outlook_of(self.expected, policy, HORIZON_S)
+            forecaster_of(self.expected, policy, HORIZON_S)
             if self.expected is not self.book:
-                outlook_of(self.book, policy, HORIZON_S)
+                forecaster_of(self.book, policy, HORIZON_S)
             self.cost_s += time.monotonic() - began
             self.policy = policy
         return self

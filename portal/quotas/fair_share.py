@@ -12,7 +12,7 @@ from portal.quotas.models import PersonUsage as UsageRow
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 from scheduler.engine.model import PersonUsage, TeamQuota
-from scheduler.engine.order.standing import Standing, decayed, team_standing
+from scheduler.engine.order.fair_share import FairShare, decayed, team_fair_shares
 
 QUOTAS = (
     "SELECT t.id, t.parent_id, coalesce(q.guaranteed_milli, 0) FROM teams_team t"
@@ -33,8 +33,8 @@ class TeamView:
     counts: bool
     half_life_s: int
     as_of: datetime | None
-    team: Standing
-    people: list[tuple[User, Standing]]
+    team: FairShare
+    people: list[tuple[User, FairShare]]
 
 
 def standing_of(team: Team, rights: Rights, *, now: datetime) -> TeamView:
@@ -57,7 +57,7 @@ def standing_of(team: Team, rights: Rights, *, now: datetime) -> TeamView:
         TeamQuota(pk, parent, None, 0, guaranteed_milli=guaranteed)
         for pk, parent, guaranteed in fetch(QUOTAS)
     ]
-    found = team_standing(quotas, people, team.pk)
+    found = team_fair_shares(quotas, people, team.pk)
     sees_all = rights.has(team, Role.ADMIN, Role.OPERATOR)
     shown = [(pk, at) for pk, at in found.people if sees_all or pk == rights.user.pk]
     users = User.objects.in_bulk([pk for pk, _ in shown])

@@ -2,9 +2,9 @@
 
 from scheduler.engine.capacity import free_units
 from scheduler.engine.codec import snapshot_from_json, snapshot_to_json
+from scheduler.engine.counter_offers import counter_offers
 from scheduler.engine.events import Ended, Granted
 from scheduler.engine.forecast import forecast
-from scheduler.engine.offers import counter_offers
 from scheduler.engine.plan import plan
 from scheduler.engine.state import EngineState
 

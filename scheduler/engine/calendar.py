@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.engine.blocks import Block, fill_beside, known_blocks, promised
+from scheduler.engine.earliest_start import StartSearch
 from scheduler.engine.model import Claim, Grant, Held, Reason, Snapshot
 from scheduler.engine.policy import Policy
 from scheduler.engine.shape import LONGEST_S, Shape
 from scheduler.engine.state import EngineState, Refusal
-from scheduler.engine.sweep import Sweep
 
 MOST_INSTANTS = 8
 MOST_NODES = 8
@@ -160,7 +160,7 @@ class Calendar:
 
     def promise(self, claim: Claim, shape: Shape) -> datetime | None:
         """Keep the earliest place that the known ends leave for the claim; when that is, None if never."""
-        sweep = Sweep(self.room, self.blocks, shape, claim.duration_s)
+        sweep = StartSearch(self.room, self.blocks, shape, claim.duration_s)
         found = sweep.earliest()
         if found is None:
             return None

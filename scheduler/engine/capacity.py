@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.engine.board import Board
+from scheduler.engine.gang_capacity import parts_now
 from scheduler.engine.model import Claim, Policy, Snapshot
-from scheduler.engine.room import Room
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.shape import Shape, shape_of
-from scheduler.engine.spread import parts_now
 
 
 def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -> int:
@@ -17,7 +17,7 @@ def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -
     With ``count`` 1 that is the number of free units. Each claim's units stay on one node, and the
     shares of one claim on different boards. 0 for a claim whose figures make no sense.
     """
-    room = Room.from_snapshot(snapshot, policy or Policy())
+    room = Occupancy.from_snapshot(snapshot, policy or Policy())
     shape = shape_of(claim, room.policy)
     if not shape.wanted:
         return 0
@@ -29,7 +29,7 @@ def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -
     )
 
 
-def _gangs(room: Room, shape: Shape) -> int:
+def _gangs(room: Occupancy, shape: Shape) -> int:
     """Gangs that could start together; a gang of equal parts takes each node at most once."""
     parts = parts_now(shape, room.groups(shape.kind), room.host_of)
     if not shape.nodes:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from scheduler.engine.cells import instant, items, known, mode, text, us, whole, wholes
 from scheduler.engine.demand import MOST_CHURN_MILLI, Demand
 from scheduler.engine.errors import BadSnapshot
+from scheduler.engine.json_values import instant, items, known, mode, text, us, whole, wholes
 from scheduler.engine.learning.bins import BINS
 from scheduler.engine.model import Device, Learned, Node, Profile, Snapshot
 from scheduler.engine.place.statistics import Form

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from scheduler.engine.columns import WHOLE
-from scheduler.engine.place.outlook import outlook
 from scheduler.engine.place.prices import pieces_of
+from scheduler.engine.place.shadow_prices import shadow_prices
 from scheduler.engine.place.statistics import Form
 
 ENOUGH = 20  # requests; what they look like is worse guessed than learned from so few
@@ -28,7 +28,7 @@ Seen = Mapping[tuple[Form, bool], int]  # how many of the last requests had this
 
 
 class Demand(NamedTuple):
-    """Forms with their number, the solved price of each size (see ``place.outlook``), and the churn.
+    """Forms with their number, the solved price of each size (see ``place.shadow_prices``), and the churn.
 
     ``churn_milli`` is the part of the demand that came and is over, in thousandths: where much ends, the
     present cut of a board says little about the next one. ``used_milli`` is how much of the fleet was in use
@@ -118,6 +118,6 @@ def priced(demand: Demand, left: Left) -> Demand:
     pieces = pieces_of(demand.counts())
     coming = max(LOAD * left.capacity - left.used, LEAST_COMING * left.capacity) / WHOLE
     sizes = [size for size, _ in pieces]
-    found = outlook(sizes, [number * coming for _, number in pieces], dict(left.free))
+    found = shadow_prices(sizes, [number * coming for _, number in pieces], dict(left.free))
     prices = () if found is None else tuple(zip(sizes, found.prices, strict=True))
     return demand._replace(prices=prices, used_milli=left.used_milli)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from scheduler.engine.impossible import above_quota, beyond_fleet, malformed
 from scheduler.engine.model import Claim, Reason
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import spots_cost
 from scheduler.engine.quota import CohortShort
-from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape
 from scheduler.engine.shortage import Shortage
 
@@ -20,7 +20,9 @@ class Explainer:
     since: what fitted then and does not now went to claims ahead.
     """
 
-    def __init__(self, room: Room, fitted: Callable[[Shape], bool] | None = None, granted: int = 0) -> None:
+    def __init__(
+        self, room: Occupancy, fitted: Callable[[Shape], bool] | None = None, granted: int = 0
+    ) -> None:
         self._room = room
         self._asks_fitted = fitted
         self._granted = granted

@@ -32,10 +32,10 @@ from scheduler.engine.demand import Demand, Left
 from scheduler.engine.host import Host
 from scheduler.engine.place import gang
 from scheduler.engine.place.fill import Spot
-from scheduler.engine.place.index import NOWHERE
+from scheduler.engine.place.node_ratings import NOWHERE
 from scheduler.engine.place.policy import Decider, PlacePolicy
 from scheduler.engine.shape import Kind, Shape
-from scheduler.engine.suit import penalties
+from scheduler.engine.suitability import penalties
 
 USES = {"": IDLE, "exclusive": 1, "mig": 2, "mps": 3, "memlimit": 4, "timeslice": 5}
 FIRST_ROWS = 16

@@ -2,15 +2,15 @@
 
 The simulation knows when live placements must end and how long claims run at most, what is booked and
 which nodes go away, nothing else: no early release, no new arrivals, blocked nodes stay blocked. So it is a
-bound by the book, not a prediction. ``timeline`` plays, ``outlook`` answers.
+bound by the book, not a prediction. ``timeline`` plays, ``forecaster`` answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scheduler.engine.forecaster import HORIZON_S, forecaster_of
 from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
-from scheduler.engine.outlook import HORIZON_S, outlook_of
 
 __all__ = ["HORIZON_S", "forecast"]
 
@@ -26,4 +26,4 @@ def forecast(
     that cannot start at once carries the reasons of now. ``position`` counts from 1 among the claims
     that are left waiting now. The future is played once for all that is asked about the same object.
     """
-    return outlook_of(snapshot, policy, horizon_s).ask(claims, horizon_s)
+    return forecaster_of(snapshot, policy, horizon_s).ask(claims, horizon_s)

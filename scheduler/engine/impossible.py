@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.engine.board import WHOLE_MILLI, by_node
+from scheduler.engine.gang_capacity import nodes_able, parts_idle
 from scheduler.engine.host import Host
 from scheduler.engine.model import Claim, Reason
-from scheduler.engine.room import Room
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.shape import NO_WISHES, Shape, Wishes, bad_field
-from scheduler.engine.spread import nodes_able, parts_idle
 
 
 def malformed(claim: Claim) -> Reason | None:
@@ -18,7 +18,7 @@ def malformed(claim: Claim) -> Reason | None:
     return Reason("malformed", {"field": field, "value": getattr(claim, field)}) if field else None
 
 
-def beyond_fleet(room: Room, shape: Shape) -> Reason | None:
+def beyond_fleet(room: Occupancy, shape: Shape) -> Reason | None:
     """Why no device or node of this fleet could ever hold the shape, or None.
 
     Blocked nodes count as idle ones here: they may come back.
@@ -31,7 +31,7 @@ def beyond_fleet(room: Room, shape: Shape) -> Reason | None:
     return never
 
 
-def _no_such_device(room: Room, shape: Shape) -> Reason | None:
+def _no_such_device(room: Occupancy, shape: Shape) -> Reason | None:
     kind = shape.kind
     if room.matching(kind):
         return None
@@ -65,7 +65,7 @@ def _least(wishes: Wishes) -> dict[str, int]:
     return {name: figure for name, figure in asked.items() if figure}
 
 
-def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
+def _larger_than_any_node(room: Occupancy, shape: Shape) -> Reason | None:
     all_nodes = by_node(room.matching(shape.kind))
     nodes = [boards for boards in all_nodes if room.could_hold(boards, shape)]
     if not nodes:
@@ -82,7 +82,7 @@ def _larger_than_any_node(room: Room, shape: Shape) -> Reason | None:
     return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
 
 
-def _larger_than_fleet(room: Room, shape: Shape) -> Reason | None:
+def _larger_than_fleet(room: Occupancy, shape: Shape) -> Reason | None:
     """A gang that has too few nodes, or boards, in the whole idle fleet."""
     parts = parts_idle(shape, by_node(room.matching(shape.kind)), room.host_of)
     if shape.nodes:
@@ -108,7 +108,7 @@ def _beyond_every_host(shape: Shape, hosts: Sequence[Host]) -> Reason:
     return Reason("larger_than_any_node", {"wanted": wanted, "nearest": nearest})
 
 
-def above_quota(room: Room, team_id: int, shape: Shape) -> Reason | None:
+def above_quota(room: Occupancy, team_id: int, shape: Shape) -> Reason | None:
     """The lowest bound above the team that the shape alone would break, or None."""
     bound = room.budget.lowest_ceiling(team_id)
     cost = room.least_cost(shape)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cache
 
-from scheduler.engine.asleep import waking
+from scheduler.engine.admission import Admission, Want, is_booking
 from scheduler.engine.elastic import grown
 from scheduler.engine.explain import Explainer
-from scheduler.engine.joint import fitting_without, serve_together
+from scheduler.engine.joint_placement import fitting_without, serve_together
 from scheduler.engine.model import Plan, Policy, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.reclaim import Decided, reclaimed
-from scheduler.engine.recut import repartitioned
-from scheduler.engine.serve import Serving, Want, is_booking
+from scheduler.engine.repartition import repartitioned
 from scheduler.engine.shape import Shape
+from scheduler.engine.sleeping_nodes import waking
 from scheduler.engine.state import EngineState
 
 
@@ -26,7 +26,7 @@ def plan(
     Same snapshot and policy give the same plan. Every claim that gets nothing leaves with ordered
     wait reasons, none without ``explains``. A claim that cannot start blocks nobody behind it, but for a promised
     start that nobody may
-    delay (see ``scheduler.engine.serve``). Where nothing begins later, claims are placed together if that
+    delay (see ``scheduler.engine.admission``). Where nothing begins later, claims are placed together if that
     serves all that one after another would serve, and more. Raises UnknownPolicy when the
     policy names a rule that does not exist. Where the policy repartitions, idle boards get another pinned
     layout when that lets more claims start, and the grants of the plan count on it. Leases that may be taken
@@ -65,10 +65,10 @@ class _Planner:
         return Decided(Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth), turn)
 
 
-def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> Serving:
+def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> Admission:
     """One turn without its wait reasons, for those who look further ahead; see ``plan``."""
     snapshot = waking(snapshot)
-    turn = Serving(snapshot, policy, room)
+    turn = Admission(snapshot, policy, room)
     turn.serve()
     if turn.is_plain and not turn.lineup.blocks:
         held_back = turn.held_back
@@ -88,7 +88,7 @@ def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None)
     return turn
 
 
-def _fitted(turn: Serving) -> Callable[[Shape], bool]:
+def _fitted(turn: Admission) -> Callable[[Shape], bool]:
     """Says of the shapes that wait whether they had room as the turn began; looked up when first asked."""
 
     @cache
@@ -103,11 +103,11 @@ def _fitted(turn: Serving) -> Callable[[Shape], bool]:
     return lambda shape: shape in fitting()
 
 
-def _unexplained(turn: Serving) -> tuple[Wait, ...]:
+def _unexplained(turn: Admission) -> tuple[Wait, ...]:
     return tuple(Wait(claim.id, at, ()) for at, (claim, _) in enumerate(turn.waiting, start=1))
 
 
-def _waits(snapshot: Snapshot, turn: Serving) -> tuple[Wait, ...]:
+def _waits(snapshot: Snapshot, turn: Admission) -> tuple[Wait, ...]:
     calendar, granted = turn.calendar, len(turn.grants)
     explainer = Explainer(calendar.room, _fitted(turn) if granted else None, granted)
     reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}

@@ -17,9 +17,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
 
+from scheduler.engine.admission import Admission
+from scheduler.engine.kept_places import KeptPlaces, keep_places, with_used
 from scheduler.engine.model import Claim, Plan, Policy, Preemption, Reason, Running, Snapshot, Wait
-from scheduler.engine.places import Kept, keep_places, with_used
-from scheduler.engine.serve import Serving
 from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState
 from scheduler.engine.victims import Search, hopeful, units_of
@@ -29,7 +29,7 @@ class Decided(NamedTuple):
     """An ordinary turn: what came out, and how it went."""
 
     plan: Plan
-    turn: Serving
+    turn: Admission
 
 
 Planner = Callable[[Snapshot, EngineState | None], Decided]
@@ -62,7 +62,7 @@ def reclaimed(snapshot: Snapshot, policy: Policy, planner: Planner, room: Engine
 
 
 def _waits(
-    kept: Kept, found: Plan, named: Sequence[Preemption], snapshot: Snapshot, policy: Policy
+    kept: KeptPlaces, found: Plan, named: Sequence[Preemption], snapshot: Snapshot, policy: Policy
 ) -> tuple[Wait, ...]:
     """Those whose place is kept come first; who gets a place made now hears that before why it waits."""
     if not kept.placed and not named:
@@ -90,7 +90,7 @@ def _room_is_made(told: Sequence[Running]) -> Reason:
     return Reason("room_is_made", {"leases": [one.lease_id for one in told], "ends_at": last})
 
 
-def _named(kept: Kept, policy: Policy, decided: Decided, planner: Planner) -> list[Preemption]:
+def _named(kept: KeptPlaces, policy: Policy, decided: Decided, planner: Planner) -> list[Preemption]:
     """Who must go for the claims that still wait, in their order; at most MOST_CLAIMS of them are looked at."""
     snapshot, found = kept.seen, decided.plan
     scored = decided.turn.lineup.scored if policy.preempting.by_score else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from scheduler.engine.asleep import ASLEEP
 from scheduler.engine.board import WHOLE_MILLI, Board, by_node
 from scheduler.engine.host import Host
 from scheduler.engine.model import Held, Node, Reason
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import node_room
-from scheduler.engine.room import Room
 from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.sleeping_nodes import ASLEEP
 
 MOST_BLOCKERS = 3
 MOST_NODES = 8
@@ -20,7 +20,7 @@ MOST_NODES = 8
 class Shortage:
     """Reasons about room as it is now; what equal kinds share is looked up once."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Occupancy) -> None:
         self._room = room
         self._ends: dict[Kind, dict[str, object]] = {}
 
@@ -114,7 +114,7 @@ def _loose_shares(shape: Shape, boards: Sequence[Board]) -> dict[str, object]:
     return {"wanted": wanted, "free": share, "unit": "share_milli"}
 
 
-def _kept_by_others(room: Room, shape: Shape) -> tuple[Reason, ...]:
+def _kept_by_others(room: Occupancy, shape: Shape) -> tuple[Reason, ...]:
     if not shape.is_shared or not shape.team_id:
         return ()
     anyone = shape._replace(team_id=0)
@@ -135,7 +135,7 @@ def _clears_at(board: Board, now: datetime) -> datetime:
     return max(max((h.until for h in board.held if not h.is_host), default=now), now)
 
 
-def _waking(room: Room, shape: Shape) -> tuple[Reason, ...]:
+def _waking(room: Occupancy, shape: Shape) -> tuple[Reason, ...]:
     """The sleeping nodes that make room for the shape once they are awake; none when they do not."""
     boards = [b for b in room.matching(shape.kind) if not b.blocked or _sleeps(b)]
     least = shape.wanted if shape.nodes else 1
@@ -157,7 +157,7 @@ def _sleeps(board: Board) -> bool:
     return board.node.blocked == ASLEEP and not board.device.blocked
 
 
-def _blocked(room: Room, shape: Shape, *, but_asleep: bool = False) -> tuple[Reason, ...]:
+def _blocked(room: Occupancy, shape: Shape, *, but_asleep: bool = False) -> tuple[Reason, ...]:
     nodes: dict[str, dict[str, object]] = {}
     for board in room.matching(shape.kind):
         if board.blocked and not (but_asleep and _sleeps(board)):

@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
-from scheduler.engine.asleep import ASLEEP, awakened
 from scheduler.engine.model import Claim, Snapshot
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Policy, Sleep, SleepTime
+from scheduler.engine.sleeping_nodes import ASLEEP, awakened
 
 # A node is woken so long before it is needed at a known time; waking takes seconds to a few minutes.
 LEAD_S: Final = 300

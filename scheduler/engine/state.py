@@ -13,8 +13,8 @@ from itertools import groupby
 
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Reason, Slot
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import Spot, spots_cost
-from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape, shape_of
 
 
@@ -25,7 +25,7 @@ class Refusal(Enum):
     CAPACITY = "capacity"
 
 
-class EngineState(Room):
+class EngineState(Occupancy):
     """A room that answers claims: ``decide`` says what one would get, ``apply`` makes it so."""
 
     def decide(self, claim: Claim) -> Grant | tuple[Reason, ...]:

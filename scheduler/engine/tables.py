@@ -7,7 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from scheduler.engine.cells import flag, instant, items, known, mode, text, texts, us, whole, work
+from scheduler.engine.json_values import flag, instant, items, known, mode, text, texts, us, whole, work
 from scheduler.engine.model import Booking, Claim, Held, Outage, PersonUsage, Running, TeamQuota
 
 T = TypeVar("T")

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
 
+from scheduler.engine.admission import Admission
 from scheduler.engine.blocks import Block, fill_beside, known_blocks, promised
 from scheduler.engine.board import Board
+from scheduler.engine.board_history import AT_FIRST, BoardHistory
+from scheduler.engine.earliest_start import OVERDUE_S, StartSearch, comes_back
 from scheduler.engine.events import Ended
+from scheduler.engine.gang_capacity import lightest, parts_now
 from scheduler.engine.model import Claim, Grant, Held, Policy, Snapshot
 from scheduler.engine.place.fill import Spot, cheapest, fill, node_room, spots_cost
-from scheduler.engine.serve import Serving
 from scheduler.engine.shape import Shape, shape_of
-from scheduler.engine.spread import lightest, parts_now
-from scheduler.engine.sweep import OVERDUE_S, Sweep, comes_back
-from scheduler.engine.track import AT_FIRST, Track
 
 MOST_EVENTS = 20_000
 # Starts promised later than now: each costs a look at everything that runs.
@@ -83,7 +83,7 @@ class Timeline:
         self,
         snapshot: Snapshot,
         policy: Policy,
-        turn: Serving,
+        turn: Admission,
         order: Sequence[Claim],
         first: Sequence[Claim] = (),
     ) -> None:
@@ -112,7 +112,7 @@ class Timeline:
         self._promises_left = MOST_PROMISES
         self._depth = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
         self._open_again(snapshot)
-        self.track = Track([board for board in self.room.boards if not board.blocked])
+        self.track = BoardHistory([board for board in self.room.boards if not board.blocked])
         self.row_of = {board.device.id: row for row, board in enumerate(self.track.boards)}
         self._boards_of: dict[int, list[Board]] = defaultdict(list)
         for board in self.room.boards:
@@ -478,7 +478,7 @@ class Timeline:
             self._promises_left -= 1
             shape = shape_of(claim, self.policy)
             blocks = [one.block for some in self._later.values() for one in some]
-            found = Sweep(self.room, blocks, shape, claim.duration_s).earliest()
+            found = StartSearch(self.room, blocks, shape, claim.duration_s).earliest()
             if found is None:
                 continue
             self._promised.add(claim.id)

@@ -28,7 +28,7 @@ from scheduler.engine.order.ranking import Lives, Scored
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.policy import Preempting, heeds_scores
 from scheduler.engine.quota import Account, Budget
-from scheduler.engine.refused import Refused
+from scheduler.engine.refused_shapes import RefusedShapes
 from scheduler.engine.shape import Shape
 from scheduler.engine.state import EngineState, Refusal
 
@@ -265,7 +265,7 @@ class Search:
         self._units = units
         self._has_cohorts = room.budget.has_cohorts
         # What found no room since somebody went: as much or more of it finds none either.
-        self._refused = Refused()
+        self._refused = RefusedShapes()
         self._is_gone: set[Unit] = set()
         self._gone: dict[Unit, None] = {}  # dropped in this search, in order
         self._saved: dict[Board, list[Held]] = {}
@@ -316,7 +316,7 @@ class Search:
         self._is_gone |= self._gone.keys()
         self._dropped += self._gone
         if self._gone:
-            self._refused = Refused()
+            self._refused = RefusedShapes()
         # What was grown is a unit of its own and goes with its base as well.
         gone = {lease.lease_id for unit in self._gone for lease in unit.leases}
         for unit in self._units.ranked if gone and self._units.known.has_extras else ():

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     policy_named(policy.place)
     cluster = Cluster(options.nodes, options.gpus_per_node)
     jobs = read(options.jobs, cluster.nodes * cluster.gpus)
-    watch = Forecaster(jobs, every=options.every)
+    watch = ForecastRecorder(jobs, every=options.every)
     is_learned = options.estimates == LEARNED
     Turns(
         jobs,
@@ -123,7 +123,7 @@ def figures(shown: Sequence[Shown]) -> dict[str, Any]:
     }
 
 
-class Forecaster:
+class ForecastRecorder:
     """Looks on while the trace is played, and forecasts every so many-th who came and has to wait."""
 
     def __init__(self, jobs: Jobs, *, every: int) -> None:

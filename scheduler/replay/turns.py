@@ -31,7 +31,7 @@ from scheduler.engine.model import (
     Snapshot,
     TeamQuota,
 )
-from scheduler.engine.order.standing import decayed
+from scheduler.engine.order.fair_share import decayed
 from scheduler.engine.plan import plan
 from scheduler.engine.state import EngineState
 from scheduler.replay.jobs import Jobs

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from scheduler.engine import plan
+from scheduler.engine.earliest_start import OVERDUE_S
 from scheduler.engine.events import held_by
 from scheduler.engine.model import SHARED_MODES, Booking, Grant, Held, Plan, Policy, Snapshot
-from scheduler.engine.sweep import OVERDUE_S
 from tests.engine.oracle import chain, is_legal_on
 
 

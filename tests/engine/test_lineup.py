@@ -12,8 +12,8 @@ from scheduler.engine.learning.lengths import Record
 from scheduler.engine.model import Claim, Learned, PersonUsage, Policy, Running, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.costs import Costs
+from scheduler.engine.order.fair_share import decayed
 from scheduler.engine.order.lineup import Lineup
-from scheduler.engine.order.standing import decayed
 from scheduler.engine.policy import Preempting
 from tests.engine.builder import HOUR, NOON, Cluster
 

@@ -27,8 +27,8 @@ from scheduler.engine.columns import (
 )
 from scheduler.engine.demand import Demand, Left, priced
 from scheduler.engine.place import prices, prr
-from scheduler.engine.place.outlook import outlook
 from scheduler.engine.place.policy import Decider, policy_named
+from scheduler.engine.place.shadow_prices import shadow_prices
 from scheduler.engine.place.statistics import Form
 from scheduler.replay import openb
 
@@ -212,8 +212,8 @@ def test_a_piece_is_worth_what_fits_in_it() -> None:
 
 
 def test_room_beyond_what_is_still_asked_for_is_worth_nothing() -> None:
-    scarce = outlook([300, 1000], [50.0, 50.0], {1000: 40, 300: 10})
-    plenty = outlook([300, 1000], [5.0, 50.0], {1000: 40, 300: 10})
+    scarce = shadow_prices([300, 1000], [50.0, 50.0], {1000: 40, 300: 10})
+    plenty = shadow_prices([300, 1000], [5.0, 50.0], {1000: 40, 300: 10})
 
     assert scarce is not None
     assert plenty is not None
@@ -221,9 +221,9 @@ def test_room_beyond_what_is_still_asked_for_is_worth_nothing() -> None:
     assert plenty.values[300] == 0
 
 
-def test_without_room_or_sizes_there_is_no_outlook() -> None:
-    assert outlook([300], [5.0], {200: 3}) is None
-    assert outlook([], [], {1000: 3}) is None
+def test_without_room_or_sizes_there_are_no_prices() -> None:
+    assert shadow_prices([300], [5.0], {200: 3}) is None
+    assert shadow_prices([], [], {1000: 3}) is None
 
 
 def test_churn_is_the_share_of_demand_that_is_over() -> None:

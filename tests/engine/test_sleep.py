@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.asleep import ASLEEP
 from scheduler.engine.model import (
     Booking,
     Claim,
@@ -26,6 +25,7 @@ from scheduler.engine.model import (
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Sleep, SleepTime
 from scheduler.engine.sleep import LEAD_S, NodePower, Orders, allowed, orders
+from scheduler.engine.sleeping_nodes import ASLEEP
 from tests.engine.builder import NOON, Cluster
 
 ALWAYS = Sleep((SleepTime(tuple(range(7)), 0, 1440, awake=0),), after_s=900)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.engine import kernel
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, USE, WANT_FIELDS, Columns, columns
 from scheduler.engine.model import Policy
-from scheduler.engine.place import index
+from scheduler.engine.place import node_ratings
 from tests.engine.builder import Cluster, NodeWords
 
 SEATS = [(numa, switch) for numa in range(2) for switch in (2 * numa, 2 * numa + 1) for _ in range(2)]
@@ -107,7 +107,7 @@ def test_what_fits_in_one_domain_of_a_level_is_never_given_from_two(
 ) -> None:
     at, want, free = given_rows
 
-    bits = index.whole_boards(at, want, 0)
+    bits = node_ratings.whole_boards(at, want, 0)
 
     chosen = tuple(board for board in range(8) if (bits >> board) & 1)
     assert len(chosen) == want[COUNT]
@@ -126,7 +126,7 @@ def test_what_fits_in_one_domain_of_a_level_is_never_given_from_two(
 
 @pytest.mark.skipif(not kernel.can_compile(), reason="numba is not installed: kernels run as plain Python")
 def test_compiled_and_plain_choose_the_same_boards() -> None:
-    fast = kernel.compiled(index.whole_boards)
+    fast = kernel.compiled(node_ratings.whole_boards)
     chance = np.random.default_rng(7)
     for _ in range(200):
         at = columns([1], [1], [0], [8])
@@ -136,4 +136,4 @@ def test_compiled_and_plain_choose_the_same_boards() -> None:
         want = np.zeros(WANT_FIELDS, np.int64)
         want[USE], want[COUNT] = EXCLUSIVE, chance.integers(0, 1 + (at.use[0] == IDLE).sum())
 
-        assert fast(at, want, 0) == index.whole_boards(at, want, 0)
+        assert fast(at, want, 0) == node_ratings.whole_boards(at, want, 0)

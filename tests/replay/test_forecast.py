@@ -55,12 +55,12 @@ def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str) -> N
 
 def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
     jobs = read(trace, 8)
-    watch = forecast.Forecaster(jobs, every=5)
+    watch = forecast.ForecastRecorder(jobs, every=5)
     played(trace, watch)
     return [(one.made, one.raw_s, one.p50_s, one.p90_s) for one in watch.shown]
 
 
-def played(trace: Path, watch: forecast.Forecaster | None) -> Played:
+def played(trace: Path, watch: forecast.ForecastRecorder | None) -> Played:
     jobs = read(trace, 8)
     policy, _ = rules_of(options(trace))
     return Turns(jobs, policy, Cluster(2, 4), predictor=Learner(jobs), watch=watch).play()
@@ -82,7 +82,7 @@ def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Pat
 
 def test_looking_on_changes_nothing(trace: Path) -> None:
     plain = played(trace, None)
-    watched = played(trace, forecast.Forecaster(read(trace, 8), every=3))
+    watched = played(trace, forecast.ForecastRecorder(read(trace, 8), every=3))
 
     assert plain.preemptions
     assert plain == watched

@@ -16,7 +16,9 @@ from statistics import median, quantiles
 from typing import Any
 
 from nodeagent.protocol.boards import board
+from scheduler.engine.counter_offers import counter_offers
 from scheduler.engine.events import held_by
+from scheduler.engine.forecaster import forecaster_of
 from scheduler.engine.model import (
     SHARED_MODES,
     Booking,
@@ -30,8 +32,6 @@ from scheduler.engine.model import (
     Snapshot,
     TeamQuota,
 )
-from scheduler.engine.offers import counter_offers
-from scheduler.engine.outlook import outlook_of
 from scheduler.engine.plan import plan
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -63,7 +63,7 @@ def _figures(snapshot: Snapshot) -> dict[str, Any]:
     policy = Policy()
     asked = list(unsubmitted(snapshot))
     began, worked = time.perf_counter(), time.process_time()
-    outlook_of(snapshot, policy, HORIZON_S)
+    forecaster_of(snapshot, policy, HORIZON_S)
     played, played_cpu = time.perf_counter() - began, time.process_time() - worked
     took, used, known = [], [], 0
     for claim, others in asked:

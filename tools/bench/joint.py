@@ -20,7 +20,7 @@ from typing import Any
 
 from nodeagent.protocol.boards import board
 from scheduler.engine.events import held_by
-from scheduler.engine.joint import serve_in_order, serve_together
+from scheduler.engine.joint_placement import serve_in_order, serve_together
 from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Profile, Snapshot
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.place.statistics import Form

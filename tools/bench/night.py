@@ -16,11 +16,11 @@ from typing import Any, Final
 from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.protocol.boards import device_facts
 from nodeagent.simulation.devices.driver import SimulatedDriver
-from scheduler.engine.asleep import ASLEEP
 from scheduler.engine.model import Claim, Device, Held, Node, Policy, Snapshot, TeamQuota
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Sleep, SleepTime
 from scheduler.engine.sleep import NodePower, orders
+from scheduler.engine.sleeping_nodes import ASLEEP
 
 NODES, BOARDS, SEED = 6, 8, 1
 BEGIN: Final = datetime(2026, 3, 2, 18, 0, tzinfo=UTC)

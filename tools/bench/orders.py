@@ -39,8 +39,8 @@ from scheduler.engine.model import (
     TeamQuota,
 )
 from scheduler.engine.order import ORDERS
+from scheduler.engine.order.fair_share import decayed
 from scheduler.engine.order.lineup import Lineup
-from scheduler.engine.order.standing import decayed
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import WORKS, Pools
 

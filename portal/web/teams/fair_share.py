@@ -9,7 +9,7 @@ from portal.quotas.fair_share import standing_of
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
 from portal.web.figures import HOUR_S
-from scheduler.engine.order.standing import Standing
+from scheduler.engine.order.fair_share import FairShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def standing_card(team: Team, rights: Rights, *, now: datetime) -> StandingCard:
     )
 
 
-def _place(name: str, at: Standing, *, is_me: bool) -> FairShareRow:
+def _place(name: str, at: FairShare, *, is_me: bool) -> FairShareRow:
     return FairShareRow(
         name=name,
         is_me=is_me,

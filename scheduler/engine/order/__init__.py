@@ -6,12 +6,12 @@ One class per policy, one line in ``ORDERS``; copy a neighbour for a new one.
 from __future__ import annotations
 
 from scheduler.engine.errors import UnknownPolicy
+from scheduler.engine.order.baselines import YARDSTICKS
 from scheduler.engine.order.drf import DominantShare
 from scheduler.engine.order.fair import FairTree
 from scheduler.engine.order.fixed import Fifo, PriorityFifo, Shortest
 from scheduler.engine.order.hybrid import GuaranteesFirst, Hybrid
 from scheduler.engine.order.ranking import Order
-from scheduler.engine.order.yardsticks import YARDSTICKS
 
 ORDERS: dict[str, type[Order]] = {
     "fifo": Fifo,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot
+from scheduler.engine.order.burden import aged, burden, waited_s
 from scheduler.engine.order.costs import Costs
-from scheduler.engine.order.index import aged, burden, waited_s
 from scheduler.engine.order.ranking import Sorted, tie
 
 AGEING_POWER = 1.0

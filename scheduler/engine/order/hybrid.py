@@ -23,8 +23,8 @@ import numpy as np
 from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
+from scheduler.engine.order.burden import UNSTOPPABLE_AGEING, aged, burden, power_at, waited_s
 from scheduler.engine.order.costs import Costs, units_of
-from scheduler.engine.order.index import UNSTOPPABLE_AGEING, aged, burden, power_at, waited_s
 from scheduler.engine.order.ranking import Heaped, Lives
 from scheduler.engine.order.tree import Branch, used_tree
 from scheduler.engine.policy import heeds_scores

@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Grant, Policy, Running, Snapshot
-from scheduler.engine.order.index import waited_s
+from scheduler.engine.order.burden import waited_s
 
 Tie = tuple[datetime, bool, int]
 

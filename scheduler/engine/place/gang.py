@@ -16,7 +16,7 @@ import numpy as np
 
 from scheduler.engine import kernel
 from scheduler.engine.columns import COUNT, CPU, MEMORY, WANT_FIELDS, Columns, Floats, Ints, fits_board
-from scheduler.engine.place.index import NEVER, SAME, Index, Memo, whole_boards, with_wishes
+from scheduler.engine.place.node_ratings import NEVER, SAME, Memo, NodeRatings, whole_boards, with_wishes
 from scheduler.engine.place.policy import Decider, PlacePolicy, kernels_of
 
 ANY_ZONE = -1
@@ -75,7 +75,7 @@ def rate(at: Columns, want: Ints, node: int, tables: Any) -> tuple[float, int, i
     raise NotImplementedError
 
 
-def catch_up(at: Columns, index: Index, want: Ints, row: int, tables: Any) -> None:
+def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any) -> None:
     """Stands for the index's kernel: rates what changed since the want was last asked for."""
     raise NotImplementedError
 
@@ -86,7 +86,7 @@ def weigh(at: Columns, want: Ints, tables: Any, memo: Memo) -> None:
 
 
 def choose_equal(
-    at: Columns, index: Index, wants: Ints, row: int, tables: Any, memo: Memo, where: Places, parts: int
+    at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo, where: Places, parts: int
 ) -> int:
     """``parts`` nodes that each have room for the want of the row, or 0 when there are too few (kernel)."""
     catch_up(at, index, wants[row], row, tables)
@@ -125,7 +125,7 @@ def zone_for(where: Places, wanted: int) -> int:
     return found
 
 
-def best_rack(index: Index, row: int, memo: Memo, where: Places, zone: int, need: int) -> int:
+def best_rack(index: NodeRatings, row: int, memo: Memo, where: Places, zone: int, need: int) -> int:
     """The rack that serves most of the need; then the cheapest, then the one with least room (kernel)."""
     found, most, least = -1, 0, NEVER
     for rack in range(where.room.shape[0]):
@@ -139,7 +139,7 @@ def best_rack(index: Index, row: int, memo: Memo, where: Places, zone: int, need
     return found
 
 
-def cheapest_of(index: Index, row: int, memo: Memo, where: Places, rack: int, size: int) -> float:
+def cheapest_of(index: NodeRatings, row: int, memo: Memo, where: Places, rack: int, size: int) -> float:
     """The cost of the ``size`` cheapest nodes of a rack, which are left in ``near`` (kernel)."""
     held = 0
     for place in range(where.starts[rack], where.starts[rack + 1]):

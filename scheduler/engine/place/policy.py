@@ -18,8 +18,8 @@ from scheduler.engine.place import (
     dot_product,
     fgd,
     gpu_packing,
-    index,
     mig,
+    node_ratings,
     prr,
     random,
     slices,
@@ -96,11 +96,11 @@ def policy_named(name: str) -> PlacePolicy:
         raise UnknownPolicy("placement", name, sorted(POLICIES)) from None
 
 
-def no_weigh(at: Columns, want: Ints, tables: Any, memo: index.Memo) -> None:
+def no_weigh(at: Columns, want: Ints, tables: Any, memo: node_ratings.Memo) -> None:
     """Marks cost nothing (kernel)."""
 
 
-def no_note(at: Columns, node: int, tables: Any, memo: index.Memo, sign: int) -> None:
+def no_note(at: Columns, node: int, tables: Any, memo: node_ratings.Memo, sign: int) -> None:
     """Nothing to remember (kernel)."""
 
 
@@ -116,7 +116,7 @@ def kernels_of(policy: PlacePolicy, is_compiled: bool) -> dict[str, Callable[...
         "note": policy.note or no_note,
     }
     for name in KERNELS:
-        made[name] = kernel.specialise(getattr(index, name), f"{name}_{policy.name}", **made)
+        made[name] = kernel.specialise(getattr(node_ratings, name), f"{name}_{policy.name}", **made)
     if is_compiled:
         made = {name: kernel.compiled(function) for name, function in made.items()}
     return made
@@ -133,7 +133,7 @@ class Decider:
         self.policy = policy
         self.at = at
         self.wants = wants
-        self.index = index.new_index(len(wants), len(at.cpu))
+        self.index = node_ratings.new_index(len(wants), len(at.cpu))
         self.is_compiled = is_compiled
         self.kernels = kernels_of(policy, is_compiled)
         self.take_tables(tables)
@@ -141,7 +141,7 @@ class Decider:
     def take_tables(self, tables: Any) -> None:
         """Go by these tables from now on: everything is counted and rated anew."""
         self.tables = tables
-        self.memo = index.new_memo()
+        self.memo = node_ratings.new_memo()
         self.index.seen[:] = -1
         for node in range(len(self.at.cpu)):
             self.note(node, 1)
@@ -160,17 +160,17 @@ class Decider:
 
     def changed(self, node: int) -> None:
         """Let the node be rated anew."""
-        index.changed(self.index, node)
+        node_ratings.changed(self.index, node)
 
     def room_for(self, wants: int) -> None:
         """Make room for so many rows of wants."""
         if wants > len(self.wants):
             self.wants = np.concatenate([self.wants, np.zeros_like(self.wants)])
-            self.index = index.grown(self.index)
+            self.index = node_ratings.grown(self.index)
 
     def play(self, rows: Ints, events: Ints) -> tuple[Ints, Ints]:
         """Decide arrivals and departures in order: node (-1 refused) and boards (bits) per request."""
-        nodes = np.full(len(rows), index.NOWHERE, np.int64)
+        nodes = np.full(len(rows), node_ratings.NOWHERE, np.int64)
         boards = np.zeros(len(rows), np.int64)
         self.replay(rows, events, nodes, boards)
         return nodes, boards

@@ -1,7 +1,7 @@
 """What a piece of a GPU is worth to the requests that come.
 
 Sizes are thousandths of one board; a request for several boards counts as that many whole pieces. The price
-of each size comes from a program over what is left (``place.outlook``) and travels with the demand.
+of each size comes from a program over what is left (``place.shadow_prices``) and travels with the demand.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from scheduler.engine.columns import (
     fits_node,
     idle_boards,
 )  # fmt: skip
-from scheduler.engine.place.index import Memo
+from scheduler.engine.place.node_ratings import Memo
 from scheduler.engine.place.prices import piece_values
 from scheduler.engine.place.statistics import Form, allowed, quantile, typical
 

@@ -12,15 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from scheduler.engine.asleep import ASLEEP
 from scheduler.engine.blocks import Block, fill_beside
 from scheduler.engine.board import Board
+from scheduler.engine.gang_capacity import lightest, parts_now
 from scheduler.engine.host import Host
 from scheduler.engine.model import Held
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import Spot, cheapest, node_room
-from scheduler.engine.room import Room
 from scheduler.engine.shape import Shape
-from scheduler.engine.spread import lightest, parts_now
+from scheduler.engine.sleeping_nodes import ASLEEP
 
 # A placement past its end is being cleaned; nobody knows how long, so a short while is assumed.
 OVERDUE_S = 30
@@ -42,7 +42,7 @@ def is_silent(board: Board) -> bool:
     return board.blocked in SILENT and not board.device.blocked
 
 
-class Sweep:
+class StartSearch:
     """One claim's shape and duration, and the boards that could serve it, moved from start to start.
 
     ``room`` says what is held from now on and is not changed; ``blocks`` what begins later. ``with_silent``
@@ -51,7 +51,7 @@ class Sweep:
 
     def __init__(
         self,
-        room: Room,
+        room: Occupancy,
         blocks: Iterable[Block],
         shape: Shape,
         duration_s: int,

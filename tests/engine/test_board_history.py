@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from scheduler.engine import EngineState
 from scheduler.engine.blocks import fill_beside
+from scheduler.engine.board_history import BoardState
 from scheduler.engine.events import held_by
-from scheduler.engine.outlook import Outlook, outlook_of
+from scheduler.engine.forecaster import Forecaster, forecaster_of
 from scheduler.engine.plan import plan
 from scheduler.engine.shape import shape_of
-from scheduler.engine.track import State
 from tests.engine.builder import NOON, Cluster
 from tests.engine.test_properties import clusters, few, second_half
 
@@ -33,7 +33,7 @@ def test_a_state_has_the_room_of_its_board_alone_and_beside_blocks(
     }
 
     for board in room.boards:
-        state, device = State.of(board), board.device
+        state, device = BoardState.of(board), board.device
         blocks = later.get(device.id, []) if data.draw(st.booleans()) else []
         if blocks:
             twin = board.twin()
@@ -63,24 +63,24 @@ def test_the_future_of_one_picture_is_played_once(cluster: Cluster) -> None:
     cluster.node("a").hold(0)
     snapshot = cluster.snapshot()
 
-    first = outlook_of(snapshot, cluster.policy, 3600)
+    first = forecaster_of(snapshot, cluster.policy, 3600)
 
-    assert outlook_of(snapshot, cluster.policy, 3600) is first
-    assert outlook_of(snapshot, cluster.policy, 7200) is not first
-    assert outlook_of(cluster.snapshot(), cluster.policy, 3600) is not first
+    assert forecaster_of(snapshot, cluster.policy, 3600) is first
+    assert forecaster_of(snapshot, cluster.policy, 7200) is not first
+    assert forecaster_of(cluster.snapshot(), cluster.policy, 3600) is not first
 
 
 def test_asking_changes_no_answer(cluster: Cluster) -> None:
     cluster.node("a", devices=2).hold(0, hours=2).hold(1, "3g.40gb", hours=5)
     cluster.request("waits", count=2, hours=3)
-    outlook = Outlook(cluster.snapshot(), cluster.policy)
+    forecaster = Forecaster(cluster.snapshot(), cluster.policy)
     asked = [cluster.claim(-1), cluster.claim(-2, "3g.40gb"), cluster.claim(-3, count=2, hours=9)]
 
-    first = outlook.ask(asked)
+    first = forecaster.ask(asked)
 
-    assert outlook.ask(reversed(asked)) == first
+    assert forecaster.ask(reversed(asked)) == first
     assert {i: one.starts_at for i, one in first.items()} == {
         i: one.starts_at
         for claim in asked
-        for i, one in Outlook(cluster.snapshot(), cluster.policy).ask([claim]).items()
+        for i, one in Forecaster(cluster.snapshot(), cluster.policy).ask([claim]).items()
     }

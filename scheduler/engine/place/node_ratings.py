@@ -1,4 +1,4 @@
-"""Who gets the request: every node rated once per kind of want and looked at again only when it changed.
+"""How well every node suits a want: rated once per kind of want, and again only when the node changed.
 
 A policy is three kernels (``policy.py``): ``rate`` says what a placement costs, ``weigh`` what its marks
 cost just now, ``note`` keeps running figures. The index remembers each rating, follows a log of changed
@@ -40,7 +40,7 @@ MARKS = 1 << 6  # a bit for each of six reserves
 FARTHEST = 1 << 60
 
 
-class Index(NamedTuple):
+class NodeRatings(NamedTuple):
     """Ratings of every want (S) on every node (N), and which nodes changed since.
 
     ``pick`` packs the board of a fractional placement and the marks of the placement. ``log`` is a ring
@@ -63,10 +63,10 @@ class Memo(NamedTuple):
     figures: Floats
 
 
-def new_index(wants: int, nodes: int) -> Index:
+def new_index(wants: int, nodes: int) -> NodeRatings:
     """An index that has rated nothing yet."""
     blocks = -(-nodes // BLOCK)
-    return Index(
+    return NodeRatings(
         cost=np.full((wants, nodes), NEVER),
         pick=np.zeros((wants, nodes), np.int16),
         low=np.full((wants, blocks), NEVER),
@@ -77,7 +77,7 @@ def new_index(wants: int, nodes: int) -> Index:
     )
 
 
-def grown(index: Index) -> Index:
+def grown(index: NodeRatings) -> NodeRatings:
     """The index with room for twice as many wants."""
     more = new_index(len(index.seen), len(index.stamp))
     both = {
@@ -117,7 +117,7 @@ def with_wishes(at: Columns, want: Ints, node: int, cost: float, board: int) -> 
     return cost
 
 
-def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: Any) -> None:
+def rerate(at: Columns, index: NodeRatings, want: Ints, row: int, node: int, tables: Any) -> None:
     """Rate the node anew for the want (kernel)."""
     cost, board, marks = rate(at, want, node, tables)
     cost = with_wishes(at, want, node, cost, board)
@@ -135,7 +135,7 @@ def rerate(at: Columns, index: Index, want: Ints, row: int, node: int, tables: A
         index.low[row, block] = low
 
 
-def catch_up(at: Columns, index: Index, want: Ints, row: int, tables: Any) -> None:
+def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any) -> None:
     """Rate what changed since the want was last asked for (kernel)."""
     nodes = index.cost.shape[1]
     end, seen = index.head[0], index.seen[row]
@@ -153,7 +153,7 @@ def catch_up(at: Columns, index: Index, want: Ints, row: int, tables: Any) -> No
             rerate(at, index, want, row, node, tables)
 
 
-def choose(at: Columns, index: Index, wants: Ints, row: int, tables: Any, memo: Memo) -> int:
+def choose(at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo) -> int:
     """The node on which the want costs least, the first of equals; NOWHERE when none has room (kernel)."""
     catch_up(at, index, wants[row], row, tables)
     weigh(at, wants[row], tables, memo)
@@ -171,7 +171,7 @@ def choose(at: Columns, index: Index, wants: Ints, row: int, tables: Any, memo: 
     return found
 
 
-def boards_of(at: Columns, index: Index, wants: Ints, row: int, node: int) -> int:
+def boards_of(at: Columns, index: NodeRatings, wants: Ints, row: int, node: int) -> int:
     """The boards a want gets on its node, one bit each (kernel).
 
     Whole boards: as few link domains as possible. One share: the board that was rated. More: the tightest.
@@ -278,14 +278,14 @@ def links_apart(at: Columns, want: Ints, node: int) -> int:
     return apart
 
 
-def changed(index: Index, node: int) -> None:
+def changed(index: NodeRatings, node: int) -> None:
     """Remember that the node is no longer what was rated (kernel)."""
     index.log[index.head[0] % index.log.shape[0]] = node
     index.head[0] += 1
 
 
 def take(
-    at: Columns, index: Index, want: Ints, node: int, boards: int, tables: Any, memo: Memo, sign: int
+    at: Columns, index: NodeRatings, want: Ints, node: int, boards: int, tables: Any, memo: Memo, sign: int
 ) -> None:
     """Take (+1) or give back (-1) what the want has on these boards (kernel)."""
     note(at, node, tables, memo, -1)
@@ -305,7 +305,7 @@ def take(
 
 def play(
     at: Columns,
-    index: Index,
+    index: NodeRatings,
     wants: Ints,
     tables: Any,
     memo: Memo,

@@ -10,19 +10,19 @@ nothing free.
 from __future__ import annotations
 
 from scheduler.engine.model import Claim, Grant
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.policy import Policy, heeds_scores
-from scheduler.engine.room import Room
 from scheduler.engine.shape import Kind, Shape
 
 LONG, VERY_LONG = 14_400.0, 230_400.0
 LONG_PART = 0.43  # of what very long requests leave
 
 
-class Spare:
+class ShortReserve:
     """The rule within one turn: it hears of every grant."""
 
-    def __init__(self, room: Room, lineup: Lineup, policy: Policy) -> None:
+    def __init__(self, room: Occupancy, lineup: Lineup, policy: Policy) -> None:
         self._room = room
         self._policy = policy
         self._order = lineup.burdened if policy.keep_short else None

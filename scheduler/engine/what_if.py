@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scheduler.engine.board_history import HistoryColumns
 from scheduler.engine.columns import Ints
 from scheduler.engine.model import Claim, Held
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Shape
 from scheduler.engine.timeline import CHECKPOINT, Ahead, Timeline
-from scheduler.engine.track import Columns
 
 NEVER = 1 << 60
 
@@ -31,13 +31,13 @@ class Asker(NamedTuple):
     most: int
 
 
-class Clearance:
+class WhatIf:
     """One what-if against one timeline; ``holds`` is asked for steps in rising order.
 
     ``seen`` says from which step the asker sees each record.
     """
 
-    def __init__(self, timeline: Timeline, records: Columns, seen: Ints, asker: Asker) -> None:
+    def __init__(self, timeline: Timeline, records: HistoryColumns, seen: Ints, asker: Asker) -> None:
         self._timeline = timeline
         self._records = records
         self._seen = seen

@@ -24,7 +24,7 @@ from scheduler.engine.shape import Shape
 AT_FIRST = -1  # the rank of what is there, or ends, before anybody is served
 
 
-class State(NamedTuple):
+class BoardState(NamedTuple):
     """What a board holds, as far as it decides what else fits; see ``Board``."""
 
     geometry: Geometry
@@ -37,7 +37,7 @@ class State(NamedTuple):
     team_id: int
 
     @classmethod
-    def of(cls, board: Board) -> State:
+    def of(cls, board: Board) -> BoardState:
         """The board's state now."""
         counts = tuple(sorted(board.counts.items())) if board.use == "mig" else ()
         return cls(
@@ -54,7 +54,7 @@ class State(NamedTuple):
         """How many slices of each profile there are."""
         return dict(self.profiles)
 
-    def beside(self, later: Sequence[Held], policy: Policy) -> State | None:
+    def beside(self, later: Sequence[Held], policy: Policy) -> BoardState | None:
         """The state with what begins later in it, too; None where nothing is free beside (``fill_beside``)."""
         use = self.use or later[0].mode
         is_of_team = use in SHARED_MODES and not policy.may_mix(use)
@@ -80,13 +80,13 @@ class State(NamedTuple):
         return self._replace(use=use, mask=mask, profiles=tuple(sorted(counts.items())))
 
 
-class Track:
+class BoardHistory:
     """Records while they are made; ``closed`` turns them into columns."""
 
     def __init__(self, boards: Sequence[Board]) -> None:
         self.boards = tuple(boards)
-        self.states: list[State] = []
-        self._number_of: dict[State, int] = {}
+        self.states: list[BoardState] = []
+        self._number_of: dict[BoardState, int] = {}
         self._row_of = {board: row for row, board in enumerate(boards)}
         self._steps: list[int] = []
         self._ranks: list[int] = []
@@ -100,7 +100,7 @@ class Track:
         row = self._row_of.get(board)
         if row is None:
             return
-        state = State.of(board)
+        state = BoardState.of(board)
         number = self._number_of.get(state)
         if number is None:
             number = self._number_of[state] = len(self.states)
@@ -112,14 +112,14 @@ class Track:
         self._cpu.append(host.cpu_free)
         self._memory.append(host.memory_free)
 
-    def closed(self) -> Columns:
+    def closed(self) -> HistoryColumns:
         """All records, those of a node together, each in the order they were made."""
         nodes = {n: at for at, n in enumerate(dict.fromkeys(b.node.id for b in self.boards))}
         node_of = np.array([nodes[board.node.id] for board in self.boards], np.int64)
         row = np.array(self._rows, np.int64)
         by_node = np.argsort(node_of[row], kind="stable") if len(row) else row
         row = row[by_node]
-        return Columns(
+        return HistoryColumns(
             step=np.array(self._steps, np.int64)[by_node],
             rank=np.array(self._ranks, np.int64)[by_node],
             row=row,
@@ -134,7 +134,7 @@ class Track:
         )
 
 
-class Columns(NamedTuple):
+class HistoryColumns(NamedTuple):
     """Records as columns. ``before`` is the number of the record of the same board before it, -1 for none.
 
     ``first_on`` says where each node's records begin; ``by_row`` numbers the records board by board, and

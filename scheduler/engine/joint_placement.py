@@ -20,7 +20,7 @@ from itertools import islice
 
 from scheduler.engine.events import Ended, held_by
 from scheduler.engine.model import SHARED_MODES, Claim, Grant
-from scheduler.engine.refused import Refused
+from scheduler.engine.refused_shapes import RefusedShapes
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState, Refusal
 
@@ -44,7 +44,7 @@ def serve_in_order(state: EngineState, queue: Iterable[Claim]) -> Served:
     grants: list[Grant] = []
     waiting: list[tuple[Claim, Want]] = []
     failed: set[Want] = set()
-    refused = Refused()
+    refused = RefusedShapes()
     for claim in queue:
         want = (claim.team_id, shape_of(claim, state.policy))
         if want not in failed and not refused.covers(want[1]):
@@ -194,7 +194,7 @@ def _try(state: EngineState, sequence: Iterable[_Line]) -> tuple[list[Grant], Co
     """Serve the lines' claims in this sequence; the grants, which stay applied, and how many each line got."""
     grants: list[Grant] = []
     got: Counter[_Line] = Counter()
-    refused = Refused()
+    refused = RefusedShapes()
     stuck: set[_Line] = set()
     for line in sequence:
         if line in stuck or refused.covers(line.want[1]):

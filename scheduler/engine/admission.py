@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from scheduler.engine.book import Books
+from scheduler.engine.bookings import Bookings
 from scheduler.engine.calendar import Calendar
 from scheduler.engine.model import Claim, Grant, Reason, Snapshot
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.policy import Policy
-from scheduler.engine.refused import Refused
+from scheduler.engine.refused_shapes import RefusedShapes
 from scheduler.engine.shape import Shape, shape_of
-from scheduler.engine.spare import Spare
+from scheduler.engine.short_reserve import ShortReserve
 from scheduler.engine.state import EngineState, Refusal
 
 Want = tuple[int, Shape]
 
 
-class Serving:
+class Admission:
     """One turn on a calendar. ``waiting`` are the claims left for now, ``refused`` the bookings that fail,
     ``undecided`` those that cannot be judged before nodes are heard again.
 
@@ -44,7 +44,7 @@ class Serving:
         self._policy = policy
         self.held_back: dict[int, Want] = {}  # room or not: what is free is kept for shorter ones
         self._known = _Failures(self.calendar)
-        self._spare = Spare(self.calendar.room, self.lineup, policy)
+        self._spare = ShortReserve(self.calendar.room, self.lineup, policy)
         self._left = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
 
     @property
@@ -103,7 +103,7 @@ class Serving:
         return True
 
     def _book(self, bookings: Iterable[Claim]) -> None:
-        books = Books(self.calendar, self._snapshot, self.grants)
+        books = Bookings(self.calendar, self._snapshot, self.grants)
         failed = []
         for claim in bookings:
             grant = books.book(claim)
@@ -133,7 +133,7 @@ class _Failures:
     def __init__(self, calendar: Calendar) -> None:
         self._calendar = calendar
         self._failed: dict[tuple[Want, datetime], Refusal] = {}
-        self._refused: dict[datetime, Refused] = {}
+        self._refused: dict[datetime, RefusedShapes] = {}
         self._hopeless: set[tuple[Shape, int]] = set()
 
     def covers(self, claim: Claim, want: Want) -> bool:
@@ -148,7 +148,7 @@ class _Failures:
         at = self._room_of(claim)
         self._failed[want, at] = refusal
         if refusal is Refusal.CAPACITY:
-            self._refused.setdefault(at, Refused()).add(want[1])
+            self._refused.setdefault(at, RefusedShapes()).add(want[1])
 
     def is_for_room(self, claim: Claim, want: Want) -> bool:
         """Whether it was room that the refused claim lacked, and not quota."""

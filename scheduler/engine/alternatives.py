@@ -14,7 +14,7 @@ from typing import Literal
 
 from scheduler.engine.board import WHOLE_MILLI, Board
 from scheduler.engine.model import SHARED_MODES, Claim, Grant
-from scheduler.engine.room import Room
+from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState
 
@@ -28,7 +28,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Alternative:
     """Something else to ask for: ``claim`` would start at ``starts_at``; ``far`` is its distance (see above).
 
     ``kind`` says what differs: fewer units, smaller ones, a shorter time, another model, mode or larger
@@ -48,7 +48,7 @@ def nearest(
     *,
     starts_at: datetime | None = None,
     most: int = MOST_CHANGES,
-) -> tuple[Change, ...]:
+) -> tuple[Alternative, ...]:
     """The candidates that the state would grant now, the nearest first, quota kept; changes nothing.
 
     Without candidates the engine makes them up (see ``variants``). ``starts_at`` is when the claim itself
@@ -57,11 +57,11 @@ def nearest(
     """
     tried = ranked(state, claim, variants(state, claim) if candidates is None else candidates)
     fitting = [one for one in tried[:MOST_TRIED] if _is_granted(state, one.claim)]
-    later = () if starts_at is None else (Change("later", claim, starts_at),)
+    later = () if starts_at is None else (Alternative("later", claim, starts_at),)
     return (*varied(fitting, most - len(later)), *later)
 
 
-def ranked(room: Room, claim: Claim, candidates: Iterable[Claim]) -> list[Change]:
+def ranked(room: Occupancy, claim: Claim, candidates: Iterable[Claim]) -> list[Alternative]:
     """All candidates as changes at ``room.now``, the nearest first; equally near ones as they came.
 
     What is no change at all and what no board of the fleet offers is left out.
@@ -72,14 +72,14 @@ def ranked(room: Room, claim: Claim, candidates: Iterable[Claim]) -> list[Change
         size = size_of(room, other)
         if size is not None and replace(other, id=claim.id) != claim:
             kind = _kind(claim, other, asked, size)
-            changes.append(Change(kind, other, room.now, _distance(claim, other, asked, size)))
+            changes.append(Alternative(kind, other, room.now, _distance(claim, other, asked, size)))
     return sorted(changes, key=lambda change: change.far)
 
 
-def varied(changes: Iterable[Change], most: int = MOST_CHANGES) -> tuple[Change, ...]:
+def varied(changes: Iterable[Alternative], most: int = MOST_CHANGES) -> tuple[Alternative, ...]:
     """At most so many of the changes: the first of every kind and models before a second one of any."""
-    first: list[Change] = []
-    rest: list[Change] = []
+    first: list[Alternative] = []
+    rest: list[Alternative] = []
     seen = set()
     for change in changes:
         key = (change.kind, change.claim.models)
@@ -89,7 +89,7 @@ def varied(changes: Iterable[Change], most: int = MOST_CHANGES) -> tuple[Change,
     return tuple(sorted(chosen, key=lambda change: change.far))
 
 
-def size_of(room: Room, claim: Claim) -> Size | None:
+def size_of(room: Occupancy, claim: Claim) -> Size | None:
     """What one unit surely has: thousandths of a reference device and MiB; None when no board offers it."""
     shape = shape_of(claim, room.policy)
     kinds = {
@@ -100,7 +100,7 @@ def size_of(room: Room, claim: Claim) -> Size | None:
     return (min(part for part, _ in sizes), min(memory for _, memory in sizes)) if sizes else None
 
 
-def variants(room: Room, claim: Claim) -> Iterator[Claim]:
+def variants(room: Occupancy, claim: Claim) -> Iterator[Claim]:
     """What the fleet could be asked for instead: fewer units, smaller ones, the same on other models."""
     for count in range(claim.count - 1, 0, -1):
         yield replace(claim, count=count)
@@ -115,7 +115,7 @@ def variants(room: Room, claim: Claim) -> Iterator[Claim]:
         yield from _profiles(room, elsewhere, elsewhere.models)
 
 
-def _profiles(room: Room, claim: Claim, models: frozenset[str]) -> Iterator[Claim]:
+def _profiles(room: Occupancy, claim: Claim, models: frozenset[str]) -> Iterator[Claim]:
     """The claim as a slice of every profile that these models (empty: all) offer."""
     if claim.mode in SHARED_MODES:
         return
@@ -124,7 +124,7 @@ def _profiles(room: Room, claim: Claim, models: frozenset[str]) -> Iterator[Clai
         yield replace(claim, mode="mig", profile=name)
 
 
-def _lesser_shares(room: Room, claim: Claim) -> Iterator[Claim]:
+def _lesser_shares(room: Occupancy, claim: Claim) -> Iterator[Claim]:
     """The claim with as much of share and memory as one board or another has left."""
     left = set()
     for board in room.matching(shape_of(claim, room.policy).kind):

@@ -11,7 +11,7 @@ from scheduler.engine.order.tree import Branch, TeamTree
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FairShare:
     """One branch of the tree among its siblings.
 
     ``share`` is what it is entitled to, ``part`` its part of what all of them have used (0 to 1), ``ratio`` the
@@ -28,21 +28,23 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class TeamStanding:
+class TeamFairShares:
     """A team among its siblings, and its people among each other by user id, who goes first first."""
 
-    team: Standing
-    people: tuple[tuple[int, Standing], ...]
+    team: FairShare
+    people: tuple[tuple[int, FairShare], ...]
 
 
-def team_standing(quotas: Iterable[TeamQuota], people: Iterable[PersonUsage], team_id: int) -> TeamStanding:
+def team_fair_shares(
+    quotas: Iterable[TeamQuota], people: Iterable[PersonUsage], team_id: int
+) -> TeamFairShares:
     """Where the team stands by Fair Tree, from usage decayed to the same instant for all."""
     tree = TeamTree(quotas)
     for person in people:
         tree.use(tree.leaf(person.team_id, person.user_id), person.used_milli_s)
-    found = [(leaf.user_id or 0, standing(leaf)) for leaf in tree.people(team_id)]
-    return TeamStanding(
-        standing(tree.team(team_id)), tuple(sorted(found, key=lambda row: (row[1].rank, row[0])))
+    found = [(leaf.user_id or 0, fair_share(leaf)) for leaf in tree.people(team_id)]
+    return TeamFairShares(
+        fair_share(tree.team(team_id)), tuple(sorted(found, key=lambda row: (row[1].rank, row[0])))
     )
 
 
@@ -51,14 +53,14 @@ def decayed(usage: float, seconds: float, half_life_s: float) -> float:
     return float(usage * 0.5 ** (seconds / half_life_s))
 
 
-def standing(branch: Branch) -> Standing:
+def fair_share(branch: Branch) -> FairShare:
     """Where a branch stands among its siblings."""
     family = branch.parent
     if family is None:
-        return Standing(1.0, branch.usage, None, None, 1, 1)
+        return FairShare(1.0, branch.usage, None, None, 1, 1)
     mine = badness(branch, family)
     part = branch.usage / family.usage if family.usage else None
-    return Standing(
+    return FairShare(
         share=branch.part,
         used_milli_s=branch.usage,
         part=part,

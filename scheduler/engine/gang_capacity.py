@@ -11,7 +11,7 @@ from scheduler.engine.place.fill import Spot
 from scheduler.engine.shape import Shape
 
 
-class Part(NamedTuple):
+class NodePart(NamedTuple):
     """What one node could give a gang: boards with room, and how many its CPU and memory allow."""
 
     boards: list[Board]
@@ -25,27 +25,29 @@ class Part(NamedTuple):
 
 def parts_now(
     shape: Shape, groups: Iterable[Sequence[Board]], host_of: Callable[[Board], Host]
-) -> list[Part]:
+) -> list[NodePart]:
     """What each node could give now."""
-    return [Part([b for b in boards if b.room(shape)], host_of(boards[0]).units(shape)) for boards in groups]
+    return [
+        NodePart([b for b in boards if b.room(shape)], host_of(boards[0]).units(shape)) for boards in groups
+    ]
 
 
 def parts_idle(
     shape: Shape, groups: Iterable[Sequence[Board]], host_of: Callable[[Board], Host]
-) -> list[Part]:
+) -> list[NodePart]:
     """What each node could give if it held nothing."""
     return [
-        Part([b for b in boards if b.idle_room(shape)], host_of(boards[0]).idle_units(shape))
+        NodePart([b for b in boards if b.idle_room(shape)], host_of(boards[0]).idle_units(shape))
         for boards in groups
     ]
 
 
-def nodes_able(shape: Shape, parts: Iterable[Part]) -> int:
+def nodes_able(shape: Shape, parts: Iterable[NodePart]) -> int:
     """How many nodes could take a whole part of a gang of equal parts."""
     return sum(part.units >= shape.wanted for part in parts)
 
 
-def lightest(shape: Shape, parts: Sequence[Part]) -> list[Spot] | None:
+def lightest(shape: Shape, parts: Sequence[NodePart]) -> list[Spot] | None:
     """The boards that cost the quota least, node by node; None when they are too few. Earlier nodes on a tie."""
     by_cost = [sorted(part.boards, key=lambda b: b.unit_cost(shape)) for part in parts]
     if shape.nodes:

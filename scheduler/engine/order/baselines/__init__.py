@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from scheduler.engine.order.ranking import Order
-from scheduler.engine.order.yardsticks.attained import Attained, TwoLevel
-from scheduler.engine.order.yardsticks.known import (
+from scheduler.engine.order.baselines.attained import Attained, TwoLevel
+from scheduler.engine.order.baselines.known import (
     AgedShortestLeft,
     BlockingFifo,
     ShortestFirst,
     ShortestLeft,
 )
+from scheduler.engine.order.ranking import Order
 
 YARDSTICKS: dict[str, type[Order]] = {
     "blocking_fifo": BlockingFifo,

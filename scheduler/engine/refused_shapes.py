@@ -8,7 +8,7 @@ Unit = tuple[object, ...]
 Amount = tuple[int, int, int, int]
 
 
-class Refused:
+class RefusedShapes:
     """The shapes that found no room since the last end: the same or more of the same unit finds none."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ SAME = 0.1  # thousandths of a board: a filling that is worth so little more cha
 Filling = tuple[int, tuple[int, ...]]  # a free amount, and how many pieces of each size go into it
 
 
-class Outlook(NamedTuple):
+class ShadowPrices(NamedTuple):
     """Value of each free amount 0..1000 of one board as a share of a whole board's, and price of each size.
 
     A price is what the room for one piece could earn otherwise, in thousandths of a board.
@@ -31,7 +31,9 @@ class Outlook(NamedTuple):
     prices: list[float]
 
 
-def outlook(sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, int]) -> Outlook | None:
+def shadow_prices(
+    sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, int]
+) -> ShadowPrices | None:
     """What room is worth now; None when nothing fits.
 
     ``sizes`` rise; ``coming`` is how many pieces of each are still expected, ``free`` how many boards have
@@ -58,7 +60,7 @@ def outlook(sizes: Sequence[int], coming: Sequence[float], free: Mapping[int, in
             break
         known.update(more)
         fillings += more
-    return Outlook(values / values[WHOLE], prices) if values[WHOLE] > 0 else None
+    return ShadowPrices(values / values[WHOLE], prices) if values[WHOLE] > 0 else None
 
 
 def _likely(sizes: Sequence[int], amounts: Sequence[int]) -> list[Filling]:

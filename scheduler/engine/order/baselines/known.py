@@ -9,9 +9,9 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.order.burden import aged, power_at, waited_s
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.fixed import Fifo
-from scheduler.engine.order.index import aged, power_at, waited_s
 from scheduler.engine.order.ranking import Lives, Sorted, tie
 
 

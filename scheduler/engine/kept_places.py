@@ -27,7 +27,7 @@ from scheduler.engine.state import EngineState
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPlaces:
     """What the rest of the turn sees, who starts before it, and whose place is kept with the leases told.
 
     ``spared`` are leases that were told to go and help nobody any more. ``promised`` is what kept places will
@@ -52,7 +52,7 @@ class Kept:
             room.budget.take(team_id, -cost)
 
 
-def keep_places(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> Kept:
+def keep_places(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> KeptPlaces:
     """Serve those first who are owed a place; where it is not free yet, take it for them from everybody else.
 
     ``room`` is the room of the snapshot where the caller keeps one: what is done is done there.
@@ -63,7 +63,7 @@ def keep_places(snapshot: Snapshot, policy: Policy, room: EngineState | None = N
             told.setdefault(one.preempted_for, []).append(one)
     owed = [claim for claim in snapshot.queue if claim.is_owed or claim.id in told]
     if not owed:
-        return Kept(snapshot, spared=_spared(told, set(), snapshot))
+        return KeptPlaces(snapshot, spared=_spared(told, set(), snapshot))
     # The oldest promise first: who is freed for one must not start another, who may count on somebody else.
     owed.sort(key=lambda claim: _since(told.get(claim.id, ()), snapshot.taken_at))
     keeper = _Keeper(snapshot, policy, told, room)
@@ -170,7 +170,7 @@ class _Keeper:
         self.room.budget.take(grant.team_id, grant.cost_milli)
         self.promised.append((grant.team_id, grant.cost_milli))
 
-    def result(self) -> Kept:
+    def result(self) -> KeptPlaces:
         """What the rest of the turn goes on with."""
         served = {grant.claim_id for grant in self.grants} | {claim.id for claim, _ in self.placed}
         seen = replace(
@@ -179,7 +179,7 @@ class _Keeper:
             held=(*self.snapshot.held, *self.held),
             quotas=with_used(self.snapshot.quotas, self.room.budget),
         )
-        return Kept(
+        return KeptPlaces(
             seen,
             tuple(self.grants),
             tuple(self.placed),

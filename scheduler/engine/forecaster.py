@@ -15,24 +15,24 @@ from threading import RLock
 
 import numpy as np
 
-from scheduler.engine.asleep import waking
-from scheduler.engine.book import Books
-from scheduler.engine.clearance import Asker, Clearance
+from scheduler.engine.admission import Want, is_booking
+from scheduler.engine.bookings import Bookings
 from scheduler.engine.columns import Flags, Ints
+from scheduler.engine.earliest_start import StartSearch
 from scheduler.engine.explain import Explainer
+from scheduler.engine.kept_places import keep_places
 from scheduler.engine.model import Claim, Forecast, Policy, Reason, Snapshot
 from scheduler.engine.order.ranking import tie
-from scheduler.engine.places import keep_places
 from scheduler.engine.plan import decided
 from scheduler.engine.reasons import are_impossible
-from scheduler.engine.serve import Want, is_booking
 from scheduler.engine.shape import LONGEST_S, Shape, shape_of
+from scheduler.engine.sleeping_nodes import waking
 from scheduler.engine.state import EngineState
-from scheduler.engine.sweep import Sweep
 from scheduler.engine.timeline import Timeline
+from scheduler.engine.what_if import Asker, WhatIf
 
 HORIZON_S = 7 * 86_400
-# Outlooks kept: of what is published now, as the book says and as it will probably be, and of what was before.
+# Forecasters kept: of what is published now, as the book says and as it will probably be, and of what was before.
 MOST_KEPT = 4
 # Steps that a what-if is checked at one by one; beyond that its start is unknown.
 MOST_CHECKS = 5_000
@@ -40,7 +40,7 @@ MOST_CHECKS = 5_000
 A_TURN = timedelta(seconds=1)
 
 
-class Outlook:
+class Forecaster:
     """The future of a snapshot up to a horizon in seconds. May be asked by several threads.
 
     ``began`` is the room as it is now, before the turn; whoever looks into it holds ``lock`` meanwhile.
@@ -150,7 +150,7 @@ class Outlook:
             never = self._explainer.never(claim, shape)
             if never is not None or self._booked(claim, shape) is not None:
                 return (never,) if never else ()
-            silence = Books(self._turn.calendar, self.snapshot, self._turn.grants).undecided(claim)
+            silence = Bookings(self._turn.calendar, self.snapshot, self._turn.grants).undecided(claim)
             return (silence,) if silence else ()
         calendar = self._turn.calendar
         calendar.reach(claim.duration_s)
@@ -172,7 +172,7 @@ class Outlook:
         if not shape.wanted or claim.starts_at is None:
             return None
         calendar = self._turn.calendar
-        spots = Sweep(calendar.room, calendar.blocks, shape, claim.duration_s).at(claim.starts_at)
+        spots = StartSearch(calendar.room, calendar.blocks, shape, claim.duration_s).at(claim.starts_at)
         return None if spots is None else claim.starts_at
 
     def _start_of(self, claim: Claim, shape: Shape, rank: int, until: datetime) -> datetime | None:
@@ -183,7 +183,7 @@ class Outlook:
         is_last &= seen < len(times)
         room = self._turn.calendar.room
         asker = Asker(claim, shape, rank, room.least_cost(shape), room.most_cost(shape))
-        clearance = Clearance(self._timeline, self._records, seen, asker)
+        clearance = WhatIf(self._timeline, self._records, seen, asker)
         for tried, (step, nodes) in enumerate(self._openings(shape, seen, is_last)):
             if tried >= MOST_CHECKS or times[step] > until:
                 return None
@@ -237,17 +237,17 @@ class Outlook:
         return found
 
 
-_KEPT: list[Outlook] = []
+_KEPT: list[Forecaster] = []
 _KEEPING = RLock()
 
 
-def outlook_of(snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> Outlook:
-    """The outlook of this very snapshot object, played once: the last few are kept. Safe between threads."""
+def forecaster_of(snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> Forecaster:
+    """The forecaster of this very snapshot object, played once: the last few are kept. Safe between threads."""
     with _KEEPING:
         for one in _KEPT:
             if one.snapshot is snapshot and one.policy == policy and one.horizon_s >= horizon_s:
                 return one
-        found = Outlook(snapshot, policy, horizon_s)
+        found = Forecaster(snapshot, policy, horizon_s)
         _KEPT[:] = [found, *_KEPT][:MOST_KEPT]
         return found
 

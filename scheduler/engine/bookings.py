@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 from scheduler.engine.blocks import overlapping
 from scheduler.engine.calendar import Calendar
+from scheduler.engine.earliest_start import StartSearch, is_silent
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, Reason, Snapshot
 from scheduler.engine.place.fill import Spot, spots_cost
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import LONGEST_S, Shape, shape_of
-from scheduler.engine.sweep import Sweep, is_silent
 
 MOST_WINDOWS, MOST_NODES = 3, 8
 AROUND = timedelta(days=7)
@@ -21,7 +21,7 @@ AROUND = timedelta(days=7)
 FURTHEST = timedelta(seconds=LONGEST_S)
 
 
-class Books:
+class Bookings:
     """The bookings of one turn, after everybody who wants to start now.
 
     What is held beyond a booking's start counts as taken, what is over by then does not; ``grants`` are what
@@ -73,7 +73,9 @@ class Books:
         silent = [board for board in self._calendar.room.matching(shape.kind) if is_silent(board)]
         if not silent:
             return None
-        sweep = Sweep(self._calendar.room, self._calendar.blocks, shape, claim.duration_s, with_silent=True)
+        sweep = StartSearch(
+            self._calendar.room, self._calendar.blocks, shape, claim.duration_s, with_silent=True
+        )
         spots = sweep.at(claim.starts_at)
         if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
             return None
@@ -86,10 +88,10 @@ class Books:
             return Reason("malformed", {"field": "starts_at", "value": starts_at.isoformat()})
         return self._explainer.never(claim, shape)
 
-    def _sweep(self, claim: Claim, shape: Shape) -> Sweep:
-        return Sweep(self._calendar.room, self._calendar.blocks, shape, claim.duration_s)
+    def _sweep(self, claim: Claim, shape: Shape) -> StartSearch:
+        return StartSearch(self._calendar.room, self._calendar.blocks, shape, claim.duration_s)
 
-    def _nearest(self, sweep: Sweep, claim: Claim, shape: Shape, wanted: datetime) -> list[datetime]:
+    def _nearest(self, sweep: StartSearch, claim: Claim, shape: Shape, wanted: datetime) -> list[datetime]:
         """Up to three starts near the wanted one that are free, one of them before and one behind if any are."""
         since = max(self._calendar.now, wanted - AROUND)
         free = [

@@ -10,6 +10,7 @@ from scheduler.engine.board import Board, by_node
 from scheduler.engine.demand import UNKNOWN_DEMAND, Demand
 from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
 from scheduler.engine.fleet import Fleet
+from scheduler.engine.gang_capacity import lightest, parts_idle, parts_now
 from scheduler.engine.host import Host
 from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
 from scheduler.engine.place.fill import Groups, Spot, cheapest, spots_cost
@@ -17,11 +18,10 @@ from scheduler.engine.place.mig import Term
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Kind, Shape
-from scheduler.engine.spread import lightest, parts_idle, parts_now
-from scheduler.engine.suit import tiers
+from scheduler.engine.suitability import tiers
 
 
-class Room:
+class Occupancy:
     """Everything that is taken and everything that is free, as of ``now``."""
 
     def __init__(

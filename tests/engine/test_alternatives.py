@@ -8,8 +8,8 @@ from datetime import timedelta
 from hypothesis import given
 
 from scheduler.engine import EngineState
+from scheduler.engine.alternatives import MOST_CHANGES, Alternative, nearest
 from scheduler.engine.model import Claim, Grant
-from scheduler.engine.nearest import MOST_CHANGES, Change, nearest
 from tests.engine.builder import NOON, Cluster
 from tests.engine.test_properties import clusters, few, second_half
 
@@ -23,7 +23,7 @@ def changes(cluster: Cluster, claim: Claim) -> list[tuple[str, str, int]]:
     return [said(change) for change in nearest(state_of(cluster), claim)]
 
 
-def said(change: Change) -> tuple[str, str, int]:
+def said(change: Alternative) -> tuple[str, str, int]:
     claim = change.claim
     if claim.mode == "mig":
         what = claim.profile

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from scheduler.engine import EngineState, forecast, plan
-from scheduler.engine import joint as joint_module
+from scheduler.engine import joint_placement as joint_module
 from scheduler.engine.model import Grant, Held, Policy, Snapshot
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.shape import shape_of
