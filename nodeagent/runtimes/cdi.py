@@ -39,8 +39,7 @@ from nodeagent.runtimes.lease_folder import LeaseFolder
 from nodeagent.runtimes.names import harmless, key_of_stem, stem_of
 
 KIND: Final = "berth.local/lease"
-FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")  # where engines look by default (SPEC.md)
-FOLDER: Final = Path("/var/run/cdi")
+FOLDER: Final = Path("/var/run/cdi")  # one of the two where engines look by default (SPEC.md)
 FILE_PREFIX: Final = "berth-lease_"
 FILE: Final = re.compile(rf"{FILE_PREFIX}(?P<stem>.+)-(?P<boot>[0-9a-f]{{8}})\.json")
 ENGINES: Final = ("docker", "podman", "nerdctl")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from django.db import connection
 
-from portal.billing.models import BillingPeriod, PeriodState
+from portal.billing.models import BillingPeriod
 from portal.common.rows import fetch
 
 # The key of the lock under which a month closes. Whoever writes an event of a lease or a price holds it shared
@@ -53,13 +53,3 @@ def hold_periods(starts: Iterable[datetime]) -> dict[datetime, BillingPeriod]:
         [wanted],
     )
     return {period.starts_at: period for period in BillingPeriod.objects.filter(starts_at__in=wanted)}
-
-
-def closed_until() -> datetime | None:
-    """Return the instant up to which the books are closed: nothing dated before it is added; None for nothing."""
-    return (
-        BillingPeriod.objects.filter(state=PeriodState.CLOSED)
-        .order_by("-ends_at")
-        .values_list("ends_at", flat=True)
-        .first()
-    )

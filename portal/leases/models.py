@@ -276,7 +276,6 @@ class Lease(models.Model):
     end_reason = models.CharField(max_length=12, choices=EndReason.choices, blank=True, default="")
     fault = models.CharField(max_length=300, blank=True)
     warned_at = models.DateTimeField(null=True, blank=True)
-    metered_until = models.DateTimeField(null=True, blank=True)
     is_metered = models.BooleanField(default=False)
     agent_active_ms = models.BigIntegerField(null=True, blank=True)
     part = models.PositiveSmallIntegerField(default=0)

@@ -26,8 +26,8 @@ class Headroom:
     """What a team could still be granted now, and which team of its lineage binds.
 
     Weighted thousandths; ``left_milli`` None means nothing bounds it. In a cohort ``borrowed_milli`` is what
-    the team uses above its guarantee, ``lent_milli`` what others may use of it now, ``lendable_milli`` what is
-    left to borrow in the whole cohort; None without a cohort. ``guarantee_of`` is whose guarantee it is.
+    the team uses above its guarantee, ``lendable_milli`` what is left to borrow in
+    the whole cohort; None without a cohort.
     """
 
     used_milli: int
@@ -36,10 +36,8 @@ class Headroom:
     left_milli: int | None
     bound_by: str
     borrowed_milli: int | None = None
-    lent_milli: int | None = None
     lendable_milli: int | None = None
     cohort: str = ""
-    guarantee_of: str = ""
 
 
 def headroom(team: Team) -> Headroom:
@@ -61,10 +59,8 @@ def headroom(team: Team) -> Headroom:
         left_milli=left,
         bound_by="" if binds is None or left is None else binds.name,
         borrowed_milli=None if member is None else member.borrows(),
-        lent_milli=None if member is None else member.lends(),
         lendable_milli=None if member is None else max(0, -sum(a.strains() for a in pool)),
         cohort=cohort.name if cohort else "",
-        guarantee_of=member.name if member else "",
     )
 
 

@@ -142,10 +142,6 @@ class Readings:
         series = self._series.get((kind, name))
         return series.rows(since=now - KEEP_S) if series else []
 
-    def series_count(self) -> int:
-        """Return how many rings are held."""
-        return len(self._series)
-
 
 readings = Readings()
 

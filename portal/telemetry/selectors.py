@@ -1,4 +1,4 @@
-"""Telemetry for pages and the API: what is measured now, the last five minutes, and the minutes before."""
+"""Telemetry for pages and the API: what was measured last."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.conf import settings
 from django.utils import timezone
 
-from portal.leases.models import Lease
-from portal.telemetry import payloads
 from portal.telemetry.frames import LeaseNow, More
 from portal.telemetry.latest import stored_frames
-from portal.telemetry.models import MinuteRollup
 from portal.telemetry.nodeview import is_fresh
-from portal.telemetry.ring import Readings, Row, readings
-
-MOST_MINUTES = 24 * 60
+from portal.telemetry.ring import Readings, readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +55,3 @@ def _reading(seen: LeaseNow | None, now: float) -> Reading | None:
     return Reading(
         seen.util, seen.memory_used_mib, seen.memory_mib, seen.power_w, seen.source, seen.at, seen.more
     )
-
-
-def lease_history(lease: Lease, *, now: datetime | None = None) -> list[Row]:
-    """Return five minutes of (Unix second, utilisation, memory in MiB); empty without a live hub here."""
-    return readings.history("lease", lease.uid, now=(now or timezone.now()).timestamp())
-
-
-def lease_minutes(lease: Lease) -> list[MinuteRollup]:
-    """Return the stored minutes of a lease in order, the last 24 hours of it at most."""
-    rows = MinuteRollup.objects.filter(lease_id=lease.pk, device_id=None).order_by("-minute")[:MOST_MINUTES]
-    return list(rows)[::-1]
-
-
-def device_minutes(device_id: int, *, since: datetime) -> list[MinuteRollup]:
-    """Return the stored minutes of a device in order."""
-    rows = MinuteRollup.objects.filter(device_id=device_id, lease_id=None, minute__gte=since)
-    return list(rows.order_by("minute")[:MOST_MINUTES])
-
-
-def map_name(uid: str, *, is_seen: bool) -> str:
-    """Return how a lease is called in ``fleet`` and ``node:`` topics: its uid, or an alias for strangers.
-
-    A page that draws the map must use the same name, so that live levels find their slices.
-    """
-    return uid if is_seen else payloads.alias(uid, secret=settings.SECRET_KEY)

@@ -44,7 +44,9 @@ async def test_samples_reach_the_ring_of_every_web_process_through_valkey(world:
     assert now[lease.uid] is not None
     assert (now[lease.uid].util, now[lease.uid].memory_used_mib) == (62.5, 4100)
     assert now["lse-nobody"] is None
-    assert selectors.lease_history(lease, now=world.now) == [(int(world.now.timestamp()), 62.5, 4100)]
+    assert readings.history("lease", lease.uid, now=world.now.timestamp()) == [
+        (int(world.now.timestamp()), 62.5, 4100)
+    ]
 
 
 async def test_a_reading_that_is_old_is_unknown(world: World) -> None:

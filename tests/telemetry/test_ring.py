@@ -91,7 +91,7 @@ def test_memory_is_bounded_whatever_nodes_say(monkeypatch) -> None:
     for i in range(50):
         seen.take(frame(1, slot(f"lse-{i}"), node=f"n{i}", at=1000.0 + i))
 
-    assert seen.series_count() == 10
+    assert len(seen._series) == 10
     assert len(seen.frames) == 3
     assert len(seen.leases) == 3
 
@@ -104,7 +104,7 @@ def test_what_is_old_is_forgotten() -> None:
 
     assert not seen.frames
     assert not seen.leases
-    assert seen.series_count() == 0
+    assert len(seen._series) == 0
 
 
 def test_a_frame_survives_the_wire_and_blanking_leaves_only_sizes() -> None:

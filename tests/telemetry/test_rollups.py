@@ -10,7 +10,6 @@ from portal.telemetry.ingest import MINUTES, accept_samples, intake
 from portal.telemetry.minutes import Minute, Sums, write
 from portal.telemetry.models import MinuteRollup
 from portal.telemetry.rollups import roll_up_minutes
-from portal.telemetry.selectors import device_minutes, lease_minutes
 from tests.portal.builders import World
 from tests.telemetry.conftest import rows, samples_of
 
@@ -35,10 +34,8 @@ async def test_seconds_become_a_minute_of_the_lease_and_of_its_device(world: Wor
     await asyncio.wait_for(intake()._sending, 5)
     stored = await rows(lambda: roll_up_minutes(now=begin + timedelta(seconds=70)))
 
-    (minute,) = await rows(lambda: lease_minutes(lease))
-    (device,) = await rows(
-        lambda: device_minutes(lease.placements.get().device_id, since=begin - timedelta(hours=1))
-    )
+    minute = await rows(lambda: MinuteRollup.objects.get(lease_id=lease.pk))
+    device = await rows(lambda: MinuteRollup.objects.get(device_id=lease.placements.get().device_id))
     assert stored == 1
     assert (minute.minute, minute.samples, minute.util_mean, minute.util_max) == (begin, 3, 30.0, 40.0)
     assert (minute.energy_mj, device.energy_mj, device.samples) == (None, 600, 3)

@@ -69,7 +69,6 @@ class Load:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self.months = list(self.world["months"])
         self._draining = asyncio.Lock()
-        self._pricing = asyncio.Lock()
 
     def start(self) -> None:
         self._thread.start()

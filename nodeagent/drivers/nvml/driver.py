@@ -72,7 +72,7 @@ class NvmlDriver:
         """
         settings, host = settings or NvmlSettings(), host or NvmlHost()
         clock_ns, wall_ns, looks_only = host.clock_ns, host.wall_ns, settings.looks_only
-        self._boot_id, self._read, self._listens, self._send = boot_id, host.read, settings.listens, host.send
+        self._boot_id, self._read, self._send = boot_id, host.read, host.send
         self._calls = NvmlCalls(library)
         run_dir = settings.run_dir or RUN_DIR
         boot_devices = BootDevices(run_dir / "cards.json", boot_id, looks_only=looks_only)
