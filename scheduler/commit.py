@@ -27,9 +27,9 @@ from portal.leases.transitions import announce, move_requests, note_events
 from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.models import Team
-from scheduler import book
+from scheduler import bookings
 from scheduler.engine.model import SHARED_MODES, Grant, Repartition, Slot, Snapshot, Wait
-from scheduler.parts import parts_of
+from scheduler.gangs import parts_of
 
 log = logging.getLogger(__name__)
 _REQUESTS = Rows(LeaseRequest, "team", "flavor")
@@ -100,7 +100,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     quotas.reserve([(_team(r), grant.cost_milli) for grant, r in pairs if grant.starts_at is None])
     devices = {device.id: device for device in snapshot.devices}
     parts = [(grant, request, part) for grant, request in pairs for part in parts_of(grant, devices)]
-    held = {r.pk: book.times(grant, r.remaining_s, snapshot, now=now) for grant, r in pairs}
+    held = {r.pk: bookings.lease_start(grant, r.remaining_s, snapshot, now=now) for grant, r in pairs}
     leases = Lease.objects.bulk_create(
         [
             Lease(
@@ -132,7 +132,7 @@ def _store(pairs: Sequence[Pair], version: int, now: datetime, snapshot: Snapsho
     begun = [lease.pk for lease in leases if lease.state != LeaseState.BOOKED]
     note_events([(pk, "") for pk in booked], LeaseState.BOOKED, at=now)
     note_events([(pk, LeaseState.BOOKED) for pk in begun], LeaseState.PREPARING, at=now)
-    book.make_room([grant for grant, _request in pairs])
+    bookings.make_room([grant for grant, _request in pairs])
     names = _own_names([slot for grant, _request in pairs for slot in grant.slots])
     made = Placement.objects.bulk_create(
         _placement(slot, lease, snapshot, names)
@@ -308,4 +308,4 @@ def impossible(found: Sequence[Wait], *, now: datetime) -> None:
                 reason=reasons[0]["code"],
                 reasons=reasons,
             )
-            book.tell_refused(by_id[wait.claim_id], reasons, at=now)
+            bookings.tell_refused(by_id[wait.claim_id], reasons, at=now)

@@ -11,7 +11,7 @@ from portal.common.rows import Rows, fetch
 from portal.fleet.models import Node as NodeRow
 from portal.fleet.selectors import blocked_why
 from portal.policies.demand import current_demand
-from scheduler import facts
+from scheduler import snapshot_rows
 from scheduler.engine.model import Claim, Learned, Node, Outage, PersonUsage, Running, Snapshot, TeamQuota
 
 MAX_QUEUE = 20_000
@@ -52,8 +52,8 @@ _NODES = Rows(NodeRow)
 
 def take(*, now: datetime) -> Snapshot:
     """Return everything one turn may look at, in one read-only transaction's worth of queries."""
-    facts.heed_names()
-    placed = facts.placed()
+    snapshot_rows.heed_names()
+    placed = snapshot_rows.placed()
     steps: dict[int, int] = dict(fetch(STEPS, [now, now]))
     outages = tuple(Outage(*row) for row in fetch(OUTAGES, [now]))
     away = {outage.node_id for outage in outages if outage.starts_at <= now}
@@ -62,7 +62,7 @@ def take(*, now: datetime) -> Snapshot:
         nodes=tuple(
             _node(n, blocked_why(n, now=now, away=away)) for n in _NODES.where("TRUE ORDER BY it.name", [])
         ),
-        devices=facts.devices(),
+        devices=snapshot_rows.devices(),
         held=tuple(p.held for p in placed if p.booking is None or p.booking.starts_at <= now),
         queue=_claims(now, steps),
         quotas=tuple(TeamQuota(*row) for row in fetch(QUOTAS)),
@@ -71,7 +71,7 @@ def take(*, now: datetime) -> Snapshot:
         bookings=tuple(p.booking for p in placed if p.booking is not None and p.booking.starts_at > now),
         outages=outages,
         people=tuple(PersonUsage(*row) for row in fetch(PEOPLE)),
-        growing=facts.growing(now),
+        growing=snapshot_rows.growing(now),
         learned=_learned(),
     )
 
@@ -103,7 +103,7 @@ def _read_learned(pk: int) -> Learned:
 
 def _claims(now: datetime, steps: Mapping[int, int]) -> tuple[Claim, ...]:
     """Return what waits, with the priority that grants of its teams give it now, and who made or makes room."""
-    claims = facts.claims(MAX_QUEUE)
+    claims = snapshot_rows.claims(MAX_QUEUE)
     owed = {pk for (pk,) in fetch(OWED, [now - OWED_FOR])}
     yields: dict[int, frozenset[int]] = {pk: frozenset(for_whom) for pk, for_whom in fetch(YIELDS)}
     if not steps and not owed and not yields:
@@ -124,7 +124,7 @@ def _claims(now: datetime, steps: Mapping[int, int]) -> tuple[Claim, ...]:
 
 def _running(steps: Mapping[int, int]) -> tuple[Running, ...]:
     """Return what lives; a grant to its team raises a lease as it raises what waits."""
-    running = facts.running()
+    running = snapshot_rows.running()
     if not steps:
         return running
     return tuple(

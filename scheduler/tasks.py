@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from django.db.models import F
+
 from portal.accounts import sessions, sign_in_attempts
 from portal.audit.chain import link_entries
 from portal.audit.models import AuditHead
@@ -13,8 +15,10 @@ from portal.billing import metering
 from portal.celery import app
 from portal.common import outbox
 from portal.common.clock import db_now
+from portal.common.live import NODES, publish
 from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import forgetting
+from portal.fleet.models import Node
 from portal.leases import (
     bookings,
     device_cooldown,
@@ -28,7 +32,7 @@ from portal.leases import (
 )
 from portal.telemetry.energy import settle_sleeps
 from portal.telemetry.rollups import roll_up_minutes
-from scheduler import checking, cycle, dispatch, forecasts, learning, power, predict, snapshot, usage
+from scheduler import cycle, demand, durations, forecasts, invariant_check, power, snapshot, usage
 
 log = logging.getLogger(__name__)
 # What is due by the clock, in this order: who ends comes before who starts. Each takes ``now`` and is safe to repeat.
@@ -86,9 +90,13 @@ def tick() -> None:
 
 @app.task
 def sweep_outbox() -> None:
-    """Nudge again what was owed and lost, and the nodes that lag behind."""
+    """Nudge again what was owed and lost, and the nodes whose desired state they have not carried out yet."""
     outbox.sweep(at=db_now())
-    dispatch.remind()
+    behind = list(
+        Node.objects.filter(observed_revision__lt=F("desired_revision")).values_list("name", flat=True)
+    )
+    if behind:
+        publish(NODES, behind)
 
 
 @app.task
@@ -134,7 +142,7 @@ def tidy_accounts() -> None:
 def learn_demand() -> None:
     """Look whether requests have come to look different, or the fleet has become fuller or emptier."""
     now = db_now()
-    learning.learn(snapshot.take(now=now), now=now)
+    demand.learn(snapshot.take(now=now), now=now)
 
 
 @app.task
@@ -158,16 +166,16 @@ def settle_usage() -> None:
 @app.task
 def learn_durations() -> None:
     """Look whether enough has ended to learn anew how long requests run."""
-    predict.learn(now=db_now())
+    durations.learn(now=db_now())
 
 
 @app.task
 def predict_durations() -> None:
     """Predict how long new requests run."""
-    predict.predict()
+    durations.predict()
 
 
 @app.task
 def check_invariants() -> None:
     """Look whether every promise about the rows holds."""
-    checking.check(now=db_now())
+    invariant_check.check(now=db_now())

@@ -19,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.learning.durations import HALF, Durations
-from scheduler.engine.learning.habits import FEATURES, Habits, Kind, Known, Past, walked
+from scheduler.engine.learning.habits import FEATURES, Habits, Known, Past, SubmittedRequest, walked
 from scheduler.engine.learning.trees import Forest, Tree
 
 P50, P90 = 0.5, 0.9
@@ -67,12 +67,12 @@ def learn(past: Sequence[Past]) -> tuple[Durations, dict[str, Any]]:
     habits = Habits()
     known = walked(past, habits)
     cut = max(int(len(known) * (1.0 - JUDGED)), 1)
-    before, later = Table(known[:cut]), Table(known[cut:])
+    before, later = TrainingTable(known[:cut]), TrainingTable(known[cut:])
     p50 = later.habit + HALF * fit(before.rows, before.off, P50).predict(later.rows)
     p90 = later.habit + fit(before.rows, before.off, P90).predict(later.rows)
     # Split conformal: what the ninth decile missed on the last fifth is added to it.
     missed = float(np.quantile(later.log - p90, P90)) if len(later.log) else 0.0
-    every = Table(known)
+    every = TrainingTable(known)
     most = fit(every.rows, every.off, P90)
     return (
         Durations(habits, fit(every.rows, every.off, P50), replace(most, base=most.base + missed)),
@@ -80,7 +80,7 @@ def learn(past: Sequence[Past]) -> tuple[Durations, dict[str, Any]]:
     )
 
 
-class Table:
+class TrainingTable:
     """Requests as columns: features, habits, logarithms of what they ran, and how far these are from the habits."""
 
     def __init__(self, known: Sequence[Known]) -> None:
@@ -122,7 +122,7 @@ def _figures(off: Sequence[float]) -> dict[str, float] | None:
 
 def main() -> None:
     """Learn from standard input, answer on standard output."""
-    past = [Past(Kind(*kind), *rest) for kind, *rest in json.load(sys.stdin)]
+    past = [Past(SubmittedRequest(*kind), *rest) for kind, *rest in json.load(sys.stdin)]
     model, figures = learn(past)
     json.dump({"model": model.body(), "figures": figures}, sys.stdout, separators=(",", ":"))
 

@@ -22,7 +22,7 @@ SECONDS = {
     "tests/replay/test_forecast.py": 13,
     "tests/frontend/test_live_in_browser.py": 12,
     "tests/portal/test_calendar_walks.py": 10,
-    "tests/portal/test_predicting.py": 9,
+    "tests/portal/test_durations.py": 9,
     "tests/engine/test_sleep.py": 9,
     "tests/engine/test_properties.py": 8,
     "tests/agents/test_hardware_agent.py": 7,

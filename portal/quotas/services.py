@@ -16,7 +16,7 @@ from portal.quotas.cohorts import cohorts_for
 from portal.quotas.models import Quota
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
-from scheduler.engine.quota import Account
+from scheduler.engine.quota import TeamAccount
 
 
 def reserve(costs: Iterable[tuple[Team, int]]) -> None:
@@ -69,9 +69,9 @@ def _locked(team_ids: list[int]) -> list[Row]:
 
 def _check_cohorts(rows: Iterable[Row], total: Counter[int]) -> None:
     """Raise QuotaExceeded where a cohort lends too little for all of it together."""
-    accounts: dict[int, list[Account]] = defaultdict(list)
+    accounts: dict[int, list[TeamAccount]] = defaultdict(list)
     for team_id, ceiling, used, guaranteed, lending, cohort_id in rows:
-        accounts[cohort_id].append(Account(team_id, "", ceiling, used, guaranteed, lending, cohort_id))
+        accounts[cohort_id].append(TeamAccount(team_id, "", ceiling, used, guaranteed, lending, cohort_id))
     for members in accounts.values():
         now = sum(a.strains() for a in members)
         then = sum(a.strains(total[a.team_id]) for a in members)

@@ -19,7 +19,7 @@ MOST_COST = 1 << 40
 
 
 @dataclass(slots=True)
-class Account:
+class TeamAccount:
     """One team's counter, in weighted thousandths; ``ceiling`` None bounds nothing, ``lending`` None lends all."""
 
     team_id: int
@@ -49,14 +49,14 @@ class Pool:
     """The accounts of one cohort; ``strain`` is what they borrow beyond what they lend, within bounds at most 0."""
 
     cohort_id: int
-    members: list[Account] = field(default_factory=list)
+    members: list[TeamAccount] = field(default_factory=list)
     strain: int = 0
 
 
 class CohortShort(NamedTuple):
     """A cohort that has too little to lend: whose account it is, its sums now and what is missing."""
 
-    account: Account
+    account: TeamAccount
     borrowed: int
     lendable: int
     short: int
@@ -68,15 +68,15 @@ class Budget:
     def __init__(self, quotas: Iterable[TeamQuota]) -> None:
         rows = list(quotas)
         self._accounts = {
-            q.team_id: Account(
+            q.team_id: TeamAccount(
                 q.team_id, q.name, q.ceiling_milli, q.used_milli,
                 q.guaranteed_milli, q.lending_milli, q.cohort_id,
             )
             for q in rows
         }  # fmt: skip
         self._parents = {q.team_id: q.parent_id for q in rows}
-        self._chains: dict[int, tuple[Account, ...]] = {}
-        self._shared: dict[int, tuple[tuple[Pool, tuple[Account, ...]], ...]] = {}
+        self._chains: dict[int, tuple[TeamAccount, ...]] = {}
+        self._shared: dict[int, tuple[tuple[Pool, tuple[TeamAccount, ...]], ...]] = {}
         self._pools: dict[int, Pool] = {}
         for account in self._accounts.values():
             if account.cohort_id is not None:
@@ -89,14 +89,14 @@ class Budget:
         """Whether any team is in a cohort."""
         return bool(self._pools)
 
-    def chain(self, team_id: int) -> tuple[Account, ...]:
+    def chain(self, team_id: int) -> tuple[TeamAccount, ...]:
         """The team's account and those of its ancestors, nearest first; empty for an unknown team."""
         known = self._chains.get(team_id)
         if known is None:
             known = self._chains[team_id] = tuple(self._climb(team_id))
         return known
 
-    def _climb(self, team_id: int) -> Iterable[Account]:
+    def _climb(self, team_id: int) -> Iterable[TeamAccount]:
         seen: set[int] = set()
         here: int | None = team_id
         while here is not None and here in self._accounts and here not in seen:
@@ -104,11 +104,11 @@ class Budget:
             yield self._accounts[here]
             here = self._parents[here]
 
-    def _pools_of(self, team_id: int) -> tuple[tuple[Pool, tuple[Account, ...]], ...]:
+    def _pools_of(self, team_id: int) -> tuple[tuple[Pool, tuple[TeamAccount, ...]], ...]:
         """The cohorts above the team, each with the accounts of the chain that are in it."""
         known = self._shared.get(team_id)
         if known is None:
-            accounts: dict[int, list[Account]] = {}
+            accounts: dict[int, list[TeamAccount]] = {}
             for account in self.chain(team_id) if self._pools else ():
                 if account.cohort_id is not None:
                     accounts.setdefault(account.cohort_id, []).append(account)
@@ -125,12 +125,12 @@ class Budget:
             left = room if left is None else min(left, room)
         return left
 
-    def tightest(self, team_id: int) -> Account | None:
+    def tightest(self, team_id: int) -> TeamAccount | None:
         """The account in the team's chain with the least room below its ceiling, the nearest one on a tie."""
         bounded = [a for a in self.chain(team_id) if a.ceiling is not None]
         return min(bounded, key=lambda a: (a.ceiling or 0) - a.used, default=None)
 
-    def lowest_ceiling(self, team_id: int) -> tuple[Account, int] | None:
+    def lowest_ceiling(self, team_id: int) -> tuple[TeamAccount, int] | None:
         """What the team can have at most whatever runs, and the account that says so, the nearest on a tie.
 
         That is a ceiling, or a guarantee with all that the others of its cohort lend when they use nothing.
@@ -139,11 +139,11 @@ class Budget:
         bounds += [(a[0], _most_in(pool, a)) for pool, a in self._pools_of(team_id)]
         return min(bounds, key=lambda bound: bound[1], default=None)
 
-    def member(self, team_id: int) -> Account | None:
+    def member(self, team_id: int) -> TeamAccount | None:
         """The nearest account in the team's chain that is in a cohort: its guarantee is the team's."""
         return next((a for a in self.chain(team_id) if a.cohort_id is not None), None)
 
-    def cohort(self, cohort_id: int) -> tuple[Account, ...]:
+    def cohort(self, cohort_id: int) -> tuple[TeamAccount, ...]:
         """The accounts of a cohort."""
         pool = self._pools.get(cohort_id)
         return () if pool is None else tuple(pool.members)
@@ -191,11 +191,11 @@ class Budget:
             account.used += cost
 
 
-def _strain_after(pool: Pool, accounts: tuple[Account, ...], cost: int) -> int:
+def _strain_after(pool: Pool, accounts: tuple[TeamAccount, ...], cost: int) -> int:
     return pool.strain + sum(a.strains(cost) - a.strains() for a in accounts)
 
 
-def _room_in(pool: Pool, accounts: tuple[Account, ...]) -> int:
+def _room_in(pool: Pool, accounts: tuple[TeamAccount, ...]) -> int:
     """The most that the cohort admits: strain never falls as cost rises, so halving finds it."""
     bound = max(0, pool.strain)
     low, high = 0, MOST_COST
@@ -208,7 +208,7 @@ def _room_in(pool: Pool, accounts: tuple[Account, ...]) -> int:
     return low
 
 
-def _most_in(pool: Pool, accounts: tuple[Account, ...]) -> int:
+def _most_in(pool: Pool, accounts: tuple[TeamAccount, ...]) -> int:
     """What the cohort would admit if nobody in it used anything."""
     idle = {a.team_id: replace(a, used=0) for a in pool.members}
     unused = Pool(pool.cohort_id, list(idle.values()), sum(a.strains() for a in idle.values()))

@@ -27,7 +27,7 @@ from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
 from scheduler.engine.order.ranking import Lives, Scored
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.policy import Preempting, heeds_scores
-from scheduler.engine.quota import Account, Budget
+from scheduler.engine.quota import Budget, TeamAccount
 from scheduler.engine.refused_shapes import RefusedShapes
 from scheduler.engine.shape import Shape
 from scheduler.engine.state import EngineState, Refusal
@@ -393,7 +393,7 @@ class Search:
         if its is not None:
             self._promised[its.team_id] = self._promised.get(its.team_id, 0) + cost
 
-    def _used_now(self, its: Account) -> int:
+    def _used_now(self, its: TeamAccount) -> int:
         """What a member really uses, without what it will get."""
         return its.used - self._promised.get(its.team_id, 0)
 

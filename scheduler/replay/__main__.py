@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from scheduler.engine.errors import UnknownPolicy
-from scheduler.replay.tables import BadTrace
+from scheduler.replay.trace_files import BadTrace
 
 EXPERIMENTS = {
     "openb": "scheduler.replay.openb",

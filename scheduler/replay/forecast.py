@@ -26,7 +26,7 @@ from scheduler.engine.policy import Backfill
 from scheduler.replay import queue
 from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, estimates_from, read
 from scheduler.replay.predict import LEARNED, Learner
-from scheduler.replay.tables import BadTrace
+from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import TICK_S, Cluster, Turns
 
 HORIZON_S = 14 * 86_400  # as the portal asks

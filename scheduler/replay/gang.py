@@ -38,7 +38,7 @@ from scheduler.engine.demand import Demand, Left, priced
 from scheduler.engine.place import gang
 from scheduler.engine.place.policy import Decider, PlacePolicy, policy_named
 from scheduler.replay import openb
-from scheduler.replay.tables import BadTrace
+from scheduler.replay.trace_files import BadTrace
 
 SAMPLE = Path(__file__).parents[2] / "tests" / "data" / "openb"
 GPUS = 99_392
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-class Times(NamedTuple):
+class GangTimes(NamedTuple):
     """Seconds of every gang: by the clock, and of this thread's processor, which other programs do not lengthen."""
 
     wall: list[float]
@@ -142,7 +142,7 @@ class Pods:
         self.decider = Decider(policy, at, wants, policy.tables(trace.listed, prices, models, at))
 
 
-def _bind(at: Columns, hosts: Sequence[openb.Host], specs: Sequence[str]) -> None:
+def _bind(at: Columns, hosts: Sequence[openb.ReplayedNode], specs: Sequence[str]) -> None:
     """Let each kind of want use only boards of its models."""
     for kind, spec in enumerate(specs):
         if spec:
@@ -203,9 +203,9 @@ class Hall:
     def _play(self, events: Ints) -> None:
         self.decider.replay(self.cluster.rows, events, self.nodes, self.boards)
 
-    def serve(self, options: argparse.Namespace) -> tuple[Times, list[int]]:
+    def serve(self, options: argparse.Namespace) -> tuple[GangTimes, list[int]]:
         """What every gang took, and how many racks each one that was placed got."""
-        times = Times([], [])
+        times = GangTimes([], [])
         racks: list[int] = []
         live: deque[list[tuple[int, int]]] = deque()
         self._warm(options)
@@ -243,7 +243,7 @@ class Hall:
             want[[COUNT, CPU, MEMORY]] = size, CPU_MILLI * size, MEMORY_MIB * size
             one.kernels["take"](one.at, one.index, want, node, boards, one.tables, one.memo, sign)
 
-    def figures(self, times: Times, racks: list[int]) -> dict[str, Any]:
+    def figures(self, times: GangTimes, racks: list[int]) -> dict[str, Any]:
         """What the run showed."""
         at = self.decider.at
         wall, cpu = (np.sort(np.array(seconds)) * 1000 for seconds in times)

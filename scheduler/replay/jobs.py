@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.replay.tables import BadTrace, Row, rows
+from scheduler.replay.trace_files import BadTrace, Row, rows
 
 NEEDED = ("seq", "submit_s", "duration_s", "gpus")
 COLUMN, PERFECT, NONE = "column", "perfect", "none"

@@ -31,7 +31,7 @@ from scheduler.engine.place.statistics import Form
 from scheduler.engine.plan import plan
 from scheduler.engine.shape import Kind, Shape
 from scheduler.engine.state import EngineState
-from scheduler.replay.tables import BadTrace, Row, rows, words
+from scheduler.replay.trace_files import BadTrace, Row, rows, words
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -47,7 +47,7 @@ BOARD_MIB = 80_000  # the trace knows no memory of boards, and nobody asks for a
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ReplayedNode:
     """A node of the cluster, with its place in the order that settles ties."""
 
     name: str
@@ -62,7 +62,7 @@ class Host:
 class Trace:
     """What is replayed: hosts by rank, the form and life (seconds, None unknown) of each arrival."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[ReplayedNode, ...]
     names: tuple[str, ...]
     arrivals: tuple[Form, ...]
     lives: tuple[float | None, ...]
@@ -136,7 +136,7 @@ def read(nodes: Path, pods: Path, order: Path, rank: Path) -> Trace:
     return Trace(tuple(hosts), tuple(names), tuple(arrivals), tuple(lives), listed)
 
 
-def _host(row: Row, ranks: dict[str, int]) -> Host:
+def _host(row: Row, ranks: dict[str, int]) -> ReplayedNode:
     name = row.text("sn")
     if name not in ranks:
         raise row.refusal("sn", f"is {name!r}, which has no rank")
@@ -144,7 +144,7 @@ def _host(row: Row, ranks: dict[str, int]) -> Host:
     if boards > MOST_BOARDS:
         raise row.refusal("gpu", f"is {boards}; a node has at most {MOST_BOARDS} boards")
     model = row.text("model") if boards else row.optional("model")
-    return Host(name, row.integer("cpu_milli"), row.integer("memory_mib"), boards, model, ranks[name])
+    return ReplayedNode(name, row.integer("cpu_milli"), row.integer("memory_mib"), boards, model, ranks[name])
 
 
 def _form(row: Row) -> Form:
@@ -196,7 +196,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedPlacement:
     """What a replay did: the node of each arrival (-1 refused), its figures, and the time deciding took."""
 
     nodes: Ints
@@ -343,12 +343,12 @@ def known(trace: Trace, room: EngineState) -> Demand:
 PLAIN = Rules()
 
 
-def play(trace: Trace, rules: Rules = PLAIN) -> Played:
+def play(trace: Trace, rules: Rules = PLAIN) -> PlayedPlacement:
     """Arrivals only: the published experiment."""
     here = Installation(trace, rules)
     for number, arrivals in enumerate(batched(range(len(trace.arrivals)), rules.together)):
         here.turn(arrivals, number * rules.together * rules.gap_s)
-    return Played(here.placed, figures(here), len(trace.arrivals), here.seconds)
+    return PlayedPlacement(here.placed, figures(here), len(trace.arrivals), here.seconds)
 
 
 def batched(numbers: Iterable[int], size: int) -> Iterator[list[int]]:
@@ -391,7 +391,7 @@ def percent_at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float 
     return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else 0.0
 
 
-def play_departures(trace: Trace, rules: Rules = PLAIN) -> Played:
+def play_departures(trace: Trace, rules: Rules = PLAIN) -> PlayedPlacement:
     """Arrivals and ends: the order is repeated ten times, evenly spread over a span chosen so that the
     GPU-time offered inside the span is 130 % of the supply; served is what was placed, inside the span.
     """
@@ -420,7 +420,7 @@ def play_departures(trace: Trace, rules: Rules = PLAIN) -> Played:
         "demand_versions": here.demand.version,
         "gpus": here.capacity // WHOLE,
     }
-    return Played(here.placed, found, len(lives), here.seconds)
+    return PlayedPlacement(here.placed, found, len(lives), here.seconds)
 
 
 def _span(lives: Any, gpu: Ints, supply: int) -> float:
@@ -442,7 +442,7 @@ def _events(starts: Any, ends: Any) -> Ints:
     return numbers[order].astype(np.int64)
 
 
-def _write(path: Path, trace: Trace, played: Played) -> None:
+def _write(path: Path, trace: Trace, played: PlayedPlacement) -> None:
     with path.open("w", encoding="utf-8") as out:
         out.write("seq,pod,node\n")
         for at, node in enumerate(played.nodes):

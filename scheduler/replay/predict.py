@@ -19,10 +19,10 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.learning.durations import Durations
-from scheduler.engine.learning.habits import Habits, Kind, Past, walked
+from scheduler.engine.learning.habits import Habits, Past, SubmittedRequest, walked
 from scheduler.engine.learning.lengths import LEAST
 from scheduler.replay.jobs import Jobs, read
-from scheduler.replay.tables import BadTrace
+from scheduler.replay.trace_files import BadTrace
 from scheduler.training import judged, learn
 
 LEARNED = "learned"
@@ -111,10 +111,10 @@ class Learner:
         return [self._known[row] for row in rows]
 
 
-def kinds_of(jobs: Jobs, asked: Sequence[float] | None = None) -> list[Kind]:
+def kinds_of(jobs: Jobs, asked: Sequence[float] | None = None) -> list[SubmittedRequest]:
     """What is known of each job when it is made; ``asked`` is how long people say that it will take."""
     return [
-        Kind(
+        SubmittedRequest(
             jobs.team[row],
             size_milli=jobs.gpus[row] * 1000,
             asked_s=max(round(asked[row]), 1) if asked and asked[row] > 0 else 0,

@@ -21,8 +21,8 @@ from scheduler.engine.order import ORDERS
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.policy import Backfill, Policy, Preempting
 from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, drawn, estimates_from, read
-from scheduler.replay.tables import BadTrace
-from scheduler.replay.turns import Cluster, Played, Turns
+from scheduler.replay.trace_files import BadTrace
+from scheduler.replay.turns import Cluster, PlayedQueue, Turns
 
 BY_SCORE = Preempting(by_score=True, least_run_s=300)
 _STRICT = replace(BY_SCORE, factor=1.0, least_run_s=0, most_evictions=1000)
@@ -146,7 +146,7 @@ def rules_of(options: argparse.Namespace) -> tuple[Policy, bool]:
     return policy, knows
 
 
-def figures(jobs: Jobs, played: Played, cluster: Cluster) -> dict[str, Any]:
+def figures(jobs: Jobs, played: PlayedQueue, cluster: Cluster) -> dict[str, Any]:
     """What is reported. Utilisation: useful GPU-seconds over those of the cluster, first arrival to last end."""
     submit, duration, gpus = np.array(jobs.submit), np.array(jobs.duration), np.array(jobs.gpus)
     wait, ended, team_of = np.array(played.waited), np.array(played.ended), np.array(jobs.team)

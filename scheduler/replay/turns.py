@@ -54,7 +54,7 @@ class Cluster:
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedQueue:
     """What happened to each job, in seconds of the trace, and how much was decided."""
 
     waited: list[int]
@@ -110,7 +110,7 @@ class Turns:
         self.is_preemptible = is_preemptible
         self.watch = watch
         count = len(jobs.submit)
-        self.played = Played([0] * count, [0] * count, [0] * count, [0] * count)
+        self.played = PlayedQueue([0] * count, [0] * count, [0] * count, [0] * count)
         self._predicted = [int(one) for one in estimates] if estimates else [0] * count
         self._over: list[tuple[int, int, int]] = []
         self._left = list(jobs.duration)  # seconds until its end, what it owes for preemptions included
@@ -140,7 +140,7 @@ class Turns:
         self._seen = self._learned_at = 0
         self._room = EngineState.from_snapshot(self._snapshot(0), policy)
 
-    def play(self) -> Played:
+    def play(self) -> PlayedQueue:
         """Play to the last end."""
         jobs, count = self.jobs, len(self.jobs.submit)
         arrived = seen = tick = 0

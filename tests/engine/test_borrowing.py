@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.model import TeamQuota
-from scheduler.engine.quota import Account, Budget
+from scheduler.engine.quota import Budget, TeamAccount
 from tests.engine.builder import Cluster
 
 
@@ -182,6 +182,6 @@ def test_sums_hold_at_every_step_of_random_grants_and_ends(
 
 @pytest.mark.parametrize(("used", "borrowed", "lent"), [(0, 0, 300), (800, 0, 200), (1500, 500, 0)])
 def test_an_account_borrows_above_and_lends_below_its_guarantee(used: int, borrowed: int, lent: int) -> None:
-    account = Account(1, "vision", None, used, guaranteed=1000, lending=300, cohort_id=1)
+    account = TeamAccount(1, "vision", None, used, guaranteed=1000, lending=300, cohort_id=1)
 
     assert (account.borrows(), account.lends()) == (borrowed, lent)

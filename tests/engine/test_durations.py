@@ -12,7 +12,7 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from scheduler.engine.learning.durations import Durations, durations_from
-from scheduler.engine.learning.habits import FEATURES, Habits, Kind, Past, habits_from, walked
+from scheduler.engine.learning.habits import FEATURES, Habits, Past, SubmittedRequest, habits_from, walked
 from scheduler.engine.learning.trees import forest_from
 from scheduler.training import exported, learn
 
@@ -26,7 +26,7 @@ def history(count: int = 600) -> list[Past]:
     for at in range(count):
         person = 1 + at % 2
         ran = float((600 if person == 1 else 36_000) * draw.lognormal(0, 0.2))
-        kind = Kind(7, person, 3, f"run {at}", asked_s=86_400, hour=at % 24)
+        kind = SubmittedRequest(7, person, 3, f"run {at}", asked_s=86_400, hour=at % 24)
         found.append(Past(kind, at * HOUR, at * HOUR + ran, ran, 10_000 if person == 1 else None))
     return found
 
@@ -51,7 +51,10 @@ def test_people_are_known_by_their_habits() -> None:
     model, figures = learned()
 
     short, long = model.guess(
-        [Kind(7, 1, 3, "run 900", asked_s=86_400), Kind(7, 2, 3, "run 901", asked_s=86_400)]
+        [
+            SubmittedRequest(7, 1, 3, "run 900", asked_s=86_400),
+            SubmittedRequest(7, 2, 3, "run 901", asked_s=86_400),
+        ]
     )
 
     assert 480 < short.likely_s < 750
@@ -74,7 +77,7 @@ def test_nine_of_ten_stay_below_the_ninth_decile() -> None:
 def test_nothing_is_guessed_to_run_longer_than_it_asks() -> None:
     model, _ = learned()
 
-    (one,) = model.guess([Kind(7, 2, 3, "run", asked_s=900)])
+    (one,) = model.guess([SubmittedRequest(7, 2, 3, "run", asked_s=900)])
 
     assert (one.likely_s, one.most_s) == (900, 900)
 
@@ -82,14 +85,14 @@ def test_nothing_is_guessed_to_run_longer_than_it_asks() -> None:
 def test_memory_is_known_where_it_was_measured_and_unknown_elsewhere() -> None:
     model, _ = learned()
 
-    measured, never = model.guess([Kind(7, 1, 3, "run 9"), Kind(7, 2, 3, "run 9")])
+    measured, never = model.guess([SubmittedRequest(7, 1, 3, "run 9"), SubmittedRequest(7, 2, 3, "run 9")])
 
     assert (measured.memory_mib, never.memory_mib) == (10_000, None)
 
 
 def test_a_model_survives_being_written_down() -> None:
     model, _ = learned()
-    kinds = [Kind(7, 1, 3, "x", asked_s=5000), Kind(8, 9, 1, "y")]
+    kinds = [SubmittedRequest(7, 1, 3, "x", asked_s=5000), SubmittedRequest(8, 9, 1, "y")]
 
     again = durations_from(json.loads(json.dumps(model.body())))
 
@@ -97,7 +100,7 @@ def test_a_model_survives_being_written_down() -> None:
 
 
 def test_only_what_had_ended_by_then_is_known() -> None:
-    kind = Kind(1, 1, 1, "a")
+    kind = SubmittedRequest(1, 1, 1, "a")
     past = [Past(kind, 0, 100, 100), Past(kind, 50, 60, 10), Past(kind, 101, 110, 9)]
 
     known = walked(past, Habits())
@@ -109,9 +112,9 @@ def test_only_what_had_ended_by_then_is_known() -> None:
 def test_who_is_unknown_has_the_habits_of_the_team() -> None:
     habits = Habits()
     for _ in range(50):
-        habits.note(Kind(1, 5, 1, "a"), 100)
+        habits.note(SubmittedRequest(1, 5, 1, "a"), 100)
 
-    habit, row = habits_from(habits.body()).features(Kind(1))
+    habit, row = habits_from(habits.body()).features(SubmittedRequest(1))
 
     assert habit == pytest.approx(math.log(100), abs=0.5)
     assert not any(math.isnan(value) for value in row)

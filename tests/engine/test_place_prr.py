@@ -285,7 +285,8 @@ def test_requests_for_whole_nodes_find_them_while_there_are_enough(large: float)
     count = 40
     big = int(large * count)
     hosts = tuple(
-        openb.Host(f"n{at}", 128_000 if at < big else 96_000, 1 << 20, 8, "A", at) for at in range(count)
+        openb.ReplayedNode(f"n{at}", 128_000 if at < big else 96_000, 1 << 20, 8, "A", at)
+        for at in range(count)
     )
     small = (Form(8_000, 1024, 1000, 1, ""),) * (count * 8 // 2)
     whole = tuple(Form(120_000 if at < big // 2 else 88_000, 1024, 1000, 8, "") for at in range(count // 2))

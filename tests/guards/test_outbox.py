@@ -15,7 +15,7 @@ from portal.common.models import OutboxItem
 from portal.fleet.models import Node
 from portal.leases.requests import approve_request
 from portal.teams.models import Team
-from scheduler import dispatch, tasks
+from scheduler import tasks
 from tests.portal.builders import World
 from tests.portal.test_news import Capture
 
@@ -57,7 +57,7 @@ def test_the_task_sweeps_and_reminds_nodes_that_lag_behind(
     world: World, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(dispatch, "publish", lambda _channel, names: told.extend(names))
+    monkeypatch.setattr(tasks, "publish", lambda _channel, names: told.extend(names))
     outbox.add(outbox.RUN_CYCLE, key="lost", at=db_now() - timedelta(minutes=1))
     Node.objects.filter(name="gpu-01").update(desired_revision=3, observed_revision=2)
 

@@ -4,7 +4,7 @@ from portal.leases.models import LeaseRequest, request_uid
 from portal.leases.states import RequestState
 from portal.policies.demand import current_demand, demand_of
 from portal.policies.models import DemandTable
-from scheduler import learning, snapshot
+from scheduler import demand, snapshot
 from scheduler.engine.demand import ENOUGH, Demand
 from scheduler.engine.place.statistics import Form
 from tests.portal.builders import World
@@ -13,7 +13,7 @@ WHOLE = Form(0, 0, 1000, 1, "h100-80gb")
 
 
 def learn(world: World) -> DemandTable | None:
-    return learning.learn(snapshot.take(now=world.now), now=world.now)
+    return demand.learn(snapshot.take(now=world.now), now=world.now)
 
 
 def asked(world: World, flavor: str, times: int, state: str = RequestState.QUEUED) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from portal.leases.gangs import PREPARE_MARGIN
 from scheduler.engine.model import Booking, Device, Grant, Held, Node, Outage, Slot, Snapshot
-from scheduler.parts import held_until
+from scheduler.gangs import held_until
 from tests.engine.builder import NOON
 
 HOUR = timedelta(hours=1)

@@ -18,7 +18,7 @@ from portal.leases.models import Lease, LeaseEvent, LeaseRequest
 from portal.leases.requests import withdraw_request
 from portal.policies.models import Policy
 from portal.quotas.models import Cohort, Quota
-from scheduler import facts, snapshot
+from scheduler import snapshot, snapshot_rows
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db
@@ -243,7 +243,7 @@ def test_a_grant_of_steps_raises_leases_as_it_raises_requests(world: World) -> N
     world.team("perception").priority_grants.create(
         steps=7, starts_at=world.now, ends_at=world.now + timedelta(days=1), reason="x", created_at=world.now
     )
-    facts.forget()
+    snapshot_rows.forget()
 
     running = {one.lease_id: one.priority for one in snapshot.take(now=world.now).running}
 

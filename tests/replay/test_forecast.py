@@ -12,8 +12,8 @@ from scheduler.replay.__main__ import main
 from scheduler.replay.jobs import read
 from scheduler.replay.predict import Learner
 from scheduler.replay.queue import rules_of
-from scheduler.replay.tables import BadTrace
-from scheduler.replay.turns import Cluster, Played, Turns
+from scheduler.replay.trace_files import BadTrace
+from scheduler.replay.turns import Cluster, PlayedQueue, Turns
 
 
 def written(path: Path, count: int) -> Path:
@@ -60,7 +60,7 @@ def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
     return [(one.made, one.raw_s, one.p50_s, one.p90_s) for one in watch.shown]
 
 
-def played(trace: Path, watch: forecast.ForecastRecorder | None) -> Played:
+def played(trace: Path, watch: forecast.ForecastRecorder | None) -> PlayedQueue:
     jobs = read(trace, 8)
     policy, _ = rules_of(options(trace))
     return Turns(jobs, policy, Cluster(2, 4), predictor=Learner(jobs), watch=watch).play()

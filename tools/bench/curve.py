@@ -134,7 +134,7 @@ def heavy(base: openb.Trace, seed: int, part: float) -> openb.Trace:
     return _mixed(base.hosts, drawn, chance)
 
 
-def _mixed(hosts: tuple[openb.Host, ...], drawn: Any, chance: random.Random) -> openb.Trace:
+def _mixed(hosts: tuple[openb.ReplayedNode, ...], drawn: Any, chance: random.Random) -> openb.Trace:
     wanted, asked = DEMAND * sum(host.boards for host in hosts) * 1000, 0
     arrivals: list[Form] = []
     while asked < wanted:

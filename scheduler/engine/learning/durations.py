@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.learning.habits import Habits, Kind, habits_from
+from scheduler.engine.learning.habits import Habits, SubmittedRequest, habits_from
 from scheduler.engine.learning.trees import Forest, forest_from
 
 # A correction counts half: what has ended by now was shorter than what is to come, and taught it so.
@@ -35,21 +35,21 @@ class Durations:
     p50: Forest
     p90: Forest
 
-    def guess(self, kinds: Sequence[Kind]) -> list[Guess]:
+    def guess(self, kinds: Sequence[SubmittedRequest]) -> list[Guess]:
         """One guess per kind, never longer than it asks for."""
         if not kinds:
             return []
         pairs = zip(kinds, *self.logs(kinds), strict=True)
         return [self._guess(kind, float(p50), float(p90)) for kind, p50, p90 in pairs]
 
-    def logs(self, kinds: Sequence[Kind]) -> tuple[Floats, Floats]:
+    def logs(self, kinds: Sequence[SubmittedRequest]) -> tuple[Floats, Floats]:
         """Logarithms of the seconds that half, and nine of ten, stay below, whatever they ask for."""
         known = [self.habits.features(kind) for kind in kinds]
         rows = np.array([row for _, row in known])
         habit = np.array([one for one, _ in known])
         return habit + HALF * self.p50.predict(rows), habit + self.p90.predict(rows)
 
-    def _guess(self, kind: Kind, p50: float, p90: float) -> Guess:
+    def _guess(self, kind: SubmittedRequest, p50: float, p90: float) -> Guess:
         bound = kind.asked_s if kind.asked_s > 0 else LONGEST_S
         top = math.log(LONGEST_S)
         likely = min(max(round(math.exp(min(p50, top))), 1), bound)

@@ -27,7 +27,7 @@ _UNKNOWN = math.log(3600.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SubmittedRequest:
     """What is known of a request when it is made; ids in any numbering, ``person`` and ``asked_s`` 0 are unknown.
 
     ``size_milli`` is what it takes of a quota, ``hour`` and ``weekday`` (0 is Monday) when it was made.
@@ -51,7 +51,7 @@ class Habits:
     groups: dict[str, list[float]] = field(default_factory=dict)
     peaks: dict[str, list[int]] = field(default_factory=dict)
 
-    def note(self, kind: Kind, ran_s: float, peak_mib: int | None = None) -> None:
+    def note(self, kind: SubmittedRequest, ran_s: float, peak_mib: int | None = None) -> None:
         """Remember that such a request ran so long, with this peak of memory (None: not measured)."""
         log = math.log(max(ran_s, 1.0))
         for key in filter(None, _keys(kind)):
@@ -68,7 +68,7 @@ class Habits:
             for key in _memory_keys(kind):
                 self.peaks[key] = [*deque(self.peaks.get(key, []), PEAKS - 1), peak_mib]
 
-    def features(self, kind: Kind) -> tuple[float, list[float]]:
+    def features(self, kind: SubmittedRequest) -> tuple[float, list[float]]:
         """The habit (logarithm of seconds), and what a model of its error looks at: FEATURES, none unknown.
 
         Lengths among them are told against the habit, so that they mean the same tomorrow.
@@ -89,12 +89,12 @@ class Habits:
             row += [count, mean - habit, recent - habit, last - habit, off]
         return habit, row
 
-    def team_average(self, kind: Kind) -> float | None:
+    def team_average(self, kind: SubmittedRequest) -> float | None:
         """Geometric mean of the seconds that the team's requests ran; None when none has ended."""
         count, mean, *_ = self.groups.get(_keys(kind)[1], (0.0, 0.0))
         return math.exp(mean) if count else None
 
-    def memory_mib(self, kind: Kind) -> int | None:
+    def memory_mib(self, kind: SubmittedRequest) -> int | None:
         """What nine of ten earlier requests like it stayed below; None with fewer than LEAST_PEAKS measured."""
         for key in _memory_keys(kind):
             known = sorted(self.peaks.get(key, []))
@@ -119,7 +119,7 @@ def habits_from(body: dict[str, Any]) -> Habits:
 class Past:
     """An ended request: made and over at (seconds on one clock), how long it ran, and its memory's peak."""
 
-    kind: Kind
+    kind: SubmittedRequest
     made_s: float
     over_s: float
     ran_s: float
@@ -150,7 +150,7 @@ def walked(past: Iterable[Past], habits: Habits) -> list[Known]:
     return found
 
 
-def _keys(kind: Kind) -> tuple[str, ...]:
+def _keys(kind: SubmittedRequest) -> tuple[str, ...]:
     """The groups from wide to narrow; "" where nobody knows whose it is."""
     size = round(math.log2(max(kind.size_milli, 1) / 125))
     wide = ("*", f"t{kind.team}", f"t{kind.team}s{size}")
@@ -160,7 +160,7 @@ def _keys(kind: Kind) -> tuple[str, ...]:
     return (*wide, own, f"{own}f{kind.flavor}", f"{own}n{_plain(kind.name)}")
 
 
-def _memory_keys(kind: Kind) -> tuple[str, str]:
+def _memory_keys(kind: SubmittedRequest) -> tuple[str, str]:
     own = f"p{kind.person}f{kind.flavor}"
     return f"{own}n{_plain(kind.name)}", own
 

@@ -12,11 +12,11 @@ from portal.leases.models import LeaseRequest
 from portal.leases.states import LeaseState
 from portal.notifications.services import notify
 from scheduler.engine.model import Grant, Snapshot
-from scheduler.parts import held_until
+from scheduler.gangs import held_until
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class LeaseStart:
     """The state a new lease begins in and from when to when its places are held."""
 
     state: LeaseState
@@ -24,12 +24,12 @@ class Times:
     until: datetime
 
 
-def times(grant: Grant, asked_s: int, snapshot: Snapshot, *, now: datetime) -> Times:
+def lease_start(grant: Grant, asked_s: int, snapshot: Snapshot, *, now: datetime) -> LeaseStart:
     """Return when what is granted is held: from now on, or for the time that was booked and no longer."""
     if grant.starts_at is None:
-        return Times(LeaseState.PREPARING, now, held_until(grant, asked_s, snapshot, now=now))
+        return LeaseStart(LeaseState.PREPARING, now, held_until(grant, asked_s, snapshot, now=now))
     until = grant.starts_at + timedelta(seconds=min(asked_s, grant.duration_s))
-    return Times(LeaseState.BOOKED, grant.starts_at, until)
+    return LeaseStart(LeaseState.BOOKED, grant.starts_at, until)
 
 
 def make_room(grants: Sequence[Grant]) -> None:

@@ -24,7 +24,7 @@ from portal.leases.states import WorkloadKind
 from portal.policies.durations import current_model
 from portal.policies.models import DurationModel
 from scheduler.engine.learning.durations import Durations, durations_from
-from scheduler.engine.learning.habits import Kind, Past
+from scheduler.engine.learning.habits import Past, SubmittedRequest
 from scheduler.engine.learning.lengths import LEAST, NEW, Record
 
 log = logging.getLogger(__name__)
@@ -168,6 +168,6 @@ def _past(row: Sequence[Any]) -> Past:
     return Past(_kind(row), made, max(over, made), max(row[10], 1.0), row[11])
 
 
-def _kind(row: Sequence[Any]) -> Kind:
+def _kind(row: Sequence[Any]) -> SubmittedRequest:
     _, team, person, flavor, name, work, size, asked, at, *_ = row
-    return Kind(team, person, flavor, name, WORK.get(work, 0), size, asked, at.hour, at.weekday())
+    return SubmittedRequest(team, person, flavor, name, WORK.get(work, 0), size, asked, at.hour, at.weekday())

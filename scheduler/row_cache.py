@@ -16,7 +16,7 @@ from portal.common.rows import Row, fetch
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class RowCache(Generic[T]):
     """The values of one SELECT, in its order.
 
     ``tables`` is its FROM part, ``aliases`` the tables in it whose rows make the value, the first one with an

@@ -12,7 +12,7 @@ from scheduler.engine.model import Device, Grant, Held, Slot, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GangPart:
     """What one node gives to a grant; ``cost_milli`` of all parts add up to the grant's."""
 
     number: int
@@ -21,7 +21,7 @@ class Part:
     cost_milli: int
 
 
-def parts_of(grant: Grant, devices: Mapping[int, Device]) -> list[Part]:
+def parts_of(grant: Grant, devices: Mapping[int, Device]) -> list[GangPart]:
     """Return the grant by nodes, in the order of its slots.
 
     A part costs its boards' weights; what rounding leaves over goes to the first.
@@ -31,11 +31,11 @@ def parts_of(grant: Grant, devices: Mapping[int, Device]) -> list[Part]:
         for node, slots in groupby(grant.slots, key=lambda s: devices[s.device_id].node_id)
     ]
     if len(by_node) == 1:
-        return [Part(0, grant.node_id, grant.slots, grant.cost_milli)]
+        return [GangPart(0, grant.node_id, grant.slots, grant.cost_milli)]
     costs = [sum(_cost(slot, devices[slot.device_id]) for slot in slots) for _node, slots in by_node]
     costs[0] += grant.cost_milli - sum(costs)
     return [
-        Part(number, node, slots, cost)
+        GangPart(number, node, slots, cost)
         for number, ((node, slots), cost) in enumerate(zip(by_node, costs, strict=True))
     ]
 

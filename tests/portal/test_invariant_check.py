@@ -16,7 +16,7 @@ from portal.common.models import InvariantCheck
 from portal.common.rows import execute
 from portal.notifications.models import Notification
 from portal.web.notifications.rows import notification_rows
-from scheduler import checking, tasks
+from scheduler import invariant_check, tasks
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db
@@ -33,12 +33,12 @@ def spoil(by: int) -> None:
 
 
 def test_a_breach_is_told_once_and_its_healing_too(world: World) -> None:
-    checking.check(now=world.now)
+    invariant_check.check(now=world.now)
     assert (InvariantCheck.objects.get().breaches, told()) == ([], [])
 
     spoil(1)
     for hours in (1, 2, 3):
-        checking.check(now=world.now + hours * HOUR)
+        invariant_check.check(now=world.now + hours * HOUR)
         Notification.objects.filter(read_at=None).update(read_at=world.now + hours * HOUR)
     row = InvariantCheck.objects.get()
     assert [one["name"] for one in row.breaches] == ["quota_counters"]
@@ -47,7 +47,7 @@ def test_a_breach_is_told_once_and_its_healing_too(world: World) -> None:
     assert told() == [("operator", "invariant.broken")]
 
     spoil(-1)
-    checking.check(now=world.now + 4 * HOUR)
+    invariant_check.check(now=world.now + 4 * HOUR)
     assert InvariantCheck.objects.get().breaches == []
     assert told() == [("operator", "invariant.broken"), ("operator", "invariant.healed")]
     sentences = [row.text for row in notification_rows(Notification.objects.order_by("kind"))]
@@ -58,13 +58,13 @@ def test_a_check_that_cannot_be_finished_changes_nothing_that_was_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(1)
-    checking.check(now=world.now)
+    invariant_check.check(now=world.now)
 
     def late() -> Any:
         raise DatabaseError("canceling statement due to statement timeout") from ValueError()
 
-    monkeypatch.setattr(checking, "broken", late)
-    row = checking.check(now=world.now + HOUR)
+    monkeypatch.setattr(invariant_check, "broken", late)
+    row = invariant_check.check(now=world.now + HOUR)
 
     assert "statement timeout" in row.failure
     assert (row.checked_at, row.tried_at) == (world.now, world.now + HOUR)
@@ -84,10 +84,10 @@ def test_a_check_that_could_not_be_finished_is_said(world: World) -> None:
 
 
 def test_an_older_look_does_not_write_over_a_newer_one(world: World) -> None:
-    checking.check(now=world.now + HOUR)
+    invariant_check.check(now=world.now + HOUR)
     spoil(1)
 
-    assert checking.check(now=world.now).breaches == []
+    assert invariant_check.check(now=world.now).breaches == []
     assert told() == []
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from portal.common.clock import db_now
 from portal.fleet.models import Device, DeviceModel, Layout, Profile
 from portal.leases.models import Lease, LeaseRequest
-from scheduler import facts, snapshot
+from scheduler import snapshot, snapshot_rows
 from scheduler.engine.model import Snapshot
 from tests.portal.builders import World
 
@@ -14,7 +14,7 @@ def taken() -> tuple[Snapshot, Snapshot]:
     """The picture by what is kept, and the picture by reading everything anew."""
     now = db_now()
     kept = snapshot.take(now=now)
-    facts.forget()
+    snapshot_rows.forget()
     return kept, snapshot.take(now=now)
 
 

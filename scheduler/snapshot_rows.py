@@ -12,7 +12,7 @@ from portal.fleet.selectors import health_blocked_why
 from portal.fleet.sizes import SIZE_SQL
 from portal.leases.elastic import LEAST_REST_S, growing_rows
 from scheduler.engine.model import Booking, Claim, Device, Held, Profile, Running
-from scheduler.kept import Kept
+from scheduler.row_cache import RowCache
 
 # Drivers, and so flavors, placements and layouts, have several names for one slice; the engine has one.
 _ASKED_SIZE = SIZE_SQL.format(model="f.device_model_id", name="f.profile")
@@ -86,7 +86,7 @@ def _device(row: Row) -> Device:
     )
 
 
-_DEVICES = Kept(
+_DEVICES = RowCache(
     "fleet_device d JOIN fleet_devicemodel m ON m.id = d.model_id LEFT JOIN fleet_layout y ON y.device_id = d.id",
     ("d", "m", "y"),
     "ORDER BY d.node_id, d.index",
@@ -118,7 +118,7 @@ def _placed(row: Row) -> Placed:
 
 # A lease takes CPU and memory of its node once: by its first placement.
 _FIRST = "(p.id = (SELECT min(o.id) FROM leases_placement o WHERE o.lease_id = p.lease_id AND o.is_live))"
-_PLACED = Kept(
+_PLACED = RowCache(
     "leases_placement p LEFT JOIN leases_lease l ON l.id = p.lease_id LEFT JOIN catalog_flavor f ON f.id = l.flavor_id",
     ("p", "l", "f"),
     "WHERE p.is_live ORDER BY p.device_id, p.start, p.id",
@@ -154,7 +154,7 @@ _ASKED = (
     " f.max_memory_mib, r.author_id, r.work, r.is_preemptible, r.starts_at, r.least_duration_s, r.most_count,"
     " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.evictions"
 )
-_CLAIMS = Kept(
+_CLAIMS = RowCache(
     "leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id",
     ("r", "f", "m"),
@@ -195,7 +195,7 @@ def growing(now: datetime) -> tuple[Claim, ...]:
     )
 
 
-_RUNNING = Kept(
+_RUNNING = RowCache(
     "leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id",
     ("l", "r"),
     "WHERE l.state IN ('preparing', 'active', 'interrupted')"
@@ -214,6 +214,6 @@ def running() -> tuple[Running, ...]:
 
 def forget() -> None:
     """Read everything anew next time."""
-    kept: tuple[Kept[Any], ...] = (_DEVICES, _PLACED, _CLAIMS, _RUNNING)
+    kept: tuple[RowCache[Any], ...] = (_DEVICES, _PLACED, _CLAIMS, _RUNNING)
     for one in kept:
         one.forget()

@@ -18,7 +18,7 @@ from portal.leases.states import LeaseState, RequestState
 from portal.policies.durations import duration_figures
 from portal.policies.models import DurationModel
 from portal.telemetry.models import MinuteRollup
-from scheduler import predict, snapshot
+from scheduler import durations, snapshot
 from scheduler.engine.learning.bins import BINS
 from scheduler.engine.learning.habits import Past
 from tests.portal.builders import World, build_world
@@ -41,7 +41,7 @@ def world(db: None) -> World:
 @pytest.fixture
 def trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training takes seconds and answers the same to the same past: the first answer serves the others."""
-    train = predict._trained
+    train = durations._trained
 
     def trained(past: Sequence[Past]) -> Any:
         key = tuple(past)
@@ -49,12 +49,12 @@ def trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
             _answers[key] = train(past)
         return _answers[key]
 
-    monkeypatch.setattr(predict, "_trained", trained)
+    monkeypatch.setattr(durations, "_trained", trained)
 
 
 @pytest.fixture(autouse=True)
 def no_model() -> None:
-    predict._loaded.clear()
+    durations._loaded.clear()
 
 
 def ended(world: World, count: int) -> None:
@@ -81,11 +81,11 @@ def ended(world: World, count: int) -> None:
 
 
 def test_with_too_little_history_nothing_is_learned_and_nothing_predicted(world: World) -> None:
-    ended(world, predict.LEAST - 1)
+    ended(world, durations.LEAST - 1)
     asked = world.submit("bob")
 
-    assert predict.learn(now=world.now) is None
-    assert predict.predict() == 0
+    assert durations.learn(now=world.now) is None
+    assert durations.predict() == 0
 
     asked.refresh_from_db()
     assert (asked.predicted_s, asked.predicted_memory_mib) == (None, None)
@@ -98,9 +98,9 @@ def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(
     ended(world, 260)
     before = world.submit("bob", duration_s=21_600)
 
-    made = predict.learn(now=world.now)
+    made = durations.learn(now=world.now)
     after = world.submit("bob", duration_s=21_600)
-    written = predict.predict()
+    written = durations.predict()
 
     assert made is not None
     assert written == 1
@@ -120,10 +120,10 @@ def test_what_was_learned_is_written_on_who_waits_and_reaches_the_engine(
 
 def test_requests_that_still_run_count_as_longer_than_so_far(world: World) -> None:
     ended(world, 260)
-    before = predict.lengths(predict.fetch(predict.PAST, [predict.MOST]), unfinished(world))
+    before = durations.lengths(durations.fetch(durations.PAST, [durations.MOST]), unfinished(world))
     running(world, 60)
 
-    after = predict.lengths(predict.fetch(predict.PAST, [predict.MOST]), unfinished(world))
+    after = durations.lengths(durations.fetch(durations.PAST, [durations.MOST]), unfinished(world))
 
     assert [row[2] for row in unfinished(world)] == [18_000.0] * 60
     assert over_an_hour(after) > 3 * over_an_hour(before)
@@ -151,7 +151,7 @@ def running(world: World, count: int) -> None:
 
 
 def unfinished(world: World) -> list[Sequence[Any]]:
-    return list(predict.fetch(predict.UNFINISHED, [world.now, world.now]))
+    return list(durations.fetch(durations.UNFINISHED, [world.now, world.now]))
 
 
 def over_an_hour(found: dict[str, Any]) -> float:
@@ -161,7 +161,7 @@ def over_an_hour(found: dict[str, Any]) -> float:
 def test_figures_say_how_much_better_it_is_than_the_time_asked(trained_once: None, world: World) -> None:
     ended(world, 260)
 
-    predict.learn(now=world.now)
+    durations.learn(now=world.now)
 
     found = duration_figures()
     assert found is not None
@@ -173,11 +173,11 @@ def test_figures_say_how_much_better_it_is_than_the_time_asked(trained_once: Non
 
 def test_nothing_is_learned_again_before_enough_has_ended(trained_once: None, world: World) -> None:
     ended(world, 260)
-    predict.learn(now=world.now)
+    durations.learn(now=world.now)
 
-    assert predict.learn(now=world.now) is None
-    ended(world, predict.NEW)
-    again = predict.learn(now=world.now)
+    assert durations.learn(now=world.now) is None
+    ended(world, durations.NEW)
+    again = durations.learn(now=world.now)
 
     assert again is not None
     assert again.version == 2
@@ -191,7 +191,7 @@ def test_memory_is_predicted_where_telemetry_has_it(world: World) -> None:
     )
     asked = world.submit("bob")
 
-    predict.learn(now=world.now)
+    durations.learn(now=world.now)
 
     asked.refresh_from_db()
     assert asked.predicted_memory_mib == 7000
@@ -201,7 +201,7 @@ def test_a_model_that_cannot_be_read_predicts_nothing(world: World) -> None:
     DurationModel.objects.create(version=1, requests=1, made_at=world.now, trees={"habits": 3})
     world.submit("bob")
 
-    assert predict.predict() == 0
+    assert durations.predict() == 0
 
 
 def test_a_training_that_fails_leaves_everything_as_it_was(
@@ -210,7 +210,7 @@ def test_a_training_that_fails_leaves_everything_as_it_was(
     ended(world, 260)
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
-    assert predict.learn(now=world.now) is None
+    assert durations.learn(now=world.now) is None
     assert not DurationModel.objects.exists()
 
 
