@@ -14,7 +14,8 @@ RUN pip install --no-cache-dir uv==0.13.8 \
 WORKDIR /srv/berth
 # Dependencies first: they change less often than the code. The embedded engines stay out.
 COPY pyproject.toml uv.lock README.md LICENSE ./
-RUN uv sync --frozen --no-default-groups --group fast --no-install-project
+COPY nodeagent/pyproject.toml nodeagent/
+RUN uv sync --frozen --no-default-groups --group fast --no-install-workspace
 
 COPY manage.py ./
 COPY portal portal

@@ -44,9 +44,9 @@ docs: $(PRIVATE_UV)
 	@$(DEV) pytest tests/docs $(ARGS)
 	@NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict --quiet
 
-# Builds the wheel, installs it into an empty environment and looks whether everything is in it.
+# Builds the wheels of agent and portal, installs each into an empty environment and starts what is in it.
 package-check: $(PRIVATE_UV)
-	@UV=$(abspath $(shell command -v uv || echo .uv/bin/uv)) sh tools/package_check.sh
+	@UV=$(abspath $(shell command -v uv || echo .uv/bin/uv)) $(RUN) python -m tools.package_check
 
 # The suite on the newest Django that the registry has, and on the newest Python here (PYTHON=python3.14), beside the lock.
 test-next: $(PRIVATE_UV)

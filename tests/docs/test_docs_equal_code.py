@@ -31,7 +31,8 @@ def names(cell: str) -> set[str]:
 
 def test_every_dependency_has_its_sentence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"]]
+    agent = tomllib.loads((ROOT / "nodeagent" / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *agent["project"]["dependencies"]]
     for group in project["dependency-groups"].values():
         wanted += group
     wanted_names = {re.match(r"[a-zA-Z0-9_.-]+", item).group().lower() for item in wanted}
