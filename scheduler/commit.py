@@ -28,7 +28,7 @@ from portal.notifications.services import notify
 from portal.quotas import services as quotas
 from portal.teams.models import Team
 from scheduler import bookings
-from scheduler.engine.model import SHARED_MODES, Grant, Repartition, Slot, Snapshot, Wait
+from scheduler.engine.model import SHARED_MODES, Grant, GrantedSlot, Repartition, Snapshot, Wait
 from scheduler.gangs import parts_of
 
 log = logging.getLogger(__name__)
@@ -217,14 +217,14 @@ def _team(request: LeaseRequest) -> Team:
     return request.team
 
 
-def _own_names(slots: Sequence[Slot]) -> dict[tuple[int, str], str]:
+def _own_names(slots: Sequence[GrantedSlot]) -> dict[tuple[int, str], str]:
     """Return what drivers call the granted sizes where they have a name of their own for them."""
     devices = {slot.device_id for slot in slots if slot.profile}
     return own_names(devices) if devices else {}
 
 
 def _placement(
-    slot: Slot, lease: Lease, snapshot: Snapshot, names: Mapping[tuple[int, str], str]
+    slot: GrantedSlot, lease: Lease, snapshot: Snapshot, names: Mapping[tuple[int, str], str]
 ) -> Placement:
     period = TimestamptzRange(lease.starts_at, lease.not_after)
     if slot.mode in SHARED_MODES:
@@ -264,7 +264,7 @@ def _placement(
     )
 
 
-def _board(slot: Slot, snapshot: Snapshot) -> shared_hosts.SharedBoard:
+def _board(slot: GrantedSlot, snapshot: Snapshot) -> shared_hosts.SharedBoard:
     device = next(d for d in snapshot.devices if d.id == slot.device_id)
     return shared_hosts.SharedBoard(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
 

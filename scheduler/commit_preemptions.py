@@ -9,11 +9,11 @@ from django.db import transaction
 from portal.leases.models import Lease
 from portal.leases.preempting import ToldLease, spare, tell
 from scheduler.engine.model import Plan
-from scheduler.engine.policy import Policy
+from scheduler.engine.policy import PolicyRules
 
 
 @transaction.atomic
-def preemptions(decided: Plan, policy: Policy, *, now: datetime) -> list[Lease]:
+def preemptions(decided: Plan, policy: PolicyRules, *, now: datetime) -> list[Lease]:
     """Spare and tell leases; returns those that were told.
 
     Call once the turn's grants are stored, so that who started elsewhere sends nobody away. Opens its own

@@ -27,7 +27,7 @@ from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.commit_preemptions import preemptions
 from scheduler.engine.codec import Written, snapshot_to_json
-from scheduler.engine.model import Plan, Policy, Snapshot, Wait
+from scheduler.engine.model import Plan, PolicyRules, Snapshot, Wait
 from scheduler.engine.place.policy import COMPILE_FROM
 from scheduler.engine.plan import plan
 from scheduler.engine.state import EngineState
@@ -38,7 +38,7 @@ WAITS_EVERY_MS = 1000
 GROW_EVERY_MS = 5000
 WAITS_MS_EACH = 10  # a long queue is told less often: each telling writes every row of it
 LEAST_REST_S, MOST_REST_S = 0.02, 0.05
-NOTHING, USUAL = Plan(), Policy()
+NOTHING, USUAL = Plan(), PolicyRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Turn:
     granted: int
     waiting: int
     decided: Plan = NOTHING
-    policy: Policy = USUAL
+    policy: PolicyRules = USUAL
     at: datetime | None = None
     seen: int = 0
     steps_ms: dict[str, float] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class KeptRoom:
     def __init__(self) -> None:
         self._room: EngineState | None = None
 
-    def of(self, seen: Snapshot, policy: Policy) -> EngineState:
+    def of(self, seen: Snapshot, policy: PolicyRules) -> EngineState:
         """The room of the snapshot."""
         room, self._room = self._room, None
         if room is None or room.policy != policy or not room.renewed(seen):

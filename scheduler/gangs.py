@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from portal.leases.gangs import PREPARE_MARGIN
-from scheduler.engine.model import Device, Grant, Held, Slot, Snapshot
+from scheduler.engine.model import DeviceInfo, Grant, GrantedSlot, Held, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class GangPart:
 
     number: int
     node_id: int
-    slots: tuple[Slot, ...]
+    slots: tuple[GrantedSlot, ...]
     cost_milli: int
 
 
-def parts_of(grant: Grant, devices: Mapping[int, Device]) -> list[GangPart]:
+def parts_of(grant: Grant, devices: Mapping[int, DeviceInfo]) -> list[GangPart]:
     """Return the grant by nodes, in the order of its slots.
 
     A part costs its boards' weights; what rounding leaves over goes to the first.
@@ -40,7 +40,7 @@ def parts_of(grant: Grant, devices: Mapping[int, Device]) -> list[GangPart]:
     ]
 
 
-def _cost(slot: Slot, device: Device) -> int:
+def _cost(slot: GrantedSlot, device: DeviceInfo) -> int:
     """What a slot takes of a quota: share x weight, rounded up, as the engine counts."""
     return -(-slot.share_milli * device.weight_milli // 1000)
 
@@ -57,11 +57,11 @@ def held_until(grant: Grant, asked_s: int, snapshot: Snapshot, *, now: datetime)
     return min((until, *(at for at in _blocks(grant.slots, snapshot) if at > now)))
 
 
-def _blocks(slots: Sequence[Slot], snapshot: Snapshot) -> Iterable[datetime]:
+def _blocks(slots: Sequence[GrantedSlot], snapshot: Snapshot) -> Iterable[datetime]:
     """When bookings and outages begin on what these slots take."""
     if not (snapshot.bookings or snapshot.outages):
         return
-    taken: dict[int, list[Slot]] = {}
+    taken: dict[int, list[GrantedSlot]] = {}
     for slot in slots:
         taken.setdefault(slot.device_id, []).append(slot)
     nodes = {device.node_id for device in snapshot.devices if device.id in taken}
@@ -71,7 +71,7 @@ def _blocks(slots: Sequence[Slot], snapshot: Snapshot) -> Iterable[datetime]:
     yield from (outage.starts_at for outage in snapshot.outages if outage.node_id in nodes)
 
 
-def _meet(slot: Slot, held: Held) -> bool:
+def _meet(slot: GrantedSlot, held: Held) -> bool:
     """Whether both take the same of one board; a share may be anywhere on it."""
     if not slot.size or not held.size:
         return True

@@ -14,7 +14,7 @@ from portal.fleet.power import tell
 from portal.policies.selectors import active_policy
 from scheduler import snapshot
 from scheduler.cycle import CYCLE_LOCK
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.sleep import NodePower, Orders, orders
 
 # Only agents that say their own power state are asked to change it.
@@ -43,7 +43,7 @@ STILL_FREE = (
 NEEDED = frozenset({"claim", "booking", "held"})
 
 
-def settle(*, now: datetime, policy: Policy | None = None) -> Orders:
+def settle(*, now: datetime, policy: PolicyRules | None = None) -> Orders:
     """Note which nodes idle, let some sleep and wake others; returns what was ordered. Safe to repeat.
 
     Two transactions of its own. Costs a few statements where no node sleeps and none may.
@@ -56,7 +56,7 @@ def settle(*, now: datetime, policy: Policy | None = None) -> Orders:
 
 
 @transaction.atomic
-def _decide(now: datetime, policy: Policy) -> Orders:
+def _decide(now: datetime, policy: PolicyRules) -> Orders:
     """Give the orders of now. Waits for a turn under way, so that no turn places anything on a node that falls
     asleep. Locks nodes only.
     """
@@ -75,7 +75,7 @@ def _decide(now: datetime, policy: Policy) -> Orders:
     return found
 
 
-def _is_anything_to_do(policy: Policy) -> bool:
+def _is_anything_to_do(policy: PolicyRules) -> bool:
     """Say whether any node sleeps, may sleep, or has an operator's word that is not spent."""
     if policy.sleep.times:
         return bool(fetch("SELECT 1 FROM fleet_node WHERE power_state IN ('awake', 'asleep') LIMIT 1"))

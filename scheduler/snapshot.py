@@ -8,11 +8,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from portal.common.rows import Rows, fetch
-from portal.fleet.models import Node as NodeRow
+from portal.fleet.models import Node
 from portal.fleet.selectors import blocked_why
 from portal.policies.demand import current_demand
 from scheduler import snapshot_rows
-from scheduler.engine.model import Claim, Learned, Node, Outage, PersonUsage, Running, Snapshot, TeamQuota
+from scheduler.engine.model import (
+    Claim,
+    DecayedUsage,
+    Learned,
+    NodeInfo,
+    Outage,
+    Running,
+    Snapshot,
+    TeamQuota,
+)
 
 MAX_QUEUE = 20_000
 OUTAGES = (
@@ -47,7 +56,7 @@ YIELDS = (
     " JOIN leases_lease l ON l.request_id = r.id WHERE r.state = 'queued' AND r.evictions > 0"
     " AND l.preempted_for_id IS NOT NULL AND l.end_reason = 'preempted' GROUP BY r.id"
 )
-_NODES = Rows(NodeRow)
+_NODES = Rows(Node)
 
 
 def take(*, now: datetime) -> Snapshot:
@@ -70,14 +79,14 @@ def take(*, now: datetime) -> Snapshot:
         running=_running(steps),
         bookings=tuple(p.booking for p in placed if p.booking is not None and p.booking.starts_at > now),
         outages=outages,
-        people=tuple(PersonUsage(*row) for row in fetch(PEOPLE)),
+        people=tuple(DecayedUsage(*row) for row in fetch(PEOPLE)),
         growing=snapshot_rows.growing(now),
         learned=_learned(),
     )
 
 
-def _node(n: NodeRow, blocked: str) -> Node:
-    return Node(n.pk, n.name, blocked, n.cpu_milli, n.memory_mib, n.site, n.rack, n.wake_s)
+def _node(n: Node, blocked: str) -> NodeInfo:
+    return NodeInfo(n.pk, n.name, blocked, n.cpu_milli, n.memory_mib, n.site, n.rack, n.wake_s)
 
 
 def _learned() -> Learned:

@@ -11,7 +11,7 @@ from portal.common.rows import Row, fetch
 from portal.fleet.selectors import health_blocked_why
 from portal.fleet.sizes import SIZE_SQL
 from portal.leases.elastic import LEAST_REST_S, growing_rows
-from scheduler.engine.model import Booking, Claim, Device, Held, Profile, Running
+from scheduler.engine.model import Booking, Claim, DeviceInfo, Held, MigProfile, Running
 from scheduler.row_cache import RowCache
 
 # Drivers, and so flavors, placements and layouts, have several names for one slice; the engine has one.
@@ -34,7 +34,7 @@ class _Sizes:
 
     def __init__(self) -> None:
         self._names: list[Row] = []
-        self._told: dict[str, tuple[Profile, ...]] = {}
+        self._told: dict[str, tuple[MigProfile, ...]] = {}
 
     def renew(self) -> bool:
         """Say whether a name means another size than it did when this was asked last."""
@@ -44,13 +44,13 @@ class _Sizes:
         self._names, self._told = names, {}
         return True
 
-    def told(self, text: str) -> tuple[Profile, ...]:
+    def told(self, text: str) -> tuple[MigProfile, ...]:
         """Return the sizes of a device under the names they are asked for by."""
         found = self._told.get(text)
         if found is None:
             rows = sorted(json.loads(text), key=lambda row: (row["slices"], row["size"]))
             found = self._told[text] = tuple(
-                Profile(
+                MigProfile(
                     row["size"], row["slices"], tuple(row["starts"]), row["share_milli"], row["memory_mib"],
                     row["max_instances"],
                 )
@@ -62,10 +62,10 @@ class _Sizes:
 _SIZES = _Sizes()
 
 
-def _device(row: Row) -> Device:
+def _device(row: Row) -> DeviceInfo:
     pk, node, index, profiles, model, grid, memory, weight, modes, clients, domain, health, *more = row
     is_accepted, bandwidth, compute_class, switch, numa, layout = more
-    return Device(
+    return DeviceInfo(
         id=pk,
         node_id=node,
         model=model,
@@ -105,7 +105,7 @@ def heed_names() -> None:
         forget()
 
 
-def devices() -> tuple[Device, ...]:
+def devices() -> tuple[DeviceInfo, ...]:
     """Return all devices by node and index."""
     return _DEVICES.read()
 

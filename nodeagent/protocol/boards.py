@@ -39,7 +39,7 @@ class BoardProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class BoardModel:
     """One kind of accelerator. Unknown figures are None; PCI device ids are those of all its products."""
 
     id: str
@@ -78,7 +78,7 @@ class Board:
         return next((p for p in self.profiles if p.name == name), None)
 
 
-def board(model: str) -> Board:
+def board(model: str) -> BoardModel:
     """Return a board by its id, alias or product name; raises UnknownBoardError naming the choices."""
     found = _by_name().get(model.casefold())
     if found is None:
@@ -88,7 +88,7 @@ def board(model: str) -> Board:
 
 
 @cache
-def all_boards() -> dict[str, Board]:
+def all_boards() -> dict[str, BoardModel]:
     """Return every board by id, in the order of the table."""
     return {row["id"]: _board(row) for row in _table()["boards"]}
 
@@ -110,7 +110,7 @@ def device_facts(
     return tuple(_fact(node, kind, index, chosen) for index in range(first_index, first_index + count))
 
 
-def _fact(node: str, kind: Board, index: int, modes: tuple[str, ...]) -> DeviceFact:
+def _fact(node: str, kind: BoardModel, index: int, modes: tuple[str, ...]) -> DeviceFact:
     uuid = simulated_uuid(node, index, kind.vendor)
     return DeviceFact(
         uuid=uuid,
@@ -132,7 +132,7 @@ def _fact(node: str, kind: Board, index: int, modes: tuple[str, ...]) -> DeviceF
     )
 
 
-def _profile_facts(kind: Board) -> tuple[ProfileFact, ...]:
+def _profile_facts(kind: BoardModel) -> tuple[ProfileFact, ...]:
     return tuple(_profile_fact(p, p.memory_mib) for p in kind.profiles if p.memory_mib is not None)
 
 
@@ -149,7 +149,7 @@ def _profile_fact(size: BoardProfile, memory_mib: int) -> ProfileFact:
 
 
 @cache
-def _by_name() -> dict[str, Board]:
+def _by_name() -> dict[str, BoardModel]:
     names = {}
     for row in _table()["boards"]:
         for name in (row["id"], *row["aliases"], *row["product_names"]):
@@ -164,9 +164,9 @@ def _table() -> dict[str, Any]:
     return table
 
 
-def _board(row: dict[str, Any]) -> Board:
+def _board(row: dict[str, Any]) -> BoardModel:
     toggle = row["mig_mode"] or {}
-    return Board(
+    return BoardModel(
         id=row["id"],
         vendor=row["vendor"],
         product_names=tuple(row["product_names"]),

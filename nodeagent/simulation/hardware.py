@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.protocol.boards import Board, BoardProfile
+from nodeagent.protocol.boards import BoardModel, BoardProfile
 
 PROFILE_COUNT = 18
 # The capability files of a driver know fifteen GPU instances with eight compute instances each, on every GPU.
@@ -64,7 +64,7 @@ class SimulatedGpu:
     who may open the driver's capability ``mig/config``; the mode still needs root.
     """
 
-    board: Board
+    board: BoardModel
     mig_enabled: bool = False
     is_root: bool = True
     is_passthrough: bool = False

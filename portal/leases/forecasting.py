@@ -28,7 +28,7 @@ from scheduler.engine import counter_offers, forecast
 from scheduler.engine import free_units as engine_free_units
 from scheduler.engine.alternatives import Alternative
 from scheduler.engine.calibration import Calibration
-from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
+from scheduler.engine.model import Claim, Forecast, PolicyRules, Snapshot
 from scheduler.engine.sleeping_nodes import awakened
 
 MOST_OFFERS = offers.MOST_OFFERS
@@ -163,7 +163,7 @@ def raw_waits(seen: Picture, request_ids: Iterable[int]) -> dict[int, float]:
     }
 
 
-def _forecasts(seen: Picture, ids: Iterable[int], policy: Policy) -> list[tuple[Claim, Forecast]]:
+def _forecasts(seen: Picture, ids: Iterable[int], policy: PolicyRules) -> list[tuple[Claim, Forecast]]:
     wanted = set(ids)
     claims = [claim for claim in seen.expected.queue if claim.id in wanted]
     found = forecast(seen.play(policy).expected, policy, claims, horizon_s=HORIZON_S) if claims else {}

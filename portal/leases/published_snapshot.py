@@ -15,7 +15,7 @@ from portal.common.live import redis_client
 from scheduler.engine import snapshot_from_json
 from scheduler.engine.calibration import Calibration
 from scheduler.engine.forecaster import forecaster_of
-from scheduler.engine.model import Policy, Snapshot
+from scheduler.engine.model import PolicyRules, Snapshot
 from scheduler.engine.outcome import outcome
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Picture:
         self.book: Snapshot = snapshot_from_json(raw.encode())
         self.made = time.monotonic()
         self.cost_s = self.made - began
-        self.policy: Policy | None = None
+        self.policy: PolicyRules | None = None
 
     @cached_property
     def expected(self) -> Snapshot:
@@ -50,7 +50,7 @@ class Picture:
         found = outcome(self.book)
         return self.book if found == self.book else found
 
-    def play(self, policy: Policy) -> Picture:
+    def play(self, policy: PolicyRules) -> Picture:
         """Return the picture with its futures played, so that the engine answers at once; once per policy."""
         if self.policy != policy:
             began = time.monotonic()

@@ -3,8 +3,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from portal.policies.models import Policy as PolicyRow
-from scheduler.engine.model import Policy
+from portal.policies.models import Policy
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.policy_body import BadPolicy, policy_from
 
 log = logging.getLogger(__name__)
@@ -16,12 +16,12 @@ _told: set[int] = set()  # versions whose faults this process has logged already
 class InForce:
     """Which policy decides; ``row`` is the active version, ``faults`` why it does not decide itself."""
 
-    policy: Policy
-    row: PolicyRow | None
+    policy: PolicyRules
+    row: Policy | None
     faults: BadPolicy | None = None
 
 
-def active_policy() -> Policy:
+def active_policy() -> PolicyRules:
     """Return the policy that decides, as the engine takes it; the built-in one when none is stored."""
     return in_force().policy
 
@@ -32,9 +32,9 @@ def in_force() -> InForce:
     A version of older days that no longer validates does not stop the turns: the one that was in force
     before it decides, in the end the built-in one.
     """
-    row = PolicyRow.objects.filter(is_active=True).first()
+    row = Policy.objects.filter(is_active=True).first()
     if row is None:
-        return InForce(Policy(), None)
+        return InForce(PolicyRules(), None)
     try:
         return InForce(policy_of(row), row)
     except BadPolicy as error:
@@ -46,21 +46,21 @@ def in_force() -> InForce:
 
 def active_version() -> int:
     """Return the number of the active version, 0 for the built-in policy."""
-    found = PolicyRow.objects.filter(is_active=True).values_list("version", flat=True).first()
+    found = Policy.objects.filter(is_active=True).values_list("version", flat=True).first()
     return found or 0
 
 
-def policy_of(row: PolicyRow) -> Policy:
+def policy_of(row: Policy) -> PolicyRules:
     """Return a stored version as the engine takes it; raises BadPolicy."""
     return policy_from(row.body, name=row.name, version=row.version)
 
 
-def _last_sound(row: PolicyRow) -> Policy:
+def _last_sound(row: Policy) -> PolicyRules:
     """Return the version that was put in force last before this one and validates, else the built-in policy."""
-    earlier = PolicyRow.objects.exclude(pk=row.pk).exclude(activated_at=None)
+    earlier = Policy.objects.exclude(pk=row.pk).exclude(activated_at=None)
     for before in earlier.order_by("-activated_at", "-version")[:LOOK_BACK]:
         try:
             return policy_of(before)
         except BadPolicy:
             continue
-    return Policy()
+    return PolicyRules()

@@ -13,10 +13,10 @@ from portal.audit.services import record
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.policies.faults import invalid
-from portal.policies.models import Policy as PolicyRow
+from portal.policies.models import Policy
 from portal.policies.selectors import policy_of
 from portal.teams.selectors import Rights
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.policy_body import BadPolicy, body_of, policy_from
 
 MOST_NAME, MOST_NOTE = 60, 200
@@ -41,7 +41,7 @@ def save_policy(
     based_on: int,
     now: datetime,
     is_active: bool = True,
-) -> PolicyRow:
+) -> Policy:
     """Store rules as a new version and put it in force unless it is a draft. Operators.
 
     ``based_on`` is the version that was active when the edit began (0: none was stored). Raises Forbidden,
@@ -61,7 +61,7 @@ def save_policy(
 
 
 @transaction.atomic
-def activate(*, actor: User, rights: Rights, version: int, based_on: int, now: datetime) -> PolicyRow:
+def activate(*, actor: User, rights: Rights, version: int, based_on: int, now: datetime) -> Policy:
     """Put a stored version in force. Operators; safe to repeat with the same ``based_on`` only.
 
     Raises Forbidden, NotFound, and Conflict when another version was put in force since, when this one is in
@@ -79,7 +79,7 @@ def activate(*, actor: User, rights: Rights, version: int, based_on: int, now: d
 @transaction.atomic
 def roll_back(
     *, actor: User, rights: Rights, to: int, based_on: int, now: datetime, note: str = ""
-) -> PolicyRow:
+) -> Policy:
     """Make a new version with the rules of an old one and put it in force. Operators; errors as in ``activate``."""
     _require_operator(rights)
     old = _sound_version(to)
@@ -108,9 +108,9 @@ def _check_texts(name: str, note: str) -> None:
         raise Invalid(fields=fields)
 
 
-def _locked(based_on: int) -> PolicyRow | None:
+def _locked(based_on: int) -> Policy | None:
     """Lock the active version; raises Conflict when it is another than the edit began with."""
-    active = PolicyRow.objects.select_for_update().filter(is_active=True).first()
+    active = Policy.objects.select_for_update().filter(is_active=True).first()
     if (active.version if active else 0) != based_on:
         raise Conflict(
             _("Another version was put in force since you opened this. Look at it, then decide anew.")
@@ -118,15 +118,15 @@ def _locked(based_on: int) -> PolicyRow | None:
     return active
 
 
-def _same(row: PolicyRow, whole: Mapping[str, Any]) -> bool:
+def _same(row: Policy, whole: Mapping[str, Any]) -> bool:
     try:
         return body_of(policy_of(row)) == whole
     except BadPolicy:
         return False
 
 
-def _sound_version(version: int) -> PolicyRow:
-    row = PolicyRow.objects.filter(version=version).first()
+def _sound_version(version: int) -> Policy:
+    row = Policy.objects.filter(version=version).first()
     if row is None:
         raise NotFound
     try:
@@ -142,11 +142,11 @@ def _sound_version(version: int) -> PolicyRow:
 
 def _new(
     actor: User, name: str, whole: Mapping[str, Any], note: str, based_on: int | None, now: datetime
-) -> PolicyRow:
-    last = PolicyRow.objects.aggregate(last=Max("version"))["last"] or 0
+) -> Policy:
+    last = Policy.objects.aggregate(last=Max("version"))["last"] or 0
     try:
         with transaction.atomic():
-            row = PolicyRow.objects.create(
+            row = Policy.objects.create(
                 name=name, version=last + 1, body=whole, created_at=now, made_by=actor, note=note, based_on=based_on
             )  # fmt: skip
     except IntegrityError as error:
@@ -157,12 +157,12 @@ def _new(
     return row
 
 
-def _put_in_force(actor: User, row: PolicyRow, active: PolicyRow | None, now: datetime) -> None:
+def _put_in_force(actor: User, row: Policy, active: Policy | None, now: datetime) -> None:
     if active is not None:
-        PolicyRow.objects.filter(pk=active.pk).update(is_active=False)
+        Policy.objects.filter(pk=active.pk).update(is_active=False)
     try:
         with transaction.atomic():
-            PolicyRow.objects.filter(pk=row.pk).update(is_active=True, activated_at=now)
+            Policy.objects.filter(pk=row.pk).update(is_active=True, activated_at=now)
     except IntegrityError as error:
         raise Conflict(_("Somebody put a version in force at the same moment.")) from error
     row.is_active, row.activated_at = True, now
@@ -172,10 +172,10 @@ def _put_in_force(actor: User, row: PolicyRow, active: PolicyRow | None, now: da
     outbox.nudge_on_commit(outbox.RUN_CYCLE)
 
 
-def _target(row: PolicyRow) -> str:
+def _target(row: Policy) -> str:
     return f"policy v{row.version}"
 
 
 def built_in() -> dict[str, Any]:
     """Return the rules that decide while no version is stored, with every rule named."""
-    return body_of(Policy())
+    return body_of(PolicyRules())

@@ -8,10 +8,10 @@ from datetime import datetime
 from portal.accounts.models import User
 from portal.common.rows import fetch
 from portal.policies.selectors import active_policy
-from portal.quotas.models import PersonUsage as UsageRow
+from portal.quotas.models import PersonUsage
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
-from scheduler.engine.model import PersonUsage, TeamQuota
+from scheduler.engine.model import DecayedUsage, TeamQuota
 from scheduler.engine.order.fair_share import FairShare, decayed, team_fair_shares
 
 QUOTAS = (
@@ -44,9 +44,9 @@ def standing_of(team: Team, rights: Rights, *, now: datetime) -> TeamView:
     """
     policy = active_policy()
     half_life_s = max(policy.half_life_s, 1)
-    rows = list(UsageRow.objects.order_by("team_id", "user_id"))
+    rows = list(PersonUsage.objects.order_by("team_id", "user_id"))
     people = [
-        PersonUsage(
+        DecayedUsage(
             row.team_id,
             row.user_id,
             round(decayed(row.used_milli_s, max(0.0, (now - row.as_of).total_seconds()), half_life_s)),

@@ -14,7 +14,7 @@ from scheduler.engine.bookings import Bookings
 from scheduler.engine.calendar import Calendar
 from scheduler.engine.model import Claim, Grant, Reason, Snapshot
 from scheduler.engine.order.lineup import Lineup
-from scheduler.engine.policy import Policy
+from scheduler.engine.policy import PolicyRules
 from scheduler.engine.refused_shapes import RefusedShapes
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.short_reserve import ShortReserve
@@ -31,7 +31,7 @@ class Admission:
     ``promised`` says when each claim that got a promise starts at the latest, as far as known ends go.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules, room: EngineState | None = None) -> None:
         self.calendar = Calendar(snapshot, policy, room)
         self.lineup = Lineup(snapshot, policy)
         self.grants: list[Grant] = []

@@ -13,7 +13,7 @@ from typing import Literal
 
 from scheduler.engine.board import Board
 from scheduler.engine.events import held_by
-from scheduler.engine.model import SHARED_MODES, Grant, Held, Policy, Snapshot
+from scheduler.engine.model import SHARED_MODES, Grant, Held, PolicyRules, Snapshot
 
 Cause = Literal["maintenance", "booking", "waiting"]
 
@@ -71,7 +71,7 @@ def overlapping(blocks: Iterable[Block], starts_at: datetime, duration_s: int) -
     return [one for one in blocks if one.starts_at < ends_at and one.held.until > starts_at]
 
 
-def fill_beside(board: Board, held: Sequence[Held], later: Sequence[Held], policy: Policy) -> None:
+def fill_beside(board: Board, held: Sequence[Held], later: Sequence[Held], policy: PolicyRules) -> None:
     """Let the board hold both what it has and what comes: room beside them is room for the whole time.
 
     Where they cannot stand on one board together, being of different modes or teams, one comes after the

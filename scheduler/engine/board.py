@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Protocol
 
 from scheduler.engine.geometry import Geometry, geometry_of
-from scheduler.engine.model import SHARED_MODES, Device, Held, Node, Slot
-from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.model import SHARED_MODES, DeviceInfo, GrantedSlot, Held, NodeInfo
+from scheduler.engine.shape import Shape, ShapeKind
 
 WHOLE_MILLI = 1000
 SEVERAL = -1  # the team of a board in mps on which shares of several teams are
@@ -27,7 +27,9 @@ class Board:
         "memory_mib", "memory_used", "node", "rank", "share_used", "team_id", "use",
     )  # fmt: skip
 
-    def __init__(self, device: Device, node: Node, rank: int, memory_factor_milli: int = 1000) -> None:
+    def __init__(
+        self, device: DeviceInfo, node: NodeInfo, rank: int, memory_factor_milli: int = 1000
+    ) -> None:
         self.device = device
         self.idle_memory_mib = device.memory_mib * memory_factor_milli // 1000
         self.node = node
@@ -76,7 +78,7 @@ class Board:
             id(self.geometry), self.idle_memory_mib,
         )  # fmt: skip
 
-    def serves(self, kind: Kind) -> bool:
+    def serves(self, kind: ShapeKind) -> bool:
         """Whether this kind of board can serve the kind of shape at all, idle or not."""
         device = self.device
         return (
@@ -157,16 +159,16 @@ class Board:
             share = self.geometry.profiles[shape.kind.profile].share_milli
         return weighted(share, self.device.weight_milli)
 
-    def slot(self, shape: Shape, start: int, max_memory_mib: int = 0) -> Slot:
+    def slot(self, shape: Shape, start: int, max_memory_mib: int = 0) -> GrantedSlot:
         """One unit of the shape at its place on this board; a share may use up to ``max_memory_mib`` of it."""
         kind, device = shape.kind, self.device
         if kind.mode == "mig":
             profile = self.geometry.profiles[kind.profile]
-            return Slot(
+            return GrantedSlot(
                 device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib, profile.name
             )
         if shape.is_shared:
-            return Slot(
+            return GrantedSlot(
                 device.id,
                 kind.mode,
                 0,
@@ -176,7 +178,7 @@ class Board:
                 board_memory_mib=self.memory_mib,
                 max_memory_mib=min(max(max_memory_mib, shape.memory_mib), device.memory_mib),
             )
-        return Slot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib)
+        return GrantedSlot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib)
 
     def put(self, held: Held) -> None:
         """Take what is held. A share on a board without a host placement opens one for its team."""

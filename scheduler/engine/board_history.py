@@ -18,7 +18,7 @@ from scheduler.engine.board import SEVERAL, Board, room_on
 from scheduler.engine.columns import PLENTY, Flags, Ints
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.host import Host
-from scheduler.engine.model import SHARED_MODES, Held, Policy
+from scheduler.engine.model import SHARED_MODES, Held, PolicyRules
 from scheduler.engine.shape import Shape
 
 AT_FIRST = -1  # the rank of what is there, or ends, before anybody is served
@@ -54,7 +54,7 @@ class BoardState(NamedTuple):
         """How many slices of each profile there are."""
         return dict(self.profiles)
 
-    def beside(self, later: Sequence[Held], policy: Policy) -> BoardState | None:
+    def beside(self, later: Sequence[Held], policy: PolicyRules) -> BoardState | None:
         """The state with what begins later in it, too; None where nothing is free beside (``fill_beside``)."""
         use = self.use or later[0].mode
         is_of_team = use in SHARED_MODES and not policy.may_mix(use)

@@ -17,7 +17,7 @@ from typing import Any
 from scheduler.engine.blocks import Block, fill_beside, known_blocks, promised
 from scheduler.engine.earliest_start import StartSearch
 from scheduler.engine.model import Claim, Grant, Held, Reason, Snapshot
-from scheduler.engine.policy import Policy
+from scheduler.engine.policy import PolicyRules
 from scheduler.engine.shape import LONGEST_S, Shape
 from scheduler.engine.state import EngineState, Refusal
 
@@ -85,7 +85,7 @@ class Calendar:
     one budget. Blocks that begin after the longest claim of the queue would end are left out.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules, room: EngineState | None = None) -> None:
         """``room``: the room of the snapshot, where the caller keeps one."""
         self.now = snapshot.taken_at
         self._seen = _closed_now(snapshot)

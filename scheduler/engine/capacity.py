@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from scheduler.engine.board import Board
 from scheduler.engine.gang_capacity import parts_now
-from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.model import Claim, PolicyRules, Snapshot
 from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.shape import Shape, shape_of
 
 
-def free_units(snapshot: Snapshot, claim: Claim, policy: Policy | None = None) -> int:
+def free_units(snapshot: Snapshot, claim: Claim, policy: PolicyRules | None = None) -> int:
     """How many claims like this one could start together now, queue and quota aside.
 
     With ``count`` 1 that is the number of free units. Each claim's units stay on one node, and the
     shares of one claim on different boards. 0 for a claim whose figures make no sense.
     """
-    room = Occupancy.from_snapshot(snapshot, policy or Policy())
+    room = Occupancy.from_snapshot(snapshot, policy or PolicyRules())
     shape = shape_of(claim, room.policy)
     if not shape.wanted:
         return 0

@@ -16,7 +16,7 @@ from scheduler.engine.demand import MOST_CHURN_MILLI, Demand
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.json_values import instant, items, known, mode, text, us, whole, wholes
 from scheduler.engine.learning.bins import BINS
-from scheduler.engine.model import Device, Learned, Node, Profile, Snapshot
+from scheduler.engine.model import DeviceInfo, Learned, MigProfile, NodeInfo, Snapshot
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.tables import (
     CLAIM,
@@ -84,8 +84,8 @@ def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _boards_and_devices(devices: Sequence[Device]) -> str:
-    boards: dict[tuple[Profile, ...], int] = {}
+def _boards_and_devices(devices: Sequence[DeviceInfo]) -> str:
+    boards: dict[tuple[MigProfile, ...], int] = {}
     rows = [_device_row(d, boards.setdefault(d.profiles, len(boards))) for d in devices]
     return f'"boards":{_text([[_profile_row(p) for p in profiles] for profiles in boards])},"devices":{_text(rows)}'
 
@@ -197,24 +197,24 @@ def _form(row: Row) -> tuple[Form, int]:
     return form, whole(number, 1)
 
 
-def _profile_row(p: Profile) -> Row:
+def _profile_row(p: MigProfile) -> Row:
     return [p.name, p.slices, list(p.starts), p.share_milli, p.memory_mib, p.max_instances]
 
 
-def _profile(row: Row) -> Profile:
+def _profile(row: Row) -> MigProfile:
     name, slices, starts, share, memory, most = row
-    return Profile(
+    return MigProfile(
         text(name), whole(slices, 1), wholes(starts), whole(share, 0), whole(memory, 0), whole(most, 0)
     )
 
 
-def _node_row(n: Node) -> Row:
+def _node_row(n: NodeInfo) -> Row:
     return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib, n.zone, n.rack, n.wake_s]
 
 
-def _node(row: Row) -> Node:
+def _node(row: Row) -> NodeInfo:
     node_id, name, blocked, cpu, memory, zone, rack, wake = row
-    return Node(
+    return NodeInfo(
         whole(node_id),
         text(name),
         text(blocked),
@@ -226,7 +226,7 @@ def _node(row: Row) -> Node:
     )
 
 
-def _device_row(d: Device, board: int) -> Row:
+def _device_row(d: DeviceInfo, board: int) -> Row:
     layout = None if d.layout is None else [list(one) for one in d.layout]
     return [
         d.id, d.node_id, d.model, d.grid, d.memory_mib, d.weight_milli, sorted(d.modes), board,
@@ -235,13 +235,13 @@ def _device_row(d: Device, board: int) -> Row:
     ]  # fmt: skip
 
 
-def _device(row: Row, boards: tuple[tuple[Profile, ...], ...]) -> Device:
+def _device(row: Row, boards: tuple[tuple[MigProfile, ...], ...]) -> DeviceInfo:
     (
         device_id, node_id, model, grid, memory, weight, modes, board,
         layout, clients, index, domain, blocked,
         bandwidth, compute_class, switch, numa,
     ) = row  # fmt: skip
-    return Device(
+    return DeviceInfo(
         whole(device_id), whole(node_id), text(model), whole(grid, 1, 64), whole(memory, 0), whole(weight, 0),
         frozenset(mode(m) for m in items(modes)), boards[whole(board, 0)], _layout(layout),
         whole(clients, 0), whole(index), text(domain), text(blocked),

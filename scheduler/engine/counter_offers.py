@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from scheduler.engine.alternatives import Alternative, nearest, ranked, varied
 from scheduler.engine.forecaster import HORIZON_S, forecaster_of
-from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
+from scheduler.engine.model import Claim, Forecast, PolicyRules, Snapshot
 
 # Alternatives that a forecast looks at; each one may keep it busy up to its horizon.
 MOST_NOW = 8
@@ -15,7 +15,7 @@ MOST_SOONER = 4
 
 def counter_offers(
     snapshot: Snapshot,
-    policy: Policy,
+    policy: PolicyRules,
     claim: Claim,
     candidates: Iterable[Claim],
     horizon_s: int = HORIZON_S,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from scheduler.engine.calendar import Calendar
 from scheduler.engine.model import Claim, Grant
-from scheduler.engine.shape import Kind, Shape, shape_of
+from scheduler.engine.shape import Shape, ShapeKind, shape_of
 
 # Units added in one turn; the next turn goes on.
 MOST_GROWN = 64
@@ -47,7 +47,7 @@ def grown(
 
 
 def _one_more(
-    calendar: Calendar, claim: Claim, hoping: frozenset[Kind], failed: set[tuple[int, Shape, int]]
+    calendar: Calendar, claim: Claim, hoping: frozenset[ShapeKind], failed: set[tuple[int, Shape, int]]
 ) -> Grant | None:
     """One unit more for the claim, not applied; what ``failed`` before for its like is not tried again."""
     unit = replace(claim, count=1, nodes=1, most_count=0, starts_at=None)
@@ -64,7 +64,7 @@ def _one_more(
     return None
 
 
-def _hoping(calendar: Calendar, waiting: Iterable[tuple[Claim, tuple[int, Shape]]]) -> frozenset[Kind]:
+def _hoping(calendar: Calendar, waiting: Iterable[tuple[Claim, tuple[int, Shape]]]) -> frozenset[ShapeKind]:
     """The kinds of boards that somebody waits for whose team could pay."""
     wants = {want for _claim, want in waiting}
     return frozenset(

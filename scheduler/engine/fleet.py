@@ -34,7 +34,7 @@ from scheduler.engine.place import gang
 from scheduler.engine.place.fill import Spot
 from scheduler.engine.place.node_ratings import NOWHERE
 from scheduler.engine.place.policy import Decider, PlacePolicy
-from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.shape import Shape, ShapeKind
 from scheduler.engine.suitability import penalties
 
 USES = {"": IDLE, "exclusive": 1, "mig": 2, "mps": 3, "memlimit": 4, "timeslice": 5}
@@ -67,8 +67,8 @@ class Fleet:
         self._gangs: gang.GangDecider | None = None
         self._keep_better = keep_better
         self._wants: dict[Shape, int] = {}
-        self._kinds: dict[Kind, int] = {}
-        self._least_memory: dict[Kind, int] = {}
+        self._kinds: dict[ShapeKind, int] = {}
+        self._least_memory: dict[ShapeKind, int] = {}
         at = self._idle_columns()
         at.wake[:] = keep_empty * policy.board_worth
         idle = Counter(zip(at.cpu.tolist(), (at.free >= 0).sum(1).tolist(), strict=True))
@@ -217,7 +217,7 @@ class Fleet:
         memory = -(-shape.memory_mib * WHOLE // least)
         return min(max(shape.share_milli, memory), WHOLE)
 
-    def _kind(self, kind: Kind) -> int:
+    def _kind(self, kind: ShapeKind) -> int:
         number = self._kinds.get(kind)
         if number is None:
             number = self._kinds[kind] = len(self._kinds)
@@ -234,7 +234,7 @@ class Fleet:
                 self._suit(at, number, kind, serving)
         return number
 
-    def _suit(self, at: Columns, number: int, kind: Kind, serving: Sequence[Board]) -> None:
+    def _suit(self, at: Columns, number: int, kind: ShapeKind, serving: Sequence[Board]) -> None:
         """Write down how well each board suits the kind, and in the last cell the best of each node."""
         at.better[number] = np.inf
         for board, cost in zip(serving, penalties(kind, serving, self._keep_better), strict=True):

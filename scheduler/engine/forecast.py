@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler.engine.forecaster import HORIZON_S, forecaster_of
-from scheduler.engine.model import Claim, Forecast, Policy, Snapshot
+from scheduler.engine.model import Claim, Forecast, PolicyRules, Snapshot
 
 __all__ = ["HORIZON_S", "forecast"]
 
 
 def forecast(
-    snapshot: Snapshot, policy: Policy, claims: Iterable[Claim], horizon_s: int = HORIZON_S
+    snapshot: Snapshot, policy: PolicyRules, claims: Iterable[Claim], horizon_s: int = HORIZON_S
 ) -> dict[int, Forecast]:
     """The earliest start of each claim, by claim id: queued ones, and what-ifs with negative ids.
 

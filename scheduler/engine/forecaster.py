@@ -21,7 +21,7 @@ from scheduler.engine.columns import Flags, Ints
 from scheduler.engine.earliest_start import StartSearch
 from scheduler.engine.explain import Explainer
 from scheduler.engine.kept_places import keep_places
-from scheduler.engine.model import Claim, Forecast, Policy, Reason, Snapshot
+from scheduler.engine.model import Claim, Forecast, PolicyRules, Reason, Snapshot
 from scheduler.engine.order.ranking import tie
 from scheduler.engine.plan import decided
 from scheduler.engine.reasons import are_impossible
@@ -47,7 +47,7 @@ class Forecaster:
     Raises UnknownPolicy as ``plan`` does.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules, horizon_s: int = HORIZON_S) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.horizon_s = horizon_s
@@ -241,7 +241,7 @@ _KEPT: list[Forecaster] = []
 _KEEPING = RLock()
 
 
-def forecaster_of(snapshot: Snapshot, policy: Policy, horizon_s: int = HORIZON_S) -> Forecaster:
+def forecaster_of(snapshot: Snapshot, policy: PolicyRules, horizon_s: int = HORIZON_S) -> Forecaster:
     """The forecaster of this very snapshot object, played once: the last few are kept. Safe between threads."""
     with _KEEPING:
         for one in _KEPT:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from scheduler.engine.model import Device, Profile
+from scheduler.engine.model import DeviceInfo, MigProfile
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -33,7 +33,7 @@ class Span:
 class Geometry:
     """The positions of one kind of board, shared by all boards with equal profiles and layout."""
 
-    def __init__(self, grid: int, profiles: tuple[Profile, ...], layout: Layout | None) -> None:
+    def __init__(self, grid: int, profiles: tuple[MigProfile, ...], layout: Layout | None) -> None:
         self.grid = grid
         self.full = (1 << grid) - 1
         self.profiles = {p.name: p for p in profiles}
@@ -139,7 +139,7 @@ def _extra(profile: str) -> str:
     return profile.partition("+")[2]
 
 
-def _spans(profile: Profile, grid: int, layout: Layout | None) -> tuple[Span, ...]:
+def _spans(profile: MigProfile, grid: int, layout: Layout | None) -> tuple[Span, ...]:
     bits = (1 << profile.slices) - 1
     return tuple(
         Span(start, bits << start)
@@ -151,10 +151,10 @@ def _spans(profile: Profile, grid: int, layout: Layout | None) -> tuple[Span, ..
 
 
 @lru_cache(maxsize=512)
-def _geometry(grid: int, profiles: tuple[Profile, ...], layout: Layout | None) -> Geometry:
+def _geometry(grid: int, profiles: tuple[MigProfile, ...], layout: Layout | None) -> Geometry:
     return Geometry(grid, profiles, layout)
 
 
-def geometry_of(device: Device) -> Geometry:
+def geometry_of(device: DeviceInfo) -> Geometry:
     """The shared position tables of a device's board and layout."""
     return _geometry(device.grid, device.profiles, device.layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.engine.columns import PLENTY
-from scheduler.engine.model import Held, Node
+from scheduler.engine.model import Held, NodeInfo
 from scheduler.engine.shape import Shape
 
 
@@ -16,7 +16,7 @@ class Host:
 
     __slots__ = ("_cpu_taken", "_memory_taken", "cpu_free", "cpu_milli", "memory_free", "memory_mib", "node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeInfo) -> None:
         self.node = node
         self._cpu_taken = self._memory_taken = 0
         self.cpu_free = self.cpu_milli = PLENTY if node.cpu_milli is None else node.cpu_milli

@@ -16,7 +16,7 @@ from scheduler.engine.model import (
     Grant,
     Held,
     Mode,
-    Policy,
+    PolicyRules,
     Running,
     Snapshot,
     TeamQuota,
@@ -52,7 +52,7 @@ class KeptPlaces:
             room.budget.take(team_id, -cost)
 
 
-def keep_places(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> KeptPlaces:
+def keep_places(snapshot: Snapshot, policy: PolicyRules, room: EngineState | None = None) -> KeptPlaces:
     """Serve those first who are owed a place; where it is not free yet, take it for them from everybody else.
 
     ``room`` is the room of the snapshot where the caller keeps one: what is done is done there.
@@ -100,7 +100,7 @@ class _Keeper:
     def __init__(
         self,
         snapshot: Snapshot,
-        policy: Policy,
+        policy: PolicyRules,
         told: dict[int, list[Running]],
         room: EngineState | None = None,
     ) -> None:

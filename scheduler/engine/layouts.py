@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.engine.geometry import Geometry, Span, geometry_of
-from scheduler.engine.model import Claim, Device, Repartition
+from scheduler.engine.model import Claim, DeviceInfo, Repartition
 
 Placed = tuple[tuple[str, int], ...]
 
@@ -40,7 +40,7 @@ class Stranded:
     sm_milli: int | None
 
 
-def legal_placements(device: Device, held: Placed = ()) -> Placed:
+def legal_placements(device: DeviceInfo, held: Placed = ()) -> Placed:
     """Every (profile, start) that could be made beside the partitions ``held``, in profile order."""
     geometry = geometry_of(device)
     mask = mask_of(geometry, held)
@@ -54,7 +54,7 @@ def legal_placements(device: Device, held: Placed = ()) -> Placed:
     )
 
 
-def is_legal(device: Device, layout: Placed) -> bool:
+def is_legal(device: DeviceInfo, layout: Placed) -> bool:
     """Whether the partitions of a layout can stand on the board together."""
     held: Placed = ()
     for one in layout:
@@ -64,7 +64,7 @@ def is_legal(device: Device, layout: Placed) -> bool:
     return True
 
 
-def layouts(device: Device) -> Iterator[Placed]:
+def layouts(device: DeviceInfo) -> Iterator[Placed]:
     """Every legal layout with at least one partition, each once, sorted by start."""
     geometry = geometry_of(device)
     places = sorted(
@@ -74,12 +74,12 @@ def layouts(device: Device) -> Iterator[Placed]:
     yield from _extend(geometry, places, (), 0)
 
 
-def maximal_layouts(device: Device) -> list[Placed]:
+def maximal_layouts(device: DeviceInfo) -> list[Placed]:
     """The layouts to which nothing can be added."""
     return [layout for layout in layouts(device) if not legal_placements(device, layout)]
 
 
-def stranded(device: Device, layout: Placed, sm: Multiprocessors = UNKNOWN) -> Stranded:
+def stranded(device: DeviceInfo, layout: Placed, sm: Multiprocessors = UNKNOWN) -> Stranded:
     """What the layout leaves over. Partitions of unknown profiles count as nothing in slices and share."""
     geometry = geometry_of(device)
     free = device.grid - mask_of(geometry, layout).bit_count()
@@ -95,7 +95,7 @@ def stranded(device: Device, layout: Placed, sm: Multiprocessors = UNKNOWN) -> S
     )
 
 
-def _coverable(device: Device, geometry: Geometry, layout: Placed) -> int:
+def _coverable(device: DeviceInfo, geometry: Geometry, layout: Placed) -> int:
     covered = 0
     for name, start in legal_placements(device, layout):
         covered |= mask_of(geometry, ((name, start),))
@@ -114,7 +114,7 @@ def _milli(part: int, whole: int) -> int:
     return round(part * 1000 / whole)
 
 
-def repartition(idle: Sequence[Device], waiting: Sequence[Claim]) -> tuple[Repartition, ...]:
+def repartition(idle: Sequence[DeviceInfo], waiting: Sequence[Claim]) -> tuple[Repartition, ...]:
     """Which idle boards should change their pinned layout so that waiting MIG claims could start.
 
     ``idle`` are open boards on which nothing lives, ``waiting`` the claims that lack room, in queue
@@ -137,7 +137,7 @@ def repartition(idle: Sequence[Device], waiting: Sequence[Claim]) -> tuple[Repar
 class _Cut:
     """An idle board on paper: its pinned positions and those given to waiting claims."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceInfo) -> None:
         self.device = device
         self.bare = replace(device, layout=None)
         self.pinned = geometry_of(device)

@@ -11,29 +11,29 @@ from datetime import datetime
 from typing import Any, Literal
 
 from scheduler.engine.demand import UNKNOWN_DEMAND, Demand
-from scheduler.engine.policy import Policy, Work
+from scheduler.engine.policy import PolicyRules, Work
 
 __all__ = [
     "SHARED_MODES",
     "Booking",
     "Claim",
-    "Device",
+    "DecayedUsage",
+    "DeviceInfo",
     "Forecast",
     "Grant",
+    "GrantedSlot",
     "Held",
     "Learned",
+    "MigProfile",
     "Mode",
-    "Node",
+    "NodeInfo",
     "Outage",
-    "PersonUsage",
     "Plan",
-    "Policy",
+    "PolicyRules",
     "Preemption",
-    "Profile",
     "Reason",
     "Repartition",
     "Running",
-    "Slot",
     "Snapshot",
     "TeamQuota",
     "Wait",
@@ -45,7 +45,7 @@ SHARED_MODES: frozenset[str] = frozenset({"mps", "memlimit", "timeslice"})
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class MigProfile:
     """A MIG size on one board: how many memory slices it spans and where it may start."""
 
     name: str
@@ -57,7 +57,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeInfo:
     """A host. ``blocked`` says why nothing may be placed on it now ("" when something may).
 
     ``cpu_milli`` and ``memory_mib`` are what leases may take of it; None is unknown and limits nothing.
@@ -76,7 +76,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceInfo:
     """An accelerator. ``grid`` is its number of memory slices (1 for boards without slices).
 
     ``layout`` pins the MIG positions that may be used, as (profile name, start); None means
@@ -92,7 +92,7 @@ class Device:
     memory_mib: int
     weight_milli: int
     modes: frozenset[str]
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[MigProfile, ...] = ()
     layout: tuple[tuple[str, int], ...] | None = None
     max_clients: int = 48
     index: int = 0
@@ -208,7 +208,7 @@ class TeamQuota:
 
 
 @dataclass(frozen=True, slots=True)
-class PersonUsage:
+class DecayedUsage:
     """What a person used for a team, in weighted thousandths times seconds, decayed to ``taken_at``."""
 
     team_id: int
@@ -283,8 +283,8 @@ class Snapshot:
     """Everything one turn may look at, as of ``taken_at``."""
 
     taken_at: datetime
-    nodes: tuple[Node, ...]
-    devices: tuple[Device, ...]
+    nodes: tuple[NodeInfo, ...]
+    devices: tuple[DeviceInfo, ...]
     held: tuple[Held, ...]
     queue: tuple[Claim, ...]
     quotas: tuple[TeamQuota, ...]
@@ -292,13 +292,13 @@ class Snapshot:
     running: tuple[Running, ...] = ()
     bookings: tuple[Booking, ...] = ()
     outages: tuple[Outage, ...] = ()
-    people: tuple[PersonUsage, ...] = ()
+    people: tuple[DecayedUsage, ...] = ()
     growing: tuple[Claim, ...] = ()
     learned: Learned = Learned()
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class GrantedSlot:
     """Where one unit of a grant goes.
 
     ``size`` 0 with a shared mode means a share inside a host placement; whoever commits the grant
@@ -335,7 +335,7 @@ class Grant:
     claim_id: int
     team_id: int
     node_id: int
-    slots: tuple[Slot, ...]
+    slots: tuple[GrantedSlot, ...]
     cost_milli: int
     duration_s: int
     starts_at: datetime | None = None

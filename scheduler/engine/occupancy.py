@@ -12,12 +12,12 @@ from scheduler.engine.events import Ended, Event, Granted, held_by, in_order
 from scheduler.engine.fleet import Fleet
 from scheduler.engine.gang_capacity import lightest, parts_idle, parts_now
 from scheduler.engine.host import Host
-from scheduler.engine.model import Device, Grant, Held, Node, Policy, Snapshot
+from scheduler.engine.model import DeviceInfo, Grant, Held, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.place.fill import Groups, Spot, cheapest, spots_cost
 from scheduler.engine.place.mig import Term
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
-from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.shape import Shape, ShapeKind
 from scheduler.engine.suitability import tiers
 
 
@@ -29,7 +29,7 @@ class Occupancy:
         now: datetime,
         boards: Sequence[Board],
         budget: Budget,
-        policy: Policy,
+        policy: PolicyRules,
         demand: Demand = UNKNOWN_DEMAND,
     ) -> None:
         self.now = now
@@ -40,17 +40,17 @@ class Occupancy:
         self.board_of = {board.device.id: board for board in boards}
         self.hosts = {board.node.id: Host(board.node) for board in boards}
         self._place = policy_named(policy.place)
-        self._made_of: tuple[tuple[Node, ...], tuple[Device, ...]] = (), ()
+        self._made_of: tuple[tuple[NodeInfo, ...], tuple[DeviceInfo, ...]] = (), ()
         self._fleet: Fleet | None = None
-        self._matching: dict[Kind, tuple[Board, ...]] = {}
-        self._groups: dict[Kind, tuple[tuple[Board, ...], ...]] = {}
-        self._makes: dict[Kind, Groups] = {}
+        self._matching: dict[ShapeKind, tuple[Board, ...]] = {}
+        self._groups: dict[ShapeKind, tuple[tuple[Board, ...], ...]] = {}
+        self._makes: dict[ShapeKind, Groups] = {}
         self._least_cost: dict[Shape, int] = {}
         # For those who look at the room turn after turn: what they found, under a name of their own.
         self.kept: dict[str, Any] = {}
 
     @classmethod
-    def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Self:
+    def from_snapshot(cls, snapshot: Snapshot, policy: PolicyRules) -> Self:
         """The state a snapshot describes. Raises UnknownPolicy for a placement rule that does not exist."""
         boards = _boards(snapshot.nodes, snapshot.devices, policy)
         state = cls(snapshot.taken_at, boards, Budget(snapshot.quotas), policy, snapshot.demand)
@@ -186,7 +186,7 @@ class Occupancy:
         boards = (board for group in self._one_of_each(shape.kind) for board in group)
         return shape.units * max((board.unit_cost(shape) for board in boards), default=0)
 
-    def _one_of_each(self, kind: Kind) -> Groups:
+    def _one_of_each(self, kind: ShapeKind) -> Groups:
         """The boards that can serve the kind, of one node of each make: idle ones are all the same."""
         known = self._makes.get(kind)
         if known is None:
@@ -203,14 +203,14 @@ class Occupancy:
             return lightest(shape, parts_now(shape, self.groups(shape.kind), self.host_of))
         return cheapest(shape, self.roomy_groups(shape))
 
-    def matching(self, kind: Kind) -> tuple[Board, ...]:
+    def matching(self, kind: ShapeKind) -> tuple[Board, ...]:
         """All boards that can serve the kind, blocked ones too, in node and device order."""
         known = self._matching.get(kind)
         if known is None:
             known = self._matching[kind] = tuple(b for b in self.boards if b.serves(kind))
         return known
 
-    def groups(self, kind: Kind) -> tuple[tuple[Board, ...], ...]:
+    def groups(self, kind: ShapeKind) -> tuple[tuple[Board, ...], ...]:
         """The open boards that can serve the kind, one tuple per node."""
         known = self._groups.get(kind)
         if known is None:
@@ -242,7 +242,7 @@ def _idle_cost(boards: Iterable[Board], shape: Shape) -> int | None:
     return None if need else cost
 
 
-def _boards(nodes: Iterable[Node], devices: Iterable[Device], policy: Policy) -> list[Board]:
+def _boards(nodes: Iterable[NodeInfo], devices: Iterable[DeviceInfo], policy: PolicyRules) -> list[Board]:
     node_of = {node.id: node for node in nodes}
     known = sorted((d for d in devices if d.node_id in node_of), key=lambda d: (d.node_id, d.index, d.id))
     factors = dict(policy.memory_factors)

@@ -9,7 +9,7 @@ from scheduler.engine.admission import Admission, Want, is_booking
 from scheduler.engine.elastic import grown
 from scheduler.engine.explain import Explainer
 from scheduler.engine.joint_placement import fitting_without, serve_together
-from scheduler.engine.model import Plan, Policy, Reason, Snapshot, Wait
+from scheduler.engine.model import Plan, PolicyRules, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
 from scheduler.engine.reclaim import Decided, reclaimed
 from scheduler.engine.repartition import repartitioned
@@ -19,7 +19,7 @@ from scheduler.engine.state import EngineState
 
 
 def plan(
-    snapshot: Snapshot, policy: Policy, room: EngineState | None = None, *, explains: bool = True
+    snapshot: Snapshot, policy: PolicyRules, room: EngineState | None = None, *, explains: bool = True
 ) -> Plan:
     """Decide one turn.
 
@@ -47,7 +47,7 @@ def plan(
 class _Planner:
     """Decides an ordinary turn, and remembers how it went."""
 
-    def __init__(self, policy: Policy, explains: bool) -> None:
+    def __init__(self, policy: PolicyRules, explains: bool) -> None:
         self._policy = policy
         self._explains = explains
 
@@ -65,7 +65,7 @@ class _Planner:
         return Decided(Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth), turn)
 
 
-def decided(snapshot: Snapshot, policy: Policy, room: EngineState | None = None) -> Admission:
+def decided(snapshot: Snapshot, policy: PolicyRules, room: EngineState | None = None) -> Admission:
     """One turn without its wait reasons, for those who look further ahead; see ``plan``."""
     snapshot = waking(snapshot)
     turn = Admission(snapshot, policy, room)

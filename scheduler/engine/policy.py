@@ -90,7 +90,7 @@ def heeds_scores(one: Consenting, rules: Preempting) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyRules:
     """Which rules decide: names of the order and placement policies, and the version they come from.
 
     ``keep_better`` (0 to 1) is what it costs to use a board that is better than needed, as a part of an

@@ -21,7 +21,7 @@ from scheduler.engine.policy import (
     WORKS,
     Backfill,
     Part,
-    Policy,
+    PolicyRules,
     Pools,
     PoolTime,
     Preempting,
@@ -108,27 +108,27 @@ class BadPolicy(ValueError):
         super().__init__("; ".join(f"{fault.field or 'policy'}: {fault.why}" for fault in self.faults))
 
 
-def policy_from(body: Mapping[str, Any], *, name: str = "default", version: int = 0) -> Policy:
+def policy_from(body: Mapping[str, Any], *, name: str = "default", version: int = 0) -> PolicyRules:
     """Return the policy that a decoded JSON object describes, or raise BadPolicy with every fault.
 
     A rule that is left out has its default.
     """
     reader = _Reader([])
     given = reader.record(
-        body, "", tuple(f.name for f in fields(Policy) if f.name not in ("name", "version"))
+        body, "", tuple(f.name for f in fields(PolicyRules) if f.name not in ("name", "version"))
     )
     found: dict[str, Any] = {}
     for key, value in given.items():
         found[key] = _RULES[key](reader, value, key)
     if reader.faults:
         raise BadPolicy(reader.faults[:MOST_FAULTS])
-    return Policy(name=name, version=version, **found)
+    return PolicyRules(name=name, version=version, **found)
 
 
-def body_of(policy: Policy) -> dict[str, Any]:
+def body_of(policy: PolicyRules) -> dict[str, Any]:
     """Return a policy as a JSON object with every rule named: ``policy_from`` gives the same policy again."""
     body: dict[str, Any] = {
-        f.name: getattr(policy, f.name) for f in fields(Policy) if f.name not in ("name", "version")
+        f.name: getattr(policy, f.name) for f in fields(PolicyRules) if f.name not in ("name", "version")
     }
     body["memory_factors"] = dict(policy.memory_factors)
     body["pools"] = {

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from scheduler.engine.admission import Admission
 from scheduler.engine.kept_places import KeptPlaces, keep_places, with_used
-from scheduler.engine.model import Claim, Plan, Policy, Preemption, Reason, Running, Snapshot, Wait
+from scheduler.engine.model import Claim, Plan, PolicyRules, Preemption, Reason, Running, Snapshot, Wait
 from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState
 from scheduler.engine.victims import Search, hopeful, units_of
@@ -39,7 +39,9 @@ MOST_CLAIMS = 64
 MOST_CHECKS = 8
 
 
-def reclaimed(snapshot: Snapshot, policy: Policy, planner: Planner, room: EngineState | None = None) -> Plan:
+def reclaimed(
+    snapshot: Snapshot, policy: PolicyRules, planner: Planner, room: EngineState | None = None
+) -> Plan:
     """The plan with those served first for whom leases were told to go, and with who must go next.
 
     Costs nothing where no live lease was told to go and none may be. ``planner`` decides an ordinary turn.
@@ -62,7 +64,7 @@ def reclaimed(snapshot: Snapshot, policy: Policy, planner: Planner, room: Engine
 
 
 def _waits(
-    kept: KeptPlaces, found: Plan, named: Sequence[Preemption], snapshot: Snapshot, policy: Policy
+    kept: KeptPlaces, found: Plan, named: Sequence[Preemption], snapshot: Snapshot, policy: PolicyRules
 ) -> tuple[Wait, ...]:
     """Those whose place is kept come first; who gets a place made now hears that before why it waits."""
     if not kept.placed and not named:
@@ -90,7 +92,7 @@ def _room_is_made(told: Sequence[Running]) -> Reason:
     return Reason("room_is_made", {"leases": [one.lease_id for one in told], "ends_at": last})
 
 
-def _named(kept: KeptPlaces, policy: Policy, decided: Decided, planner: Planner) -> list[Preemption]:
+def _named(kept: KeptPlaces, policy: PolicyRules, decided: Decided, planner: Planner) -> list[Preemption]:
     """Who must go for the claims that still wait, in their order; at most MOST_CLAIMS of them are looked at."""
     snapshot, found = kept.seen, decided.plan
     scored = decided.turn.lineup.scored if policy.preempting.by_score else None
@@ -139,7 +141,7 @@ def _named(kept: KeptPlaces, policy: Policy, decided: Decided, planner: Planner)
     return named
 
 
-def _room_after(snapshot: Snapshot, policy: Policy, decided: Decided) -> EngineState:
+def _room_after(snapshot: Snapshot, policy: PolicyRules, decided: Decided) -> EngineState:
     """The room with all that the turn granted."""
     if not policy.repartition:
         return decided.turn.calendar.room

@@ -6,12 +6,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from scheduler.engine.layouts import repartition
-from scheduler.engine.model import Claim, Device, Plan, Policy, Reason, Repartition, Slot, Snapshot, Wait
+from scheduler.engine.model import (
+    Claim,
+    DeviceInfo,
+    GrantedSlot,
+    Plan,
+    PolicyRules,
+    Reason,
+    Repartition,
+    Snapshot,
+    Wait,
+)
 
-Planner = Callable[[Snapshot, Policy], Plan]
+Planner = Callable[[Snapshot, PolicyRules], Plan]
 
 
-def repartitioned(snapshot: Snapshot, policy: Policy, found: Plan, planner: Planner) -> Plan:
+def repartitioned(snapshot: Snapshot, policy: PolicyRules, found: Plan, planner: Planner) -> Plan:
     """The plan with idle boards cut anew, where that grants all that ``found`` grants and more; else ``found``.
 
     What waits only for another cut never counts as impossible: it waits as if nothing were pinned.
@@ -33,7 +43,7 @@ def _waiting_for_slices(snapshot: Snapshot, found: Plan) -> list[Claim]:
     return [claim for claim in snapshot.queue if claim.id in left and claim.mode == "mig"]
 
 
-def _idle(snapshot: Snapshot, found: Plan) -> list[Device]:
+def _idle(snapshot: Snapshot, found: Plan) -> list[DeviceInfo]:
     """Boards that hold nothing, now or later, and are granted to nobody, on nodes that are open."""
     taken = {held.device_id for held in snapshot.held}
     taken |= {booking.held.device_id for booking in snapshot.bookings}
@@ -53,7 +63,9 @@ def _grants_more(better: Plan, found: Plan) -> bool:
     return before < after
 
 
-def _still_possible(snapshot: Snapshot, policy: Policy, found: Plan, planner: Planner) -> tuple[Wait, ...]:
+def _still_possible(
+    snapshot: Snapshot, policy: PolicyRules, found: Plan, planner: Planner
+) -> tuple[Wait, ...]:
     """The waits, where those that only a pinned layout makes impossible say what an unpinned fleet would say."""
     never = {wait.claim_id for wait in found.waits if wait.is_impossible}
     claims = [claim for claim in snapshot.queue if claim.id in never and claim.mode == "mig"]
@@ -66,7 +78,7 @@ def _still_possible(snapshot: Snapshot, policy: Policy, found: Plan, planner: Pl
     return _numbered(_instead(wait, told.get(wait.claim_id)) for wait in found.waits)
 
 
-def _until_idle(claim_id: int, slots: Sequence[Slot]) -> Wait:
+def _until_idle(claim_id: int, slots: Sequence[GrantedSlot]) -> Wait:
     """What to say where only the cut of boards in use is in the way: none is free until they are idle."""
     wanted = len(slots)
     figures = {"wanted": wanted, "free": 0, "total": wanted, "next_end": None, "blockers": list[int]()}

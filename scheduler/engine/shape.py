@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import NamedTuple
 
-from scheduler.engine.model import SHARED_MODES, Claim, Device, Mode, Node, Policy
+from scheduler.engine.model import SHARED_MODES, Claim, DeviceInfo, Mode, NodeInfo, PolicyRules
 
 MOST_NODES = 10_000
 NOT_NEGATIVE = (
@@ -26,7 +26,7 @@ class Wishes(NamedTuple):
     zone: str
     near_zone: str
 
-    def hold_for(self, device: Device, node: Node) -> bool:
+    def hold_for(self, device: DeviceInfo, node: NodeInfo) -> bool:
         """Whether figures and zone are as asked for; a figure nobody knows is never enough."""
         return (
             device.memory_mib >= self.least_memory_mib
@@ -40,7 +40,7 @@ NO_WISHES = Wishes(0, 0, 0, "", "")
 _wishes = attrgetter(*Wishes._fields)
 
 
-class Kind(NamedTuple):
+class ShapeKind(NamedTuple):
     """Which boards can serve a shape at all, whatever they hold now. ``wishes`` None: none, as most have."""
 
     mode: Mode
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
         """The zone one would like, "" for none."""
         return self.wishes.near_zone if self.wishes else ""
 
-    def suits(self, device: Device, node: Node) -> bool:
+    def suits(self, device: DeviceInfo, node: NodeInfo) -> bool:
         """Whether model, figures and zone are as asked for."""
         return (not self.models or device.model in self.models) and (
             self.wishes is None or self.wishes.hold_for(device, node)
@@ -69,7 +69,7 @@ class Shape(NamedTuple):
     ``host_memory_mib`` are wanted of the node, for all units together.
     """
 
-    kind: Kind
+    kind: ShapeKind
     wanted: int
     share_milli: int
     memory_mib: int
@@ -101,7 +101,7 @@ class Shape(NamedTuple):
         return bool(self.cpu_milli or self.host_memory_mib)
 
 
-def shape_of(claim: Claim, policy: Policy) -> Shape:
+def shape_of(claim: Claim, policy: PolicyRules) -> Shape:
     """The shape of a claim, with every field that its mode does not read set to its neutral value."""
     count = 0 if bad_field(claim) else claim.count
     host = (claim.cpu_milli, claim.host_memory_mib, claim.nodes)
@@ -111,10 +111,10 @@ def shape_of(claim: Claim, policy: Policy) -> Shape:
     return Shape(_kind(claim), count, 1000, 0, 0, False, *host)
 
 
-def _kind(claim: Claim) -> Kind:
+def _kind(claim: Claim) -> ShapeKind:
     profile = claim.profile if claim.mode == "mig" else ""
     wishes = _wishes(claim)
-    return Kind(claim.mode, claim.models, profile, Wishes(*wishes) if any(wishes) else None)
+    return ShapeKind(claim.mode, claim.models, profile, Wishes(*wishes) if any(wishes) else None)
 
 
 def bad_field(claim: Claim) -> str:

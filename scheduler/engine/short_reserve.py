@@ -12,8 +12,8 @@ from __future__ import annotations
 from scheduler.engine.model import Claim, Grant
 from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.order.lineup import Lineup
-from scheduler.engine.policy import Policy, heeds_scores
-from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.policy import PolicyRules, heeds_scores
+from scheduler.engine.shape import Shape, ShapeKind
 
 LONG, VERY_LONG = 14_400.0, 230_400.0
 LONG_PART = 0.43  # of what very long requests leave
@@ -22,11 +22,11 @@ LONG_PART = 0.43  # of what very long requests leave
 class ShortReserve:
     """The rule within one turn: it hears of every grant."""
 
-    def __init__(self, room: Occupancy, lineup: Lineup, policy: Policy) -> None:
+    def __init__(self, room: Occupancy, lineup: Lineup, policy: PolicyRules) -> None:
         self._room = room
         self._policy = policy
         self._order = lineup.burdened if policy.keep_short else None
-        self._idle: dict[Kind, tuple[set[int], int]] = {}
+        self._idle: dict[ShapeKind, tuple[set[int], int]] = {}
 
     def holds_back(self, claim: Claim, shape: Shape) -> bool:
         """Whether the claim would leave too little free."""
@@ -47,7 +47,7 @@ class ShortReserve:
         for idle, _ in self._idle.values():
             idle.difference_update(slot.device_id for slot in grant.slots)
 
-    def _boards(self, kind: Kind) -> tuple[set[int], int]:
+    def _boards(self, kind: ShapeKind) -> tuple[set[int], int]:
         """The idle boards that could serve the kind, and how many there are in all."""
         known = self._idle.get(kind)
         if known is None:

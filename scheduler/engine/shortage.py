@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 from scheduler.engine.board import WHOLE_MILLI, Board, by_node
 from scheduler.engine.host import Host
-from scheduler.engine.model import Held, Node, Reason
+from scheduler.engine.model import Held, NodeInfo, Reason
 from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import node_room
-from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.shape import Shape, ShapeKind
 from scheduler.engine.sleeping_nodes import ASLEEP
 
 MOST_BLOCKERS = 3
@@ -22,7 +22,7 @@ class Shortage:
 
     def __init__(self, room: Occupancy) -> None:
         self._room = room
-        self._ends: dict[Kind, dict[str, object]] = {}
+        self._ends: dict[ShapeKind, dict[str, object]] = {}
 
     def reasons(self, shape: Shape) -> tuple[Reason, ...]:
         """Why the shape fits nowhere, the main reason first; at least one."""
@@ -85,7 +85,7 @@ class Shortage:
             },
         )
 
-    def _first_ends(self, kind: Kind, boards: Sequence[Board]) -> dict[str, object]:
+    def _first_ends(self, kind: ShapeKind, boards: Sequence[Board]) -> dict[str, object]:
         known = self._ends.get(kind)
         if known is None:
             known = self._ends[kind] = _ends(boards, self._room.now)
@@ -139,7 +139,7 @@ def _waking(room: Occupancy, shape: Shape) -> tuple[Reason, ...]:
     """The sleeping nodes that make room for the shape once they are awake; none when they do not."""
     boards = [b for b in room.matching(shape.kind) if not b.blocked or _sleeps(b)]
     least = shape.wanted if shape.nodes else 1
-    able: dict[Node, int] = {}
+    able: dict[NodeInfo, int] = {}
     for group in by_node(boards):
         units = min(node_room(group, shape), room.host_of(group[0]).units(shape))
         if units >= least:

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from scheduler.engine.model import Claim, Snapshot
 from scheduler.engine.plan import plan
-from scheduler.engine.policy import Policy, Sleep, SleepTime
+from scheduler.engine.policy import PolicyRules, Sleep, SleepTime
 from scheduler.engine.sleeping_nodes import ASLEEP, awakened
 
 # A node is woken so long before it is needed at a known time; waking takes seconds to a few minutes.
@@ -54,7 +54,7 @@ class Orders:
     wake: tuple[tuple[int, str], ...] = ()
 
 
-def orders(snapshot: Snapshot, policy: Policy, power: Sequence[NodePower]) -> Orders:
+def orders(snapshot: Snapshot, policy: PolicyRules, power: Sequence[NodePower]) -> Orders:
     """Decide which nodes to let sleep and which to wake, as of ``snapshot.taken_at``.
 
     ``power`` names the nodes that can sleep; others are left alone, and so are nodes that are silent or in
@@ -86,7 +86,7 @@ def _holds(time: SleepTime, day: int, minute: int) -> bool:
 class _Night:
     """The nodes of one picture, sorted into who holds something, who is needed and who is ready."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, power: Sequence[NodePower]) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules, power: Sequence[NodePower]) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.now = snapshot.taken_at

@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import groupby
 
 from scheduler.engine.explain import Explainer
-from scheduler.engine.model import Claim, Grant, Reason, Slot
+from scheduler.engine.model import Claim, Grant, GrantedSlot, Reason
 from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import Spot, spots_cost
 from scheduler.engine.shape import Shape, shape_of
@@ -56,7 +56,7 @@ class EngineState(Occupancy):
         return Grant(claim.id, claim.team_id, node_id, slots, spots_cost(spots, shape), claim.duration_s)
 
 
-def _slots(spots: Sequence[Spot], shape: Shape, max_memory_mib: int) -> tuple[Slot, ...]:
+def _slots(spots: Sequence[Spot], shape: Shape, max_memory_mib: int) -> tuple[GrantedSlot, ...]:
     """The spots as slots; the first one on each node says what the grant takes of that node."""
     slots = [board.slot(shape, start, max_memory_mib) for board, start in spots]
     if shape.wants_host:

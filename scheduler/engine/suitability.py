@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scheduler.engine.board import Board
-from scheduler.engine.model import Device, Policy
-from scheduler.engine.shape import Kind
+from scheduler.engine.model import DeviceInfo, PolicyRules
+from scheduler.engine.shape import ShapeKind
 
 ELSEWHERE = 0.5  # of an idle board's worth: what it costs to stand outside the zone one would like
 
 
-def penalties(kind: Kind, boards: Sequence[Board], keep_better: float) -> list[float]:
+def penalties(kind: ShapeKind, boards: Sequence[Board], keep_better: float) -> list[float]:
     """What it costs to use each of the boards that serve a kind, in parts of an idle board's worth.
 
     ``keep_better`` times the mean over the figures of 1 - least / own, where ``least`` is the smallest
@@ -29,7 +29,9 @@ def penalties(kind: Kind, boards: Sequence[Board], keep_better: float) -> list[f
     ]
 
 
-def tiers(kind: Kind, groups: Iterable[Sequence[Board]], policy: Policy) -> list[list[Sequence[Board]]]:
+def tiers(
+    kind: ShapeKind, groups: Iterable[Sequence[Board]], policy: PolicyRules
+) -> list[list[Sequence[Board]]]:
     """Groups of boards, one per node, sorted into those that suit the kind equally well, the best first."""
     nodes = list(groups)
     if not policy.keep_better and not policy.keep_empty and not kind.near_zone:
@@ -43,7 +45,7 @@ def tiers(kind: Kind, groups: Iterable[Sequence[Board]], policy: Policy) -> list
     return [found[worth] for worth in sorted(found)]
 
 
-def _figures(device: Device) -> tuple[int, int, int]:
+def _figures(device: DeviceInfo) -> tuple[int, int, int]:
     return device.memory_mib, device.bandwidth_gbps or 0, device.compute_class or 0
 
 

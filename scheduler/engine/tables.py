@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from scheduler.engine.json_values import flag, instant, items, known, mode, text, texts, us, whole, work
-from scheduler.engine.model import Booking, Claim, Held, Outage, PersonUsage, Running, TeamQuota
+from scheduler.engine.model import Booking, Claim, DecayedUsage, Held, Outage, Running, TeamQuota
 
 T = TypeVar("T")
 Row = list[Any]
@@ -95,7 +95,7 @@ RUNNING = Table(
     MAYBE_AT, MAYBE, MAYBE_AT,
 )  # fmt: skip
 OUTAGE = Table(Outage, ANY, AT, AT, TEXT)
-PERSON = Table(PersonUsage, ANY, ANY, COUNT)
+PERSON = Table(DecayedUsage, ANY, ANY, COUNT)
 
 
 def booking_row(booking: Booking) -> Row:

@@ -25,7 +25,7 @@ from scheduler.engine.board_history import AT_FIRST, BoardHistory
 from scheduler.engine.earliest_start import OVERDUE_S, StartSearch, comes_back
 from scheduler.engine.events import Ended
 from scheduler.engine.gang_capacity import lightest, parts_now
-from scheduler.engine.model import Claim, Grant, Held, Policy, Snapshot
+from scheduler.engine.model import Claim, Grant, Held, PolicyRules, Snapshot
 from scheduler.engine.place.fill import Spot, cheapest, fill, node_room, spots_cost
 from scheduler.engine.shape import Shape, shape_of
 
@@ -82,7 +82,7 @@ class Timeline:
     def __init__(
         self,
         snapshot: Snapshot,
-        policy: Policy,
+        policy: PolicyRules,
         turn: Admission,
         order: Sequence[Claim],
         first: Sequence[Claim] = (),

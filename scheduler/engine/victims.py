@@ -23,7 +23,7 @@ import numpy as np
 from scheduler.engine.board import Board
 from scheduler.engine.columns import Floats
 from scheduler.engine.events import held_by
-from scheduler.engine.model import Claim, Grant, Held, Policy, Running, Snapshot
+from scheduler.engine.model import Claim, Grant, Held, PolicyRules, Running, Snapshot
 from scheduler.engine.order.ranking import Lives, Scored
 from scheduler.engine.place.fill import node_room
 from scheduler.engine.policy import Preempting, heeds_scores
@@ -114,7 +114,9 @@ class Units:
         return len(self._rows)
 
 
-def units_of(snapshot: Snapshot, policy: Policy, room: EngineState, scored: Scored | None = None) -> Units:
+def units_of(
+    snapshot: Snapshot, policy: PolicyRules, room: EngineState, scored: Scored | None = None
+) -> Units:
     """What could be told to go at all now, whoever asks.
 
     Left alone are those that were told already, that end within the grace period anyway, that have not run for
@@ -647,7 +649,7 @@ def outranks(claim: Claim, priority: int) -> bool:
 
 
 def hopeful(
-    snapshot: Snapshot, policy: Policy, claims: Iterable[Claim], most: int, *, by_score: bool = False
+    snapshot: Snapshot, policy: PolicyRules, claims: Iterable[Claim], most: int, *, by_score: bool = False
 ) -> list[Claim]:
     """The first of the claims, at most so many, that may take anything of what lives at all: a quick look."""
     rules = policy.preempting

@@ -17,9 +17,9 @@ from random import Random
 from time import perf_counter, process_time
 from typing import Any
 
-from nodeagent.protocol.boards import Board, BoardProfile, board
+from nodeagent.protocol.boards import BoardModel, BoardProfile, board
 from scheduler.engine.events import Ended
-from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Profile, Snapshot
+from scheduler.engine.model import Claim, DeviceInfo, Grant, Held, MigProfile, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.mig import Term, least_loss, place_mig, spread
 from scheduler.engine.place.slices import pack
@@ -123,7 +123,7 @@ def run(options: Namespace) -> dict[str, Any]:
     }
 
 
-def _row(kind: Board, options: Namespace, load: float, name: str) -> dict[str, Any]:
+def _row(kind: BoardModel, options: Namespace, load: float, name: str) -> dict[str, Any]:
     rule = RULES[name]
     score = Score()
     for seed in options.seeds:
@@ -142,7 +142,7 @@ def _row(kind: Board, options: Namespace, load: float, name: str) -> dict[str, A
 
 
 def arrivals(
-    kind: Board, boards: int, load: float, count: int, seed: int, declares_more: bool = False
+    kind: BoardModel, boards: int, load: float, count: int, seed: int, declares_more: bool = False
 ) -> list[Arrival]:
     """A seed's requests in order; the same for every rule. Raises ValueError when a size is missing."""
     sizes = [_size(kind, compute, memory) for compute, memory in MIX]
@@ -185,12 +185,14 @@ def serve(state: RuledState, place: Place, requests: Sequence[Arrival], score: S
     score.offered += sum(one.compute * one.stays_s for one in requests)
 
 
-def fleet(kind: Board, boards: int) -> RuledState:
+def fleet(kind: BoardModel, boards: int) -> RuledState:
     """An idle fleet of equal boards, eight to a node."""
     profiles = tuple(_profile(kind, size) for size in kind.profiles if size.memory_mib is not None)
-    nodes = tuple(Node(number, f"node-{number}") for number in range(1, -(-boards // BOARDS_PER_NODE) + 1))
+    nodes = tuple(
+        NodeInfo(number, f"node-{number}") for number in range(1, -(-boards // BOARDS_PER_NODE) + 1)
+    )
     devices = tuple(
-        Device(
+        DeviceInfo(
             id=number + 1,
             node_id=number // BOARDS_PER_NODE + 1,
             model=kind.id,
@@ -203,14 +205,14 @@ def fleet(kind: Board, boards: int) -> RuledState:
         )
         for number in range(boards)
     )
-    return RuledState.from_snapshot(Snapshot(START, nodes, devices, (), (), ()), Policy())
+    return RuledState.from_snapshot(Snapshot(START, nodes, devices, (), (), ()), PolicyRules())
 
 
 def _claim(number: int, one: Arrival) -> Claim:
     return Claim(number, TEAM, "mig", 1, one.declares_s, 0, START, profile=one.profile)
 
 
-def _size(kind: Board, compute: int, memory: int) -> BoardProfile:
+def _size(kind: BoardModel, compute: int, memory: int) -> BoardProfile:
     for size in kind.profiles:
         is_plain = "+" not in size.name and "-" not in size.name
         if is_plain and (size.compute_slices, size.memory_slices) == (compute, memory):
@@ -218,13 +220,13 @@ def _size(kind: Board, compute: int, memory: int) -> BoardProfile:
     raise ValueError(f"{kind.id} has no slice of {compute} compute and {memory} memory slices")
 
 
-def _profile(kind: Board, size: BoardProfile) -> Profile:
+def _profile(kind: BoardModel, size: BoardProfile) -> MigProfile:
     parts = [
         (size.sm_count, kind.sm_total),
         (size.memory_mib, kind.memory_mib),
         (size.memory_slices, kind.memory_slices),
     ]
     share = max(-(-part * 1000 // whole) for part, whole in parts if part and whole)
-    return Profile(
+    return MigProfile(
         size.name, size.memory_slices, size.starts, share, size.memory_mib or 0, size.max_instances
     )

@@ -25,11 +25,11 @@ import numpy as np
 from scheduler.engine.columns import WHOLE, Ints
 from scheduler.engine.demand import MOST, UNKNOWN_DEMAND, Demand, priced, relearned
 from scheduler.engine.events import Ended, held_by
-from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Snapshot
+from scheduler.engine.model import Claim, DeviceInfo, Grant, Held, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.plan import plan
-from scheduler.engine.shape import Kind, Shape
+from scheduler.engine.shape import Shape, ShapeKind
 from scheduler.engine.state import EngineState
 from scheduler.replay.trace_files import BadTrace, Row, rows, words
 
@@ -211,17 +211,17 @@ class Installation:
     def __init__(self, trace: Trace, rules: Rules) -> None:
         self.trace = trace
         self.rules = rules
-        self.policy = Policy(place=rules.policy, backfill="none", share_across_teams=True)
+        self.policy = PolicyRules(place=rules.policy, backfill="none", share_across_teams=True)
         self.gpu = np.array([form.gpu for form in trace.arrivals], np.int64)
         self.capacity = WHOLE * sum(host.boards for host in trace.hosts)
         self.placed = np.full(len(trace.arrivals), -1, np.int64)
         self.seconds = 0.0
         self.demand = UNKNOWN_DEMAND
         self._nodes = tuple(
-            Node(number, host.name, "", host.cpu, host.memory) for number, host in enumerate(trace.hosts)
+            NodeInfo(number, host.name, "", host.cpu, host.memory) for number, host in enumerate(trace.hosts)
         )
         self._devices = tuple(
-            Device(
+            DeviceInfo(
                 number * (MOST_BOARDS + 1) + at, number, host.model, 1, BOARD_MIB, WHOLE,
                 frozenset({"exclusive", "timeslice"}), index=at,
             )
@@ -304,7 +304,7 @@ class Installation:
         """Give a pod without GPU its node, if any has room."""
         form = self.trace.arrivals[number]
         self._room.heed(self.demand)
-        shape = Shape(Kind("exclusive", frozenset(), ""), 0, 0, 0, 0, False, form.cpu, form.memory)
+        shape = Shape(ShapeKind("exclusive", frozenset(), ""), 0, 0, 0, 0, False, form.cpu, form.memory)
         boards = self._room.fleet.node_for(shape)
         if boards is None:
             return

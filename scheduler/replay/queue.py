@@ -19,7 +19,7 @@ import numpy as np
 from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.order import ORDERS
 from scheduler.engine.place.policy import policy_named
-from scheduler.engine.policy import Backfill, Policy, Preempting
+from scheduler.engine.policy import Backfill, PolicyRules, Preempting
 from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, drawn, estimates_from, read
 from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import Cluster, PlayedQueue, Turns
@@ -36,7 +36,7 @@ YARDSTICKS: dict[str, tuple[str, Preempting, bool]] = {
     "attained": ("attained", replace(BY_SCORE, factor=2.0, least_run_s=60, most_evictions=1000), False),
 }
 # What a new installation has, with preemption by score for those who consent.
-INSTALLED = Policy(preempting=Preempting(by_score=True))
+INSTALLED = PolicyRules(preempting=Preempting(by_score=True))
 CONSENTS = ("all", "none")
 
 
@@ -132,12 +132,12 @@ def check(options: argparse.Namespace) -> None:
             raise BadTrace(f"{name} {value}: between {least} and {MOST} are needed.")
 
 
-def rules_of(options: argparse.Namespace) -> tuple[Policy, bool]:
+def rules_of(options: argparse.Namespace) -> tuple[PolicyRules, bool]:
     """The policy that the options name, and whether it knows the future. Raises UnknownPolicy."""
     order, preempting, knows = YARDSTICKS.get(options.policy, (options.policy, BY_SCORE, False))
     if options.policy not in YARDSTICKS and order not in ORDERS:
         raise UnknownPolicy("order", order, sorted({*YARDSTICKS, *ORDERS}))
-    policy = Policy(
+    policy = PolicyRules(
         order=order,
         place=options.place,
         backfill=options.backfill,

@@ -19,13 +19,13 @@ from scheduler.engine.events import Ended, held_by
 from scheduler.engine.learning.lengths import EVERY_S, LEAST, NEW, Record
 from scheduler.engine.model import (
     Claim,
-    Device,
+    DecayedUsage,
+    DeviceInfo,
     Grant,
     Held,
     Learned,
-    Node,
-    PersonUsage,
-    Policy,
+    NodeInfo,
+    PolicyRules,
     Preemption,
     Running,
     Snapshot,
@@ -94,7 +94,7 @@ class Turns:
     def __init__(
         self,
         jobs: Jobs,
-        policy: Policy,
+        policy: PolicyRules,
         cluster: Cluster,
         *,
         estimates: Sequence[float] | None = None,
@@ -125,9 +125,9 @@ class Turns:
         self._running: dict[int, Running] = {}
         self._held: dict[int, tuple[Held, ...]] = {}
         self._ends: list[tuple[int, int, int]] = []
-        self._nodes = tuple(Node(n, f"n{n}") for n in range(1, cluster.nodes + 1))
+        self._nodes = tuple(NodeInfo(n, f"n{n}") for n in range(1, cluster.nodes + 1))
         self._devices = tuple(
-            Device(n * cluster.gpus + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
+            DeviceInfo(n * cluster.gpus + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
             for n in range(1, cluster.nodes + 1)
             for at in range(cluster.gpus)
         )
@@ -205,7 +205,9 @@ class Turns:
             tuple(chain.from_iterable(self._held.values())),
             tuple(self._queue.values()),
             self._quotas,
-            people=tuple(PersonUsage(team + 1, 1, int(used)) for team, used in enumerate(self._used) if used),
+            people=tuple(
+                DecayedUsage(team + 1, 1, int(used)) for team, used in enumerate(self._used) if used
+            ),
             running=tuple(self._running.values()),
             learned=self._learned,
         )

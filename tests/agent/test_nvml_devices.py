@@ -17,7 +17,7 @@ from nodeagent.drivers.nvml.inventory.identity import board_of
 from nodeagent.drivers.nvml.inventory.modes import ModeOffers
 from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.mig.profiles import MigSize, MigSizes, read_sizes
-from nodeagent.protocol.boards import Board, board
+from nodeagent.protocol.boards import BoardModel, board
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
 from tests.agent.device_bench import Bench, refused
@@ -111,7 +111,7 @@ def test_a_driver_that_does_not_know_places_is_too_old_rather_than_forbidden(tmp
     assert "exclusive" in fact.modes
 
 
-def told(known: Board | None, *, ended: int = 0, places: int = 0) -> str:
+def told(known: BoardModel | None, *, ended: int = 0, places: int = 0) -> str:
     """Return what is said of a board whose driver ended its list of sizes, or told no places, with a code."""
     bench = ModeOffers.__new__(ModeOffers)
     sizes = MigSizes((MigSize(19, "1g.10gb", 1, 7, None),) if places else (), places, ended)

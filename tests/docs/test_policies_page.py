@@ -8,7 +8,7 @@ from typing import Any
 from portal.policies.rules import RULES, value_at
 from scheduler.engine.order import ORDERS
 from scheduler.engine.place.policy import POLICIES
-from scheduler.engine.policy import WORKS, Policy, Pools, Preempting, Sleep
+from scheduler.engine.policy import WORKS, PolicyRules, Pools, Preempting, Sleep
 from scheduler.engine.policy_body import BOUNDS, MOST_TIMES, body_of, policy_from
 from tests.docs.test_docs_equal_code import DOCS, names, rows
 
@@ -18,13 +18,13 @@ TEXT = (DOCS / "policies.md").read_text()
 
 def keys() -> set[str]:
     """Return the dotted names of every rule, from the dataclasses."""
-    plain = {f.name for f in fields(Policy)} - {"name", "version", *GROUPS}
+    plain = {f.name for f in fields(PolicyRules)} - {"name", "version", *GROUPS}
     return plain | {f"{group}.{f.name}" for group, kind in GROUPS.items() for f in fields(kind)}
 
 
 def test_the_page_lists_every_rule_with_its_default_and_bounds() -> None:
     page = {next(iter(names(c[0]))): c for c in rows("policies.md") if names(c[0])}
-    built_in = body_of(Policy())
+    built_in = body_of(PolicyRules())
 
     assert set(page) == keys() == {rule.key for rule in RULES}
     for key, cells in page.items():

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nodeagent.protocol.boards import Board, board
+from nodeagent.protocol.boards import BoardModel, board
 from scheduler.engine import counter_offers, forecast, free_units, plan
 from scheduler.engine.model import (
     Claim,
-    Device,
+    DeviceInfo,
     Forecast,
     Grant,
     Held,
-    Node,
+    MigProfile,
+    NodeInfo,
     Plan,
-    Policy,
-    Profile,
+    PolicyRules,
     Reason,
     Snapshot,
     TeamQuota,
@@ -33,10 +33,10 @@ def share_of(part: int | None, whole: int | None) -> int:
     return -(-part * 1000 // whole) if part and whole else 0
 
 
-def profiles_of(kind: Board, names: tuple[str, ...] = ()) -> tuple[Profile, ...]:
+def profiles_of(kind: BoardModel, names: tuple[str, ...] = ()) -> tuple[MigProfile, ...]:
     """The profiles of a board in the table, as the engine sees them."""
     return tuple(
-        Profile(
+        MigProfile(
             p.name,
             p.memory_slices,
             p.starts,
@@ -53,7 +53,7 @@ def profiles_of(kind: Board, names: tuple[str, ...] = ()) -> tuple[Profile, ...]
     )
 
 
-def device(model: str = "h100-80gb", names: tuple[str, ...] = (), **more: object) -> Device:
+def device(model: str = "h100-80gb", names: tuple[str, ...] = (), **more: object) -> DeviceInfo:
     """One device on node 1."""
     kind = board(model)
     figures = {
@@ -68,7 +68,7 @@ def device(model: str = "h100-80gb", names: tuple[str, ...] = (), **more: object
         "max_clients": kind.max_clients,
         **more,
     }
-    return Device(**figures)  # type: ignore[arg-type]
+    return DeviceInfo(**figures)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -143,9 +143,9 @@ class NodeWords:
 class Cluster:
     """Nodes, teams, live placements and a queue; ``plan`` and its siblings ask the engine about them."""
 
-    policy: Policy = field(default_factory=Policy)
-    nodes: list[Node] = field(default_factory=list)
-    devices: dict[int, Device] = field(default_factory=dict)
+    policy: PolicyRules = field(default_factory=PolicyRules)
+    nodes: list[NodeInfo] = field(default_factory=list)
+    devices: dict[int, DeviceInfo] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     queue: list[Claim] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class Cluster:
     ) -> NodeWords:
         """Add a node with equal devices; ``host`` says more of the node, such as its CPU."""
         node_id = len(self.nodes) + 1
-        self.nodes.append(Node(node_id, name, blocked, **(host or {})))
+        self.nodes.append(NodeInfo(node_id, name, blocked, **(host or {})))
         ids = []
         for index in range(devices):
             device_id = len(self.devices) + 1
@@ -177,8 +177,8 @@ class Cluster:
     def change(self, device_id: int, **more: object) -> None:
         """Change figures of one device."""
         was = self.devices[device_id]
-        figures = {name: getattr(was, name) for name in Device.__dataclass_fields__}
-        self.devices[device_id] = Device(**{**figures, **more})  # type: ignore[arg-type]
+        figures = {name: getattr(was, name) for name in DeviceInfo.__dataclass_fields__}
+        self.devices[device_id] = DeviceInfo(**{**figures, **more})  # type: ignore[arg-type]
 
     def team(
         self, name: str, *, ceiling: int | None = None, used: int = 0, parent: str | None = None
@@ -264,7 +264,7 @@ class Cluster:
             self._share(where, want, team_id, lease_id, until)
 
     def _share(
-        self, where: Device, want: dict[str, object], team_id: int, lease_id: int | None, until: datetime
+        self, where: DeviceInfo, want: dict[str, object], team_id: int, lease_id: int | None, until: datetime
     ) -> None:
         mode = want["mode"]
         if not any(h.is_host and h.device_id == where.id for h in self.held):

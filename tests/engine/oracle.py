@@ -10,45 +10,45 @@ from scheduler.engine.events import held_by
 from scheduler.engine.model import (
     SHARED_MODES,
     Claim,
-    Device,
+    DeviceInfo,
     Grant,
+    GrantedSlot,
     Held,
-    Node,
-    Policy,
-    Profile,
-    Slot,
+    MigProfile,
+    NodeInfo,
+    PolicyRules,
     Snapshot,
     TeamQuota,
 )
 
 
-def profile_of(device: Device, name: str) -> Profile | None:
+def profile_of(device: DeviceInfo, name: str) -> MigProfile | None:
     """The profile of that name on a device."""
     return next((p for p in device.profiles if p.name == name), None)
 
 
-def slots_for(claim: Claim, device: Device) -> Iterator[Slot]:
+def slots_for(claim: Claim, device: DeviceInfo) -> Iterator[GrantedSlot]:
     """Every place one unit of the claim could have on the device if it were idle."""
     if claim.mode not in device.modes or (claim.models and device.model not in claim.models):
         return
     if device.memory_mib < claim.least_memory_mib:
         return
     if claim.mode == "exclusive":
-        yield Slot(device.id, "exclusive", 0, device.grid, 1000, device.memory_mib)
+        yield GrantedSlot(device.id, "exclusive", 0, device.grid, 1000, device.memory_mib)
     elif claim.mode == "mig":
         profile = profile_of(device, claim.profile)
         for start in profile.starts if profile else ():
             if device.layout is None or (claim.profile, start) in device.layout:
                 assert profile is not None
-                yield Slot(
+                yield GrantedSlot(
                     device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib,
                     profile.name,
                 )  # fmt: skip
     else:
-        yield Slot(device.id, claim.mode, 0, 0, claim.share_milli, claim.memory_mib)
+        yield GrantedSlot(device.id, claim.mode, 0, 0, claim.share_milli, claim.memory_mib)
 
 
-def is_legal_on(device: Device, held: Sequence[Held], policy: Policy) -> bool:
+def is_legal_on(device: DeviceInfo, held: Sequence[Held], policy: PolicyRules) -> bool:
     """Whether everything that is held on one device can be there together."""
     parts = [h for h in held if not h.is_host]
     if not parts:
@@ -69,7 +69,7 @@ def is_legal_on(device: Device, held: Sequence[Held], policy: Policy) -> bool:
     )
 
 
-def cost_of(slots: Sequence[Slot], devices: dict[int, Device]) -> int:
+def cost_of(slots: Sequence[GrantedSlot], devices: dict[int, DeviceInfo]) -> int:
     """What slots cost their quota."""
     return sum(-(-slot.share_milli * devices[slot.device_id].weight_milli // 1000) for slot in slots)
 
@@ -92,7 +92,7 @@ def may_pay(team_id: int, cost: int, quotas: Sequence[TeamQuota]) -> bool:
     )
 
 
-def can_place(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
+def can_place(claim: Claim, snapshot: Snapshot, policy: PolicyRules) -> bool:
     """Whether any legal placement of the claim exists, by trying all of them."""
     if claim.nodes != 1:
         return can_gather(claim, snapshot, policy)
@@ -109,7 +109,7 @@ def can_place(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
     return False
 
 
-def can_gather(claim: Claim, snapshot: Snapshot, policy: Policy) -> bool:
+def can_gather(claim: Claim, snapshot: Snapshot, policy: PolicyRules) -> bool:
     """Whether a gang of whole boards over several nodes fits: the lightest boards that there are."""
     held = {h.device_id for h in snapshot.held}
     parts: list[list[int]] = []
@@ -142,7 +142,7 @@ def part_of(claim: Claim, units: int) -> Claim:
     )
 
 
-def has_host_room(claim: Claim, node: Node, snapshot: Snapshot) -> bool:
+def has_host_room(claim: Claim, node: NodeInfo, snapshot: Snapshot) -> bool:
     """Whether the node's CPU and memory are enough for one part of the claim now."""
     cpu, memory = taken_of(node, snapshot)
     return (node.cpu_milli is None or cpu + claim.cpu_milli <= node.cpu_milli) and (
@@ -150,14 +150,14 @@ def has_host_room(claim: Claim, node: Node, snapshot: Snapshot) -> bool:
     )
 
 
-def taken_of(node: Node, snapshot: Snapshot) -> tuple[int, int]:
+def taken_of(node: NodeInfo, snapshot: Snapshot) -> tuple[int, int]:
     """CPU and memory that leases take of a node."""
     here = {d.id for d in snapshot.devices if d.node_id == node.id}
     held = [h for h in snapshot.held if h.device_id in here]
     return sum(h.cpu_milli for h in held), sum(h.host_memory_mib for h in held)
 
 
-def is_possible(claim: Claim, slots: Sequence[Slot], snapshot: Snapshot, policy: Policy) -> bool:
+def is_possible(claim: Claim, slots: Sequence[GrantedSlot], snapshot: Snapshot, policy: PolicyRules) -> bool:
     """Whether these slots can be given to the claim now."""
     devices = {d.id: d for d in snapshot.devices}
     cost = cost_of(slots, devices)

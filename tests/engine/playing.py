@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from scheduler.engine import plan
 from scheduler.engine.earliest_start import OVERDUE_S
 from scheduler.engine.events import held_by
-from scheduler.engine.model import SHARED_MODES, Booking, Grant, Held, Plan, Policy, Snapshot
+from scheduler.engine.model import SHARED_MODES, Booking, Grant, Held, Plan, PolicyRules, Snapshot
 from tests.engine.oracle import chain, is_legal_on
 
 
@@ -20,7 +20,7 @@ class Played:
     turns: list[tuple[Snapshot, Plan]] = field(default_factory=list)
 
 
-def play(snapshot: Snapshot, policy: Policy, most: int = 60) -> Played:
+def play(snapshot: Snapshot, policy: PolicyRules, most: int = 60) -> Played:
     """Take turns at every instant at which something ends or begins, until nothing waits or ends any more."""
     played = Played()
     costs: dict[int, tuple[int, int]] = {}
@@ -103,7 +103,7 @@ def _counted(quotas: tuple, team_id: int, cost: int) -> tuple:  # type: ignore[t
     return tuple(replace(q, used_milli=q.used_milli + cost) if q.team_id in payers else q for q in quotas)
 
 
-def assert_kept(snapshot: Snapshot, policy: Policy) -> None:
+def assert_kept(snapshot: Snapshot, policy: PolicyRules) -> None:
     """Fail unless at every instant, now and later, every board legally holds all that is known for it."""
     instants = {snapshot.taken_at, *(one.starts_at for one in snapshot.bookings)}
     for at in instants:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine import forecast, plan
-from scheduler.engine.model import Outage, Policy, Snapshot
+from scheduler.engine.model import Outage, PolicyRules, Snapshot
 from scheduler.engine.plan import decided
 from tests.engine.builder import NOON, Cluster
 from tests.engine.playing import assert_kept, committed, play
@@ -69,7 +69,7 @@ def test_a_form_hears_who_a_place_is_kept_for_and_starts_after(cluster: Cluster)
 
 
 def test_without_backfill_nothing_is_promised(cluster: Cluster) -> None:
-    cluster.policy = Policy(backfill="none")
+    cluster.policy = PolicyRules(backfill="none")
     two_boards(cluster)
     waiting(cluster, "long", hours=3)
 
@@ -97,7 +97,7 @@ def test_a_claim_that_may_be_cut_ends_where_a_promise_begins(cluster: Cluster) -
 def test_easy_promises_one_start_and_conservative_as_many_as_its_depth(
     cluster: Cluster, backfill: str, depth: int, promised: int
 ) -> None:
-    cluster.policy = Policy(backfill=backfill, depth=depth)  # type: ignore[arg-type]
+    cluster.policy = PolicyRules(backfill=backfill, depth=depth)  # type: ignore[arg-type]
     cluster.node("a", devices=2).hold(0, hours=2).hold(1, hours=3)
     for number in range(4):
         waiting(cluster, f"r{number}", count=2)

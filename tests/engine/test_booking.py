@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from scheduler.engine import forecast, plan
-from scheduler.engine.model import Booking, Claim, Outage, Plan, Policy
+from scheduler.engine.model import Booking, Claim, Outage, Plan, PolicyRules
 from tests.engine.builder import NOON, Cluster
 from tests.engine.playing import committed
 
@@ -194,7 +194,7 @@ def test_what_no_board_can_ever_hold_is_not_booked_either(cluster: Cluster) -> N
 
 
 def test_a_forecast_knows_what_is_booked_and_when_it_is_over(cluster: Cluster) -> None:
-    cluster.policy = Policy(backfill="none")
+    cluster.policy = PolicyRules(backfill="none")
     cluster.node("a")
     snapshot = committed(cluster.snapshot(), decide(cluster))
     booked = book(cluster, "booked", starts=2, hours=3)
@@ -230,7 +230,7 @@ def test_a_forecast_of_a_booking_is_its_time_or_unknown(cluster: Cluster) -> Non
 
 
 def test_queued_claims_in_a_forecast_keep_clear_of_bookings_too(cluster: Cluster) -> None:
-    cluster.policy = Policy(backfill="none")
+    cluster.policy = PolicyRules(backfill="none")
     cluster.node("a").hold(0, hours=1)
     book(cluster, "booked", starts=3, hours=2)
     snapshot = committed(cluster.snapshot(), decide(cluster))

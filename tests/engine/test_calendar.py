@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from scheduler.engine import forecast, plan
 from scheduler.engine.calendar import MOST_INSTANTS, Calendar
-from scheduler.engine.model import Booking, Grant, Held, Outage, Plan, Policy, Snapshot
+from scheduler.engine.model import Booking, Grant, Held, Outage, Plan, PolicyRules, Snapshot
 from tests.engine.builder import NOON, Cluster
 
 
@@ -216,7 +216,7 @@ def test_what_begins_after_the_longest_claim_costs_no_room(cluster: Cluster) -> 
 
 
 def test_a_board_with_something_booked_is_not_cut_anew(cluster: Cluster) -> None:
-    cluster.policy = Policy(repartition=True)
+    cluster.policy = PolicyRules(repartition=True)
     cluster.node("a").layout(("4g.40gb", 0), ("3g.40gb", 4))
     cluster.request("slice", "1g.10gb", hours=1)
 

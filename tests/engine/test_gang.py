@@ -8,7 +8,7 @@ import pytest
 from scheduler.engine import Ended, EngineState, Granted, kernel
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, MILLI, SHARE, USE, WANT_FIELDS, WHOLE, columns
 from scheduler.engine.events import held_by
-from scheduler.engine.model import Grant, Policy
+from scheduler.engine.model import Grant, PolicyRules
 from scheduler.engine.place import gang
 from scheduler.engine.place.policy import POLICIES, Decider, policy_named
 from scheduler.engine.place.statistics import Form
@@ -30,7 +30,7 @@ def nodes(cluster: Cluster, turn: Turn, name: str) -> list[str]:
 
 @pytest.mark.parametrize("policy", STEADY)
 def test_equal_parts_go_to_one_rack_where_it_has_enough_nodes(policy: str) -> None:
-    cluster = Cluster(Policy(place=policy))
+    cluster = Cluster(PolicyRules(place=policy))
     racks(cluster, "a1", "b1", "b2", "c1", "c2", "c3")
     cluster.hold(3, "whole", 0, team="vision", hours=1, lease=-1)
     cluster.request("gang", count=2, nodes=3)
@@ -175,7 +175,7 @@ def test_a_team_pays_for_every_board_of_a_gang(cluster: Cluster) -> None:
 
 def test_what_a_gang_gives_back_is_free_on_every_node(cluster: Cluster) -> None:
     racks(cluster, "a1", "a2", "a3")
-    state = EngineState.from_snapshot(cluster.snapshot(), Policy())
+    state = EngineState.from_snapshot(cluster.snapshot(), PolicyRules())
     claim = cluster.claim(7, count=2, nodes=3)
     grant = state.decide(claim)
     assert isinstance(grant, Grant)

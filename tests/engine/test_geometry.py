@@ -9,7 +9,7 @@ import pytest
 from nodeagent.protocol.boards import all_boards
 from scheduler.engine.geometry import Geometry, geometry_of
 from scheduler.engine.layouts import is_legal, mask_of
-from scheduler.engine.model import Device, Profile
+from scheduler.engine.model import DeviceInfo, MigProfile
 from tests.engine.builder import device
 
 SEVEN = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
@@ -26,7 +26,7 @@ BOARDS = [
 ]
 
 
-def brute_force_units(where: Device, profile: str, mask: int) -> int:
+def brute_force_units(where: DeviceInfo, profile: str, mask: int) -> int:
     """The most partitions of a profile that can be added, by trying every set of starts."""
     size = next(p for p in where.profiles if p.name == profile)
     spots = [((1 << size.slices) - 1) << s for s in size.starts]
@@ -45,7 +45,7 @@ def _union(masks: tuple[int, ...]) -> int:
     return union
 
 
-def kind_of(where: Device) -> tuple[object, ...]:
+def kind_of(where: DeviceInfo) -> tuple[object, ...]:
     """What positions depend on: the grid, and sizes, starts and maxima of the profiles in any order."""
     return where.grid, tuple(sorted((p.slices, p.starts, p.max_instances) for p in where.profiles))
 
@@ -121,10 +121,10 @@ def test_three_slices_and_a_four_pair_up() -> None:
 def test_starts_for_several_units_leave_room_for_the_last_one() -> None:
     """A greedy first choice in the middle of unaligned starts would leave no room for the second."""
     odd = (
-        Profile("pair", 2, (0, 1, 2), 500, 1, 2),
-        Profile("edge", 1, (0, 3), 250, 1, 2),
-        Profile("left", 1, (0,), 250, 1, 1),
-        Profile("right", 1, (3,), 250, 1, 1),
+        MigProfile("pair", 2, (0, 1, 2), 500, 1, 2),
+        MigProfile("edge", 1, (0, 3), 250, 1, 2),
+        MigProfile("left", 1, (0,), 250, 1, 1),
+        MigProfile("right", 1, (3,), 250, 1, 1),
     )
     geometry = Geometry(4, odd, None)
 

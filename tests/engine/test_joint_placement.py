@@ -11,7 +11,7 @@ from hypothesis import given
 
 from scheduler.engine import EngineState, forecast, plan
 from scheduler.engine import joint_placement as joint_module
-from scheduler.engine.model import Grant, Held, Policy, Snapshot
+from scheduler.engine.model import Grant, Held, PolicyRules, Snapshot
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.shape import shape_of
 from tests.engine.builder import NOON, Cluster
@@ -58,7 +58,7 @@ def test_a_slice_leaves_the_idle_board_to_the_request_for_a_whole_one(cluster: C
 
 
 def test_shares_are_packed_by_memory_and_compute_when_that_serves_more(cluster: Cluster) -> None:
-    cluster.policy = Policy(place="spread")
+    cluster.policy = PolicyRules(place="spread")
     cluster.node("a", "l40s-48gb", 2)
     for number, flavor in enumerate(("mps 400 12000", "mps 500 20000", "mps 700 4000")):
         cluster.request(f"r{number}", flavor)

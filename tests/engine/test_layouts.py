@@ -15,7 +15,7 @@ from scheduler.engine.layouts import (
     repartition,
     stranded,
 )
-from scheduler.engine.model import Device
+from scheduler.engine.model import DeviceInfo
 from tests.engine.builder import Cluster, device
 
 SEVEN = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
@@ -31,7 +31,7 @@ def multiprocessors(model: str) -> Multiprocessors:
     return Multiprocessors(kind.sm_total, {p.name: p.sm_count for p in kind.profiles})
 
 
-def brute_force_layouts(where: Device) -> set[frozenset[tuple[str, int]]]:
+def brute_force_layouts(where: DeviceInfo) -> set[frozenset[tuple[str, int]]]:
     """Every set of non-overlapping partitions within the profiles' maxima, by trying all subsets."""
     spots = [(p, s, ((1 << p.slices) - 1) << s) for p in where.profiles for s in p.starts]
     found = {frozenset[tuple[str, int]]()}

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.engine import plan
 from scheduler.engine.learning.lengths import Record
-from scheduler.engine.model import Claim, Learned, PersonUsage, Policy, Running, Snapshot, TeamQuota
+from scheduler.engine.model import Claim, DecayedUsage, Learned, PolicyRules, Running, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.fair_share import decayed
@@ -30,19 +30,21 @@ def ended(team: int, lengths: list[float]) -> Learned:
 def order(cluster: Cluster, name: str, **more: object) -> list[str]:
     """The names in the order of the turn's start."""
     snapshot = replace(cluster.snapshot(), **more)  # type: ignore[arg-type]
-    return [cluster.names[claim.id] for claim in Lineup(snapshot, Policy(order=name)).ordered(snapshot.queue)]
+    return [
+        cluster.names[claim.id] for claim in Lineup(snapshot, PolicyRules(order=name)).ordered(snapshot.queue)
+    ]
 
 
 def granted(cluster: Cluster, name: str, **more: object) -> list[str]:
     """Who starts, in order."""
     snapshot = replace(cluster.snapshot(), **more)  # type: ignore[arg-type]
-    return [cluster.names[grant.claim_id] for grant in plan(snapshot, Policy(order=name)).grants]
+    return [cluster.names[grant.claim_id] for grant in plan(snapshot, PolicyRules(order=name)).grants]
 
 
-def used(cluster: Cluster, **hours: float) -> tuple[PersonUsage, ...]:
+def used(cluster: Cluster, **hours: float) -> tuple[DecayedUsage, ...]:
     """What alice (of the team named) has used so far, in hours of one device."""
     return tuple(
-        PersonUsage(cluster.team_id(team), ALICE, int(hour * HOUR * 1000)) for team, hour in hours.items()
+        DecayedUsage(cluster.team_id(team), ALICE, int(hour * HOUR * 1000)) for team, hour in hours.items()
     )
 
 
@@ -78,7 +80,7 @@ def test_equal_claims_go_by_time_queued_and_what_ifs_stand_behind_real_ones(
     what_if = replace(real, id=-real.id)
     later = replace(real, id=7, queued_at=real.queued_at + timedelta(seconds=1))
 
-    found = Lineup(cluster.snapshot(), Policy(order=name)).ordered((later, what_if, real))
+    found = Lineup(cluster.snapshot(), PolicyRules(order=name)).ordered((later, what_if, real))
 
     assert [claim.id for claim in found] == [real.id, what_if.id, later.id]
 
@@ -115,8 +117,8 @@ def test_people_of_a_team_with_teams_below_stand_beside_those_teams(cluster: Clu
     cluster.request("of perception", team="perception", user_id=BOB)
     cluster.request("of vision itself", team="vision", user_id=CHARLIE)
     people = (
-        PersonUsage(cluster.team_id("perception"), ALICE, 60_000),
-        PersonUsage(cluster.team_id("vision"), ALICE, 50_000),
+        DecayedUsage(cluster.team_id("perception"), ALICE, 60_000),
+        DecayedUsage(cluster.team_id("vision"), ALICE, 50_000),
     )
 
     assert order(cluster, "fair_tree", people=people) == ["of vision itself", "of perception"]
@@ -139,7 +141,7 @@ def test_a_burst_of_one_person_does_not_starve_a_later_one(cluster: Cluster, nam
 def test_young_leases_count_as_if_they_had_run_the_penalty_time(cluster: Cluster) -> None:
     cluster.request("alice", user_id=ALICE)
     cluster.request("bob", user_id=BOB)
-    people = (PersonUsage(cluster.team_id("vision"), BOB, 1000 * 1800),)
+    people = (DecayedUsage(cluster.team_id("vision"), BOB, 1000 * 1800),)
 
     young = (running(cluster, "vision", ALICE, minutes=1),)
     old = (running(cluster, "vision", ALICE, minutes=61),)
@@ -239,7 +241,7 @@ def test_what_cannot_be_stopped_goes_by_its_mean_length_and_what_can_by_its_chan
         cluster.request(f"mostly short {consents}", team="vision", **said)
         cluster.request(f"always the same {consents}", team="speech", **said)
     snapshot = replace(cluster.snapshot(), learned=learned)
-    policy = Policy(order="default", preempting=Preempting(by_score=True))
+    policy = PolicyRules(order="default", preempting=Preempting(by_score=True))
 
     found = [cluster.names[claim.id] for claim in Lineup(snapshot, policy).ordered(snapshot.queue)]
 
@@ -322,9 +324,9 @@ def test_the_order_at_the_start_does_not_know_later_grants(cluster: Cluster) -> 
     cluster.node("a", devices=4)
     claims = [cluster.request(str(number), user_id=number % 3) for number in range(6)]
     snapshot = cluster.snapshot()
-    lineup = Lineup(snapshot, Policy(order="fair_tree"))
+    lineup = Lineup(snapshot, PolicyRules(order="fair_tree"))
     before = lineup.ordered(claims)
-    (first, *_) = plan(snapshot, Policy(order="fair_tree")).grants
+    (first, *_) = plan(snapshot, PolicyRules(order="fair_tree")).grants
     assert lineup.next() is not None
 
     lineup.note(first)
@@ -342,7 +344,7 @@ def test_plain_figures_of_an_odd_snapshot_are_no_trouble(cluster: Cluster) -> No
     snapshot = Snapshot(NOON, (), (), (), claims, circle, learned=Learned(1))
 
     for name in ORDERS:
-        assert [claim.id for claim in Lineup(snapshot, Policy(order=name))] == [1, 5, 6, 7]
+        assert [claim.id for claim in Lineup(snapshot, PolicyRules(order=name))] == [1, 5, 6, 7]
 
 
 def test_usage_halves_in_a_half_life() -> None:

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine import EngineState
-from scheduler.engine.model import Claim, Grant, PersonUsage, Policy, Running, Slot, Snapshot, TeamQuota
+from scheduler.engine.model import (
+    Claim,
+    DecayedUsage,
+    Grant,
+    GrantedSlot,
+    PolicyRules,
+    Running,
+    Snapshot,
+    TeamQuota,
+)
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.policy import WORKS, Pools
@@ -53,7 +62,7 @@ def some_snapshot(random: Random) -> Snapshot:
     devices = tuple(device(id=n, node_id=n) for n in range(1, 9))
     claims = tuple(some_claim(random, n, len(quotas)) for n in range(1, random.randint(2, 40)))
     people = tuple(
-        PersonUsage(team, user, random.choice((0, 5, 10, 10, 700)) * 3_600_000)
+        DecayedUsage(team, user, random.choice((0, 5, 10, 10, 700)) * 3_600_000)
         for team in range(1, len(quotas) + 1)
         for user in range(1, 5)
         if random.random() < 0.5
@@ -70,11 +79,11 @@ def some_snapshot(random: Random) -> Snapshot:
 
 
 def grant_of(claim: Claim) -> Grant:
-    slot = Slot(1 + claim.id % 8, "exclusive", 0, 8, 1000, 80_000)
+    slot = GrantedSlot(1 + claim.id % 8, "exclusive", 0, 8, 1000, 80_000)
     return Grant(claim.id, claim.team_id, 1, (slot,) * claim.count, claim.count * 1000, claim.duration_s)
 
 
-def handed_out(snapshot: Snapshot, policy: Policy, is_granted: set[int]) -> list[int]:
+def handed_out(snapshot: Snapshot, policy: PolicyRules, is_granted: set[int]) -> list[int]:
     lineup = Lineup(snapshot, policy)
     found = []
     while (claim := lineup.next()) is not None:
@@ -90,7 +99,9 @@ def handed_out(snapshot: Snapshot, policy: Policy, is_granted: set[int]) -> list
 def test_every_claim_is_handed_out_once_and_the_input_order_does_not_matter(name: str, seed: int) -> None:
     random = Random(seed)
     snapshot = some_snapshot(random)
-    policy = Policy(order=name, pools=random.choice((Pools(), Pools((("training", 1), ("inference", 2))))))
+    policy = PolicyRules(
+        order=name, pools=random.choice((Pools(), Pools((("training", 1), ("inference", 2)))))
+    )
     is_granted = {claim.id for claim in snapshot.queue if random.random() < 0.3}
     shuffled = replace(
         snapshot,
@@ -162,7 +173,7 @@ def test_fair_tree_is_slurms_rule_after_every_grant(seed: int) -> None:
     snapshot = replace(some_snapshot(random), running=())
     left = {claim.id: replace(claim, priority=0) for claim in snapshot.queue}
     snapshot = replace(snapshot, queue=tuple(left.values()))
-    policy = Policy(order="fair_tree", penalty_s=3600)
+    policy = PolicyRules(order="fair_tree", penalty_s=3600)
     usage = Counter({(row.team_id, row.user_id): row.used_milli_s for row in snapshot.people})
     people = set(usage) | {(claim.team_id, claim.user_id) for claim in snapshot.queue}
     lineup = Lineup(snapshot, policy)
@@ -184,7 +195,7 @@ def test_fair_tree_is_slurms_rule_after_every_grant(seed: int) -> None:
 def test_drf_never_serves_a_team_with_a_larger_dominant_share_while_another_ones_claim_fits(
     rows: list[tuple[int, int, int]],
 ) -> None:
-    cluster = Cluster(Policy(order="drf"))
+    cluster = Cluster(PolicyRules(order="drf"))
     for node in range(4):
         cluster.node(str(node), devices=4, host={"cpu_milli": 32_000, "memory_mib": 500_000})
     cluster.node("other", "a100-80gb", devices=4, host={"cpu_milli": 32_000, "memory_mib": 500_000})
@@ -229,7 +240,7 @@ def test_drf_never_serves_a_team_with_a_larger_dominant_share_while_another_ones
 @given(seed=st.integers(0, 10**6))
 def test_the_order_of_the_start_is_the_order_without_grants(name: str, seed: int) -> None:
     snapshot = some_snapshot(Random(seed))
-    policy = Policy(order=name)
+    policy = PolicyRules(order=name)
 
     found = [claim.id for claim in Lineup(snapshot, policy).ordered(snapshot.queue)]
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from scheduler.engine import Ended, EngineState, forecast, plan
 from scheduler.engine.board import SEVERAL
-from scheduler.engine.model import Booking, Claim, Held, Policy, Snapshot
+from scheduler.engine.model import Booking, Claim, Held, PolicyRules, Snapshot
 from scheduler.engine.place.policy import POLICIES
 from scheduler.engine.policy import Backfill
 from tests.engine.builder import NOON, Cluster
 from tests.engine.playing import play
 from tests.engine.test_properties import few
 
-OPEN = Policy(share_across_teams=True)
-OPEN_TO_ALL = Policy(share_across_teams=True, mps_across_teams=True)
+OPEN = PolicyRules(share_across_teams=True)
+OPEN_TO_ALL = PolicyRules(share_across_teams=True, mps_across_teams=True)
 SHARE = "mps 250 8000"
 Hold = tuple[int, int, datetime, datetime]
 
@@ -48,7 +48,7 @@ def test_a_policy_may_let_teams_meet_under_mps_too() -> None:
 
 
 def test_mps_across_teams_says_nothing_where_teams_may_not_share_boards() -> None:
-    cluster = Cluster(Policy(mps_across_teams=True))
+    cluster = Cluster(PolicyRules(mps_across_teams=True))
     cluster.node("a", "l40s-48gb").hold(0, SHARE, team="vision")
     cluster.request("theirs", SHARE, team="language")
 
@@ -162,12 +162,12 @@ def test_forecasts_know_that_a_mixed_board_opens_to_the_team_that_stays() -> Non
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
+def pictures(draw: st.DrawFn) -> tuple[Snapshot, PolicyRules]:
     """A few boards that offer MPS and memory limits, three teams, claims of now and bookings."""
     backfill = draw(st.sampled_from(get_args(Backfill)))
     rule = draw(st.sampled_from(sorted(POLICIES)))
     open_ = draw(st.booleans())
-    policy = Policy(
+    policy = PolicyRules(
         place=rule,
         backfill=backfill,
         depth=draw(st.integers(1, 3)),
@@ -216,7 +216,7 @@ def strangers(found: Iterable[Hold]) -> list[tuple[Hold, Hold]]:
 @settings(few, max_examples=60)
 @given(pictures())
 def test_no_turn_ever_mixes_teams_under_mps_and_forecasts_say_what_turns_do(
-    picture: tuple[Snapshot, Policy],
+    picture: tuple[Snapshot, PolicyRules],
 ) -> None:
     snapshot, policy = picture
 

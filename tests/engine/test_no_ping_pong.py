@@ -14,7 +14,7 @@ import pytest
 from scheduler.engine import plan
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Held, Plan, Running, Snapshot
-from scheduler.engine.policy import Policy, Preempting
+from scheduler.engine.policy import PolicyRules, Preempting
 from tests.engine.preempting import Stage, without
 
 FLAVORS = ("whole", "whole", "1g.10gb", "3g.40gb", "mps 300 8000")
@@ -26,7 +26,7 @@ class Life:
     """What lives and waits, and what happened."""
 
     snapshot: Snapshot
-    policy: Policy
+    policy: PolicyRules
     claims: dict[int, Claim]
     evicted: list[tuple[int, int, str]] = field(default_factory=list)  # (winner, loser, why)
     starts: int = 0
@@ -137,7 +137,7 @@ def scene(random: Random) -> Life:
             hours=1000,
         )
     rules = Preempting(least_run_s=random.choice([0, 300]), grace_s=60, most_evictions=50)
-    policy = Policy(backfill="none", preempting=rules)
+    policy = PolicyRules(backfill="none", preempting=rules)
     claims = {claim.id: claim for claim in stage.queue}
     late = random.sample(sorted(claims), len(claims) // 2)
     snapshot = replace(stage.snapshot(), queue=tuple(c for c in stage.queue if c.id not in late))

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.engine import plan
 from scheduler.engine.errors import UnknownPolicy
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from tests.engine.builder import Cluster
 
 
@@ -61,8 +61,10 @@ def test_an_empty_fleet_and_an_empty_queue_are_fine(cluster: Cluster) -> None:
     assert cluster.plan().code("somebody") == "no_such_device"
 
 
-@pytest.mark.parametrize("policy", [Policy(order="astrology"), Policy(place="astrology")])
-def test_an_unknown_policy_is_refused_and_the_choices_are_named(cluster: Cluster, policy: Policy) -> None:
+@pytest.mark.parametrize("policy", [PolicyRules(order="astrology"), PolicyRules(place="astrology")])
+def test_an_unknown_policy_is_refused_and_the_choices_are_named(
+    cluster: Cluster, policy: PolicyRules
+) -> None:
     with pytest.raises(UnknownPolicy, match="choose one of") as caught:
         plan(cluster.snapshot(), policy)
 

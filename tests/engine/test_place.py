@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.place.policy import POLICIES
 from tests.engine.builder import Cluster
 
 
 def test_a_whole_device_comes_from_the_node_with_the_fewest_free_ones(cluster: Cluster) -> None:
-    cluster.policy = Policy(place="binpack")
+    cluster.policy = PolicyRules(place="binpack")
     cluster.node("roomy", devices=4)
     cluster.node("tight", devices=4).hold(0).hold(1).hold(2)
     cluster.request("one")
@@ -182,7 +182,7 @@ def test_another_team_does_not_get_onto_a_shared_board(cluster: Cluster) -> None
 
 
 def test_a_policy_may_let_teams_share_a_board(cluster: Cluster) -> None:
-    cluster.policy = Policy(share_across_teams=True)
+    cluster.policy = PolicyRules(share_across_teams=True)
     cluster.node("a", "l40s-48gb").hold(0, "memlimit 100 1000", team="vision")
     cluster.request("share", "memlimit 100 1000", team="language")
 
@@ -242,7 +242,7 @@ def test_free_units_count_claims_and_ignore_queue_and_quota(cluster: Cluster) ->
 @pytest.mark.parametrize("place", sorted(POLICIES))
 @pytest.mark.parametrize("flavor", ["whole", "1g.10gb", "mps 250 8000"])
 def test_a_policy_may_keep_idle_nodes_asleep(cluster: Cluster, place: str, flavor: str) -> None:
-    cluster.policy = Policy(place=place, keep_empty=8)
+    cluster.policy = PolicyRules(place=place, keep_empty=8)
     for name in ("a", "b", "c", "d"):
         node = cluster.node(name, devices=4)
         if name == "c":
@@ -262,7 +262,7 @@ def test_memory_of_shares_is_not_oversubscribed_unless_the_policy_says_so(cluste
 
     assert "share" in cluster.plan().waits
 
-    cluster.policy = Policy(memory_factors=(("l40s-48gb", 1250),))
+    cluster.policy = PolicyRules(memory_factors=(("l40s-48gb", 1250),))
     assert "share" in cluster.plan().waits, "a board in use keeps what it was opened with"
 
     cluster.held.clear()
@@ -276,7 +276,7 @@ def test_memory_of_shares_is_not_oversubscribed_unless_the_policy_says_so(cluste
 
 
 def test_no_share_gets_more_memory_than_its_board_has(cluster: Cluster) -> None:
-    cluster.policy = Policy(memory_factors=(("l40s-48gb", 2000),))
+    cluster.policy = PolicyRules(memory_factors=(("l40s-48gb", 2000),))
     cluster.node("a", "l40s-48gb")
     cluster.request("share", "mps 250 50000")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.engine.board import Board, by_node
 from scheduler.engine.geometry import geometry_of
 from scheduler.engine.layouts import is_legal
-from scheduler.engine.model import Held, Policy
+from scheduler.engine.model import Held, PolicyRules
 from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import Groups
 from scheduler.engine.place.mig import Term, least_loss, place_mig, spread
@@ -26,8 +26,8 @@ BEGIN = NOON.timestamp()
 
 def asked(cluster: Cluster, flavor: str, count: int = 1) -> tuple[Shape, Groups]:
     """The shape of a request and the boards it may go to."""
-    room = Occupancy.from_snapshot(cluster.snapshot(), Policy())
-    shape = shape_of(cluster.claim(99, flavor, count), Policy())
+    room = Occupancy.from_snapshot(cluster.snapshot(), PolicyRules())
+    shape = shape_of(cluster.claim(99, flavor, count), PolicyRules())
     return shape, room.groups(shape.kind)
 
 
@@ -186,7 +186,7 @@ def test_a_board_on_which_two_hold_the_same_slices_gives_back_one_after_the_othe
     """After a fault a lease of a silent node and a partition that nobody knows may stand at one place."""
     cluster = Cluster()
     cluster.node("a", "h100-80gb", devices=1)
-    (board,) = Occupancy.from_snapshot(cluster.snapshot(), Policy()).boards
+    (board,) = Occupancy.from_snapshot(cluster.snapshot(), PolicyRules()).boards
     first = Held(board.device.id, 0, 4, "mig", 1, 7, NOON + timedelta(hours=1), 500, profile="3g.40gb")
     second = replace(first, lease_id=None, team_id=0, until=NOON + timedelta(hours=2))
     board.put(first)

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from scheduler.engine.order import ORDERS
 from scheduler.engine.place.policy import POLICIES
-from scheduler.engine.policy import WORKS, Backfill, Policy, Pools, PoolTime, Preempting, Sleep, SleepTime
+from scheduler.engine.policy import (
+    WORKS,
+    Backfill,
+    PolicyRules,
+    Pools,
+    PoolTime,
+    Preempting,
+    Sleep,
+    SleepTime,
+)
 from scheduler.engine.policy_body import (
     BACKFILLS,
     BOUNDS,
@@ -40,17 +49,17 @@ def pools(*times: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_a_body_without_rules_is_the_built_in_policy() -> None:
-    assert policy_from({}) == Policy()
-    assert policy_from(body_of(Policy()), name="x", version=3) == Policy(name="x", version=3)
+    assert policy_from({}) == PolicyRules()
+    assert policy_from(body_of(PolicyRules()), name="x", version=3) == PolicyRules(name="x", version=3)
 
 
 def test_a_body_names_every_rule_of_the_policy() -> None:
-    names = {f.name for f in fields(Policy)} - {"name", "version"}
+    names = {f.name for f in fields(PolicyRules)} - {"name", "version"}
 
-    assert set(body_of(Policy())) == names
-    assert set(body_of(Policy())["preempting"]) == {f.name for f in fields(Preempting)}
-    assert set(body_of(Policy())["sleep"]) == {f.name for f in fields(Sleep)}
-    assert set(body_of(Policy())["pools"]) == {f.name for f in fields(Pools)}
+    assert set(body_of(PolicyRules())) == names
+    assert set(body_of(PolicyRules())["preempting"]) == {f.name for f in fields(Preempting)}
+    assert set(body_of(PolicyRules())["sleep"]) == {f.name for f in fields(Sleep)}
+    assert set(body_of(PolicyRules())["pools"]) == {f.name for f in fields(Pools)}
 
 
 def test_days_and_nights_are_read_as_minutes() -> None:
@@ -173,7 +182,7 @@ def test_every_fault_has_a_sentence_made_of_its_figures() -> None:
 
 
 KEYS = st.sampled_from(
-    [*(f.name for f in fields(Policy)), *BOUNDS, *WORKS, "parts", "times", "zone", "days", "from", "to", "awake",
+    [*(f.name for f in fields(PolicyRules)), *BOUNDS, *WORKS, "parts", "times", "zone", "days", "from", "to", "awake",
      "after_s", "preemptible", "borrowed", "grace_s", "least_run_s", "most_evictions", "l40s-48gb"]
 )  # fmt: skip
 LEAVES = (
@@ -206,7 +215,7 @@ PARTS = (
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> Policy:
+def policies(draw: st.DrawFn) -> PolicyRules:
     """Any policy that can be meant: times lie apart, one after another on their own days."""
     days = draw(st.lists(st.integers(0, 6), unique=True, max_size=4))
     spans = [sorted(draw(st.lists(st.integers(0, 1440), min_size=2, max_size=2, unique=True))) for _ in days]
@@ -215,7 +224,7 @@ def policies(draw: st.DrawFn) -> Policy:
     names = ("half_life_s", "penalty_s", "ageing_s", "depth", "reserve_after_s")
     numbers: dict[str, Any] = {name: draw(st.integers(*whole[name])) for name in names}
     factors = draw(st.dictionaries(st.sampled_from(["a100", "l40s"]), st.integers(1000, 9999)))
-    return Policy(
+    return PolicyRules(
         order=draw(st.sampled_from(sorted(ORDERS))),
         place=draw(st.sampled_from(sorted(POLICIES))),
         share_across_teams=draw(st.booleans()),
@@ -246,13 +255,13 @@ def policies(draw: st.DrawFn) -> Policy:
 
 @given(policies())
 @settings(max_examples=200, deadline=None)
-def test_a_policy_survives_the_way_through_json(policy: Policy) -> None:
+def test_a_policy_survives_the_way_through_json(policy: PolicyRules) -> None:
     assert policy_from(json.loads(json.dumps(body_of(policy)))) == policy
 
 
 @given(policies())
 @settings(max_examples=40, deadline=None)
-def test_every_policy_that_passes_decides_a_turn(policy: Policy) -> None:
+def test_every_policy_that_passes_decides_a_turn(policy: PolicyRules) -> None:
     cluster = Cluster(policy=replace(policy, name="tried", version=1))
     cluster.node("a", devices=2)
     cluster.node("b", "l40s-48gb", devices=1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine import plan
-from scheduler.engine.model import Policy, Running
+from scheduler.engine.model import PolicyRules, Running
 from scheduler.engine.order import ORDERS
 from scheduler.engine.policy import WORKS, Pools, PoolTime
 from scheduler.engine.pools import parts_at
@@ -27,7 +27,9 @@ def served(cluster: Cluster, pools: Pools, order: str = "priority_fifo", **more:
     """How many of each kind of work start."""
     snapshot = replace(cluster.snapshot(), **more)  # type: ignore[arg-type]
     work = {claim.id: claim.work for claim in snapshot.queue}
-    return Counter(work[grant.claim_id] for grant in plan(snapshot, Policy(order=order, pools=pools)).grants)
+    return Counter(
+        work[grant.claim_id] for grant in plan(snapshot, PolicyRules(order=order, pools=pools)).grants
+    )
 
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
@@ -61,7 +63,7 @@ def test_what_is_larger_than_its_pool_goes_after_what_fits_and_before_what_is_ov
     cluster.request("gang", count=4, work="training")
     cluster.request("over", work="inference")
     cluster.request("within", count=2, work="interactive")
-    cluster.policy = Policy(pools=Pools((("interactive", 3), ("training", 1))))
+    cluster.policy = PolicyRules(pools=Pools((("interactive", 3), ("training", 1))))
 
     assert list(cluster.plan().grants) == ["within", "gang", "over"]
 
@@ -91,7 +93,7 @@ def test_who_waits_over_its_part_is_told_so(cluster: Cluster) -> None:
         cluster.request(f"training {number}", work="training")
     for number in range(3):
         cluster.request(f"interactive {number}", work="interactive")
-    cluster.policy = Policy(pools=Pools((("interactive", 1), ("training", 1))))
+    cluster.policy = PolicyRules(pools=Pools((("interactive", 1), ("training", 1))))
 
     turn = cluster.plan()
 
@@ -111,7 +113,7 @@ def test_whom_only_the_quota_keeps_out_is_not_told_of_a_pool(cluster: Cluster) -
     cluster.request("training 0", work="training")
     cluster.request("training 1", work="training")
     cluster.request("interactive", work="interactive", team="speech")
-    cluster.policy = Policy(pools=Pools((("interactive", 3), ("training", 1))))
+    cluster.policy = PolicyRules(pools=Pools((("interactive", 3), ("training", 1))))
 
     assert cluster.plan().codes("training 1") == ["quota_ceiling"]
 
@@ -120,7 +122,7 @@ def test_nobody_is_told_of_a_pool_when_nobody_below_its_part_was_there(cluster: 
     cluster.node("a")
     for number in range(3):
         cluster.request(str(number), work="inference")
-    cluster.policy = Policy(pools=Pools((("interactive", 1),)))
+    cluster.policy = PolicyRules(pools=Pools((("interactive", 1),)))
 
     assert "pool_full" not in cluster.plan().codes("2")
 

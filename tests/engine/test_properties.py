@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.engine import Ended, EngineState, Granted, forecast, plan, snapshot_from_json, snapshot_to_json
 from scheduler.engine.demand import Demand
 from scheduler.engine.events import held_by
-from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
+from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot, TeamQuota
 from scheduler.engine.place.policy import POLICIES
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.reasons import REASONS
@@ -35,7 +35,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     """One to three small nodes, three teams of which two hang under the first, up to ten claims."""
     rule = draw(st.sampled_from(sorted(POLICIES)))
     mixing = draw(st.sampled_from([(False, False), (True, False), (True, True)]))
-    cluster = Cluster(Policy(place=rule, share_across_teams=mixing[0], mps_across_teams=mixing[1]))
+    cluster = Cluster(PolicyRules(place=rule, share_across_teams=mixing[0], mps_across_teams=mixing[1]))
     ceilings = st.sampled_from([None, None, 400, 1000, 2500])
     cluster.team("lab", ceiling=draw(ceilings))
     cluster.team("vision", ceiling=draw(ceilings), parent="lab")

@@ -10,7 +10,7 @@ import pytest
 from scheduler.engine import plan
 from scheduler.engine.events import Ended, held_by
 from scheduler.engine.model import Booking, Held, Outage
-from scheduler.engine.policy import Policy, Preempting
+from scheduler.engine.policy import PolicyRules, Preempting
 from scheduler.engine.state import EngineState
 from tests.engine.builder import NOON
 from tests.engine.preempting import Stage
@@ -59,7 +59,7 @@ def test_a_higher_lease_stays_and_one_that_never_agreed_too(stage: Stage) -> Non
 def by_score(stage: Stage, **more: object) -> Stage:
     """Let scores decide among leases that agreed, by what people ask for as long as nothing was learned."""
     rules = Preempting(by_score=True, **more)  # type: ignore[arg-type]
-    stage.policy = Policy(order="default", preempting=rules)
+    stage.policy = PolicyRules(order="default", preempting=rules)
     return stage
 
 
@@ -250,7 +250,7 @@ def test_what_a_lease_has_grown_by_goes_first_and_for_anybody(stage: Stage) -> N
     ids=["young", "preempted often enough", "ends within the grace anyway", "switched off"],
 )
 def test_leases_are_left_alone(stage: Stage, more: dict[str, object], rules: Preempting) -> None:
-    stage.policy = Policy(preempting=rules)
+    stage.policy = PolicyRules(preempting=rules)
     stage.node("a")
     stage.lease((1, "whole", 0), is_preemptible=True, **more)  # type: ignore[arg-type]
     stage.request("one")
@@ -337,7 +337,7 @@ def test_a_preemptible_lease_inside_a_guarantee_is_not_taken_by_others(stage: St
 
 
 def test_reclaiming_can_be_switched_off(stage: Stage) -> None:
-    stage.policy = Policy(preempting=Preempting(borrowed=False))
+    stage.policy = PolicyRules(preempting=Preempting(borrowed=False))
     borrowed(stage, lent=2)
     stage.request("mine", team="language")
 

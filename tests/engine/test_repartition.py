@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from tests.engine.builder import Cluster
 
 PAIR = (("3g.40gb", 0), ("3g.40gb", 4))
@@ -10,7 +10,7 @@ PAIR = (("3g.40gb", 0), ("3g.40gb", 4))
 
 @pytest.fixture
 def pinned(cluster: Cluster) -> Cluster:
-    cluster.policy = Policy(repartition=True)
+    cluster.policy = PolicyRules(repartition=True)
     cluster.node("a", devices=2).layout(*PAIR)
     return cluster
 
@@ -28,7 +28,7 @@ def test_an_idle_board_is_cut_anew_for_a_slice_that_no_layout_has(pinned: Cluste
 
 
 def test_without_the_policys_leave_nothing_is_cut(pinned: Cluster) -> None:
-    pinned.policy = Policy()
+    pinned.policy = PolicyRules()
     pinned.request("small", "1g.10gb")
 
     found = pinned.decided()

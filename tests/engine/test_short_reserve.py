@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.policy import Policy, Preempting
+from scheduler.engine.policy import PolicyRules, Preempting
 from tests.engine.builder import Cluster
 
-RULES = Policy(order="default", keep_short=0.11)
+RULES = PolicyRules(order="default", keep_short=0.11)
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def test_a_long_request_that_is_held_back_alone_hears_why(one_left: Cluster) -> 
 
 
 def test_nothing_is_kept_unless_the_policy_says_so(one_left: Cluster) -> None:
-    one_left.policy = Policy(order="default")
+    one_left.policy = PolicyRules(order="default")
     one_left.request("long", hours=100)
 
     assert set(one_left.plan().grants) == {"long"}
 
 
 def test_what_goes_for_better_scores_once_it_runs_need_not_leave_anything_free(one_left: Cluster) -> None:
-    one_left.policy = Policy(order="default", keep_short=0.11, preempting=Preempting(by_score=True))
+    one_left.policy = PolicyRules(order="default", keep_short=0.11, preempting=Preempting(by_score=True))
     one_left.request("long", hours=100, is_preemptible=True, work="training")
     one_left.request("firm", hours=100, work="training")
 
@@ -74,7 +74,7 @@ def test_grants_of_the_same_turn_count(cluster: Cluster) -> None:
 
 
 def test_orders_that_know_no_lengths_keep_nothing(one_left: Cluster) -> None:
-    one_left.policy = Policy(order="priority_fifo", keep_short=0.11)
+    one_left.policy = PolicyRules(order="priority_fifo", keep_short=0.11)
     one_left.request("long", hours=100)
 
     assert set(one_left.plan().grants) == {"long"}

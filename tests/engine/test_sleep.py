@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scheduler.engine.model import (
     Booking,
     Claim,
-    Device,
+    DeviceInfo,
     Held,
-    Node,
+    NodeInfo,
     Outage,
-    Policy,
+    PolicyRules,
     Running,
     Snapshot,
     TeamQuota,
@@ -34,7 +34,7 @@ LONG_AGO = NOON - timedelta(hours=2)
 
 
 def told(cluster: Cluster, *power: NodePower, sleep: Sleep = ALWAYS, **more: object) -> Orders:
-    return orders(replace(cluster.snapshot(), **more), Policy(sleep=sleep), power)
+    return orders(replace(cluster.snapshot(), **more), PolicyRules(sleep=sleep), power)
 
 
 def idle(node_id: int, since: datetime = LONG_AGO, **more: object) -> NodePower:
@@ -223,7 +223,7 @@ def test_nobody_falls_asleep_for_a_nap_and_all_wake_before_the_day_begins(cluste
 
     def at(text: str) -> Orders:
         now = datetime.fromisoformat(f"2026-03-03 {text}").replace(tzinfo=UTC)
-        return orders(replace(snapshot, taken_at=now), Policy(sleep=sleep), (idle(1), sleeping(2)))
+        return orders(replace(snapshot, taken_at=now), PolicyRules(sleep=sleep), (idle(1), sleeping(2)))
 
     assert at("05:30") == Orders(sleep=((1, "idle"),))
     assert at("05:45") == Orders()
@@ -265,8 +265,8 @@ def test_nobody_is_told_to_go_for_a_claim_that_a_node_is_woken_for(cluster):
     cluster.node("b", blocked=ASLEEP)
     helped = replace(cluster.snapshot(), running=(running,))
 
-    assert [p.lease_id for p in plan(alone, Policy()).preemptions] == [7]
-    assert plan(helped, Policy()).preemptions == ()
+    assert [p.lease_id for p in plan(alone, PolicyRules()).preemptions] == [7]
+    assert plan(helped, PolicyRules()).preemptions == ()
 
 
 class Days:
@@ -277,11 +277,11 @@ class Days:
     def __init__(
         self, sleep: Sleep, arrivals: list[tuple[int, int, int]], booking: tuple[int, int] | None
     ) -> None:
-        self.policy = Policy(sleep=sleep, place="binpack", keep_empty=4.0)
+        self.policy = PolicyRules(sleep=sleep, place="binpack", keep_empty=4.0)
         self.now = NOON
         self.nodes = {n: NodePower(n, False, NOON) for n in (1, 2, 3, 4)}
         self.devices = tuple(
-            Device(10 * n + i, n, "a100", 1, 40_000, 1000, frozenset({"exclusive"}), index=i)
+            DeviceInfo(10 * n + i, n, "a100", 1, 40_000, 1000, frozenset({"exclusive"}), index=i)
             for n in self.nodes
             for i in range(2)
         )
@@ -304,7 +304,7 @@ class Days:
     def snapshot(self) -> Snapshot:
         return Snapshot(
             self.now,
-            tuple(Node(n, f"n{n}", "" if self.is_up(n) else ASLEEP) for n in self.nodes),
+            tuple(NodeInfo(n, f"n{n}", "" if self.is_up(n) else ASLEEP) for n in self.nodes),
             self.devices,
             tuple(self.held),
             tuple(self.queue),
@@ -312,7 +312,7 @@ class Days:
             bookings=self.bookings,
         )
 
-    def left_free(self) -> list[tuple[Claim, Device]]:
+    def left_free(self) -> list[tuple[Claim, DeviceInfo]]:
         """Claims for one board that have waited longer than waking takes, with each board free beside them.
 
         But boards on a node that is up and owed to a claim for two, which this one would be in the way of.
@@ -322,7 +322,7 @@ class Days:
         taken = {h.device_id: h.until for h in (*(b.held for b in self.bookings), *self.held)}
         is_pair_waiting = any(claim.count == 2 for claim in self.queue)
 
-        def is_owed(claim: Claim, board: Device) -> bool:
+        def is_owed(claim: Claim, board: DeviceInfo) -> bool:
             both_free = max(
                 (until for i, until in taken.items() if i // 10 == board.node_id), default=self.now
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.engine import EngineState
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.place.policy import POLICIES
 from tests.engine.builder import Cluster
 
@@ -51,7 +51,7 @@ def test_a_figure_nobody_knows_is_never_enough(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"random"}))
 def test_a_small_card_goes_first_where_better_ones_are_kept(policy: str) -> None:
-    cluster = Cluster(Policy(place=policy, keep_better=1.0))
+    cluster = Cluster(PolicyRules(place=policy, keep_better=1.0))
     two_kinds(cluster)
     for number in range(3):
         cluster.request(f"r{number}")
@@ -62,7 +62,7 @@ def test_a_small_card_goes_first_where_better_ones_are_kept(policy: str) -> None
 
 
 def test_small_cards_go_first_for_shares_and_slices_too(cluster: Cluster) -> None:
-    cluster.policy = Policy(keep_better=0.5)
+    cluster.policy = PolicyRules(keep_better=0.5)
     two_kinds(cluster)
     cluster.node("older", "a100-40gb", profiles=("1g.5gb",), compute_class=2)
     cluster.node("newer", "a100-40gb", profiles=("1g.5gb",), compute_class=4)
@@ -82,7 +82,7 @@ def test_without_the_wish_room_alone_decides(cluster: Cluster) -> None:
 
 
 def test_what_a_request_needs_is_not_better_than_needed(cluster: Cluster) -> None:
-    cluster.policy = Policy(keep_better=1.0)
+    cluster.policy = PolicyRules(keep_better=1.0)
     two_kinds(cluster)
     cluster.request("fast", least_class=3)
 
@@ -118,7 +118,7 @@ def test_a_zone_one_would_like_is_left_only_when_it_is_full(cluster: Cluster, fl
 def test_wishes_hold_in_a_state_that_has_answered_before(cluster: Cluster) -> None:
     cluster.node("north", host={"zone": "north"})
     cluster.node("south", host={"zone": "south"})
-    state = EngineState.from_snapshot(cluster.snapshot(), Policy())
+    state = EngineState.from_snapshot(cluster.snapshot(), PolicyRules())
     zones = ["north", "south"] * 12  # more kinds than the columns have at first
 
     nodes = [

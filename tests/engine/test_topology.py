@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine import kernel
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, USE, WANT_FIELDS, Columns, columns
-from scheduler.engine.model import Policy
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.place import node_ratings
 from tests.engine.builder import Cluster, NodeWords
 
@@ -73,7 +73,7 @@ def test_six_of_one_domain_are_not_mixed_with_another(cluster: Cluster) -> None:
 
 
 def test_of_equal_nodes_the_one_where_a_link_domain_is_whole_is_taken(cluster: Cluster) -> None:
-    cluster.policy = Policy(place="binpack")
+    cluster.policy = PolicyRules(place="binpack")
     eight(cluster, "torn", links="xxxxyyyy").hold(0).hold(4)
     eight(cluster, "whole", links="xxxxyyyy").hold(0).hold(1)
     cluster.request("four", count=4)

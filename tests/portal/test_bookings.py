@@ -17,7 +17,7 @@ from portal.leases.next_blocks import latest_end
 from portal.leases.requests import withdraw_request
 from portal.quotas.models import Quota
 from scheduler import commit, snapshot
-from scheduler.engine.model import Grant, Slot
+from scheduler.engine.model import Grant, GrantedSlot
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db
@@ -41,7 +41,7 @@ def book(
     device = device or board()
     flavor, now = request.flavor, now or world.now
     size = {"exclusive": device.model.grid, "mig": 1}.get(flavor.mode, 0)
-    slot = Slot(
+    slot = GrantedSlot(
         device.pk, flavor.mode, start, size, flavor.share_milli, flavor.memory_mib, flavor.profile,
         board_memory_mib=device.model.memory_mib if size == 0 else 0,
     )  # fmt: skip

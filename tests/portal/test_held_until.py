@@ -7,38 +7,40 @@ from datetime import datetime, timedelta
 import pytest
 
 from portal.leases.gangs import PREPARE_MARGIN
-from scheduler.engine.model import Booking, Device, Grant, Held, Node, Outage, Slot, Snapshot
+from scheduler.engine.model import Booking, DeviceInfo, Grant, GrantedSlot, Held, NodeInfo, Outage, Snapshot
 from scheduler.gangs import held_until
 from tests.engine.builder import NOON
 
 HOUR = timedelta(hours=1)
-BOARDS = tuple(Device(i, 1, "h100", 8, 80_000, 1000, frozenset({"mig"})) for i in (1, 2))
+BOARDS = tuple(DeviceInfo(i, 1, "h100", 8, 80_000, 1000, frozenset({"mig"})) for i in (1, 2))
 
 
-def slot(start: int, size: int = 2, device: int = 1) -> Slot:
-    return Slot(device, "mig", start, size, 250, 20_000)
+def slot(start: int, size: int = 2, device: int = 1) -> GrantedSlot:
+    return GrantedSlot(device, "mig", start, size, 250, 20_000)
 
 
-def until(*slots: Slot, booked: tuple[int, int] | None = None, outages: tuple[Outage, ...] = ()) -> datetime:
+def until(
+    *slots: GrantedSlot, booked: tuple[int, int] | None = None, outages: tuple[Outage, ...] = ()
+) -> datetime:
     """When two hours of these slots are over at the latest, with (start, size) of board 1 booked in an hour."""
     bookings: tuple[Booking, ...] = ()
     if booked is not None:
         held = Held(1, *booked, "mig", 1, 9, NOON + 3 * HOUR, 250)
         bookings = (Booking(NOON + HOUR, held),)
-    picture = Snapshot(NOON, (Node(1, "n"),), BOARDS, (), (), (), bookings=bookings, outages=outages)
+    picture = Snapshot(NOON, (NodeInfo(1, "n"),), BOARDS, (), (), (), bookings=bookings, outages=outages)
     return held_until(Grant(1, 1, 1, slots, 250 * len(slots), 7200), 7200, picture, now=NOON)
 
 
 @pytest.mark.parametrize("slots", [(slot(0), slot(4)), (slot(4), slot(0))])
 @pytest.mark.parametrize("booked", [(0, 2), (1, 1), (4, 2), (3, 2)])
 def test_each_slice_of_a_board_ends_before_what_is_booked_behind_it(
-    slots: tuple[Slot, ...], booked: tuple[int, int]
+    slots: tuple[GrantedSlot, ...], booked: tuple[int, int]
 ) -> None:
     assert until(*slots, booked=booked) == NOON + HOUR
 
 
 @pytest.mark.parametrize("slots", [(slot(0), slot(4)), (slot(0, device=2), slot(2, device=2))])
-def test_what_is_booked_beside_the_slices_does_not_end_them(slots: tuple[Slot, ...]) -> None:
+def test_what_is_booked_beside_the_slices_does_not_end_them(slots: tuple[GrantedSlot, ...]) -> None:
     assert until(*slots, booked=(6, 2)) == NOON + 2 * HOUR + PREPARE_MARGIN
 
 

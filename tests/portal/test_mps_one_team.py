@@ -17,7 +17,7 @@ from portal.common.invariants import broken
 from portal.fleet.models import Device
 from portal.leases.hold_periods import hold_until
 from portal.leases.models import Lease, LeaseRequest, Placement
-from portal.policies.models import Policy as PolicyRow
+from portal.policies.models import Policy
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.engine.plan import plan
@@ -30,8 +30,8 @@ UPGRADE = import_module("portal.leases.migrations.0010_mps_one_team")
 
 def rules(version: int, **body: bool) -> None:
     """Put rules in force."""
-    PolicyRow.objects.update(is_active=False)
-    PolicyRow.objects.create(name="rules", version=version, body=body, is_active=True, created_at=EPOCH)
+    Policy.objects.update(is_active=False)
+    Policy.objects.create(name="rules", version=version, body=body, is_active=True, created_at=EPOCH)
 
 
 def hours(world: World, begin: float, end: float) -> TimestamptzRange:

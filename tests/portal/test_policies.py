@@ -12,7 +12,7 @@ from portal.common.models import OutboxItem
 from portal.policies import selectors
 from portal.policies.changes import changes, told
 from portal.policies.faults import SENTENCES, sentence
-from portal.policies.models import Policy as PolicyRow
+from portal.policies.models import Policy
 from portal.policies.rules import (
     BACKFILL_TEXTS,
     GROUPS,
@@ -27,12 +27,12 @@ from portal.policies.selectors import active_policy, active_version, in_force
 from portal.policies.services import activate, built_in, check_body, roll_back, save_policy
 from scheduler.engine.order import ORDERS
 from scheduler.engine.place.policy import POLICIES
-from scheduler.engine.policy import Policy
+from scheduler.engine.policy import PolicyRules
 from scheduler.engine.policy_body import BACKFILLS, BOUNDS, WHY, Fault, body_of
 from tests.portal.builders import World
 
 
-def save(world: World, who: str = "operator", **more: Any) -> PolicyRow:
+def save(world: World, who: str = "operator", **more: Any) -> Policy:
     """Save a policy as somebody; what is not said is as in the version in force."""
     given: dict[str, Any] = {
         "name": "house rules", "body": {"depth": 2}, "note": "", "based_on": active_version(), **more,
@@ -43,7 +43,7 @@ def save(world: World, who: str = "operator", **more: Any) -> PolicyRow:
 def test_a_saved_policy_decides_the_next_turn_and_is_written_down(world: World) -> None:
     row = save(world, note="two promises")
 
-    assert active_policy() == Policy(name="house rules", version=1, depth=2)
+    assert active_policy() == PolicyRules(name="house rules", version=1, depth=2)
     assert (row.made_by, row.note, row.based_on) == (world.user("operator"), "two promises", None)
     written = AuditEntry.objects.filter(action__startswith="policy.").order_by("id")
     assert list(written.values_list("action", "target")) == [
@@ -57,9 +57,9 @@ def test_an_edit_makes_a_new_version_and_leaves_the_old_one(world: World) -> Non
     save(world)
     save(world, body={"depth": 3})
 
-    rows = list(PolicyRow.objects.order_by("version").values_list("version", "is_active", "based_on"))
+    rows = list(Policy.objects.order_by("version").values_list("version", "is_active", "based_on"))
     assert rows == [(1, False, None), (2, True, 1)]
-    assert PolicyRow.objects.get(version=1).body["depth"] == 2
+    assert Policy.objects.get(version=1).body["depth"] == 2
 
 
 def test_a_stored_body_names_every_rule(world: World) -> None:
@@ -86,7 +86,7 @@ def test_a_step_back_is_a_new_version_with_the_old_rules(world: World) -> None:
     )
 
     assert (row.version, row.based_on, row.is_active, row.body["depth"]) == (3, 1, True, 2)
-    assert PolicyRow.objects.filter(is_active=True).count() == 1
+    assert Policy.objects.filter(is_active=True).count() == 1
 
 
 @pytest.mark.parametrize("who", ["alice", "bob", "charlie", "finance", "approver"])
@@ -100,7 +100,7 @@ def test_only_operators_change_policies(world: World, who: str) -> None:
         roll_back(actor=user, rights=rights, to=1, based_on=1, now=world.now)
     with pytest.raises(Forbidden):
         activate(actor=user, rights=rights, version=1, based_on=1, now=world.now)
-    assert PolicyRow.objects.count() == 1
+    assert Policy.objects.count() == 1
 
 
 def test_an_edit_of_what_is_no_longer_in_force_is_refused(world: World) -> None:
@@ -139,7 +139,7 @@ def test_what_cannot_be_used_is_named_and_changes_nothing(
         save(world, **given)
 
     assert list(refused.value.fields) == [field]
-    assert not PolicyRow.objects.exists()
+    assert not Policy.objects.exists()
 
 
 def test_saving_what_is_in_force_already_is_refused(world: World) -> None:
@@ -168,10 +168,10 @@ def test_a_row_that_no_longer_validates_does_not_stop_the_turns(
 ) -> None:
     selectors._told.clear()
     save(world)
-    PolicyRow.objects.filter(version=1).update(activated_at=world.now - timedelta(days=1))
+    Policy.objects.filter(version=1).update(activated_at=world.now - timedelta(days=1))
     save(world, body={"depth": 9}, is_active=False)
     save(world, body={"depth": 3})
-    PolicyRow.objects.filter(version=3).update(body={"order": "alphabet", "depth": 3})
+    Policy.objects.filter(version=3).update(body={"order": "alphabet", "depth": 3})
 
     with caplog.at_level(logging.ERROR):
         found = [active_policy() for _ in range(3)]
@@ -179,21 +179,21 @@ def test_a_row_that_no_longer_validates_does_not_stop_the_turns(
     assert {(p.version, p.depth) for p in found} == {(1, 2)}, "the last one in force, not the draft"
     assert len(caplog.records) == 1
     assert in_force().faults is not None
-    assert in_force().row == PolicyRow.objects.get(version=3)
+    assert in_force().row == Policy.objects.get(version=3)
     assert world.turn(world.now) == []
 
 
 def test_without_any_sound_version_the_built_in_policy_decides(world: World) -> None:
     save(world)
-    PolicyRow.objects.update(body=[1, 2])
+    Policy.objects.update(body=[1, 2])
 
-    assert active_policy() == Policy()
+    assert active_policy() == PolicyRules()
 
 
 def test_a_version_that_no_longer_validates_cannot_come_back(world: World) -> None:
     save(world)
     save(world, body={"depth": 3})
-    PolicyRow.objects.filter(version=1).update(body={"depth": 0})
+    Policy.objects.filter(version=1).update(body={"depth": 0})
 
     with pytest.raises(Conflict, match="depth"):
         roll_back(
@@ -228,7 +228,7 @@ def test_every_rule_of_the_body_has_its_words() -> None:
     nested = {"pools", "preempting", "sleep"}
     keys = {
         key if key not in nested else f"{key}.{inner}"
-        for key, value in body_of(Policy()).items()
+        for key, value in body_of(PolicyRules()).items()
         for inner in (value if key in nested else [""])
     }
 

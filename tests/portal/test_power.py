@@ -18,14 +18,14 @@ from portal.leases.forecasting import free_units
 from portal.leases.models import Lease, LeaseRequest
 from scheduler import snapshot
 from scheduler.cycle import publish_snapshot
-from scheduler.engine.policy import Policy, Sleep, SleepTime
+from scheduler.engine.policy import PolicyRules, Sleep, SleepTime
 from scheduler.engine.sleep import Orders
 from scheduler.power import settle
 from tests.agent.builder import SimulatedNode
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db
-ALWAYS = Policy(sleep=Sleep((SleepTime(tuple(range(7)), 0, 1440, awake=0),), after_s=900))
+ALWAYS = PolicyRules(sleep=Sleep((SleepTime(tuple(range(7)), 0, 1440, awake=0),), after_s=900))
 
 
 class Agent:
@@ -69,7 +69,7 @@ def agent(world: World, tmp_path: Path) -> Agent:
     return Agent(world, tmp_path)
 
 
-def later(world: World, minutes: int, policy: Policy = ALWAYS) -> Orders:
+def later(world: World, minutes: int, policy: PolicyRules = ALWAYS) -> Orders:
     """Let time pass with all nodes heard, and settle."""
     world.now += timedelta(minutes=minutes)
     Node.objects.update(last_seen_at=world.now)
@@ -184,7 +184,7 @@ def test_why_a_node_does_not_sleep_is_kept_as_the_agent_says_it(world: World, ag
 
 def test_an_operator_sends_a_node_to_sleep_in_the_day_and_wakes_it(world: World, agent: Agent) -> None:
     operator = world.user("operator")
-    none = Policy()
+    none = PolicyRules()
 
     power.let_sleep(node=agent.row(), actor=operator, now=world.now)
     later(world, 0, none)
@@ -207,11 +207,11 @@ def test_a_node_that_an_operator_sent_to_sleep_is_woken_by_need_and_then_goes_by
     world: World, agent: Agent
 ) -> None:
     power.let_sleep(node=agent.row(), actor=world.user("operator"), now=world.now)
-    later(world, 0, Policy())
+    later(world, 0, PolicyRules())
     agent.obey()
 
     world.submit()
-    later(world, 1, Policy())
+    later(world, 1, PolicyRules())
 
     assert (agent.row().power_desired, agent.row().power_rule) == ("awake", "")
 

@@ -23,12 +23,12 @@ from scheduler.engine.model import (
     SHARED_MODES,
     Booking,
     Claim,
-    Device,
+    DeviceInfo,
     Held,
-    Node,
+    MigProfile,
+    NodeInfo,
     Outage,
-    Policy,
-    Profile,
+    PolicyRules,
     Snapshot,
     TeamQuota,
 )
@@ -60,7 +60,7 @@ def measure() -> dict[str, Any]:
 
 
 def _figures(snapshot: Snapshot) -> dict[str, Any]:
-    policy = Policy()
+    policy = PolicyRules()
     asked = list(unsubmitted(snapshot))
     began, worked = time.perf_counter(), time.process_time()
     forecaster_of(snapshot, policy, HORIZON_S)
@@ -90,7 +90,7 @@ def busy_fleet(waiting: int = WAITING, seed: int = 7) -> Snapshot:
     """A fleet that served requests until nothing more fitted, and those that wait."""
     chance = random.Random(seed)
     nodes = tuple(
-        Node(n, f"gpu-{n:03}", "", 128_000, 1_048_576, "", f"rack-{n // 8}") for n in range(1, NODES + 1)
+        NodeInfo(n, f"gpu-{n:03}", "", 128_000, 1_048_576, "", f"rack-{n // 8}") for n in range(1, NODES + 1)
     )
     devices = tuple(_device(n, at) for n in range(1, NODES + 1) for at in range(BOARDS))
     quotas = (
@@ -99,7 +99,7 @@ def busy_fleet(waiting: int = WAITING, seed: int = 7) -> Snapshot:
     )
     empty = Snapshot(NOON, nodes, devices, (), (), quotas)
     first = tuple(claims(chance, 1_600, 1, timedelta(0)))
-    found = plan(replace(empty, queue=first), Policy())
+    found = plan(replace(empty, queue=first), PolicyRules())
     held = _hosted(
         [one for g in found.grants for one in held_by(g, _began(chance, g.duration_s), g.claim_id)]
     )
@@ -206,16 +206,16 @@ def _hosted(held: list[Held]) -> tuple[Held, ...]:
     return (*hosts.values(), *held)
 
 
-def _device(node: int, at: int) -> Device:
+def _device(node: int, at: int) -> DeviceInfo:
     model = MODELS[node - 1]
     kind = board(model)
     profiles = tuple(
-        Profile(p.name, p.memory_slices, p.starts, -(-p.memory_slices * 1000 // kind.memory_slices),
+        MigProfile(p.name, p.memory_slices, p.starts, -(-p.memory_slices * 1000 // kind.memory_slices),
                 p.memory_mib or 0, p.max_instances)
         for p in kind.profiles
         if p.name in PROFILES
     )  # fmt: skip
-    return Device(
+    return DeviceInfo(
         (node - 1) * BOARDS + at + 1, node, model, kind.memory_slices, kind.memory_mib or 0, 1000,
         frozenset(MODES[model]), profiles if "mig" in MODES[model] else (), None, kind.max_clients, at,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from typing import Any
 from nodeagent.protocol.boards import board
 from scheduler.engine.events import held_by
 from scheduler.engine.joint_placement import serve_in_order, serve_together
-from scheduler.engine.model import Claim, Device, Grant, Held, Node, Policy, Profile, Snapshot
+from scheduler.engine.model import Claim, DeviceInfo, Grant, Held, MigProfile, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.order.lineup import Lineup
 from scheduler.engine.place.statistics import Form
 from scheduler.engine.state import EngineState
@@ -54,7 +54,7 @@ def measure() -> dict[str, Any]:
 def _compare(turns: Iterator[Snapshot]) -> dict[str, Any]:
     alone, together, gained, before, after = 0, 0, 0, [], []
     for snapshot in turns:
-        queue = Lineup(snapshot, Policy()).ordered(snapshot.queue)
+        queue = Lineup(snapshot, PolicyRules()).ordered(snapshot.queue)
         one, took = _timed(snapshot, queue, is_joint=False)
         both, took_more = _timed(snapshot, queue, is_joint=True)
         alone, together, gained = alone + one, together + both, gained + (both > one)
@@ -73,7 +73,7 @@ def _compare(turns: Iterator[Snapshot]) -> dict[str, Any]:
 
 
 def _timed(snapshot: Snapshot, queue: Sequence[Claim], *, is_joint: bool) -> tuple[int, float]:
-    state = EngineState.from_snapshot(snapshot, Policy())
+    state = EngineState.from_snapshot(snapshot, PolicyRules())
     began = time.perf_counter()
     served = serve_in_order(state, queue)
     grants, _ = serve_together(state, queue, served) if is_joint else served
@@ -89,7 +89,7 @@ def _demo_turns(size: int) -> Iterator[Snapshot]:
 
 
 def _demo_fleet() -> Snapshot:
-    nodes = tuple(Node(n, f"gpu-{n:02}") for n in range(1, len(FLEET) + 1))
+    nodes = tuple(NodeInfo(n, f"gpu-{n:02}") for n in range(1, len(FLEET) + 1))
     devices = [
         _device(8 * row + at, row + 1, at, model, modes)
         for row, (model, modes) in enumerate(FLEET)
@@ -98,10 +98,10 @@ def _demo_fleet() -> Snapshot:
     return Snapshot(NOON, nodes, tuple(devices), (), (), ())
 
 
-def _device(number: int, node_id: int, at: int, model: str, modes: tuple[str, ...]) -> Device:
+def _device(number: int, node_id: int, at: int, model: str, modes: tuple[str, ...]) -> DeviceInfo:
     kind = board(model)
     profiles = tuple(
-        Profile(
+        MigProfile(
             p.name, p.memory_slices, p.starts,
             max(-(-p.memory_slices * 1000 // kind.memory_slices), -(-(p.sm_count or 0) * 1000 // (kind.sm_total or 1))),
             p.memory_mib or 0, p.max_instances,
@@ -109,7 +109,7 @@ def _device(number: int, node_id: int, at: int, model: str, modes: tuple[str, ..
         for p in kind.profiles
         if p.name in MIG
     )  # fmt: skip
-    return Device(
+    return DeviceInfo(
         number + 1, node_id, model, kind.memory_slices, kind.memory_mib or 0, 1000, frozenset(modes),
         profiles if "mig" in modes else (), None, kind.max_clients, at,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def _claim(chance: random.Random, number: int) -> Claim:
 
 def _served(snapshot: Snapshot) -> Snapshot:
     """The picture after the queue was served one after another and its leases began."""
-    state = EngineState.from_snapshot(snapshot, Policy())
+    state = EngineState.from_snapshot(snapshot, PolicyRules())
     grants, _ = serve_in_order(state, snapshot.queue)
     return replace(snapshot, held=snapshot.held + _held(grants, snapshot), queue=())
 
@@ -188,10 +188,10 @@ def _openb_shuffled() -> Iterator[Snapshot]:
 
 def _openb_cluster(trace: openb.Trace) -> Snapshot:
     hosts = [host for host in trace.hosts if host.boards]
-    nodes = tuple(Node(n, h.name, "", h.cpu, h.memory) for n, h in enumerate(hosts, 1))
+    nodes = tuple(NodeInfo(n, h.name, "", h.cpu, h.memory) for n, h in enumerate(hosts, 1))
     modes = frozenset(("exclusive", "memlimit"))
     devices = tuple(
-        Device(100 * n + at, n, host.model, 1, 16_000, 1000, modes, (), None, 99, at)
+        DeviceInfo(100 * n + at, n, host.model, 1, 16_000, 1000, modes, (), None, 99, at)
         for n, host in enumerate(hosts, 1)
         for at in range(host.boards)
     )

@@ -16,7 +16,7 @@ from typing import Any, Final
 from nodeagent.drivers.base import PartitionShape, Tenant
 from nodeagent.protocol.boards import device_facts
 from nodeagent.simulation.devices.driver import SimulatedDriver
-from scheduler.engine.model import Claim, Device, Held, Node, Policy, Snapshot, TeamQuota
+from scheduler.engine.model import Claim, DeviceInfo, Held, NodeInfo, PolicyRules, Snapshot, TeamQuota
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Sleep, SleepTime
 from scheduler.engine.sleep import NodePower, orders
@@ -43,7 +43,7 @@ class Host:
 class Night:
     """One night under one policy."""
 
-    policy: Policy
+    policy: PolicyRules
     folder: Path
     now: datetime = BEGIN
     hosts: dict[int, Host] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Night:
             driver = SimulatedDriver(facts, state, "boot", seed=SEED, clock=self.clock)
             self.hosts[number] = Host(driver, NodePower(number, False, BEGIN))
         self.devices = tuple(
-            Device(100 * n + i, n, "h100-80gb", 8, 81_559, 1000, frozenset({"exclusive"}), index=i)
+            DeviceInfo(100 * n + i, n, "h100-80gb", 8, 81_559, 1000, frozenset({"exclusive"}), index=i)
             for n in self.hosts
             for i in range(BOARDS)
         )
@@ -77,7 +77,7 @@ class Night:
 
     def snapshot(self) -> Snapshot:
         """The picture of this minute."""
-        nodes = tuple(Node(n, f"n{n}", "" if self.is_up(n) else ASLEEP, wake_s=120) for n in self.hosts)
+        nodes = tuple(NodeInfo(n, f"n{n}", "" if self.is_up(n) else ASLEEP, wake_s=120) for n in self.hosts)
         return Snapshot(
             self.now, nodes, self.devices, tuple(self.held), tuple(self.queue), (TeamQuota(1, None, None, 0),)
         )
@@ -140,7 +140,7 @@ class Night:
 
 def measure() -> dict[str, Any]:
     """Play the same night without sleep and with it: load kept to few nodes or spread, a node kept ready or none."""
-    usual = Policy(keep_empty=4.0)
+    usual = PolicyRules(keep_empty=4.0)
     none_ready = replace(NIGHT, times=(replace(NIGHT.times[0], awake=0),))
     variants = {
         "awake": usual,
@@ -156,7 +156,7 @@ def measure() -> dict[str, Any]:
     return found
 
 
-def _night(policy: Policy) -> dict[str, Any]:
+def _night(policy: PolicyRules) -> dict[str, Any]:
     arrivals = _arrivals()
     with TemporaryDirectory() as folder:
         night = Night(policy, Path(folder))

@@ -26,15 +26,15 @@ from scheduler.engine.events import held_by
 from scheduler.engine.learning.lengths import Record
 from scheduler.engine.model import (
     Claim,
-    Device,
+    DecayedUsage,
+    DeviceInfo,
     Grant,
+    GrantedSlot,
     Held,
     Learned,
-    Node,
-    PersonUsage,
-    Policy,
+    NodeInfo,
+    PolicyRules,
     Running,
-    Slot,
     Snapshot,
     TeamQuota,
 )
@@ -68,7 +68,7 @@ def play(path: str, nodes: int, every: int, *, learns: bool) -> dict[str, Any]:
     """Waits, and slowdowns of people, per order; with ``learns`` of the orders that read curves."""
     jobs = _jobs(path, every, nodes * BOARDS)
     names = ("default", "guarantees_first") if learns else ORDERS
-    return {name: _Run(jobs, nodes, Policy(order=name), learns=learns).figures() for name in names}
+    return {name: _Run(jobs, nodes, PolicyRules(order=name), learns=learns).figures() for name in names}
 
 
 def _jobs(path: str, every: int, most: int) -> list[Job]:
@@ -91,12 +91,12 @@ def _jobs(path: str, every: int, most: int) -> list[Job]:
 class _Run:
     """One order over all jobs: turns at every arrival and end."""
 
-    def __init__(self, jobs: list[Job], nodes: int, policy: Policy, *, learns: bool) -> None:
+    def __init__(self, jobs: list[Job], nodes: int, policy: PolicyRules, *, learns: bool) -> None:
         self.jobs = {job.id: job for job in jobs}
         self.policy = policy
-        self.nodes = tuple(Node(n, f"n{n}") for n in range(1, nodes + 1))
+        self.nodes = tuple(NodeInfo(n, f"n{n}") for n in range(1, nodes + 1))
         self.devices = tuple(
-            Device(n * BOARDS + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
+            DeviceInfo(n * BOARDS + at, n, "gpu", 1, 80_000, 1000, frozenset({"exclusive"}), index=at)
             for n in range(1, nodes + 1)
             for at in range(BOARDS)
         )
@@ -153,7 +153,7 @@ class _Run:
 
     def _turn(self, now_s: int) -> list[int]:
         now = NOON + timedelta(seconds=now_s)
-        people = tuple(PersonUsage(*who, int(used)) for who, used in sorted(self.used.items()))
+        people = tuple(DecayedUsage(*who, int(used)) for who, used in sorted(self.used.items()))
         held = tuple(one for lease in self.held.values() for one in lease)
         snapshot = Snapshot(
             now, self.nodes, self.devices, held, tuple(self.waiting.values()), self.quotas,
@@ -204,8 +204,10 @@ def speed() -> dict[str, Any]:
     pools = Pools((("interactive", 5), ("training", 3), ("inference", 2)))
     return {
         f"{name}{', pools' if parts.parts else ''}": {
-            "turn_ms": round(min(_turn_ms(snapshot, Policy(order=name, pools=parts)) for _ in range(5)), 1),
-            "ordered_ms": round(min(_ordered_ms(snapshot, Policy(order=name)) for _ in range(5)), 1),
+            "turn_ms": round(
+                min(_turn_ms(snapshot, PolicyRules(order=name, pools=parts)) for _ in range(5)), 1
+            ),
+            "ordered_ms": round(min(_ordered_ms(snapshot, PolicyRules(order=name)) for _ in range(5)), 1),
         }
         for parts in (Pools(), pools)
         for name in ORDERS
@@ -219,9 +221,10 @@ def _crowd() -> Snapshot:
         TeamQuota(at + 1, parent, None, 0, guaranteed_milli=draw.choice((0, 8000)))
         for at, parent in enumerate(parents)
     )
-    nodes = tuple(Node(n, f"n{n}", cpu_milli=96_000, memory_mib=1_000_000) for n in range(125))
+    nodes = tuple(NodeInfo(n, f"n{n}", cpu_milli=96_000, memory_mib=1_000_000) for n in range(125))
     devices = tuple(
-        Device(n, n // 8, "gpu", 8, 80_000, 1000, frozenset({"exclusive"}), index=n % 8) for n in range(1000)
+        DeviceInfo(n, n // 8, "gpu", 8, 80_000, 1000, frozenset({"exclusive"}), index=n % 8)
+        for n in range(1000)
     )
     people = [(draw.randint(12, 61), user) for user in range(1, 401)]
     queue = tuple(
@@ -232,7 +235,7 @@ def _crowd() -> Snapshot:
         )
         for n in range(1, 5001)
     )  # fmt: skip
-    used = tuple(PersonUsage(*who, draw.choice((0, 1, 5, 9)) * 10**9) for who in people)
+    used = tuple(DecayedUsage(*who, draw.choice((0, 1, 5, 9)) * 10**9) for who in people)
     until = NOON + timedelta(hours=1)
     running = tuple(
         Running(n, n, *people[n % 400], n // 8, NOON - timedelta(seconds=draw.randint(0, 9000)), until, 1000)
@@ -242,17 +245,17 @@ def _crowd() -> Snapshot:
     return Snapshot(NOON, nodes, devices, held, queue, quotas, people=used, running=running)
 
 
-def _turn_ms(snapshot: Snapshot, policy: Policy) -> float:
+def _turn_ms(snapshot: Snapshot, policy: PolicyRules) -> float:
     began = time.perf_counter()
     lineup = Lineup(snapshot, policy)
     for at, claim in enumerate(lineup):
         if at % 7 == 0 and at < 700:
-            slots = (Slot(at, "exclusive", 0, 8, 1000, 80_000),) * claim.count
+            slots = (GrantedSlot(at, "exclusive", 0, 8, 1000, 80_000),) * claim.count
             lineup.note(Grant(claim.id, claim.team_id, 1, slots, claim.count * 1000, claim.duration_s))
     return (time.perf_counter() - began) * 1000
 
 
-def _ordered_ms(snapshot: Snapshot, policy: Policy) -> float:
+def _ordered_ms(snapshot: Snapshot, policy: PolicyRules) -> float:
     began = time.perf_counter()
     Lineup(snapshot, policy).ordered(snapshot.queue)
     return (time.perf_counter() - began) * 1000

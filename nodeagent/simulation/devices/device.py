@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from nodeagent.drivers import errors
 from nodeagent.drivers.base import PartitionShape, ShapeOffer, Tenant
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.protocol.boards import Board, BoardProfile
+from nodeagent.protocol.boards import BoardModel, BoardProfile
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 from nodeagent.protocol.uuids import share_uuid, simulated_mig_uuid
 from nodeagent.simulation.hardware import GpuInstance, SimulatedGpu
@@ -29,7 +29,7 @@ class SimulatedDevice:
     """A device: ``gpu`` keeps MIG's rules, ``parts`` everything else; ``tenants`` by partition uuid."""
 
     fact: DeviceFact
-    board: Board
+    board: BoardModel
     gpu: SimulatedGpu
     parts: dict[str, SimulatedShare] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)

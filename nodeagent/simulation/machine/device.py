@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodeagent.protocol.boards import Board, BoardProfile
+from nodeagent.protocol.boards import BoardModel, BoardProfile
 from nodeagent.simulation.hardware import SimulatedGpu
 
 NVIDIA_VENDOR = 0x10DE
@@ -40,7 +40,7 @@ class NvmlDevice:
 
     index: int
     uuid: str
-    board: Board
+    board: BoardModel
     gpu: SimulatedGpu
     minor: int
     generation: int = 0

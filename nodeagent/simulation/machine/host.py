@@ -21,7 +21,7 @@ import pynvml
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.protocol.boards import Board, BoardProfile, board
+from nodeagent.protocol.boards import BoardModel, BoardProfile, board
 from nodeagent.protocol.uuids import simulated_uuid
 from nodeagent.simulation.faults import Faults
 from nodeagent.simulation.hardware import GpuInstance, SimulatedGpu
@@ -385,7 +385,7 @@ class SimulatedHost:
                     device, kind, data, WHOLE_GPU if gi is None else gi, WHOLE_GPU if ci is None else ci
                 )
 
-    def _device(self, index: int, kind: Board) -> NvmlDevice:
+    def _device(self, index: int, kind: BoardModel) -> NvmlDevice:
         if kind.vendor != "nvidia":
             raise ValueError(f"{kind.id} is no NVIDIA board; NVML knows only those")
         uuid = simulated_uuid(self.name, index)

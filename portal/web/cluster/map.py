@@ -24,7 +24,7 @@ from portal.web.cluster.slices import SHARES, DeviceStretch, SlicedDevice, Viewe
 from portal.web.nodes.lifecycle import drain_text
 from portal.web.power.rows import power_text
 from scheduler.engine.geometry import Geometry
-from scheduler.engine.model import Profile as Size
+from scheduler.engine.model import MigProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _positions(
 ) -> tuple[int, ...]:
     """Return where slices may lie on a device, as bits; a layout may call a size by any of its names."""
     sizes = tuple(
-        Size(
+        MigProfile(
             row["size"], row["slices"], tuple(row["starts"]), row["share_milli"], row["memory_mib"],
             row["max_instances"],
         )

@@ -11,7 +11,7 @@ from portal.leases.forecasting import published_snapshot
 from portal.leases.models import LeaseRequest
 from portal.policies.selectors import active_policy
 from scheduler.engine import plan
-from scheduler.engine.model import Policy, Snapshot
+from scheduler.engine.model import PolicyRules, Snapshot
 from scheduler.engine.policy_body import policy_from
 
 # So many of the waiting are looked at, from the head of the queue: with 1,000 devices two turns of 1,000 take
@@ -58,7 +58,7 @@ def try_body(body: Mapping[str, Any]) -> Tried | None:
     return compare(active_policy(), policy_from(body))
 
 
-def compare(old: Policy, new: Policy) -> Tried | None:
+def compare(old: PolicyRules, new: PolicyRules) -> Tried | None:
     """Return who of the waiting would start or move by ``new``; None when there is no picture. Changes nothing."""
     snapshot = published_snapshot()
     if snapshot is None:
@@ -90,7 +90,7 @@ def compare(old: Policy, new: Policy) -> Tried | None:
     )
 
 
-def _lots(snapshot: Snapshot, policy: Policy) -> tuple[dict[int, int], int]:
+def _lots(snapshot: Snapshot, policy: PolicyRules) -> tuple[dict[int, int], int]:
     """Return by claim its position, 0 for a start now, and how many leases would be told to go."""
     turn = plan(snapshot, policy)
     lots = {wait.claim_id: wait.position for wait in turn.waits}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
-from scheduler.engine.model import Claim, Grant, Policy, Snapshot
+from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot
 from scheduler.engine.order.ranking import Heaped
 from scheduler.engine.order.tree import Branch, TeamTree
 
@@ -26,7 +26,7 @@ class DominantShare:
     by_priority: ClassVar[bool] = True
     blocks: ClassVar[bool] = False
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._tree = TeamTree(snapshot.quotas)
         self._grid = {device.id: (f"slices of {device.model}", device.grid) for device in snapshot.devices}
         self._capacity = _capacity(snapshot)

@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import ClassVar
 
-from scheduler.engine.model import Claim, Grant, Policy, Snapshot
+from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot
 from scheduler.engine.order.ranking import tie
 from scheduler.engine.order.tree import Branch, TeamTree, used_tree
 
@@ -26,7 +26,7 @@ class FairTree:
     by_priority: ClassVar[bool] = True
     blocks: ClassVar[bool] = False
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._tree = used_tree(snapshot, policy)
         self._penalty_s = policy.penalty_s
         for claim in snapshot.queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.engine.model import PersonUsage, TeamQuota
+from scheduler.engine.model import DecayedUsage, TeamQuota
 from scheduler.engine.order.fair import badness
 from scheduler.engine.order.tree import Branch, TeamTree
 
@@ -36,7 +36,7 @@ class TeamFairShares:
 
 
 def team_fair_shares(
-    quotas: Iterable[TeamQuota], people: Iterable[PersonUsage], team_id: int
+    quotas: Iterable[TeamQuota], people: Iterable[DecayedUsage], team_id: int
 ) -> TeamFairShares:
     """Where the team stands by Fair Tree, from usage decayed to the same instant for all."""
     tree = TeamTree(quotas)

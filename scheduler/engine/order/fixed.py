@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from scheduler.engine.model import Claim, Grant, Policy, Snapshot
+from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot
 from scheduler.engine.order.burden import aged, burden, waited_s
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.ranking import Sorted, tie
@@ -19,7 +19,7 @@ class Fifo:
     by_priority: ClassVar[bool] = False
     blocks: ClassVar[bool] = False
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         pass
 
     def ranking(self, claims: Sequence[Claim]) -> Sorted:
@@ -44,7 +44,7 @@ class Shortest(Fifo):
 
     by_priority: ClassVar[bool] = True
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._now = snapshot.taken_at
         self._ageing_s = max(policy.ageing_s, 1)
         self._costs = Costs(snapshot)

@@ -22,7 +22,7 @@ import numpy as np
 
 from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
-from scheduler.engine.model import Claim, Grant, Policy, Snapshot, TeamQuota
+from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot, TeamQuota
 from scheduler.engine.order.burden import UNSTOPPABLE_AGEING, aged, burden, power_at, waited_s
 from scheduler.engine.order.costs import Costs, units_of
 from scheduler.engine.order.ranking import Heaped, Lives
@@ -39,7 +39,7 @@ class Hybrid:
     by_priority: ClassVar[bool] = True
     blocks: ClassVar[bool] = False
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._tree = used_tree(snapshot, policy)
         self._penalty_s = policy.penalty_s
         self._now = snapshot.taken_at.timestamp()
@@ -168,7 +168,7 @@ class GuaranteesFirst(Hybrid):
     What counts is the nearest team with a guarantee, the claim's own or one above, and all it uses.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         super().__init__(snapshot, policy)
         self._quotas = {row.team_id: row for row in snapshot.quotas}
         self._used = {row.team_id: row.used_milli for row in snapshot.quotas}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from scheduler.engine.model import Claim, Grant, Policy, Reason, Snapshot
+from scheduler.engine.model import Claim, Grant, PolicyRules, Reason, Snapshot
 from scheduler.engine.order import order_named
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.ranking import Burdened, Order, Ranking, Scored
@@ -26,7 +26,7 @@ class Lineup:
     UnknownPolicy when the policy names an order that does not exist. Not for several threads at once.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._snapshot = snapshot
         self._policy = policy
         self._order = order_named(policy.order)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.model import Claim, Grant, Policy, Running, Snapshot
+from scheduler.engine.model import Claim, Grant, PolicyRules, Running, Snapshot
 from scheduler.engine.order.burden import waited_s
 
 Tie = tuple[datetime, bool, int]
@@ -40,7 +40,7 @@ class Order(Protocol):
     by_priority: ClassVar[bool]
     blocks: ClassVar[bool]
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None: ...
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None: ...
 
     def ranking(self, claims: Sequence[Claim]) -> Ranking:
         """The claims of one class, ranked by what is known now."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from scheduler.engine.model import Policy, Snapshot, TeamQuota
+from scheduler.engine.model import PolicyRules, Snapshot, TeamQuota
 
 ROOT = 0
 SECOND = timedelta(seconds=1)
@@ -120,7 +120,7 @@ class TeamTree:
             here = here.parent
 
 
-def used_tree(snapshot: Snapshot, policy: Policy) -> TeamTree:
+def used_tree(snapshot: Snapshot, policy: PolicyRules) -> TeamTree:
     """The tree with decayed usage in weighted thousandths times seconds, young leases counted ahead.
 
     Usage is settled once a minute, so a lease younger than ``penalty_s`` counts as if it had run that

@@ -8,7 +8,7 @@ from typing import Any
 from nodeagent.drivers.nvml.library.values import MIB
 from nodeagent.drivers.nvml.library.values import text as text
 from nodeagent.drivers.nvml.mig.profiles import MigSizes
-from nodeagent.protocol.boards import Board, UnknownBoardError, all_boards, board
+from nodeagent.protocol.boards import BoardModel, UnknownBoardError, all_boards, board
 from nodeagent.protocol.messages import DeviceFact, PartitionFact
 
 CORES_PER_SM_64 = frozenset({(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)})
@@ -26,7 +26,7 @@ def ask(nvml: Any, call: str, *args: Any) -> Any:
         return None
 
 
-def board_of(nvml: Any, handle: Any) -> Board | None:
+def board_of(nvml: Any, handle: Any) -> BoardModel | None:
     """Return the board of a device: by its PCI id, which never changes, else by its name; None when unknown."""
     pci = ask(nvml, "nvmlDeviceGetPciInfo", handle)
     number = int(getattr(pci, "pciDeviceId", 0) or 0)
@@ -87,7 +87,7 @@ def _sm_count(nvml: Any, handle: Any) -> int | None:
     return int(cores) // (64 if tuple(capability) in CORES_PER_SM_64 else 128)
 
 
-def _grid(sizes: MigSizes, known: Board | None) -> int:
+def _grid(sizes: MigSizes, known: BoardModel | None) -> int:
     if sizes.facts:
         return max(start + p.slices for p in sizes.facts for start in p.starts)
     return known.memory_slices if known and known.profiles else 1

@@ -10,7 +10,7 @@ from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.drivers.nvml.library.calls import NvmlCalls
 from nodeagent.drivers.nvml.library.values import text
-from nodeagent.protocol.boards import Board, BoardProfile
+from nodeagent.protocol.boards import BoardModel, BoardProfile
 from nodeagent.protocol.messages import ProfileFact
 
 # More than nvml.h has in any version so far; the driver itself says where its list ends.
@@ -55,7 +55,7 @@ class MigSizes:
         return next((size for size in self.all if size.name == name and size.fact is not None), None)
 
 
-def read_sizes(calls: NvmlCalls, handle: Any, known: Board | None) -> MigSizes:
+def read_sizes(calls: NvmlCalls, handle: Any, known: BoardModel | None) -> MigSizes:
     """Return the MIG sizes of a device; works with MIG off. None on a board without MIG."""
     found: list[MigSize] = []
     refused = ended = 0
@@ -85,7 +85,7 @@ def _info(calls: NvmlCalls, handle: Any, enum: int) -> Any:
     return calls.do("nvmlDeviceGetGpuInstanceProfileInfo", handle, enum, 1, doing=doing)
 
 
-def _usual(known: Board | None, enum: int, slices: int) -> BoardProfile | None:
+def _usual(known: BoardModel | None, enum: int, slices: int) -> BoardProfile | None:
     """Return the table's row: by board, size and attributes (nvml.h's constant names both), never by id."""
     rows = () if known is None else known.profiles
     return next((p for p in rows if (p.nvml_enum, p.compute_slices) == (enum, slices)), None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.model import Claim, PolicyRules, Snapshot
 from scheduler.engine.order.costs import units_of
 from scheduler.engine.order.fixed import Fifo
 from scheduler.engine.order.ranking import Lives, Sorted, tie
@@ -19,7 +19,7 @@ LEVEL_GPU_S = 18_000
 class Attained(Fifo):
     """Who has used fewest GPU-seconds goes first."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._now = snapshot.taken_at.timestamp()
 
     def ranking(self, claims: Sequence[Claim]) -> Sorted:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.model import Claim, Policy, Snapshot
+from scheduler.engine.model import Claim, PolicyRules, Snapshot
 from scheduler.engine.order.burden import aged, power_at, waited_s
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.fixed import Fifo
@@ -34,7 +34,7 @@ class ShortestFirst(Fifo):
 class ShortestLeft(Fifo):
     """The shortest remaining time goes first, and takes from those that have more left."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         self._now = snapshot.taken_at.timestamp()
 
     def ranking(self, claims: Sequence[Claim]) -> Sorted:
@@ -54,7 +54,7 @@ class ShortestLeft(Fifo):
 class AgedShortestLeft(ShortestLeft):
     """The shortest remaining time over the default order's ageing goes first."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, policy: PolicyRules) -> None:
         super().__init__(snapshot, policy)
         costs = Costs(snapshot)
         self._power = power_at(sum(costs.of(claim) for claim in snapshot.queue), costs.capacity)
