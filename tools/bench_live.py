@@ -100,7 +100,7 @@ def frames_of(nodes: int, team: int, seq: int, now: float) -> list[str]:
 
 
 @dataclass
-class Seen:
+class FramesSeen:
     """What the browsers got: node frames, characters, and how late events came (seconds)."""
 
     node_frames: int = 0
@@ -118,7 +118,7 @@ class Seen:
         self.characters += len(text)
 
 
-async def browse(url: str, token: str, until: float, seen: Seen, options: argparse.Namespace) -> None:
+async def browse(url: str, token: str, until: float, seen: FramesSeen, options: argparse.Namespace) -> None:
     """Watch as one browser does."""
     from websockets.asyncio.client import connect
 
@@ -162,7 +162,7 @@ async def publish(nodes: int, team: int, seconds: int, events: dict[str, float])
 
 
 async def measure(url: str, pid: int, token: str, team: int, options: argparse.Namespace) -> dict[str, Any]:
-    seen = Seen()
+    seen = FramesSeen()
     until = time.monotonic() + options.seconds + 3
     watching = [
         asyncio.create_task(browse(url, token, until, seen, options)) for _ in range(options.browsers)

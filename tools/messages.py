@@ -40,7 +40,7 @@ PLACEHOLDER = re.compile(r"%\(\w+\)[#0 +-]*[\d.]*[a-zA-Z]|%[sd]|\{\w*(?:[.:!][^{
 
 
 @dataclass(frozen=True)
-class Text:
+class SourceText:
     """One text as the sources hold it; ``plural`` and ``context`` are None where there is none."""
 
     text: str
@@ -58,9 +58,9 @@ class Found:
     """Every text of one domain, with the files that hold it."""
 
     places: dict[tuple[str | None, str], set[str]] = field(default_factory=dict)
-    texts: dict[tuple[str | None, str], Text] = field(default_factory=dict)
+    texts: dict[tuple[str | None, str], SourceText] = field(default_factory=dict)
 
-    def add(self, text: Text, place: str) -> None:
+    def add(self, text: SourceText, place: str) -> None:
         """Note one more place of a text; a plural seen anywhere counts everywhere."""
         if not text.text:
             return
@@ -70,7 +70,7 @@ class Found:
         self.places.setdefault(text.key, set()).add(place)
 
 
-def python_texts(source: str) -> Iterator[Text]:
+def python_texts(source: str) -> Iterator[SourceText]:
     """Texts of one Python file: calls of gettext and its kin under whatever name they were imported."""
     tree = ast.parse(source)
     names = _imported(tree)
@@ -99,15 +99,15 @@ def _literal(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _text(shape: tuple[int | None, int, int | None], told: list[str | None]) -> Text:
+def _text(shape: tuple[int | None, int, int | None], told: list[str | None]) -> SourceText:
     def at(position: int | None) -> str | None:
         return told[position] if position is not None and position < len(told) else None
 
     context, text, plural = shape
-    return Text(text=at(text) or "", plural=at(plural), context=at(context))
+    return SourceText(text=at(text) or "", plural=at(plural), context=at(context))
 
 
-def template_texts(source: str) -> Iterator[Text]:
+def template_texts(source: str) -> Iterator[SourceText]:
     """Texts of one Django template, as the template engine itself will look them up."""
     from django.utils.translation.template import templatize
 
@@ -115,7 +115,7 @@ def template_texts(source: str) -> Iterator[Text]:
         yield _text(SHAPES["gettext" if name == "_" else name], [ast.literal_eval(s) for s in strings])
 
 
-def script_texts(source: str) -> Iterator[Text]:
+def script_texts(source: str) -> Iterator[SourceText]:
     """Texts of one JavaScript module; their arguments are plain strings."""
     for name, strings in _calls(SCRIPT_CALL, source):
         yield _text(SHAPES[name], [ast.literal_eval(s) for s in strings])
@@ -137,7 +137,7 @@ def extract() -> dict[str, Found]:
     return {"django": pages, "djangojs": scripts}
 
 
-def _collect(found: Found, paths: Iterable[Path], texts_of: Callable[[str], Iterator[Text]]) -> None:
+def _collect(found: Found, paths: Iterable[Path], texts_of: Callable[[str], Iterator[SourceText]]) -> None:
     for path in paths:
         if "migrations" in path.parts:
             continue
@@ -176,7 +176,7 @@ def merge(po: polib.POFile, found: Found) -> None:
         po.append(_entry(found.texts[key], sorted(found.places[key]), known.get(key)))
 
 
-def _entry(text: Text, places: list[str], known: polib.POEntry | None) -> polib.POEntry:
+def _entry(text: SourceText, places: list[str], known: polib.POEntry | None) -> polib.POEntry:
     entry = polib.POEntry(msgid=text.text, msgctxt=text.context, occurrences=[(p, "") for p in places])
     said = translation(known) if known is not None else ""
     if text.plural is None:

@@ -58,7 +58,7 @@ PEOPLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class DemoBoard:
+class DemoDevices:
     """Devices of one node: which board, how many, what they offer."""
 
     node: str
@@ -72,10 +72,10 @@ class DemoBoard:
 
 
 FLEET = (
-    DemoBoard("gpu-01", "h100-80gb", "NVIDIA H100 80GB", 8, ("mig", "exclusive"), 2000, 290, 320),
-    DemoBoard("gpu-02", "a100-80gb", "NVIDIA A100 80GB", 8, ("mig", "exclusive"), 1000, 165, 165),
-    DemoBoard("gpu-03", "l40s-48gb", "NVIDIA L40S", 8, ("mps", "memlimit"), 700, 98, 110),
-    DemoBoard("gpu-04", "hygon-dcu-64gb", "Hygon DCU K100", 8, ("memlimit",), 600, 72, 72),
+    DemoDevices("gpu-01", "h100-80gb", "NVIDIA H100 80GB", 8, ("mig", "exclusive"), 2000, 290, 320),
+    DemoDevices("gpu-02", "a100-80gb", "NVIDIA A100 80GB", 8, ("mig", "exclusive"), 1000, 165, 165),
+    DemoDevices("gpu-03", "l40s-48gb", "NVIDIA L40S", 8, ("mps", "memlimit"), 700, 98, 110),
+    DemoDevices("gpu-04", "hygon-dcu-64gb", "Hygon DCU K100", 8, ("memlimit",), 600, 72, 72),
 )
 PINNED = (
     (0, (("3g.40gb", 4), ("2g.20gb", 2), ("1g.10gb", 0), ("1g.10gb", 1))),

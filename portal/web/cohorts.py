@@ -41,7 +41,7 @@ class CohortForm(forms.Form):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRow:
+class CohortTeamRow:
     """A team of a cohort: its bar, what it borrows, what it lends now and at most."""
 
     name: str
@@ -58,7 +58,7 @@ class CohortCard:
 
     key: int
     name: str
-    rows: list[MemberRow]
+    rows: list[CohortTeamRow]
     hidden: int
     borrowed: str | None
     lendable: str | None
@@ -137,9 +137,9 @@ def cohort_card(found: CohortStanding, rights: Rights) -> CohortCard:
     )
 
 
-def member_row(share: CohortShare) -> MemberRow:
+def member_row(share: CohortShare) -> CohortTeamRow:
     """Return a team of a cohort; its bar is measured by its guarantee, and longer where it uses more."""
-    return MemberRow(
+    return CohortTeamRow(
         name=share.team.name,
         slug=share.team.slug,
         bar=QuotaBar(

@@ -13,7 +13,7 @@ import pytest
 
 from tools.drill import proofs
 from tools.drill.faults import FAULTS, schedule
-from tools.drill.proofs import Event, Seen
+from tools.drill.proofs import RowsSeen, StoredEvent
 from tools.drill.proxy import DOWN, ChaosProxy
 
 NOON = datetime(2026, 3, 3, 12, tzinfo=UTC)
@@ -105,11 +105,11 @@ def test_one_direction_can_be_lost_while_the_other_is_served(proxy: ChaosProxy) 
     assert (proxy.lines[DOWN].swallowed, proxy.lines["up"].passed) == (5, 5)
 
 
-def a_life(**steps: float) -> list[Event]:
+def a_life(**steps: float) -> list[StoredEvent]:
     """A lease's events at seconds after noon."""
     was, found = "booked", []
     for number, (now, second) in enumerate(steps.items()):
-        found.append(Event(1, number, was, now, at(second)))
+        found.append(StoredEvent(1, number, was, now, at(second)))
         was = now
     return found
 
@@ -139,8 +139,8 @@ def a_place(lease: int = 1, begin: float = 1, end: float = 12.5) -> dict[str, An
 
 
 @pytest.fixture
-def seen() -> Seen:
-    return Seen(
+def seen() -> RowsSeen:
+    return RowsSeen(
         leases={1: a_lease()},
         events={1: a_life(preparing=1, active=1.5, ending=11.9, cleaning=12, ended=12.5)},
         usage={1: [a_record(1, 11)]},
@@ -154,21 +154,21 @@ def seen() -> Seen:
     )
 
 
-def broken(seen: Seen) -> set[str]:
+def broken(seen: RowsSeen) -> set[str]:
     found = {proof.__name__: proof(seen) for proof in (*proofs.WHILE_RUNNING, *proofs.AT_REST)}
     return {name for name, sentences in found.items() if sentences}
 
 
-def test_a_life_that_is_right_breaks_no_proof(seen: Seen) -> None:
+def test_a_life_that_is_right_breaks_no_proof(seen: RowsSeen) -> None:
     assert broken(seen) == set()
 
 
-def test_a_second_too_much_or_too_little_is_seen(seen: Seen) -> None:
+def test_a_second_too_much_or_too_little_is_seen(seen: RowsSeen) -> None:
     assert broken(replace(seen, usage={1: [a_record(1, 12)]})) == {"usage_equals_events"}
     assert broken(replace(seen, usage={1: [a_record(2, 11)]})) == {"usage_equals_events"}
 
 
-def test_usage_that_overlaps_or_pays_another_price_is_seen(seen: Seen) -> None:
+def test_usage_that_overlaps_or_pays_another_price_is_seen(seen: RowsSeen) -> None:
     twice = replace(seen, usage={1: [a_record(1, 11), a_record(10, 11)]})
     cheap = replace(seen, usage={1: [a_record(1, 11, micro_per_hour=1)]})
 
@@ -176,13 +176,13 @@ def test_usage_that_overlaps_or_pays_another_price_is_seen(seen: Seen) -> None:
     assert broken(cheap) == {"usage_pays_the_price_of_its_time"}
 
 
-def test_a_lease_that_ends_after_its_end_is_seen(seen: Seen) -> None:
+def test_a_lease_that_ends_after_its_end_is_seen(seen: RowsSeen) -> None:
     late = replace(seen, leases={1: a_lease(not_after=at(11))})
 
     assert broken(late) == {"nothing_overruns"}
 
 
-def test_events_that_run_backwards_or_leave_a_step_out_are_seen(seen: Seen) -> None:
+def test_events_that_run_backwards_or_leave_a_step_out_are_seen(seen: RowsSeen) -> None:
     backwards = a_life(preparing=1, active=1.5, ending=11.9, cleaning=11.8, ended=12.5)
     gap = [event for event in seen.events[1] if event.now != "cleaning"]
 
@@ -190,7 +190,7 @@ def test_events_that_run_backwards_or_leave_a_step_out_are_seen(seen: Seen) -> N
     assert broken(replace(seen, events={1: gap})) == {"steps_follow_each_other"}
 
 
-def test_two_who_hold_the_same_slot_are_seen_by_periods_and_by_steps(seen: Seen) -> None:
+def test_two_who_hold_the_same_slot_are_seen_by_periods_and_by_steps(seen: RowsSeen) -> None:
     other = [replace(event, lease=2, at=event.at + timedelta(seconds=5)) for event in seen.events[1]]
     both = replace(
         seen,
@@ -207,7 +207,7 @@ def test_two_who_hold_the_same_slot_are_seen_by_periods_and_by_steps(seen: Seen)
     assert by_period.startswith("by period")
 
 
-def test_a_quota_that_counts_wrong_is_seen(seen: Seen) -> None:
+def test_a_quota_that_counts_wrong_is_seen(seen: RowsSeen) -> None:
     wrong = replace(seen, quotas=[{"team_id": 1, "used_milli": 1000, "ceiling_milli": 5000}])
 
     assert broken(wrong) == {"quotas_add_up"}

@@ -7,7 +7,7 @@ from django.utils import translation
 from portal.leases.reasons import CODES, sentence
 from tests.i18n.visible import words
 from tools import messages
-from tools.messages import Text
+from tools.messages import SourceText
 
 
 def test_every_text_of_the_sources_is_translated_and_compiled() -> None:
@@ -24,11 +24,11 @@ npgettext("list", "a", "b", 2); translation.gettext("attribute"); unrelated("not
 """
 
     assert set(messages.python_texts(source)) == {
-        Text("one piece"),
-        Text("%(n)d day", "%(n)d days"),
-        Text("Open", context="month"),
-        Text("a", "b", "list"),
-        Text("attribute"),
+        SourceText("one piece"),
+        SourceText("%(n)d day", "%(n)d days"),
+        SourceText("Open", context="month"),
+        SourceText("a", "b", "list"),
+        SourceText("attribute"),
     }
 
 
@@ -42,18 +42,18 @@ def test_a_template_gives_what_django_looks_up() -> None:
 {% endblocktranslate %}"""
 
     assert set(messages.template_texts(source)) == {
-        Text("50 %% of it"),
-        Text("Open", context="month"),
-        Text("Inside a tag"),
-        Text("Inside a filter"),
-        Text("%(n)s row", "%(n)s rows"),
+        SourceText("50 %% of it"),
+        SourceText("Open", context="month"),
+        SourceText("Inside a tag"),
+        SourceText("Inside a filter"),
+        SourceText("%(n)s row", "%(n)s rows"),
     }
 
 
 def test_a_script_gives_its_plain_strings() -> None:
     source = 'gettext("{days} d {time}", { days }); object.gettext("not ours"); gettext(variable)'
 
-    assert list(messages.script_texts(source)) == [Text("{days} d {time}")]
+    assert list(messages.script_texts(source)) == [SourceText("{days} d {time}")]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_merge_keeps_translations_and_drops_texts_that_are_gone() -> None:
     po.append(polib.POEntry(msgid="Stays", msgstr="保留"))
     po.append(polib.POEntry(msgid="Gone", msgstr="消失"))
     found = messages.Found()
-    found.add(Text("Stays"), "portal/a.py")
-    found.add(Text("New"), "portal/b.py")
+    found.add(SourceText("Stays"), "portal/a.py")
+    found.add(SourceText("New"), "portal/b.py")
 
     messages.merge(po, found)
 

@@ -47,7 +47,7 @@ FAST_FOLDER = Path("/dev/shm")
 
 
 @dataclass(slots=True)
-class Host:
+class BenchHost:
     """A host with an agent's mind on it; ``home`` None is the plain simulated driver, which plays holders itself."""
 
     driver: Driver
@@ -99,7 +99,7 @@ def _leases(slices: int = SLICES, grace_s: int = 5) -> tuple[DesiredLease, ...]:
 
 
 @contextmanager
-def _host(kind: str, *, listens: bool = False) -> Iterator[Host]:
+def _host(kind: str, *, listens: bool = False) -> Iterator[BenchHost]:
     fast = str(FAST_FOLDER) if FAST_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryDirectory(dir=fast) as run:
         driver: Driver
@@ -110,7 +110,7 @@ def _host(kind: str, *, listens: bool = False) -> Iterator[Host]:
         else:
             driver = SimulatedDriver(device_facts(NODE, BOARD, CARDS), Path(run), "boot-1", clock=boot_clock)
         reconciler = Reconciler(NODE, driver, Journal(Path(state) / "journal.jsonl"), boot_clock(), runtime)
-        yield Host(driver, reconciler, tuple(driver.inventory()), home)
+        yield BenchHost(driver, reconciler, tuple(driver.inventory()), home)
         driver.close()
         if home is not None:
             home.host.end_agent()
@@ -170,7 +170,7 @@ async def _slow(*calls: str) -> dict[str, float]:
         }
 
 
-def _slow_down(host: Host, calls: Iterable[str]) -> None:
+def _slow_down(host: BenchHost, calls: Iterable[str]) -> None:
     _home(host).host.sleep = time.sleep
     _home(host).host.faults.latency_s.update(dict.fromkeys(calls, 1.0))
 
@@ -226,7 +226,7 @@ def _seconds() -> dict[str, Any]:
     return {"cpu_ms": round(each * 1000, 2), "of it simulation, %": round(100 * simulated / whole)}
 
 
-def _second(host: Host, guard: Guard, turn: int) -> None:
+def _second(host: BenchHost, guard: Guard, turn: int) -> None:
     processes = None
     if turn % sampler.PROCESSES_EVERY == 0:
         processes = guard.run_once(scan_scope(host.reconciler, is_isolating=guard.is_isolating)).processes
@@ -237,7 +237,7 @@ def _second(host: Host, guard: Guard, turn: int) -> None:
 
 
 @asynccontextmanager
-async def _working(host: Host):  # type: ignore[no-untyped-def]
+async def _working(host: BenchHost):  # type: ignore[no-untyped-def]
     """Run the agent's worker, and let the host's own time pass."""
     worker = Worker(host.reconciler, host.driver, boot_clock)
     loop = asyncio.get_running_loop()
@@ -264,7 +264,7 @@ async def _until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def _home(host: Host) -> FullHost:
+def _home(host: BenchHost) -> FullHost:
     assert host.home is not None
     return host.home
 

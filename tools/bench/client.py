@@ -11,7 +11,7 @@ from portal.demo.trace.calls import Body, Connection, Origin, TraceClient
 from portal.demo.trace.live import Event, LiveNews
 
 
-class Client:
+class BenchClient:
     """One person at one portal, by the monotonic clock of this process."""
 
     def __init__(self, url: str, world: dict[str, Any], *, connections: int) -> None:

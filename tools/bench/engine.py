@@ -25,7 +25,7 @@ FIFO, SJF = 24397.49, 2113.65
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TargetRow:
     """A line of the table: what is measured, what it must be and should be, and what it is."""
 
     name: str
@@ -34,7 +34,7 @@ class Row:
     measured: dict[str, Any]
 
 
-def queue_rows(traces: Path | None) -> Iterator[Row]:
+def queue_rows(traces: Path | None) -> Iterator[TargetRow]:
     """Waiting on the Philly weeks, by the options of ``scheduler.replay queue`` (docs/queue.md)."""
     if traces is None:
         yield from _sampled()
@@ -61,12 +61,14 @@ def queue_rows(traces: Path | None) -> Iterator[Row]:
         theirs = _played(other, nodes, "--policy", "srtf_aged")
         ratio = round(ours["mean_wait_s"] / max(theirs["mean_wait_s"], 0.01), 3)
         told = {"ratio": ratio, "ours_s": ours["mean_wait_s"], "clairvoyant_s": theirs["mean_wait_s"]}
-        yield Row(f"week of 2017-11-08 against clairvoyant SRTF with ageing, {nodes} nodes", must, aim, told)
+        yield TargetRow(
+            f"week of 2017-11-08 against clairvoyant SRTF with ageing, {nodes} nodes", must, aim, told
+        )
     yield _row("SJF with true durations, 64 nodes", f"{SJF}", f"{SJF}", week, 64, "--policy", "sjf")
     yield _row("FIFO, 64 nodes", f"{FIFO}", f"{FIFO}", week, 64, "--policy", "fifo")
 
 
-def _sampled() -> Iterator[Row]:
+def _sampled() -> Iterator[TargetRow]:
     for name, options in (
         ("estimates column", ()),
         ("no estimates", ("--estimates", "none")),
@@ -79,10 +81,10 @@ def _sampled() -> Iterator[Row]:
         yield _row(f"sample, {SAMPLE_NODES} nodes, {name}", "-", "-", SAMPLE, SAMPLE_NODES, *options)
 
 
-def _row(name: str, must: str, aim: str, jobs: Path, nodes: int, *options: str) -> Row:
+def _row(name: str, must: str, aim: str, jobs: Path, nodes: int, *options: str) -> TargetRow:
     found = _played(jobs, nodes, *options)
     keys = ("mean_wait_s", "p99_wait_s", "p999_wait_s", "preemptions", "worst_team_slowdown", "wall_s")
-    return Row(name, must, aim, {key: found[key] for key in keys})
+    return TargetRow(name, must, aim, {key: found[key] for key in keys})
 
 
 def _played(jobs: Path, nodes: int, *options: str) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _played(jobs: Path, nodes: int, *options: str) -> dict[str, Any]:
 
 
 # In order, the rows of each part: given the folder of the traces, or None for the samples.
-ROWS: tuple[Callable[[Path | None], Iterable[Row]], ...] = (queue_rows,)
+ROWS: tuple[Callable[[Path | None], Iterable[TargetRow]], ...] = (queue_rows,)
 
 
 def measure() -> dict[str, Any]:

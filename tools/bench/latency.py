@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tools.bench import machine, stack
-from tools.bench.client import Client
+from tools.bench.client import BenchClient
 
 WARM_UP, COUNT = 20, 240
 
@@ -21,7 +21,7 @@ def measure() -> dict[str, Any]:
 
 
 async def ask(url: str, world: dict[str, Any], count: int) -> dict[str, Any]:
-    client = Client(url, world, connections=1)
+    client = BenchClient(url, world, connections=1)
     await client.open()
     try:
         found = [await _one(client) for _ in range(WARM_UP + count)][WARM_UP:]
@@ -33,7 +33,7 @@ async def ask(url: str, world: dict[str, Any], count: int) -> dict[str, Any]:
     }
 
 
-async def _one(client: Client) -> tuple[float, float, float]:
+async def _one(client: BenchClient) -> tuple[float, float, float]:
     """Ask for one lease, wait, give it back, wait; returns the three times in seconds."""
     connection = client.connections[0]
     request, sent = await client.submit(connection)

@@ -31,7 +31,7 @@ NIGHT: Final = Sleep((SleepTime(tuple(range(7)), 20 * 60, 7 * 60, awake=1),), af
 
 
 @dataclass
-class Host:
+class NightHost:
     """A node: its simulated devices, what the portal wants of its power, and when it is awake."""
 
     driver: SimulatedDriver
@@ -46,7 +46,7 @@ class Night:
     policy: PolicyRules
     folder: Path
     now: datetime = BEGIN
-    hosts: dict[int, Host] = field(default_factory=dict)
+    hosts: dict[int, NightHost] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     queue: list[Claim] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Night:
             state = self.folder / f"n{number}"
             state.mkdir()
             driver = SimulatedDriver(facts, state, "boot", seed=SEED, clock=self.clock)
-            self.hosts[number] = Host(driver, NodePower(number, False, BEGIN))
+            self.hosts[number] = NightHost(driver, NodePower(number, False, BEGIN))
         self.devices = tuple(
             DeviceInfo(100 * n + i, n, "h100-80gb", 8, 81_559, 1000, frozenset({"exclusive"}), index=i)
             for n in self.hosts

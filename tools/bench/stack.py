@@ -26,7 +26,7 @@ NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "BERTH_DATA", "BERTH_PORT", "BERTH
 
 
 @dataclass
-class Stack:
+class BenchStack:
     """A supervisor in a process of its own."""
 
     data: Path
@@ -128,11 +128,11 @@ class Stack:
 
 
 @contextmanager
-def running(*, is_demo: bool) -> Iterator[Stack]:
+def running(*, is_demo: bool) -> Iterator[BenchStack]:
     """Give a fresh stack that is up, and take it away afterwards."""
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
         os.chmod(folder, 0o755)
-        stack = Stack(Path(folder) / "data", is_demo)
+        stack = BenchStack(Path(folder) / "data", is_demo)
         try:
             stack.start()
             yield stack

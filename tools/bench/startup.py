@@ -27,7 +27,7 @@ def measure() -> dict[str, Any]:
     }
 
 
-def memory_mb(here: stack.Stack) -> dict[str, float]:
+def memory_mb(here: stack.BenchStack) -> dict[str, float]:
     """Return the proportional set size of every process of the stack, summed by program, in MB."""
     found: dict[str, float] = {}
     for pid in here.pids():

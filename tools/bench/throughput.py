@@ -13,7 +13,7 @@ from typing import Any
 from portal.demo.trace.calls import Connection
 from portal.demo.trace.live import Event
 from tools.bench import machine, stack
-from tools.bench.client import Client
+from tools.bench.client import BenchClient
 
 COUNT, SUBMITTERS, RELEASERS = 1000, 4, 4
 WITHIN_S = 300.0
@@ -33,7 +33,7 @@ class Flood:
 
     def __init__(self, url: str, world: dict[str, Any], count: int) -> None:
         self._count = count
-        self._client = Client(url, world, connections=SUBMITTERS + RELEASERS)
+        self._client = BenchClient(url, world, connections=SUBMITTERS + RELEASERS)
         self._client.on_event = self._take  # type: ignore[method-assign]
         self._active: asyncio.Queue[str] = asyncio.Queue()
         self._ended: set[str] = set()

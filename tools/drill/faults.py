@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultOutcome:
     """What was seen of a fault, and since when the stack may recover (monotonic)."""
 
     seen: str
@@ -54,11 +54,11 @@ class Outcome:
     node: str = ""
 
 
-Inject = Callable[[DrillStack, Step], Outcome]
+Inject = Callable[[DrillStack, Step], FaultOutcome]
 
 
 @dataclass(frozen=True)
-class Fault:
+class DrillFault:
     """A kind of fault: what it does in one sentence, how it is done, how often it is drawn."""
 
     does: str
@@ -103,7 +103,7 @@ def schedule(seed: int, *, steps: int, is_short: bool = False, has_disk: bool = 
 
 
 def _kill(name_of: Callable[[Step], str]) -> Inject:
-    def inject(stack: DrillStack, step: Step) -> Outcome:
+    def inject(stack: DrillStack, step: Step) -> FaultOutcome:
         name = name_of(step)
         if not until(lambda: stack.pid(name) is not None, 20):
             raise NotObserved(f"there was no {name} to kill")
@@ -113,12 +113,12 @@ def _kill(name_of: Callable[[Step], str]) -> Inject:
         since = time.monotonic()
         if not until(lambda: is_gone(pid), 10, 0.002):
             raise NotObserved(f"{name} ({pid}) outlived SIGKILL")
-        return Outcome(f"process {pid} of {name} gone", since, step.node if name in NODES else "")
+        return FaultOutcome(f"process {pid} of {name} gone", since, step.node if name in NODES else "")
 
     return inject
 
 
-def _kill_child(stack: DrillStack, step: Step) -> Outcome:
+def _kill_child(stack: DrillStack, step: Step) -> FaultOutcome:
     """One of the worker's own processes, not its parent."""
     if not until(lambda: len(stack.tree("worker")) > 1, 20):
         raise NotObserved("the worker has no children")
@@ -127,10 +127,10 @@ def _kill_child(stack: DrillStack, step: Step) -> Outcome:
     since = time.monotonic()
     if not until(lambda: is_gone(victim), 10, 0.002):
         raise NotObserved(f"{victim} outlived SIGKILL")
-    return Outcome(f"process {victim} of the worker's pool gone", since)
+    return FaultOutcome(f"process {victim} of the worker's pool gone", since)
 
 
-def _kill_backend(stack: DrillStack, step: Step) -> Outcome:
+def _kill_backend(stack: DrillStack, step: Step) -> FaultOutcome:
     """One session of PostgreSQL: its server then ends all others, as after a crash."""
     with stack.database() as session:
         pids = session.execute(
@@ -143,11 +143,11 @@ def _kill_backend(stack: DrillStack, step: Step) -> Outcome:
     since = time.monotonic()
     if not until(lambda: is_gone(pid), 10, 0.002):
         raise NotObserved(f"backend {pid} outlived SIGKILL")
-    return Outcome(f"backend {pid} gone", since)
+    return FaultOutcome(f"backend {pid} gone", since)
 
 
 def _freeze(name_of: Callable[[Step], str]) -> Inject:
-    def inject(stack: DrillStack, step: Step) -> Outcome:
+    def inject(stack: DrillStack, step: Step) -> FaultOutcome:
         name = name_of(step)
         if not until(lambda: stack.pid(name) is not None, 20):
             raise NotObserved(f"there was no {name} to stop")
@@ -160,7 +160,7 @@ def _freeze(name_of: Callable[[Step], str]) -> Inject:
         finally:
             _signal(pids, signal.SIGCONT)
         node = step.node if name in NODES else ""
-        return Outcome(
+        return FaultOutcome(
             f"{len(pids)} process(es) of {name} stopped for {step.seconds:g} s", time.monotonic(), node
         )
 
@@ -174,7 +174,7 @@ def _signal(pids: Iterable[int], signum: int) -> None:
 
 
 def _second(kind: str) -> Inject:
-    def inject(stack: DrillStack, step: Step) -> Outcome:
+    def inject(stack: DrillStack, step: Step) -> FaultOutcome:
         log = stack.data / f"second-{kind}.log"
         was = log.stat().st_size if log.exists() else 0
         other = stack.second(kind)
@@ -186,7 +186,7 @@ def _second(kind: str) -> Inject:
             with suppress(ProcessLookupError):
                 os.killpg(other.pid, signal.SIGKILL)
             other.wait(10)
-        return Outcome(f"two {kind}s for {step.seconds:g} s, then {other.pid} killed", time.monotonic())
+        return FaultOutcome(f"two {kind}s for {step.seconds:g} s, then {other.pid} killed", time.monotonic())
 
     return inject
 
@@ -199,7 +199,7 @@ def _said(stack: DrillStack, name: str, since: int) -> str:
 # Network between agents and portal
 
 
-def _cut(stack: DrillStack, step: Step) -> Outcome:
+def _cut(stack: DrillStack, step: Step) -> FaultOutcome:
     proxy = stack.nodes[step.node].proxy
     closed, refused = proxy.closed, proxy.refused
     proxy.cut()
@@ -210,10 +210,10 @@ def _cut(stack: DrillStack, step: Step) -> Outcome:
     finally:
         proxy.heal()
     seen = f"{proxy.closed - closed} ends closed, {proxy.refused - refused} connections refused"
-    return Outcome(seen, time.monotonic(), step.node)
+    return FaultOutcome(seen, time.monotonic(), step.node)
 
 
-def _drop(stack: DrillStack, step: Step) -> Outcome:
+def _drop(stack: DrillStack, step: Step) -> FaultOutcome:
     proxy = stack.nodes[step.node].proxy
     closed = proxy.closed
     until(lambda: bool(proxy._open), 10)
@@ -221,11 +221,11 @@ def _drop(stack: DrillStack, step: Step) -> Outcome:
     since = time.monotonic()
     if not until(lambda: proxy.closed > closed, 5):
         raise NotObserved(f"nobody was connected to {step.node}")
-    return Outcome(f"{proxy.closed - closed} ends of a connection closed", since, step.node)
+    return FaultOutcome(f"{proxy.closed - closed} ends of a connection closed", since, step.node)
 
 
 def _swallow(*directions: str) -> Inject:
-    def inject(stack: DrillStack, step: Step) -> Outcome:
+    def inject(stack: DrillStack, step: Step) -> FaultOutcome:
         proxy = stack.nodes[step.node].proxy
         was = {name: proxy.lines[name].swallowed for name in directions}
         for name in directions:
@@ -239,12 +239,12 @@ def _swallow(*directions: str) -> Inject:
             seen = f"{lost()} bytes lost {' and '.join(directions)}"
         finally:
             proxy.heal()
-        return Outcome(seen, time.monotonic(), step.node)
+        return FaultOutcome(seen, time.monotonic(), step.node)
 
     return inject
 
 
-def _delay(stack: DrillStack, step: Step) -> Outcome:
+def _delay(stack: DrillStack, step: Step) -> FaultOutcome:
     proxy = stack.nodes[step.node].proxy
     passed = proxy.lines[UP].passed
     for line in proxy.lines.values():
@@ -255,12 +255,12 @@ def _delay(stack: DrillStack, step: Step) -> Outcome:
         proxy.heal()
     if proxy.lines[UP].passed == passed:
         raise NotObserved("nothing came through the slow line")
-    return Outcome(
+    return FaultOutcome(
         f"{proxy.lines[UP].passed - passed} bytes 0.7 s late each way", time.monotonic(), step.node
     )
 
 
-def _flap(stack: DrillStack, step: Step) -> Outcome:
+def _flap(stack: DrillStack, step: Step) -> FaultOutcome:
     proxy = stack.nodes[step.node].proxy
     closed, end = proxy.closed, time.monotonic() + step.seconds
     while time.monotonic() < end:
@@ -269,7 +269,7 @@ def _flap(stack: DrillStack, step: Step) -> Outcome:
         time.sleep(0.8)
     if proxy.closed == closed:
         raise NotObserved("no connection was there to be closed")
-    return Outcome(
+    return FaultOutcome(
         f"{(proxy.closed - closed) // 2} connections closed one after the other", time.monotonic(), step.node
     )
 
@@ -277,17 +277,17 @@ def _flap(stack: DrillStack, step: Step) -> Outcome:
 # Stores
 
 
-def _flush(stack: DrillStack, step: Step) -> Outcome:
+def _flush(stack: DrillStack, step: Step) -> FaultOutcome:
     with stack.valkey() as valkey:
         valkey.set("drill:mark", 1)
         valkey.flushall()
         since = time.monotonic()
         if valkey.exists("drill:mark"):
             raise NotObserved("the mark is still there")
-    return Outcome("a mark set before was gone", since)
+    return FaultOutcome("a mark set before was gone", since)
 
 
-def _valkey_full(stack: DrillStack, step: Step) -> Outcome:
+def _valkey_full(stack: DrillStack, step: Step) -> FaultOutcome:
     with stack.valkey() as valkey:
         valkey.config_set("maxmemory", 1)
         try:
@@ -300,20 +300,20 @@ def _valkey_full(stack: DrillStack, step: Step) -> Outcome:
             time.sleep(step.seconds)
         finally:
             valkey.config_set("maxmemory", 0)
-    return Outcome(f"{seen}… for {step.seconds:g} s", time.monotonic())
+    return FaultOutcome(f"{seen}… for {step.seconds:g} s", time.monotonic())
 
 
-def _row_lock(stack: DrillStack, step: Step) -> Outcome:
+def _row_lock(stack: DrillStack, step: Step) -> FaultOutcome:
     """A foreign session holds rows that everybody changes; it is busy, so nobody ends it."""
     return _held(stack, step, is_busy=True)
 
 
-def _idle_lock(stack: DrillStack, step: Step) -> Outcome:
+def _idle_lock(stack: DrillStack, step: Step) -> FaultOutcome:
     """A foreign session holds the same rows and does nothing."""
     return _held(stack, step, is_busy=False)
 
 
-def _held(stack: DrillStack, step: Step, *, is_busy: bool) -> Outcome:
+def _held(stack: DrillStack, step: Step, *, is_busy: bool) -> FaultOutcome:
     waited, held = 0, 0
     with stack.database() as session, stack.database() as watcher:
         session.execute("SET lock_timeout = '15s'")
@@ -335,12 +335,12 @@ def _held(stack: DrillStack, step: Step, *, is_busy: bool) -> Outcome:
             session.execute("SELECT 1")
     if not held:
         raise NotObserved("the rows could not be locked")
-    return Outcome(
+    return FaultOutcome(
         f"{held} quota rows held for {step.seconds:g} s, at most {waited} waited", time.monotonic()
     )
 
 
-def _terminate(stack: DrillStack, step: Step) -> Outcome:
+def _terminate(stack: DrillStack, step: Step) -> FaultOutcome:
     with stack.database() as session:
         (count,) = session.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -348,10 +348,10 @@ def _terminate(stack: DrillStack, step: Step) -> Outcome:
         ).fetchone()  # type: ignore[misc]
     if not count:
         raise NotObserved("nobody had a session")
-    return Outcome(f"{count} sessions ended", time.monotonic())
+    return FaultOutcome(f"{count} sessions ended", time.monotonic())
 
 
-def _disk_full(stack: DrillStack, step: Step) -> Outcome:
+def _disk_full(stack: DrillStack, step: Step) -> FaultOutcome:
     """PostgreSQL's disk has not a byte left; its own log says so or our own write is refused."""
     folder = stack.places.postgres
     ballast = folder / "ballast"
@@ -373,13 +373,13 @@ def _disk_full(stack: DrillStack, step: Step) -> Outcome:
             raise NotObserved(f"{left} bytes were left")
     finally:
         ballast.unlink(missing_ok=True)
-    return Outcome(f"{seen} for {step.seconds:g} s", time.monotonic())
+    return FaultOutcome(f"{seen} for {step.seconds:g} s", time.monotonic())
 
 
 # Nodes
 
 
-def _wall_clock(stack: DrillStack, step: Step) -> Outcome:
+def _wall_clock(stack: DrillStack, step: Step) -> FaultOutcome:
     """The node's wall clock is a day or five minutes off, either way: its agent starts anew with it."""
     offset = (86_400.0, -86_400.0, 300.0, -300.0)[step.number % 4]
     agent, said = stack.nodes[step.node], len(stack.log_of(step.node))
@@ -393,10 +393,10 @@ def _wall_clock(stack: DrillStack, step: Step) -> Outcome:
         time.sleep(step.seconds)
     finally:
         agent.wall_offset_s = 0.0  # from its next start on
-    return Outcome(f"wall clock of {step.node} off by {offset:+.0f} s", time.monotonic(), step.node)
+    return FaultOutcome(f"wall clock of {step.node} off by {offset:+.0f} s", time.monotonic(), step.node)
 
 
-def _reboot(stack: DrillStack, step: Step) -> Outcome:
+def _reboot(stack: DrillStack, step: Step) -> FaultOutcome:
     """The host reboots: what was on its devices is gone, and its boot has another name."""
     with stack.database() as session:
         before = session.execute("SELECT boot_id FROM fleet_node WHERE name = %s", [step.node]).fetchone()
@@ -412,10 +412,10 @@ def _reboot(stack: DrillStack, step: Step) -> Outcome:
 
     if not until(is_seen, 30, 0.2):
         raise NotObserved("the portal did not hear of another boot")
-    return Outcome("the portal knows another boot", time.monotonic(), step.node)
+    return FaultOutcome("the portal knows another boot", time.monotonic(), step.node)
 
 
-def _clone(stack: DrillStack, step: Step) -> Outcome:
+def _clone(stack: DrillStack, step: Step) -> FaultOutcome:
     """A second agent with the same key and journal: a disk was copied."""
     state = stack.data / "agents" / step.node
     copy = stack.data / "agents" / f"{step.node}.copy"
@@ -441,7 +441,7 @@ def _clone(stack: DrillStack, step: Step) -> Outcome:
             other.kill()
         other.wait(10)
         shutil.rmtree(copy, ignore_errors=True)
-    return Outcome(f"two agents were {step.node} for {step.seconds:g} s", time.monotonic(), step.node)
+    return FaultOutcome(f"two agents were {step.node} for {step.seconds:g} s", time.monotonic(), step.node)
 
 
 def named(name: str) -> Callable[[Step], str]:
@@ -452,43 +452,51 @@ def _node(step: Step) -> str:
     return step.node
 
 
-FAULTS: dict[str, Fault] = {
-    "kill.web": Fault("SIGKILL of the web server", _kill(named("web")), rows=(1, 2, 3)),
-    "kill.worker": Fault("SIGKILL of the worker", _kill(named("worker")), rows=(4, 5, 6)),
-    "kill.worker_child": Fault("SIGKILL of a process of the worker's pool", _kill_child),
-    "kill.beat": Fault("SIGKILL of beat", _kill(named("beat"))),
-    "kill.agent": Fault("SIGKILL of a node's agent", _kill(_node)),
-    "kill.valkey": Fault("SIGKILL of Valkey", _kill(named("valkey"))),
-    "kill.postgres": Fault("SIGKILL of PostgreSQL's postmaster", _kill(named("postgres"))),
-    "kill.backend": Fault("SIGKILL of one session of PostgreSQL", _kill_backend),
-    "stop.web": Fault("SIGSTOP of the web server", _freeze(named("web")), 1, 3, 30),
-    "stop.worker": Fault("SIGSTOP of the worker with its pool", _freeze(named("worker")), 1, 3, 40),
-    "stop.beat": Fault("SIGSTOP of beat", _freeze(named("beat")), 1, 3, 40),
-    "stop.agent": Fault("SIGSTOP of a node's agent", _freeze(_node), 1, 3, 40),
-    "stop.valkey": Fault("SIGSTOP of Valkey", _freeze(named("valkey")), 1, 3, 20),
-    "stop.postgres": Fault("SIGSTOP of PostgreSQL with all sessions", _freeze(named("postgres")), 1, 3, 20),
-    "line.drop": Fault("an agent's connection closed once", _drop),
-    "line.cut": Fault("no connection between an agent and the portal", _cut, 1, 3, 30),
-    "line.half_up": Fault("the portal hears nothing of an agent, not the reverse", _swallow(UP), 1, 3, 20),
-    "line.half_down": Fault(
+FAULTS: dict[str, DrillFault] = {
+    "kill.web": DrillFault("SIGKILL of the web server", _kill(named("web")), rows=(1, 2, 3)),
+    "kill.worker": DrillFault("SIGKILL of the worker", _kill(named("worker")), rows=(4, 5, 6)),
+    "kill.worker_child": DrillFault("SIGKILL of a process of the worker's pool", _kill_child),
+    "kill.beat": DrillFault("SIGKILL of beat", _kill(named("beat"))),
+    "kill.agent": DrillFault("SIGKILL of a node's agent", _kill(_node)),
+    "kill.valkey": DrillFault("SIGKILL of Valkey", _kill(named("valkey"))),
+    "kill.postgres": DrillFault("SIGKILL of PostgreSQL's postmaster", _kill(named("postgres"))),
+    "kill.backend": DrillFault("SIGKILL of one session of PostgreSQL", _kill_backend),
+    "stop.web": DrillFault("SIGSTOP of the web server", _freeze(named("web")), 1, 3, 30),
+    "stop.worker": DrillFault("SIGSTOP of the worker with its pool", _freeze(named("worker")), 1, 3, 40),
+    "stop.beat": DrillFault("SIGSTOP of beat", _freeze(named("beat")), 1, 3, 40),
+    "stop.agent": DrillFault("SIGSTOP of a node's agent", _freeze(_node), 1, 3, 40),
+    "stop.valkey": DrillFault("SIGSTOP of Valkey", _freeze(named("valkey")), 1, 3, 20),
+    "stop.postgres": DrillFault(
+        "SIGSTOP of PostgreSQL with all sessions", _freeze(named("postgres")), 1, 3, 20
+    ),
+    "line.drop": DrillFault("an agent's connection closed once", _drop),
+    "line.cut": DrillFault("no connection between an agent and the portal", _cut, 1, 3, 30),
+    "line.half_up": DrillFault(
+        "the portal hears nothing of an agent, not the reverse", _swallow(UP), 1, 3, 20
+    ),
+    "line.half_down": DrillFault(
         "an agent hears nothing of the portal, not the reverse", _swallow(DOWN), 1, 3, 20
     ),
-    "line.silent": Fault("a connection that stays open and carries nothing", _swallow(UP, DOWN), 1, 3, 20),
-    "line.slow": Fault("every piece between agent and portal 0.7 s late", _delay, 1, 4, 15),
-    "line.flapping": Fault("an agent's connection closed again and again", _flap, 1, 4, 15, is_short=False),
-    "valkey.flushall": Fault("FLUSHALL of Valkey", _flush),
-    "valkey.full": Fault("Valkey refuses writes: no memory left", _valkey_full, 1, 3, 15),
-    "database.row_lock": Fault("a foreign session holds the quota rows, busy", _row_lock, 1, 3, 12),
-    "database.idle_lock": Fault("a foreign session holds the quota rows, idle", _idle_lock, 1, 3, 12),
-    "database.terminated": Fault("every session of PostgreSQL ended", _terminate),
-    "two.workers": Fault(
+    "line.silent": DrillFault(
+        "a connection that stays open and carries nothing", _swallow(UP, DOWN), 1, 3, 20
+    ),
+    "line.slow": DrillFault("every piece between agent and portal 0.7 s late", _delay, 1, 4, 15),
+    "line.flapping": DrillFault(
+        "an agent's connection closed again and again", _flap, 1, 4, 15, is_short=False
+    ),
+    "valkey.flushall": DrillFault("FLUSHALL of Valkey", _flush),
+    "valkey.full": DrillFault("Valkey refuses writes: no memory left", _valkey_full, 1, 3, 15),
+    "database.row_lock": DrillFault("a foreign session holds the quota rows, busy", _row_lock, 1, 3, 12),
+    "database.idle_lock": DrillFault("a foreign session holds the quota rows, idle", _idle_lock, 1, 3, 12),
+    "database.terminated": DrillFault("every session of PostgreSQL ended", _terminate),
+    "two.workers": DrillFault(
         "a second worker, killed after a while", _second("worker"), 1, 6, 15, is_short=False
     ),
-    "two.beats": Fault("a second beat, killed after a while", _second("beat"), 1, 6, 15, is_short=False),
-    "node.wall_clock": Fault("a node's wall clock is off", _wall_clock, 1, 3, 10, is_short=False),
-    "node.reboot": Fault("a node reboots", _reboot, 1),
-    "node.cloned": Fault("two agents with one node's key", _clone, 1, 3, 10, is_short=False),
-    "disk.full": Fault("PostgreSQL's disk is full", _disk_full, 1, 4, 12, needs_disk=True),
+    "two.beats": DrillFault("a second beat, killed after a while", _second("beat"), 1, 6, 15, is_short=False),
+    "node.wall_clock": DrillFault("a node's wall clock is off", _wall_clock, 1, 3, 10, is_short=False),
+    "node.reboot": DrillFault("a node reboots", _reboot, 1),
+    "node.cloned": DrillFault("two agents with one node's key", _clone, 1, 3, 10, is_short=False),
+    "disk.full": DrillFault("PostgreSQL's disk is full", _disk_full, 1, 4, 12, needs_disk=True),
 }
 
 

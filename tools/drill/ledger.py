@@ -13,7 +13,7 @@ from typing import Any
 Entry = dict[str, Any]
 
 
-class Ledger:
+class DrillLedger:
     """The driver's own file of acknowledgements, and what it sent without getting one."""
 
     def __init__(self, path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from portal.demo.trace.calls import Answer, Body, Connection, Origin
 from tools.drill.fleet import LOAD
-from tools.drill.ledger import Ledger
+from tools.drill.ledger import DrillLedger
 
 PATIENCE_S = 8.0
 TRIES = 8
@@ -50,12 +50,12 @@ class Wire(Connection):
 
 
 @dataclass
-class Load:
+class DrillLoad:
     """Some people, each doing one thing at a time, in an event loop of a thread of its own."""
 
     url: str
     world: dict[str, Any]
-    ledger: Ledger
+    ledger: DrillLedger
     seed: int
     actors: int = 4
     pause_s: float = 0.8

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from tools.drill.fleet import PROBES
-from tools.drill.ledger import Ledger
+from tools.drill.ledger import DrillLedger
 from tools.drill.stack import DrillStack
 
 WITHIN_S = 90.0
@@ -27,7 +27,7 @@ QUERY = (
 class Prober:
     """Pia, who asks for one lease at a time."""
 
-    def __init__(self, stack: DrillStack, ledger: Ledger) -> None:
+    def __init__(self, stack: DrillStack, ledger: DrillLedger) -> None:
         self._stack, self._ledger = stack, ledger
         self._numbers = itertools.count(1)
         self._session: psycopg.Connection[Any] | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from tools.drill.ledger import Ledger
+from tools.drill.ledger import DrillLedger
 
 Rows = list[tuple[Any, ...]]
 HOLDING = ("preparing", "active", "interrupted", "ending", "cleaning", "failed")
@@ -31,7 +31,7 @@ OVER = ("fulfilled", "rejected", "withdrawn", "expired", "impossible")
 
 
 @dataclass(frozen=True)
-class Event:
+class StoredEvent:
     lease: int
     id: int
     was: str
@@ -40,11 +40,11 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RowsSeen:
     """The rows that the proofs look at, read in one snapshot."""
 
     leases: dict[int, dict[str, Any]]
-    events: dict[int, list[Event]]
+    events: dict[int, list[StoredEvent]]
     usage: dict[int, list[dict[str, Any]]]
     placements: list[dict[str, Any]]
     requests: dict[str, dict[str, Any]]
@@ -61,13 +61,13 @@ def _dicts(session: psycopg.Connection[Any], query: str) -> list[dict[str, Any]]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def read(session: psycopg.Connection[Any]) -> Seen:
+def read(session: psycopg.Connection[Any]) -> RowsSeen:
     """Read everything in one repeatable-read snapshot."""
     with session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        events: dict[int, list[Event]] = defaultdict(list)
+        events: dict[int, list[StoredEvent]] = defaultdict(list)
         for row in session.execute("SELECT lease_id, id, was, now, at FROM leases_leaseevent ORDER BY id"):
-            events[row[0]].append(Event(*row))
+            events[row[0]].append(StoredEvent(*row))
         usage: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for record in _dicts(
             session,
@@ -83,7 +83,7 @@ def read(session: psycopg.Connection[Any]) -> Seen:
             " JOIN catalog_ratecard c ON c.id = r.card_id WHERE c.is_default ORDER BY 2"
         ):
             rates[model].append((begin, end, micro))
-        return Seen(
+        return RowsSeen(
             leases={
                 row["id"]: row
                 for row in _dicts(
@@ -126,11 +126,11 @@ def _second(at: datetime) -> int:
     return int(at.timestamp() // 1)
 
 
-def _uid(seen: Seen, lease: int | None) -> str:
+def _uid(seen: RowsSeen, lease: int | None) -> str:
     return str(seen.leases[lease]["uid"]) if lease in seen.leases else f"placement without a lease ({lease})"
 
 
-def active_seconds(events: Iterable[Event]) -> list[tuple[int, int | None]]:
+def active_seconds(events: Iterable[StoredEvent]) -> list[tuple[int, int | None]]:
     """Return the active time that events in the order they were written tell of, in whole seconds."""
     found: list[tuple[int, int | None]] = []
     since: int | None = None
@@ -147,7 +147,7 @@ def active_seconds(events: Iterable[Event]) -> list[tuple[int, int | None]]:
 # What must hold at every moment
 
 
-def steps_follow_each_other(seen: Seen) -> list[str]:
+def steps_follow_each_other(seen: RowsSeen) -> list[str]:
     """Each step begins where the last one ended, is allowed, and is not earlier than the last one."""
     wrong = []
     for lease, events in seen.events.items():
@@ -171,7 +171,7 @@ def steps_follow_each_other(seen: Seen) -> list[str]:
     return wrong
 
 
-def nothing_overlaps(seen: Seen) -> list[str]:
+def nothing_overlaps(seen: RowsSeen) -> list[str]:
     """No slot of a device is held twice at any time, by the rows' periods and by the leases' own steps."""
     wrong = []
     for name, spans in (("by period", _by_period(seen)), ("by steps", _by_steps(seen))):
@@ -194,13 +194,13 @@ def nothing_overlaps(seen: Seen) -> list[str]:
     return wrong
 
 
-def _by_period(seen: Seen) -> Iterable[tuple[datetime, datetime, dict[str, Any]]]:
+def _by_period(seen: RowsSeen) -> Iterable[tuple[datetime, datetime, dict[str, Any]]]:
     for row in seen.placements:
         if row["host_id"] is None and not row["is_empty"] and row["low"] is not None:
             yield row["begins"], row["ends"] or datetime.max.replace(tzinfo=UTC), row
 
 
-def _by_steps(seen: Seen) -> Iterable[tuple[datetime, datetime, dict[str, Any]]]:
+def _by_steps(seen: RowsSeen) -> Iterable[tuple[datetime, datetime, dict[str, Any]]]:
     """From the step into ``preparing`` until the node confirmed the slice gone; bookings that never began hold none."""
     for row in seen.placements:
         if row["host_id"] is not None or row["low"] is None or row["lease_id"] is None:
@@ -212,7 +212,7 @@ def _by_steps(seen: Seen) -> Iterable[tuple[datetime, datetime, dict[str, Any]]]
             yield begun[0], ended[0] if ended else datetime.max.replace(tzinfo=UTC), row
 
 
-def shares_fit(seen: Seen) -> list[str]:
+def shares_fit(seen: RowsSeen) -> list[str]:
     """What is held of a shared board at any time is no more than the board."""
     wrong = []
     per_device: dict[int, list[tuple[datetime, int, int]]] = defaultdict(list)
@@ -237,7 +237,7 @@ def shares_fit(seen: Seen) -> list[str]:
     return wrong
 
 
-def nothing_overruns(seen: Seen) -> list[str]:
+def nothing_overruns(seen: RowsSeen) -> list[str]:
     """No lease's money clock runs, and none is ended, later than its end."""
     wrong = []
     for lease, row in seen.leases.items():
@@ -255,7 +255,7 @@ def nothing_overruns(seen: Seen) -> list[str]:
     return wrong
 
 
-def quotas_add_up(seen: Seen) -> list[str]:
+def quotas_add_up(seen: RowsSeen) -> list[str]:
     """What a quota counts is the sum over what is held in its subtree, and never above its ceiling."""
     wrong = []
     for quota in seen.quotas:
@@ -273,7 +273,7 @@ def quotas_add_up(seen: Seen) -> list[str]:
     return wrong
 
 
-def usage_is_apart(seen: Seen) -> list[str]:
+def usage_is_apart(seen: RowsSeen) -> list[str]:
     """No second is billed twice, every record lies in its month and multiplies out."""
     wrong = []
     for lease, records in seen.usage.items():
@@ -294,7 +294,7 @@ def usage_is_apart(seen: Seen) -> list[str]:
 # What must hold once everything has come to an end
 
 
-def usage_equals_events(seen: Seen) -> list[str]:
+def usage_equals_events(seen: RowsSeen) -> list[str]:
     """For each lease that is over the billed seconds are its active ones, each one, by the raw events."""
     wrong = []
     for lease, row in seen.leases.items():
@@ -320,7 +320,7 @@ def usage_equals_events(seen: Seen) -> list[str]:
     return wrong
 
 
-def usage_pays_the_price_of_its_time(seen: Seen) -> list[str]:
+def usage_pays_the_price_of_its_time(seen: RowsSeen) -> list[str]:
     """Each record lies under one price of its time, lowered to what the lease pays of it."""
     wrong = []
     for lease, records in seen.usage.items():
@@ -340,7 +340,7 @@ def usage_pays_the_price_of_its_time(seen: Seen) -> list[str]:
     return wrong
 
 
-def everything_came_to_an_end(seen: Seen) -> list[str]:
+def everything_came_to_an_end(seen: RowsSeen) -> list[str]:
     """Each request is over, or waits where somebody can see why; no lease hangs."""
     wrong = [
         f"request {uid} is {row['state']}" + ("" if row["state"] != "queued" else " and nobody says why")
@@ -354,7 +354,7 @@ def everything_came_to_an_end(seen: Seen) -> list[str]:
     ]
 
 
-def promises_were_kept(seen: Seen, ledger: Ledger, session: psycopg.Connection[Any]) -> list[str]:
+def promises_were_kept(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
     """What was acknowledged is there, once; what was not is there at most as often as it was sent."""
     wrong = []
     named = Counter(row["name"] for row in seen.requests.values())
@@ -422,7 +422,7 @@ def promises_were_kept(seen: Seen, ledger: Ledger, session: psycopg.Connection[A
     return wrong
 
 
-def audit_is_complete(seen: Seen, ledger: Ledger) -> list[str]:
+def audit_is_complete(seen: RowsSeen, ledger: DrillLedger) -> list[str]:
     """Each acknowledged action has its entry by whoever did it, and no single action has two."""
     wrong = []
     found = Counter((row["action"], row["target"], row["username"]) for row in seen.audit)
@@ -474,7 +474,7 @@ def audit_is_complete(seen: Seen, ledger: Ledger) -> list[str]:
     return wrong
 
 
-def invoices_add_up(seen: Seen, ledger: Ledger, session: psycopg.Connection[Any]) -> list[str]:
+def invoices_add_up(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
     """A closed month is billed whole and once: totals, lines and usage agree, numbers have no gaps."""
     wrong = []
     months = Counter(e["month"] for e in ledger.by_kind["close"])
@@ -541,7 +541,7 @@ def nodes_agree(session: psycopg.Connection[Any]) -> list[str]:
     ]
 
 
-Always = Callable[[Seen], list[str]]
+Always = Callable[[RowsSeen], list[str]]
 WHILE_RUNNING: tuple[Always, ...] = (
     steps_follow_each_other,
     nothing_overlaps,
@@ -557,13 +557,13 @@ AT_REST: tuple[Always, ...] = (
 )
 
 
-def while_running(seen: Seen) -> dict[str, list[str]]:
+def while_running(seen: RowsSeen) -> dict[str, list[str]]:
     """Return what does not hold of what must hold at every moment, by proof."""
     return {proof.__name__: proof(seen) for proof in WHILE_RUNNING}
 
 
 def at_rest(
-    seen: Seen, ledger: Ledger, session: psycopg.Connection[Any], valkey: Any
+    seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any], valkey: Any
 ) -> dict[str, list[str]]:
     """Return what does not hold once everything has come to an end, by proof."""
     found = while_running(seen) | {proof.__name__: proof(seen) for proof in AT_REST}
@@ -591,7 +591,7 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def since(seen: Seen, ledger: Ledger, begin: float, end: float) -> list[float]:
+def since(seen: RowsSeen, ledger: DrillLedger, begin: float, end: float) -> list[float]:
     """Return seconds from asking to active of what was acknowledged in a stretch of the driver's clock."""
     by_request: dict[int, datetime] = {}
     for row in seen.leases.values():

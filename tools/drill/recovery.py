@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.drill.faults import FAULTS, NODES, Step
-from tools.drill.ledger import Ledger
+from tools.drill.ledger import DrillLedger
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack
 
@@ -39,7 +39,7 @@ class Recoveries:
 
 def measure(stack: DrillStack, *, times: int, say: Any = print) -> Recoveries:
     """Kill each process in turn, ``times`` times over, with nobody else at work."""
-    ledger = Ledger(stack.data / "ledger.jsonl")
+    ledger = DrillLedger(stack.data / "ledger.jsonl")
     prober, found = Prober(stack, ledger), Recoveries(load=os.getloadavg()[0])
     for node in NODES * 2:
         prober.recovered(node, time.monotonic())

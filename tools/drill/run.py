@@ -17,8 +17,8 @@ import psycopg
 
 from tools.drill import proofs
 from tools.drill.faults import FAULTS, NODES, NotObserved, Step, schedule
-from tools.drill.ledger import Ledger
-from tools.drill.load import Load
+from tools.drill.ledger import DrillLedger
+from tools.drill.load import DrillLoad
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack
 from tools.drill.walk import SHORT, Walked, cases, table, walk
@@ -76,8 +76,8 @@ class Drill:
 
     def __init__(self, stack: DrillStack, *, seed: int, actors: int = 4, pause_s: float = 0.8) -> None:
         self.stack, self.seed = stack, seed
-        self.ledger = Ledger(stack.data / "ledger.jsonl")
-        self.load = Load(stack.url, stack.world, self.ledger, seed, actors, pause_s)
+        self.ledger = DrillLedger(stack.data / "ledger.jsonl")
+        self.load = DrillLoad(stack.url, stack.world, self.ledger, seed, actors, pause_s)
         self.prober = Prober(stack, self.ledger)
         self.result = Result(seed)
         # The walk closes the first months itself, so that nobody is in its way; people get those that are left.

@@ -21,7 +21,7 @@ import psycopg
 import redis
 
 from portal.embedded.places import StackPaths, engine_account, socket_folder
-from tools.bench.stack import ROOT, Stack
+from tools.bench.stack import ROOT, BenchStack
 from tools.drill.fleet import BOARDS
 from tools.drill.proxy import ChaosProxy
 
@@ -31,7 +31,7 @@ AGENT_REST_S = 0.3
 
 
 @dataclass
-class Agent:
+class DrillAgent:
     """One node's agent: kept up as a service manager would, until the drill says otherwise."""
 
     node: str
@@ -42,13 +42,13 @@ class Agent:
 
 
 @dataclass
-class DrillStack(Stack):
+class DrillStack(BenchStack):
     """A stack without the demo, with a fleet of its own and a folder of orders for failpoints."""
 
     months: int = 3
     has_small_disk: bool = False
     world: dict[str, Any] = field(default_factory=dict)
-    nodes: dict[str, Agent] = field(default_factory=dict)
+    nodes: dict[str, DrillAgent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.orders = self.data.with_name("failpoints")
@@ -102,7 +102,7 @@ class DrillStack(Stack):
             spec.write_text(json.dumps({"boards": boards}))
             proxy = ChaosProxy("127.0.0.1", int(self.url.rsplit(":", 1)[1]))
             proxy.start()
-            self.nodes[name] = Agent(name, proxy)
+            self.nodes[name] = DrillAgent(name, proxy)
             self.start_agent(name, secret)
         self._wait(lambda: all("connected to" in self.log_of(name) for name in self.nodes))
         threading.Thread(target=self._keep_agents_up, daemon=True).start()

@@ -10,7 +10,7 @@ from typing import Any
 
 from portal.common.failpoints import POINTS
 from tools.drill.faults import NODES
-from tools.drill.ledger import Ledger
+from tools.drill.ledger import DrillLedger
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack
 
@@ -36,7 +36,7 @@ def cases() -> list[tuple[str, str]]:
 def walk(
     stack: DrillStack,
     prober: Prober,
-    ledger: Ledger,
+    ledger: DrillLedger,
     months: list[str],
     *,
     chosen: Iterable[tuple[str, str]],

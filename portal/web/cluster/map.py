@@ -20,7 +20,7 @@ from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below, visible_teams
-from portal.web.cluster.slices import SHARES, DeviceStretch, SlicedDevice, Viewer, cut
+from portal.web.cluster.slices import SHARES, DeviceStretch, SlicedDevice, TeamsInSight, cut
 from portal.web.nodes.lifecycle import drain_text
 from portal.web.power.rows import power_text
 from scheduler.engine.geometry import Geometry
@@ -115,12 +115,12 @@ def as_json(fleet: FleetView) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def viewer_of(rights: Rights) -> Viewer:
+def viewer_of(rights: Rights) -> TeamsInSight:
     """Return what this person may know of teams; own are those they ask for or run."""
     own = rights.teams_with((Role.RESEARCHER, Role.ADMIN))
     names = dict(visible_teams(rights).values_list("pk", "name"))
     mine = Team.objects.filter(below(own)).values_list("pk", flat=True) if own else []
-    return Viewer(names, frozenset(mine))
+    return TeamsInSight(names, frozenset(mine))
 
 
 def shown_state(node: Node, *, now: datetime, away: Collection[int]) -> tuple[str, str]:
@@ -228,7 +228,7 @@ def _held(boards: Sequence[SlicedDevice], now: datetime) -> dict[int, list[Place
     return found
 
 
-def _device(board: SlicedDevice, placements: Sequence[Placement], viewer: Viewer) -> MapDevice:
+def _device(board: SlicedDevice, placements: Sequence[Placement], viewer: TeamsInSight) -> MapDevice:
     device = board.device
     grid, slots = cut(board, placements, viewer)
     return MapDevice(

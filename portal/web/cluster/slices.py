@@ -40,7 +40,7 @@ class DeviceStretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class TeamsInSight:
     """What one person may know of teams: names and colours of those in sight, and which are their own."""
 
     names: dict[int, str]
@@ -66,7 +66,7 @@ class SlicedDevice:
 
 
 def cut(
-    board: SlicedDevice, placements: Sequence[Placement], viewer: Viewer
+    board: SlicedDevice, placements: Sequence[Placement], viewer: TeamsInSight
 ) -> tuple[int, list[DeviceStretch]]:
     """Return the device's scale and its slots from left to right; together they fill the scale."""
     hosts = [p for p in placements if p.lease_id is None]
@@ -79,7 +79,7 @@ def cut(
 
 
 def _shares(
-    board: SlicedDevice, host: Placement, shares: Sequence[Placement], viewer: Viewer
+    board: SlicedDevice, host: Placement, shares: Sequence[Placement], viewer: TeamsInSight
 ) -> list[DeviceStretch]:
     slots, at = [], 0
     for share in shares:
@@ -91,7 +91,7 @@ def _shares(
     return slots
 
 
-def _share_left(board: SlicedDevice, host: Placement, at: int, viewer: Viewer) -> DeviceStretch:
+def _share_left(board: SlicedDevice, host: Placement, at: int, viewer: TeamsInSight) -> DeviceStretch:
     if board.blocked or board.away:
         return _closed(board, at, SHARES - at)
     name = viewer.names.get(host.team_id)
@@ -105,7 +105,7 @@ def _share_left(board: SlicedDevice, host: Placement, at: int, viewer: Viewer) -
     )
 
 
-def _held(placement: Placement, start: int, size: int, viewer: Viewer) -> DeviceStretch:
+def _held(placement: Placement, start: int, size: int, viewer: TeamsInSight) -> DeviceStretch:
     lease = placement.lease
     assert lease is not None
     if lease.state in CLEANING:

@@ -55,7 +55,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class LeaseEntrance:
+class WaysIn:
     """The ways in, the environment to paste into a shell, and the device nodes that were opened.
 
     ``is_set`` says that the environment is in place wherever a command leads; ``gang`` are the lines that name
@@ -74,7 +74,7 @@ class LeaseEntrance:
         return bool(self.commands)
 
 
-def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> LeaseEntrance | None:
+def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> WaysIn | None:
     """Return how to reach the slices, or None before the agent has said so; ``gang`` names its other nodes."""
     if not placements or not all(p.partition_uuid for p in placements):
         return None
@@ -84,9 +84,7 @@ def entrance(placements: Sequence[Placement], gang: Mapping[str, str]) -> LeaseE
     way = way_in(placements)
     lease = placements[0].lease.uid if placements[0].lease else ""
     commands = [Command(str(_LABELS[kind]), code) for kind, code in way.commands(lease)]
-    return LeaseEntrance(
-        "\n".join([*lines, *others]), sorted(nodes), commands, "\n".join(others), way.is_isolated
-    )
+    return WaysIn("\n".join([*lines, *others]), sorted(nodes), commands, "\n".join(others), way.is_isolated)
 
 
 def device_views(placements: Sequence[Placement]) -> list[LeaseDevice]:
