@@ -18,8 +18,10 @@ from typing import Final
 
 from nodeagent import __version__
 from nodeagent.commands import install
-from nodeagent.commands.opening import OpenedHost, notices_of, open_host, state_of
+from nodeagent.commands.opening import OpenedHost, is_simulated, notices_of, open_host, state_of
 from nodeagent.commands.options import (
+    OFF,
+    ON,
     VARIABLES,
     UsageError,
     add_driver,
@@ -37,6 +39,7 @@ from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.patience import Patience, missing, wait_for_latecomers
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
+from nodeagent.host.shell import HostShell
 from nodeagent.link.address import Address, AddressError, address_of
 from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
@@ -47,7 +50,11 @@ from nodeagent.reconcile.journal import Journal, JournalError
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.base import RuntimeRefusedError
-from nodeagent.runtimes.choice import RuntimeMissingError
+from nodeagent.runtimes.choice import RuntimeMissingError, has_units
+from nodeagent.runtimes.systemd import SystemdRuntime
+from nodeagent.streams.gateways import Gateways
+from nodeagent.streams.shells import PlayedShells, ShellHost, UnitShells
+from nodeagent.streams.terminals import Terminals
 
 log = logging.getLogger("nodeagent")
 
@@ -129,6 +136,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add_driver(known, environ)
     add_host(known, environ)
+    known.add_argument(
+        "--terminals",
+        choices=(*ON[:1], *OFF[1:2]),
+        default=usual(environ, "terminals", "1"),
+        help="let holders open terminals in their leases by the portal's gateways, 1 or 0 (1)",
+    )
     _add_log(known, "info")
     known.add_argument("--version", action="version", version=__version__)
     add_simulation(known)
@@ -168,6 +181,7 @@ def _run(options: argparse.Namespace) -> int:
         address_of(options.portal, allow_plain=switch(options, "allow_plain")),
         patience_of(options),
     )
+    options.terminals = switch(options, "terminals")
     lock = lock_state(state)
     try:
         while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):
@@ -200,7 +214,8 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
     )
     worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
     log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
-    agent = Agent(dialling.address, dialling.enrolment, driver, worker, host=dialling.facts)
+    streams = _streams(options, state, dialling, reconciler) if options.terminals else None
+    agent = Agent(dialling.address, dialling.enrolment, driver, worker, host=dialling.facts, streams=streams)
     try:
         return asyncio.run(_until_stopped(agent, host))
     finally:
@@ -225,6 +240,28 @@ async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:
         if isinstance(outcome, Exception):
             raise outcome
     return work not in done
+
+
+def _streams(
+    options: argparse.Namespace, state: Path, dialling: Dialling, reconciler: Reconciler
+) -> Gateways | None:
+    """Return who serves terminals; nobody on a host whose holders get in by neither a unit nor play."""
+    runtime = reconciler.units.runtime
+    shells: ShellHost
+    if is_simulated(options):
+        shells = PlayedShells(state, reconciler.notice_of, boot_clock)
+    elif runtime is not None and has_units(runtime):
+        units = SystemdRuntime(HostShell())
+        shells = UnitShells(lambda key: units.show(key).main_pid)
+    else:
+        log.warning("no terminals: leases have no units on this host (docs/terminal.md)")
+        return None
+    return Gateways(
+        dialling.address,
+        dialling.enrolment.identity,
+        lambda: Terminals(shells, reconciler.ready),
+        allow_plain=switch(options, "allow_plain"),
+    )
 
 
 def _guard(options: argparse.Namespace, host: OpenedHost) -> Guard | None:

@@ -45,6 +45,7 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "dcgm": "BERTH_DCGM_URL",
     "orphans": "BERTH_ORPHANS",
     "power_saving": "BERTH_POWER_SAVING",
+    "terminals": "BERTH_TERMINALS",
     "site": "BERTH_SITE",
     "rack": "BERTH_RACK",
 })  # fmt: skip

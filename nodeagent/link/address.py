@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 PATH = "/agent/v1"
+STREAMS_PATH = "/streams/v1/agent"
 SCHEMES = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
 
 
@@ -47,6 +48,24 @@ def address_of(portal: str, *, allow_plain: bool = False) -> Address:
             " --allow-plain where the network itself is trusted"
         )
     return Address(f"{scheme}://{where}{base}{PATH}", is_local)
+
+
+def gateway_of(portal: Address, told: str, *, allow_plain: bool = False) -> Address:
+    """Return where a gateway takes this agent's streams; raises AddressError.
+
+    ``told`` is a whole address, or what differs from the portal's own: a port, a path, or both. The rule about
+    encryption is the portal's.
+    """
+    base = urlsplit(portal.url)
+    if "://" in told:
+        where = told
+    elif told.startswith(":"):
+        host = f"[{base.hostname}]" if ":" in (base.hostname or "") else base.hostname
+        where = f"{base.scheme}://{host}{told}"
+    else:
+        where = f"{base.scheme}://{base.netloc}{told}"
+    found = address_of(where, allow_plain=allow_plain)
+    return Address(found.url.removesuffix(PATH) + STREAMS_PATH, found.is_local)
 
 
 def is_loopback(host: str) -> bool:

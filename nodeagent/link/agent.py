@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI, WebSocketException
@@ -16,7 +17,7 @@ from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.session import PortalSession
-from nodeagent.protocol.messages import MAX_FRAME_BYTES
+from nodeagent.protocol.messages import FEATURES, MAX_FRAME_BYTES, STREAMS, Welcome
 from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,18 @@ log = logging.getLogger(__name__)
 FIRST_DELAY_S, MOST_DELAY_S = 0.2, 5.0
 CLOSE_REPLACED = 4409
 LOST = (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, EOFError)
+
+
+class StreamService(Protocol):
+    """What serves streams beside this connection; it may end, and so end the agent, only by an error of its own."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        ...
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """Take what the portal said of gateways."""
+        ...
 
 
 class Agent:
@@ -39,6 +52,7 @@ class Agent:
         clock: Callable[[], int] | None = None,
         dice: random.Random | None = None,
         host: HostFacts | None = None,
+        streams: StreamService | None = None,
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -47,18 +61,19 @@ class Agent:
         self._clock = clock or boot_clock
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._host = host or HostFacts()
+        self._streams = streams
         self._failures = 0
 
     async def run(self) -> None:
         """Work and talk until cancelled; raises RefusedError when a node never known is turned away."""
-        work = asyncio.get_running_loop().create_task(self._worker.run())
-        talk = asyncio.get_running_loop().create_task(self._talk())
+        jobs = [self._worker.run(), self._talk(), *([self._streams.run()] if self._streams else [])]
+        tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
         try:
-            await asyncio.wait((work, talk), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (work, talk):
+            for task in tasks:
                 task.cancel()
-            done = await asyncio.gather(work, talk, return_exceptions=True)
+            done = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in done:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -70,6 +85,7 @@ class Agent:
 
     async def _talk_once(self) -> None:
         """Hold one connection from dialling to its end; every loss of it is normal."""
+        features = (*FEATURES, STREAMS) if self._streams else FEATURES
         try:
             async with connect(
                 self._address.url,
@@ -82,9 +98,11 @@ class Agent:
                 proxy=None if self._address.is_local else True,
             ) as socket:
                 session = PortalSession(
-                    socket, self._enrolment, self._driver, self._worker, self._clock, self._host
+                    socket, self._enrolment, self._driver, self._worker, self._clock, self._host, features
                 )
-                await session.greet()
+                welcome = await session.greet()
+                if self._streams:
+                    self._streams.welcomed(welcome)
                 self._failures = 0
                 log.info("connected to %s", self._address.url)
                 await session.run()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from nodeagent.protocol.signing import challenge_text, new_key_text
+from nodeagent.protocol.signing import challenge_text, new_key_text, stream_text
 
 KEY_BYTES = 32
 KEY_FILE = "agent.key"
@@ -48,6 +48,13 @@ class Identity:
         """Return the signature of a challenge in hex, by the key in force or the next one."""
         key = self._next_key() if with_next else _key(self._seed)
         return key.sign(challenge_text(nonce, self.node, agent_nonce, portal_key)).hex()
+
+    def sign_streams(self, nonce: str, *, agent_nonce: str, epoch: int) -> str:
+        """Return the signature of a gateway's challenge in hex, by the key in force, for the portal that is pinned."""
+        text = stream_text(
+            nonce=nonce, agent_nonce=agent_nonce, node=self.node, epoch=epoch, portal_key=self.portal_key
+        )
+        return _key(self._seed).sign(text).hex()
 
     def public_key(self, *, with_next: bool = False) -> str:
         """Return the public key in force in hex, or the next one."""

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from nodeagent import __version__
 from nodeagent.drivers.base import Driver
 from nodeagent.host.facts import HostFacts
 from nodeagent.link import sampler
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
-from nodeagent.link.greeting import fresh_nonce, require_epoch, require_portal
+from nodeagent.link.greeting import Socket, expect, fresh_nonce, require_epoch, require_portal
 from nodeagent.link.keychange import KeyChange
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.failpoints import failpoint
@@ -39,22 +39,8 @@ from nodeagent.reconcile.goals import FenceError
 from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
-M = TypeVar("M", bound=Message)
 
-ANSWER_WITHIN_S = 10
 RESEND_AFTER_S = 5.0
-
-
-class Socket(Protocol):
-    """What a session needs of a WebSocket."""
-
-    async def send(self, message: str, /) -> None:
-        """Send one text frame."""
-        ...
-
-    async def recv(self) -> str | bytes:
-        """Return the next frame."""
-        ...
 
 
 class PortalSession:
@@ -68,7 +54,9 @@ class PortalSession:
         worker: Worker,
         clock: Callable[[], int],
         host: HostFacts,
+        features: tuple[str, ...] = FEATURES,
     ) -> None:
+        self._features = features
         self._socket = socket
         self._enrolment = enrolment
         self._driver = driver
@@ -83,10 +71,10 @@ class PortalSession:
 
     async def greet(self) -> Welcome:
         """Answer the challenge and return the welcome, once the portal proved itself; raises RefusedError."""
-        challenge = await self._expect(Challenge)
+        challenge = await expect(self._socket, Challenge)
         hello = self._hello(challenge.nonce, await self._worker.inventory())
         await self._send(hello)
-        welcome = await self._expect(Welcome)
+        welcome = await expect(self._socket, Welcome)
         ledger = self._reconciler.ledger
         enrolled = bool(hello.enrol_token)
         identity, proven = self._enrolment.identity, self._enrolment.proven_key
@@ -139,30 +127,11 @@ class PortalSession:
             site=self._host.site,
             rack=self._host.rack,
             runtime="" if runtime is None else runtime.name,
-            features=FEATURES,
+            features=self._features,
             signature="",
         )
         proof = self._enrolment.credentials(nonce, is_known=ledger.epoch > 0, agent_nonce=fresh_nonce())
         return replace(hello, **proof)  # type: ignore[arg-type]
-
-    async def _expect(self, kind: type[M]) -> M:
-        """Return the next frame if it is of this kind; raises RefusedError for anything else."""
-        # Not wait_for: before Python 3.12 that loses a cancellation that comes together with the frame.
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            frame = await self._socket.recv()
-        try:
-            message = decode(frame)
-        except ProtocolError as no:
-            raise PortalRefusedError(
-                no.code, "the other side does not speak this protocol; is this the portal?"
-            ) from no
-        if isinstance(message, Refused):
-            raise PortalRefusedError(message.code, message.detail)
-        if not isinstance(message, kind):
-            raise PortalRefusedError(
-                "unexpected", f"a {type(message).__name__} came where {kind.__name__} was due"
-            )
-        return message
 
     async def _listen(self) -> None:
         while True:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
+from functools import lru_cache
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from nodeagent.protocol import forms, limits, messages
 from nodeagent.protocol.messages import MAX_FRAME_BYTES, VERSION, Message
 from nodeagent.protocol.variables import may_set
 
+T = TypeVar("T")
 Reader = Callable[[Any], Any]
 Writer = Callable[[Any], Any]
 
@@ -50,6 +52,19 @@ def decode(frame: str | bytes) -> Message:
     if reader is None:
         raise ProtocolError("unknown_type", "no such message in this version")
     return cast(Message, reader(body))
+
+
+def read_object(cls: type[T], value: object) -> T:
+    """Return a decoded JSON object as one of the classes of this protocol, read as strictly as a frame.
+
+    Raises ProtocolError.
+    """
+    return cast(T, _object_reader(cast(Hashable, cls))(value))
+
+
+@lru_cache(maxsize=64)
+def _object_reader(cls: Hashable) -> Reader:
+    return _read_object(cast(type, cls))
 
 
 def _text(frame: str | bytes) -> str:

@@ -15,6 +15,9 @@ Form = Callable[[str], bool]
 
 _ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._][A-Za-z0-9._-]{0,63}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+@=,-]*")
+_GATEWAY: Final = re.compile(
+    r"(?:wss?://(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]))?(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]{1,64}){0,8}/?"
+)
 _NODE: Final = re.compile(r"/dev/[A-Za-z0-9][A-Za-z0-9._:/+-]*")
 
 
@@ -31,6 +34,11 @@ def is_name(text: str) -> bool:
 def is_device_node(text: str) -> bool:
     """Say whether this may be the path of a device node."""
     return _NODE.fullmatch(text) is not None and not _leads_up(text)
+
+
+def is_gateway(text: str) -> bool:
+    """Say whether this may be the address of a gateway: whole, or the part that differs from the portal's."""
+    return bool(text) and _GATEWAY.fullmatch(text) is not None and not _leads_up(text)
 
 
 def is_line(text: str) -> bool:
@@ -71,6 +79,7 @@ FORMS: Final[Mapping[str, Form]] = MappingProxyType(
         "portal_key": is_name,
         "enrol_token": is_name,
         "nodes": is_device_node,
+        "gateways": is_gateway,
         "user": is_line,
         "team": is_line,
         "load_pattern": is_line,

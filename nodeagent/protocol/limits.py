@@ -39,6 +39,10 @@ TEXT: Final[dict[str, int]] = {
     "NewKey.signature": 128,
     "Hello.nonce": 64,
     "Hello.portal_key": 64,
+    "StreamHello.signature": 128,
+    "StreamHello.nonce": 64,
+    "StreamHello.portal_key": 64,
+    "gateways": 300,
     "Welcome.portal_key": 64,
     "Challenge.nonce": 64,
     "Rotate.nonce": 64,
@@ -86,6 +90,9 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "remaining_s": (0, _YEARS_10),
     "grace_s": (0, 86_400),
     "in_s": (0, _YEARS_10),
+    "rows": (1, 1000),
+    "columns": (1, 1000),
+    "status": (-255, 255),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {
@@ -99,6 +106,7 @@ REAL: Final[dict[str, tuple[float, float]]] = {
 }
 
 LONGEST_IN_MAP: Final = 1000
+MOST_GATEWAYS: Final = 4
 VARIABLES: Final = "SlotAccess.env"
 
 MANY_DEFAULT: Final = 256
@@ -113,6 +121,7 @@ MANY: Final[dict[str, int]] = {
     "env": 64,
     "nodes": 64,
     "proofs": 4,
+    "gateways": MOST_GATEWAYS,
     "modes": 16,
 }
 

@@ -18,6 +18,8 @@ VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 HEALTH_SLICES = "health_slices"
 FEATURES = ("host_limits", "rotate", "maintenance", HEALTH_SLICES)
+# Named by agents that serve streams (streams.py) as well: not all of them may.
+STREAMS = "streams"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,29 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamHello:
+    """Which agent opens a socket for streams: its answer to a gateway's Challenge, which answers with a Welcome.
+
+    ``signature`` is by the key in force over ``signing.stream_text``, ``epoch`` that of the agent's last welcome.
+    After the welcome the socket carries binary frames alone.
+    """
+
+    node: str
+    epoch: int
+    signature: str
+    nonce: str
+    portal_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome:
     """The portal knows this agent: its epoch fences every later frame.
 
     ``features`` are those of the agent that the portal understands too in what the agent sends; it goes only to
     agents that name one of them, older ones refuse the field. ``portal_key`` is the portal's public key in force,
-    ``proofs`` its signatures of this greeting by public key; sent to agents that gave a nonce.
+    ``proofs`` its signatures of this greeting by public key; sent to agents that gave a nonce. ``gateways`` are the
+    addresses that the agent dials for streams, each a whole one or what differs from the portal's (``:8001``,
+    ``/gateway``); sent to agents with the feature "streams".
     """
 
     node: str
@@ -118,6 +137,7 @@ class Welcome:
     features: tuple[str, ...] = ()
     portal_key: str = ""
     proofs: dict[str, str] = field(default_factory=dict)
+    gateways: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,4 +415,5 @@ Message = (
     | Rotate
     | NewKey
     | KeyStored
+    | StreamHello
 )

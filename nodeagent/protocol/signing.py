@@ -9,6 +9,7 @@ PREFIX = "berth-agent-v1"
 MUTUAL_PREFIX = "berth-agent-v2"
 PORTAL_PREFIX = "berth-portal-v1"
 NEW_KEY_PREFIX = "berth-agent-new-key-v1"
+STREAM_PREFIX = "berth-agent-streams-v1"
 
 
 def challenge_text(nonce: str, node: str, agent_nonce: str = "", portal_key: str = "") -> bytes:
@@ -28,6 +29,11 @@ def portal_text(
     """Return the bytes a portal signs: both nonces, whom it lets in by which key, and its own key in force."""
     said = f"{nonce}:{agent_nonce}:{node}:{public_key}:{epoch}:{portal_key}"
     return f"{PORTAL_PREFIX}:{said}".encode()
+
+
+def stream_text(*, nonce: str, agent_nonce: str, node: str, epoch: int, portal_key: str) -> bytes:
+    """Return the bytes an agent signs for a socket that carries streams: no control socket takes them."""
+    return f"{STREAM_PREFIX}:{nonce}:{agent_nonce}:{node}:{epoch}:{portal_key}".encode()
 
 
 def new_key_text(nonce: str, node: str, public_key: str) -> bytes:

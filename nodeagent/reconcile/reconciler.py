@@ -184,6 +184,11 @@ class Reconciler(NodeState):
         """Return what steps are asked for: each device, and what belongs to none."""
         return (*self.devices, NO_DEVICE)
 
+    def ready(self, key: Key) -> LeaseRecord | None:
+        """Return the record of a lease that is its holder's to use now, None for any other."""
+        record = self.lease_records.get(key)
+        return record if record is not None and record.phase == READY else None
+
     # Time
 
     def tick(self, now: int) -> None:

@@ -42,6 +42,7 @@ class FakePortal:
         self.is_acking = True
         self.refusal: Refused | None = None
         self.features: tuple[str, ...] = ()
+        self.gateways: tuple[str, ...] = ()
         self.hellos: list[Hello] = []
         self.heard: list[Message] = []
         self.socket: ServerConnection | None = None
@@ -72,7 +73,7 @@ class FakePortal:
         await socket.send(encode(self._welcome(hello, nonce)))
 
     def _welcome(self, hello: Hello, nonce: str) -> Welcome:
-        welcome = Welcome(hello.node, self.epoch, 1, 1, self.features)
+        welcome = Welcome(hello.node, self.epoch, 1, 1, self.features, gateways=self.gateways)
         if not hello.nonce:
             return welcome
         own = self.public_key

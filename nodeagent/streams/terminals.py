@@ -1,0 +1,396 @@
+"""The terminals of a node: shells in leases, the streams that look at them, and the minute for which they are kept.
+
+One event loop. A terminal reads its shell only while its stream has credit, so a flood that nobody draws costs
+nothing: the program blocks. What was shown last is kept for whoever comes back within a minute, by another gateway if
+need be; nobody reads meanwhile, so nothing is lost either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from nodeagent.protocol.codec import ProtocolError, read_object
+from nodeagent.protocol.streams import Event, Kind
+from nodeagent.protocol.terminals import (
+    AWAY,
+    EXIT,
+    HANG_UP,
+    KEPT_BYTES,
+    KEPT_S,
+    RESIZE,
+    OpenTerminal,
+    TerminalOpened,
+    TerminalWord,
+    body_of,
+)
+from nodeagent.reconcile.lease_records import LeaseRecord
+from nodeagent.runtimes.base import Key
+from nodeagent.streams.shells import Shell, ShellHost, ShellRefusedError
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 0.2
+KILL_AFTER_S: Final = 2.0
+MOST_PER_LEASE: Final = 256
+MOST_TERMINALS: Final = 1024
+READ_AT_ONCE: Final = 32 * 1024
+LEASE_OVER: Final = "lease_over"
+EXITED: Final = "exited"
+
+
+class StreamEnd(Protocol):
+    """The agent's end of one gateway's streams, as far as a terminal needs it."""
+
+    def credit(self, stream: int) -> int:
+        """Return how many bytes may be sent now."""
+        ...
+
+    def send(self, stream: int, data: bytes | memoryview) -> int:
+        """Send as much as the credit allows; returns how much."""
+        ...
+
+    def accept(self, stream: int, answer: dict[str, Any]) -> None:
+        """Answer a stream that was asked for."""
+        ...
+
+    def say(self, stream: int, message: dict[str, Any]) -> None:
+        """Send a word beside the bytes."""
+        ...
+
+    def reset(self, stream: int, code: str, detail: str = "") -> None:
+        """End a stream."""
+        ...
+
+    def consumed(self, stream: int, count: int) -> None:
+        """Say that received bytes were drawn."""
+        ...
+
+
+class Terminal:
+    """One shell on its terminal. ``viewer`` is the stream that looks at it, None while nobody does."""
+
+    def __init__(self, name: str, key: Key, shell: Shell) -> None:
+        self.name = name
+        self.key = key
+        self.shell = shell
+        self.viewer: tuple[StreamEnd, int] | None = None
+        self.left_at = 0.0
+        self.is_over = False
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+        self._to_show = b""
+        self._typed: deque[tuple[tuple[StreamEnd, int] | None, bytes]] = deque()
+        self._is_reading = False
+        self._loop = asyncio.get_running_loop()
+
+    # Who looks
+
+    def attach(self, end: StreamEnd, stream: int) -> None:
+        """Show a stream what was shown last, and go on there; whoever looked before is told."""
+        if self.viewer is not None:
+            before, number = self.viewer
+            before.reset(number, "taken_over", "this terminal was opened elsewhere")
+        self.viewer = end, stream
+        self._typed.clear()  # what the shell did not take from whoever looked before
+        self._to_show = b"".join(self._kept)
+        self.flow()
+
+    def detach(self) -> None:
+        """Let nobody look; the shell waits."""
+        self.viewer, self.left_at, self._to_show = None, self._loop.time(), b""
+        self._read_on(False)
+
+    # From the shell
+
+    def flow(self) -> None:
+        """Send on what the credit allows, and read only while it allows more."""
+        if self.viewer is None:
+            return
+        end, stream = self.viewer
+        if self._to_show:
+            taken = end.send(stream, self._to_show)
+            self._to_show = self._to_show[taken:]
+        self._read_on(not self._to_show and end.credit(stream) > 0)
+
+    def _readable(self) -> None:
+        """Read what there is, up to the credit; a terminal hands out 4 KiB at a time."""
+        if self.viewer is None:
+            return
+        end, stream = self.viewer
+        room = min(end.credit(stream), READ_AT_ONCE)
+        pieces, got = [], 0
+        while got < room:
+            try:
+                data = os.read(self.shell.terminal, room - got)
+            except BlockingIOError:
+                break
+            except OSError:  # EIO: the last program has let go of it
+                data = b""
+            if not data:
+                self.is_over = True
+                break
+            pieces.append(data)
+            got += len(data)
+        if got:
+            self._keep_and_send(end, stream, b"".join(pieces))
+        if self.is_over or end.credit(stream) <= 0:
+            self._read_on(False)
+
+    def _keep_and_send(self, end: StreamEnd, stream: int, data: bytes) -> None:
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        while self._kept_bytes - len(self._kept[0]) >= KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft())
+        end.send(stream, data)
+
+    def _read_on(self, wanted: bool) -> None:
+        wanted = wanted and not self.is_over
+        if wanted and not self._is_reading:
+            self._loop.add_reader(self.shell.terminal, self._readable)
+        elif self._is_reading and not wanted:
+            self._loop.remove_reader(self.shell.terminal)
+        self._is_reading = wanted
+
+    def drain(self) -> bool:
+        """Read what a shell that has exited left behind; says whether all of it was sent."""
+        if self.viewer is not None and not self._to_show and not self.is_over:
+            end, stream = self.viewer
+            while end.credit(stream) > 0 and not self.is_over:
+                before = end.credit(stream)
+                self._readable()
+                if end.credit(stream) == before:
+                    return True
+        return self.is_over
+
+    # To the shell
+
+    def type(self, data: bytes) -> None:
+        """Give the shell what was typed; credit goes back as it takes it."""
+        self._typed.append((self.viewer, data))
+        if len(self._typed) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        while self._typed:
+            viewer, data = self._typed[0]
+            try:
+                taken = os.write(self.shell.terminal, data)
+            except BlockingIOError:
+                self._loop.add_writer(self.shell.terminal, self._write)
+                return
+            except OSError:
+                self._typed.clear()
+                break
+            self._typed.popleft()
+            if taken < len(data):
+                self._typed.appendleft((viewer, data[taken:]))
+            if viewer is not None:
+                viewer[0].consumed(viewer[1], taken)
+        self._loop.remove_writer(self.shell.terminal)
+
+    def close(self) -> None:
+        """Let go of the terminal: its session is hung up by the kernel as well."""
+        self._read_on(False)
+        self._loop.remove_writer(self.shell.terminal)
+        os.close(self.shell.terminal)
+
+
+class Terminals:
+    """All terminals of this node, over all gateways."""
+
+    def __init__(self, shells: ShellHost, ready: Callable[[Key], LeaseRecord | None]) -> None:
+        """``ready`` returns the record of a lease that is open to its holder now, None for any other."""
+        self._shells = shells
+        self._ready = ready
+        self._terminals: dict[str, Terminal] = {}
+        self._by_stream: dict[tuple[StreamEnd, int], Terminal] = {}
+        self._starting: dict[tuple[StreamEnd, int], Key] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def count(self) -> int:
+        """Return how many shells there are."""
+        return len(self._terminals)
+
+    async def run(self) -> None:
+        """Keep time until cancelled: leases that are over, shells that exited, terminals nobody came back to."""
+        try:
+            while True:
+                self.look()
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            for terminal in list(self._terminals.values()):
+                self._end(terminal, "agent_stopped", "the node's agent stops; open a new terminal")
+                terminal.shell.hang_up(kill=True)  # nobody is left to do it later
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def look(self) -> None:
+        """End what is over."""
+        over = {key for key in {one.key for one in self._terminals.values()} if self._ready(key) is None}
+        for terminal in list(self._terminals.values()):
+            if terminal.key in over:
+                self._end(terminal, LEASE_OVER, "the lease is over")
+            elif terminal.viewer is None:
+                if self._loop.time() - terminal.left_at > KEPT_S:
+                    self._end(terminal, "not_come_back", "")
+            elif terminal.is_over or (_has_exited(terminal.shell) and terminal.drain()):
+                self._exit(terminal)
+        for key in over:
+            self._shells.clear(key)
+
+    def take(self, end: StreamEnd, event: Event) -> None:
+        """Act on what a gateway said; raises ProtocolError for what no gateway says."""
+        if event.kind is Kind.OPEN:
+            self._open(end, event.stream, event.body)
+            return
+        terminal = self._by_stream.get((end, event.stream))
+        if terminal is None:
+            if event.kind is Kind.RESET:
+                self._starting.pop((end, event.stream), None)
+            return
+        if event.kind is Kind.DATA:
+            terminal.type(event.data)
+        elif event.kind is Kind.WINDOW:
+            terminal.flow()
+        elif event.kind is Kind.CTL:
+            self._hear(terminal, read_object(TerminalWord, event.body))
+        elif event.kind is Kind.RESET:
+            self._left(end, event.stream, is_away=event.body.get("code") == AWAY)
+
+    def lost(self, end: StreamEnd) -> None:
+        """A gateway's socket is gone: whoever looked may come back by another one."""
+        for asked in [each for each in self._starting if each[0] is end]:
+            del self._starting[asked]
+        for known, stream in [each for each in self._by_stream if each[0] is end]:
+            self._left(known, stream, is_away=True)
+
+    def _open(self, end: StreamEnd, stream: int, body: dict[str, Any]) -> None:
+        try:
+            wish = read_object(OpenTerminal, body)
+        except ProtocolError as no:
+            end.reset(stream, no.code, no.detail)
+            return
+        key = wish.lease, wish.generation
+        record = self._ready(key)
+        if record is None:
+            end.reset(stream, "not_open_here", "this lease is not open on this node")
+            return
+        former = self._terminals.get(wish.terminal)
+        if former is not None and former.key == key and not former.is_over:
+            self._show(former, end, stream, wish, is_former=True)
+            return
+        keys = [*(terminal.key for terminal in self._terminals.values()), *self._starting.values()]
+        if len(keys) >= MOST_TERMINALS or keys.count(key) >= MOST_PER_LEASE:
+            end.reset(stream, "too_many_terminals", f"at most {MOST_PER_LEASE} terminals in a lease")
+            return
+        self._starting[end, stream] = key
+        self._keep(self._loop.create_task(self._start(end, stream, wish, record)))
+
+    async def _start(self, end: StreamEnd, stream: int, wish: OpenTerminal, record: LeaseRecord) -> None:
+        """Start a shell off the loop: systemd is asked, and may take its time."""
+        try:
+            shell = await self._loop.run_in_executor(
+                None, self._shells.start, record, wish.rows, wish.columns
+            )
+        except ShellRefusedError as no:
+            log.warning("no terminal in lease %s: %s", wish.lease, no.detail)
+            self._starting.pop((end, stream), None)
+            end.reset(stream, no.code, no.detail)
+            return
+        made = Terminal(secrets.token_hex(16), record.key, shell)
+        is_wanted = self._starting.pop((end, stream), None) is not None
+        self._terminals[made.name] = made
+        if is_wanted and self._ready(record.key) is not None:
+            self._show(made, end, stream, wish, is_former=False)
+        else:
+            end.reset(stream, LEASE_OVER, "the lease is over")
+            self._end(made, "", "")
+
+    def _show(
+        self, terminal: Terminal, end: StreamEnd, stream: int, wish: OpenTerminal, *, is_former: bool
+    ) -> None:
+        if terminal.viewer is not None:
+            self._by_stream.pop(terminal.viewer, None)
+        terminal.shell.resize(wish.rows, wish.columns)
+        end.accept(stream, body_of(TerminalOpened(terminal.name, is_former)))
+        self._by_stream[end, stream] = terminal
+        terminal.attach(end, stream)
+
+    def _hear(self, terminal: Terminal, word: TerminalWord) -> None:
+        if word.op == RESIZE:
+            terminal.shell.resize(word.rows, word.columns)
+        elif word.op == HANG_UP:
+            self._end(terminal, "hung_up", "")
+
+    def _left(self, end: StreamEnd, stream: int, *, is_away: bool) -> None:
+        terminal = self._by_stream.pop((end, stream), None)
+        if terminal is None or terminal.viewer != (end, stream):
+            return
+        terminal.detach()
+        if not is_away:
+            self._end(terminal, "", "")
+
+    def _exit(self, terminal: Terminal) -> None:
+        """Say how a shell ended, and end its stream."""
+        self._forget(terminal)
+        terminal.shell.hang_up(kill=True)
+        status = terminal.shell.process.poll()
+        if terminal.viewer is not None:
+            end, stream = terminal.viewer
+            end.say(stream, body_of(TerminalWord(EXIT, status=status)))
+            end.reset(stream, EXITED)
+        terminal.close()
+        self._reap_later(terminal)
+
+    def _end(self, terminal: Terminal, code: str, detail: str) -> None:
+        """Take a terminal away: its stream ends now, its programs are asked, and killed a little later."""
+        self._forget(terminal)
+        if terminal.viewer is not None:
+            terminal.viewer[0].reset(terminal.viewer[1], code, detail)
+        terminal.shell.hang_up()
+        terminal.close()
+        self._reap_later(terminal)
+
+    def _forget(self, terminal: Terminal) -> None:
+        self._terminals.pop(terminal.name, None)
+        if terminal.viewer is not None:
+            self._by_stream.pop(terminal.viewer, None)
+
+    def _reap_later(self, terminal: Terminal) -> None:
+        self._keep(self._loop.create_task(_reap(terminal.shell)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _reap(shell: Shell) -> None:
+    """Kill what did not go by itself, and take the shell's status, which frees its number."""
+    if shell.process.returncode is not None:
+        return
+    try:
+        if not _has_exited(shell):
+            await asyncio.sleep(KILL_AFTER_S)
+    finally:
+        shell.hang_up(kill=True)
+    while shell.process.poll() is None:
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _has_exited(shell: Shell) -> bool:
+    """Say whether a shell has exited, without taking its status: until that is taken its number is nobody else's."""
+    if shell.process.returncode is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, shell.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
