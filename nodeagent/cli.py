@@ -36,7 +36,7 @@ from nodeagent.commands.options import (
     usual,
 )
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.drivers.patience import Patience, missing, wait_for_latecomers
+from nodeagent.drivers.waiting import Patience, missing, wait_for_latecomers
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.host.shell import HostShell

@@ -23,9 +23,9 @@ from nodeagent.protocol.codec import ProtocolError, decode
 from nodeagent.protocol.messages import VERSION, Desired
 from nodeagent.reconcile.goals import FenceError
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.runtimes.base import Runtime
 
 REST_S = 0.05

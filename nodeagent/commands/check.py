@@ -14,7 +14,7 @@ from nodeagent.commands.options import patience_of, require_node
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
-from nodeagent.drivers.patience import late
+from nodeagent.drivers.waiting import late
 from nodeagent.host.files import spare_folder
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.reconcile.steps import read_health, read_partitions

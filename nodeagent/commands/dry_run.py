@@ -20,9 +20,9 @@ from nodeagent.drivers.base import (
 )
 from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.protocol.messages import DeviceFact, HealthFact, PartitionFact
-from nodeagent.reconcile.lanes import MOST_STEPS
 from nodeagent.reconcile.lease_records import GONE, LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import MOST_STEPS
 from nodeagent.reconcile.steps import DeviceStep, StepOutcome, carry_out, read_partitions
 from nodeagent.runtimes.base import Key, LeaseEntrance, LeaseGrant, Runtime, RuntimeRefusedError
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from nodeagent.commands.options import UsageError, layouts, offered
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
-from nodeagent.drivers.patience import Patience, wait_for_devices
+from nodeagent.drivers.waiting import Patience, wait_for_devices
 from nodeagent.host.shell import HostShell
 from nodeagent.runtimes.base import Runtime
 from nodeagent.runtimes.choice import choose, has_units, shows_files

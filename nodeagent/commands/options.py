@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from nodeagent.drivers import registry
 from nodeagent.drivers.amd.smi import LAYOUTS
-from nodeagent.drivers.patience import USUAL_S, Patience
+from nodeagent.drivers.waiting import USUAL_S, Patience
 from nodeagent.host import facts as host
 from nodeagent.host.facts import HostFacts
 from nodeagent.processes.policy import POLICIES

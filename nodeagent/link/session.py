@@ -14,8 +14,8 @@ from nodeagent.drivers.base import Driver
 from nodeagent.host.facts import HostFacts
 from nodeagent.link import sampler
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
-from nodeagent.link.greeting import Socket, expect, fresh_nonce, require_epoch, require_portal
-from nodeagent.link.keychange import KeyChange
+from nodeagent.link.handshake import Socket, expect, fresh_nonce, require_epoch, require_portal
+from nodeagent.link.key_change import KeyChange
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.failpoints import failpoint
 from nodeagent.protocol.messages import (

@@ -14,10 +14,10 @@ from nodeagent.drivers.base import Driver, DriverReading
 from nodeagent.processes.guard import Guard
 from nodeagent.protocol.messages import Desired, DeviceFact, HealthFact, ProcessSample
 from nodeagent.reconcile.holdings import scan_scope
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.power import change_power, read_power
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.reconcile.steps import UNIT_STEPS, DeviceStep, carry_out, read_health, read_partitions
 from nodeagent.runtimes.base import RuntimeRefusedError
 

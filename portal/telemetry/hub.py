@@ -25,7 +25,7 @@ from portal.telemetry import payloads, viewers
 from portal.telemetry.database import in_database
 from portal.telemetry.frames import unpack
 from portal.telemetry.ingest import intake
-from portal.telemetry.nodeview import NodeTexts, Scope, is_fresh
+from portal.telemetry.node_view import NodeTexts, Scope, is_fresh
 from portal.telemetry.ring import readings
 from portal.telemetry.roster import TeamFacts
 from portal.telemetry.send_queue import Mailbox

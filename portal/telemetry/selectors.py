@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.telemetry.frames import LeaseNow, More
 from portal.telemetry.latest import stored_frames
-from portal.telemetry.nodeview import is_fresh
+from portal.telemetry.node_view import is_fresh
 from portal.telemetry.ring import Readings, readings
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from nodeagent.protocol.boards import board, device_facts
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, LeaseReport, PartitionFact
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.power import change_power, read_power
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.reconcile.steps import read_partitions
 from nodeagent.runtimes.base import Key, LeaseEntrance, LeaseGrant, Runtime, RuntimeRefusedError
 from nodeagent.simulation.devices.driver import SimulatedDriver

@@ -8,8 +8,8 @@ import pytest
 
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.simulation.full_host import FullHost
 from tests.agent.builder import FakeTime, SimulatedNode, lease
 

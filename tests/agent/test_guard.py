@@ -11,8 +11,8 @@ from nodeagent.processes.guard import Guard, GuardReport
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
 from nodeagent.reconcile.holdings import scan_scope
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of
 from nodeagent.simulation.full_host import FullHost

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.link.enrolment import PortalRefusedError
-from nodeagent.link.greeting import require_epoch, require_portal
+from nodeagent.link.handshake import require_epoch, require_portal
 from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Desired, Hello, Report, Welcome

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.identity import Identity
-from nodeagent.link.keychange import KeyChange
+from nodeagent.link.key_change import KeyChange
 from nodeagent.protocol.boards import device_facts
 from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Hello, KeyStored, NewKey, Rotate

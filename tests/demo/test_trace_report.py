@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from portal.demo.trace import report
+from portal.demo.trace.bill_checks import TeamMonth, compare, recompute
 from portal.demo.trace.mapping import BOB, TraceRequest
-from portal.demo.trace.reckoning import TeamMonth, compare, recompute
 from portal.demo.trace.report import PlayResult, answer, invariants
 from portal.demo.trace.runs import Run, percentile
 

@@ -28,9 +28,9 @@ from nodeagent.protocol.codec import encode
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, DeviceFact
 from nodeagent.reconcile.holdings import scan_scope
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import GONE, READY
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.reconcile.steps import read_health
 from nodeagent.reconcile.worker import Worker
 from nodeagent.runtimes.names import unit_of

@@ -12,12 +12,12 @@ from zlib import crc32
 
 from nodeagent.protocol.messages import Desired, DesiredLease, LeaseReport
 from nodeagent.reconcile.journal import Journal
-from nodeagent.reconcile.lanes import work_through
 from nodeagent.reconcile.lease_records import FAILED, NS, PREPARING, READY, Key
 from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.sequential import work_through
 from nodeagent.reconcile.steps import read_health, read_partitions
 from nodeagent.simulation.faults import SimulatedCrash
-from nodeagent.simulation.soak.dying import CrashingJournal
+from nodeagent.simulation.soak.crashing_journal import CrashingJournal
 from nodeagent.simulation.soak.script import ACT_S, SoakAct
 from nodeagent.simulation.soak.stage import NODE, Stage, Trace
 from nodeagent.simulation.soak.visitor import SoakVisitor

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from portal.demo.trace.reckoning import Clocks, TeamMonth
+from portal.demo.trace.bill_checks import Clocks, TeamMonth
 from portal.demo.trace.runs import Run, latencies_ms, percentile, refusals
 
 MICRO = 1_000_000

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from portal.demo.trace import mapping, reckoning, report, room, tokens
+from portal.demo.trace import bill_checks, making_room, mapping, report, tokens
 from portal.demo.trace.calls import ApiRefusal, Origin, TraceClient
 from portal.demo.trace.play import Play, SubmitRate
 from portal.demo.trace.rows import Pod, TraceError, read_pods
@@ -76,9 +76,9 @@ class Command(BaseCommand):
         try:
             wishes = await self._wishes(api, pods, operator, options["speed"])
             if options["make_room"] or (options["make_room"] is None and not options["tokens"]):
-                released, withdrawn = await room.make_room(api, held)
+                released, withdrawn = await making_room.make_room(api, held)
                 self._tell(f"made room: {released} leases released, {withdrawn} requests withdrawn")
-            since = await reckoning.portal_time(api, operator=operator)
+            since = await bill_checks.portal_time(api, operator=operator)
             pace = SubmitRate(options["rate"], options["parallel"], options["patience"])
             name = f"trace-{time.time_ns():x}"
             play = Play(api, wishes, held, pace=pace, name=name, since=since, tell=self._tell)
@@ -106,11 +106,11 @@ async def _reckon(
     api: TraceClient, play: Play, skipped: int, since: str, operator: str, wall_s: float
 ) -> report.PlayResult:
     leases = {run.lease: run.wish.count for run in play.runs if run.lease}
-    clocks = await reckoning.clocks(api, leases, since=since, operator=operator)
-    now = await reckoning.portal_time(api, operator=operator)
+    clocks = await bill_checks.clocks(api, leases, since=since, operator=operator)
+    now = await bill_checks.portal_time(api, operator=operator)
     teams = {run.wish.asker.team for run in play.runs}
-    bills = await reckoning.bills(api, teams, {since[:7], now[:7]}, operator=operator)
-    overlaps = await reckoning.overlaps(api, operator=operator)
+    bills = await bill_checks.bills(api, teams, {since[:7], now[:7]}, operator=operator)
+    overlaps = await bill_checks.overlaps(api, operator=operator)
     return report.PlayResult(play.runs, skipped, overlaps, clocks, bills, wall_s, api.waits)
 
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.identity import Identity, StateError
-from nodeagent.link.keychange import KeyChange
+from nodeagent.link.key_change import KeyChange
 from nodeagent.protocol.messages import KeyStored, NewKey, Rotate
 from nodeagent.protocol.signing import challenge_text, new_key_text
 

@@ -1,4 +1,4 @@
-"""Both sides of a greeting: a fresh nonce of the agent, and the portal's proof before anything it says is obeyed."""
+"""Both sides of the handshake: a fresh nonce of the agent, and the portal's proof before anything it says is obeyed."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ import pytest
 from nodeagent import cli
 from nodeagent.commands import opening
 from nodeagent.commands.install import AGENT_TEXT
-from nodeagent.drivers import errors, patience, registry
+from nodeagent.drivers import errors, registry, waiting
 from nodeagent.drivers.amd.driver import AmdDriver
 from nodeagent.drivers.ascend.driver import AscendDriver
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.cambricon.driver import CambriconDriver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.hygon.driver import HygonDriver
-from nodeagent.drivers.patience import Patience, late, missing, wait_for_devices, wait_for_latecomers
+from nodeagent.drivers.waiting import Patience, late, missing, wait_for_devices, wait_for_latecomers
 from nodeagent.host.shell import Done, ProgramError
 from nodeagent.link.agent import Agent
 from nodeagent.simulation.full_host import FullHost
@@ -424,7 +424,7 @@ def test_agent_starts_anew_with_the_devices_that_came_and_once_more_only_when_to
 
     monkeypatch.setattr(opening.registry, "open_real", find)
     monkeypatch.setattr(Agent, "run", run)
-    monkeypatch.setattr(patience, "AGAIN_S", 0.0)
+    monkeypatch.setattr(waiting, "AGAIN_S", 0.0)
     words = [*HERE, "--portal", "ws://127.0.0.1:9", "--state", str(tmp_path), "--patience", "0"]
 
     with caplog.at_level("INFO"):
