@@ -20,9 +20,10 @@ from typing import NamedTuple
 from scheduler.engine.admission import Admission
 from scheduler.engine.kept_places import KeptPlaces, keep_places, with_used
 from scheduler.engine.model import Claim, Plan, PolicyRules, Preemption, Reason, Running, Snapshot, Wait
+from scheduler.engine.preemptible_units import units_of
 from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState
-from scheduler.engine.victims import Search, hopeful, units_of
+from scheduler.engine.victims import Search, hopeful
 
 
 class Decided(NamedTuple):
