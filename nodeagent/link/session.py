@@ -1,4 +1,4 @@
-"""One connection to the portal: greeting, then desired states down, reports, samples and heartbeats up."""
+"""One connection to the portal: handshake, then desired states down, reports, samples and heartbeats up."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from nodeagent.link.address import Address, AddressError, gateway_of
 from nodeagent.link.enrolment import PortalRefusedError
-from nodeagent.link.greeting import expect, fresh_nonce, require_portal
+from nodeagent.link.handshake import expect, fresh_nonce, require_portal
 from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.codec import ProtocolError, encode
 from nodeagent.protocol.messages import Challenge, StreamHello, Welcome

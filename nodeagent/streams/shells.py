@@ -47,7 +47,7 @@ class ShellRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shell:
+class LeaseShell:
     """A shell that was started: its process, first of its session, and the other end of its terminal."""
 
     process: subprocess.Popen[bytes]
@@ -68,7 +68,7 @@ class Shell:
 class ShellHost(Protocol):
     """How shells are started on this host; calls may take some milliseconds."""
 
-    def start(self, record: LeaseRecord, rows: int, columns: int) -> Shell:
+    def start(self, record: LeaseRecord, rows: int, columns: int) -> LeaseShell:
         """Start a shell in a ready lease; raises ShellRefusedError."""
         ...
 
@@ -87,7 +87,7 @@ class UnitShells:
         self._main_pid = main_pid
         self._account = account
 
-    def start(self, record: LeaseRecord, rows: int, columns: int) -> Shell:
+    def start(self, record: LeaseRecord, rows: int, columns: int) -> LeaseShell:
         """Start the holder's login shell inside the unit."""
         try:
             holder = self._account(record.user)
@@ -132,7 +132,7 @@ class PlayedShells:
         self._notice = notice
         self._clock = clock
 
-    def start(self, record: LeaseRecord, rows: int, columns: int) -> Shell:
+    def start(self, record: LeaseRecord, rows: int, columns: int) -> LeaseShell:
         """Start a shell with the lease's variables in the lease's folder."""
         folder = self._made(record.key)
         shell = shutil.which("bash", path=SAFE_PATH) or "/bin/sh"
@@ -176,7 +176,7 @@ def spawn(
     *,
     account: Account | None = None,
     owner: Account | None = None,
-) -> Shell:
+) -> LeaseShell:
     """Start a program as the first of a session on a new terminal; raises ShellRefusedError.
 
     ``account``: become it before anything runs. ``owner``: whose the terminal is, where that is somebody else still
@@ -208,7 +208,7 @@ def spawn(
         raise ShellRefusedError("no_shell", f"a shell cannot be started on this node: {no}") from no
     finally:
         os.close(theirs)
-    return Shell(process, ours)
+    return LeaseShell(process, ours)
 
 
 def session_of(leader: int) -> list[int]:

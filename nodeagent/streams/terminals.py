@@ -31,7 +31,7 @@ from nodeagent.protocol.terminals import (
 )
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.runtimes.base import Key
-from nodeagent.streams.shells import Shell, ShellHost, ShellRefusedError
+from nodeagent.streams.shells import LeaseShell, ShellHost, ShellRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class StreamEnd(Protocol):
 class Terminal:
     """One shell on its terminal. ``viewer`` is the stream that looks at it, None while nobody does."""
 
-    def __init__(self, name: str, key: Key, shell: Shell) -> None:
+    def __init__(self, name: str, key: Key, shell: LeaseShell) -> None:
         self.name = name
         self.key = key
         self.shell = shell
@@ -373,7 +373,7 @@ class Terminals:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _reap(shell: Shell) -> None:
+async def _reap(shell: LeaseShell) -> None:
     """Kill what did not go by itself, and take the shell's status, which frees its number."""
     if shell.process.returncode is not None:
         return
@@ -386,7 +386,7 @@ async def _reap(shell: Shell) -> None:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _has_exited(shell: Shell) -> bool:
+def _has_exited(shell: LeaseShell) -> bool:
     """Say whether a shell has exited, without taking its status: until that is taken its number is nobody else's."""
     if shell.process.returncode is not None:
         return True
