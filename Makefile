@@ -12,7 +12,7 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
-.PHONY: package-check sbom test-next up test lint fix bench drill e2e docs mutants hostile
+.PHONY: package package-check sbom test-next up test lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
@@ -43,6 +43,10 @@ e2e: $(PRIVATE_UV)
 docs: $(PRIVATE_UV)
 	@$(DEV) pytest tests/docs $(ARGS)
 	@NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict --quiet
+
+# Builds wheels and source archives of portal and agent, and the agent's Debian package, into build/.
+package: $(PRIVATE_UV)
+	@$(UV) build --quiet --all-packages --out-dir build && $(RUN) python -m tools.debian build
 
 # Builds the wheels of agent and portal, installs each into an empty environment and starts what is in it.
 package-check: $(PRIVATE_UV)

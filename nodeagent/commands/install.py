@@ -28,6 +28,8 @@ from nodeagent.runtimes.names import SLICE
 OK: Final = 0
 FAILED: Final = 1
 UNITS: Final = "/etc/systemd/system"
+# Where a package of the distribution puts its units; what lies in UNITS goes before them.
+PACKAGED: Final = "/usr/lib/systemd/system"
 AGENT_UNIT: Final = "berth-agent.service"
 AGENT_FILE: Final = f"{UNITS}/{AGENT_UNIT}"
 SLICE_FILE: Final = f"{UNITS}/{SLICE}"
@@ -54,7 +56,7 @@ SHARES_FOLDER: Final = "/etc/vdev"
 ALWAYS: Final = ("/dev/tty", "/dev/ptmx", "/dev/console", "char-pts", "char-tty")
 
 AGENT_TEXT: Final = """\
-# Written by berth-agent install; put changes into berth-agent.service.d/*.conf.
+# As berth-agent install or its package wrote it; put changes into berth-agent.service.d/*.conf.
 [Unit]
 Description=Berth's agent: makes GPU leases real on this host
 Wants=network-online.target
@@ -98,7 +100,7 @@ WantedBy=multi-user.target
 """
 
 SLICE_TEXT: Final = """\
-# Written by berth-agent install; put changes into berth.slice.d/*.conf.
+# As berth-agent install or its package wrote it; put changes into berth.slice.d/*.conf.
 [Unit]
 Description=Leases of Berth on this host
 
@@ -392,7 +394,10 @@ def _state(host: InstallHost, path: str, text: str) -> str:
 
 
 def _text(host: InstallHost, path: str) -> str:
-    try:
-        return host.at(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
+    """Return what systemd reads: the file of this path, or the unit of the same name that a package brought."""
+    for one in (path, path.replace(UNITS, PACKAGED, 1)):
+        try:
+            return host.at(one).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+    return ""

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeagent.protocol.signing import challenge_text, new_key_text, stream_text
 
@@ -140,7 +141,8 @@ def _key(seed: bytes) -> Ed25519PrivateKey:
 
 
 def _public(seed: bytes) -> str:
-    return _key(seed).public_key().public_bytes_raw().hex()
+    # The longer spelling of public_bytes_raw(), which the cryptography of Debian 12 does not have.
+    return _key(seed).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
 
 def _read_or_make(path: Path) -> bytes:

@@ -122,6 +122,22 @@ def test_a_change_is_shown_as_a_difference(machine):
     assert "Restart=always" in machine.text(AGENT_FILE)
 
 
+def test_units_that_a_package_brought_are_left_to_it(machine):
+    machine.write()
+    packaged = machine.root / "usr/lib/systemd/system"
+    packaged.mkdir(parents=True)
+    for path in (AGENT_FILE, SLICE_FILE):
+        (machine.root / path.lstrip("/")).rename(packaged / Path(path).name)
+    before = machine.there()
+
+    said = machine.write()
+
+    assert "in place already" in said
+    assert machine.there() == before
+    assert "+ExecStart=/usr/bin/berth-agent run" in machine.write(program="/usr/bin/berth-agent run")
+    assert AGENT_FILE in machine.there()
+
+
 def test_logins_are_closed_only_when_asked(machine):
     machine.write(close_logins=True)
 
