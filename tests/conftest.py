@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose what makes the same tests cheaper."""
     # Each client of a test would list all static files first, of which it asks for none.
     settings.WHITENOISE_AUTOREFRESH = True
+    settings.PASSWORD_HASHERS = ["tests.hasher.QuickArgon2", *settings.PASSWORD_HASHERS[1:]]
     # Nodes of tests serve at once; those about acceptance say otherwise.
     settings.ACCEPT_NODES = "auto"
     settings.PORTAL_KEY = "of-tests-alone-" * 4
