@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from django.conf import settings
 from django.db.backends.postgresql.operations import DatabaseOperations
@@ -45,6 +46,11 @@ sys.addaudithook(_heed)
 # What is collected lives to the end; looking through it while it grows finds nothing.
 OWN_PACE = gc.get_threshold()
 gc.set_threshold(20_000, 20, 20)
+
+
+# How long an example takes says how busy the machine is, nothing of the code.
+hypothesis.settings.register_profile("berth", deadline=None)
+hypothesis.settings.load_profile("berth")
 
 
 def pytest_configure(config: pytest.Config) -> None:
