@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def written(path: Path, count: int) -> Path:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    return written(tmp_path / "jobs.csv", 200)
+    return written(tmp_path / "jobs.csv", 150)
 
 
 def options(trace: Path, **more: object) -> argparse.Namespace:
@@ -46,7 +47,7 @@ def options(trace: Path, **more: object) -> argparse.Namespace:
 
 @pytest.mark.parametrize("policy", ["default", "priority_fifo"])
 def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str) -> None:
-    found = forecast.run(options(written(tmp_path / "jobs.csv", 300), policy=policy, estimates="perfect"))
+    found = forecast.run(options(written(tmp_path / "jobs.csv", 240), policy=policy, estimates="perfect"))
 
     assert found["samples"] >= 50
     assert found["share_before_p90"] >= 0.85
@@ -116,8 +117,8 @@ def test_predictions_are_judged_on_what_came_later(
 
     assert main(["predict", "--jobs", str(trace), "--every-h", "1", "--json"]) == 0
 
-    assert '"team"' in capsys.readouterr().out
-    found = predict.run(argparse.Namespace(jobs=trace, every_h=1, no_estimates=False))
+    found = json.loads(capsys.readouterr().out)
+    assert found["team"]["median"] >= 1
     assert 0 < found["judged"] < 400 - LEAST
     assert found["asked"] is None
     assert found["predicted"]["median"] >= 1

@@ -23,25 +23,18 @@ needs_traces = pytest.mark.skipif(
     not (TRACES / WEEK).is_file(), reason="TRACES names no folder with the full traces"
 )
 NODES = 6
+# The first sixty jobs of the sample on four nodes: two gangs of all four, jobs that wait, forty that are preempted.
+BEGIN, FEW = 60, 4
 
 
-_answers: dict[tuple[str, ...], Any] = {}
+@pytest.fixture
+def begin(tmp_path: Path) -> Path:
+    path = tmp_path / "begin.csv"
+    path.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[: BEGIN + 1]))
+    return path
 
 
 def replay(
-    capsys: pytest.CaptureFixture[str], jobs: Path = SAMPLE, nodes: int = NODES, **options: Any
-) -> Any:
-    """Answer what a replay of the sample says; the same one is played once (``played`` always plays)."""
-    if jobs != SAMPLE:
-        return played(capsys, jobs, nodes, **options)
-    meant = {"nodes": nodes, "policy": "default", **options}
-    key = tuple(f"{name}={value}" for name, value in sorted(meant.items()))
-    if key not in _answers:
-        _answers[key] = played(capsys, jobs, nodes, **options)
-    return _answers[key]
-
-
-def played(
     capsys: pytest.CaptureFixture[str], jobs: Path = SAMPLE, nodes: int = NODES, **options: Any
 ) -> Any:
     words = ["queue", "--json", "--jobs", str(jobs), "--nodes", str(nodes), "--gpus-per-node", "8"]
@@ -102,14 +95,12 @@ def test_blocking_queues_wait_as_a_second_simulator_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*YARDSTICKS, *ORDERS}))
 def test_every_policy_serves_every_job_and_reports_the_same_twice(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+    capsys: pytest.CaptureFixture[str], begin: Path, name: str
 ) -> None:
-    begin = tmp_path / "begin.csv"
-    begin.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:101]))
+    first, again = (replay(capsys, begin, FEW, policy=name) for _ in range(2))
 
-    first, again = (played(capsys, begin, policy=name) for _ in range(2))
-
-    assert first["jobs"] == 100
+    assert first["jobs"] == BEGIN
+    assert first["max_wait_s"] > 0
     assert first["mean_jct_s"] >= first["mean_wait_s"]
     assert 0 < first["utilisation"] <= 1
     assert first["max_wait_s"] >= first["p999_wait_s"] >= first["p99_wait_s"] >= first["p50_wait_s"]
@@ -120,23 +111,27 @@ def test_every_policy_serves_every_job_and_reports_the_same_twice(
 def test_preemption_by_score_cuts_the_wait_of_the_same_order_without(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The figures are exact: whoever changes on purpose what is decided measures the weeks anew (docs/queue.md)."""
     ours, alone = replay(capsys), replay(capsys, consent="none")
 
+    assert (ours["mean_wait_s"], ours["mean_jct_s"], ours["preemptions"]) == (2942.3, 11556.15, 93)
+    assert (alone["mean_wait_s"], alone["mean_jct_s"], alone["preemptions"]) == (4068.72, 12661.45, 0)
     assert ours["mean_wait_s"] < 0.75 * alone["mean_wait_s"]
     assert 0 < ours["max_preemptions_of_one_job"] <= 20
-    assert (alone["preemptions"], alone["max_preemptions_of_one_job"]) == (0, 0)
+    assert alone["max_preemptions_of_one_job"] == 0
 
 
 @pytest.mark.parametrize(
     ("policy", "notice", "backfill", "consents", "estimated", "waited", "ended", "preempted"),
     [
-        ("default", 0, "none", True, True, 579_634, 13_062_390, 93),
-        ("default", 120, "easy", True, False, 548_921, 13_030_117, 56),
-        ("default", 0, "none", False, True, 801_538, 13_280_134, 0),
-        ("priority_fifo", 120, "easy", True, False, 3_179_416, 15_658_012, 0),
+        ("default", 0, "none", True, True, 63_397, 736_818, 42),
+        ("default", 120, "easy", True, False, 60_872, 734_353, 43),
+        ("default", 0, "none", False, True, 339_874, 1_011_495, 0),
+        ("priority_fifo", 120, "easy", True, False, 623_933, 1_295_554, 0),
     ],
 )
 def test_decisions_stay_what_they_were_when_only_the_turn_gets_faster(
+    begin: Path,
     policy: str,
     notice: int,
     backfill: str,
@@ -147,34 +142,29 @@ def test_decisions_stay_what_they_were_when_only_the_turn_gets_faster(
     preempted: int,
 ) -> None:
     """Whoever changes what is decided on purpose measures the weeks anew (docs/queue.md)."""
-    jobs = read(SAMPLE, 8 * NODES)
+    jobs = read(begin, 8 * FEW)
     options = Namespace(policy=policy, place="binpack", backfill=backfill, notice=notice)
-    estimates = estimates_from(SAMPLE, jobs, COLUMN) if estimated else None
+    estimates = estimates_from(begin, jobs, COLUMN) if estimated else None
 
     done = Turns(
-        jobs, rules_of(options)[0], Cluster(NODES, 8), estimates=estimates, is_preemptible=consents
+        jobs, rules_of(options)[0], Cluster(FEW, 8), estimates=estimates, is_preemptible=consents
     ).play()
 
     assert (sum(done.waited), sum(done.ended), done.preemptions) == (waited, ended, preempted)
 
 
 def test_a_notice_and_promised_starts_are_played_as_the_product_gives_them(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], begin: Path
 ) -> None:
-    begin = tmp_path / "begin.csv"
-    begin.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:101]))
+    found = replay(capsys, begin, FEW, notice=120, backfill="easy")
 
-    found = played(capsys, begin, notice=120, backfill="easy")
-
-    assert (found["jobs"], found["notice_s"], found["backfill"]) == (100, 120, "easy")
+    assert (found["jobs"], found["notice_s"], found["backfill"]) == (BEGIN, 120, "easy")
 
 
 def test_the_rules_of_a_new_installation_are_played_with_any_order(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], begin: Path
 ) -> None:
-    begin = tmp_path / "begin.csv"
-    begin.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:101]))
-    words = ["queue", "--json", "--jobs", str(begin), "--nodes", str(NODES), "--installed"]
+    words = ["queue", "--json", "--jobs", str(begin), "--nodes", str(FEW), "--installed"]
 
     assert main([*words, "--keep-short", "0.11"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -195,20 +185,21 @@ def test_estimates_drawn_anew_have_the_errors_of_the_column() -> None:
 
 
 def test_estimates_come_from_the_column_or_from_the_truth_or_from_nobody(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], begin: Path
 ) -> None:
-    said = {source: replay(capsys, estimates=source)["estimates"] for source in ("column", "perfect", "none")}
+    found = {source: replay(capsys, begin, FEW, estimates=source) for source in ("column", "perfect", "none")}
 
-    assert said == {"column": "column", "perfect": "perfect", "none": "none"}
-    assert replay(capsys)["estimates"] == "column"
-    assert replay(capsys, policy="sjf")["estimates"] == "perfect"
+    assert {source: said["estimates"] for source, said in found.items()} == {one: one for one in found}
+    assert len({said["mean_wait_s"] for said in found.values()}) == 3
+    assert replay(capsys, begin, FEW)["estimates"] == "column"
+    assert replay(capsys, begin, FEW, policy="sjf")["estimates"] == "perfect"
 
 
 def test_a_trace_without_estimates_and_teams_is_served_like_one_with_estimates_ignored(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], begin: Path, tmp_path: Path
 ) -> None:
     bare, teamed = tmp_path / "bare.csv", tmp_path / "teamed.csv"
-    with SAMPLE.open() as file:
+    with begin.open() as file:
         lines = list(csv.DictReader(file))
     for path, columns in ((bare, ["seq", "submit_s", "duration_s", "gpus"]), (teamed, list(lines[0])[:-1])):
         with path.open("w", newline="") as out:
@@ -216,15 +207,20 @@ def test_a_trace_without_estimates_and_teams_is_served_like_one_with_estimates_i
             writer.writeheader()
             writer.writerows(lines)
 
-    assert replay(capsys, bare)["estimates"] == "none"
-    assert replay(capsys, teamed)["mean_wait_s"] == replay(capsys, estimates="none")["mean_wait_s"]
+    ignored = replay(capsys, begin, FEW, estimates="none")
+    assert replay(capsys, bare, FEW)["estimates"] == "none"
+    assert replay(capsys, teamed, FEW)["mean_wait_s"] == ignored["mean_wait_s"] > 0
 
 
-def test_a_compressed_file_is_read_as_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_compressed_file_is_read_as_well(
+    capsys: pytest.CaptureFixture[str], begin: Path, tmp_path: Path
+) -> None:
     packed = tmp_path / "jobs.csv.gz"
-    packed.write_bytes(gzip.compress(SAMPLE.read_bytes()))
+    packed.write_bytes(gzip.compress(begin.read_bytes()))
 
-    assert replay(capsys, packed, policy="fifo")["mean_wait_s"] == 68911.01
+    waited = replay(capsys, packed, FEW, policy="fifo")["mean_wait_s"]
+
+    assert waited == replay(capsys, begin, FEW, policy="fifo")["mean_wait_s"] > 0
 
 
 HEAD = "seq,submit_s,duration_s,gpus\n"
