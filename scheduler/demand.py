@@ -13,9 +13,9 @@ from portal.leases.states import RequestState
 from portal.policies import demand as tables
 from portal.policies.models import DemandTable
 from portal.policies.selectors import active_policy
-from scheduler.engine.demand import MOST, relearned
+from scheduler.engine.demand import Form
+from scheduler.engine.learning.demand import MOST, relearned
 from scheduler.engine.model import SHARED_MODES, Snapshot
-from scheduler.engine.place.statistics import Form
 from scheduler.engine.state import EngineState
 
 FIELDS = (

@@ -8,8 +8,7 @@ from django.db import transaction
 from django.db.models import Max
 
 from portal.policies.models import DemandTable
-from scheduler.engine.demand import Demand
-from scheduler.engine.place.statistics import Form
+from scheduler.engine.demand import Demand, Form
 
 
 def current_demand() -> Demand:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from scheduler.engine.demand import MOST_CHURN_MILLI, Demand
+from scheduler.engine.demand import MOST_CHURN_MILLI, Demand, Form
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.json_values import instant, items, known, mode, text, us, whole, wholes
 from scheduler.engine.learning.bins import BINS
 from scheduler.engine.model import DeviceInfo, Learned, MigProfile, NodeInfo, Snapshot
-from scheduler.engine.place.statistics import Form
 from scheduler.engine.tables import (
     CLAIM,
     HELD,

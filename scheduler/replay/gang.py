@@ -34,7 +34,8 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )  # fmt: skip
-from scheduler.engine.demand import Demand, Left, priced
+from scheduler.engine.demand import Demand, Left
+from scheduler.engine.learning.demand import priced
 from scheduler.engine.place import gang
 from scheduler.engine.place.policy import Decider, PlacePolicy, policy_named
 from scheduler.replay import openb

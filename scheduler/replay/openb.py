@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from scheduler.engine.columns import WHOLE, Ints
-from scheduler.engine.demand import MOST, UNKNOWN_DEMAND, Demand, priced, relearned
+from scheduler.engine.demand import UNKNOWN_DEMAND, Demand, Form
 from scheduler.engine.events import Ended, held_by
+from scheduler.engine.learning.demand import MOST, priced, relearned
 from scheduler.engine.model import Claim, DeviceInfo, Grant, Held, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.place.policy import policy_named
-from scheduler.engine.place.statistics import Form
 from scheduler.engine.plan import plan
 from scheduler.engine.shape import Shape, ShapeKind
 from scheduler.engine.state import EngineState

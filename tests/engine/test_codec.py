@@ -9,9 +9,9 @@ import pytest
 
 from scheduler.engine import snapshot_from_json, snapshot_to_json
 from scheduler.engine.codec import Written
-from scheduler.engine.demand import Demand, Left, relearned
+from scheduler.engine.demand import Demand, Form, Left
 from scheduler.engine.errors import BadSnapshot
-from scheduler.engine.place.statistics import Form
+from scheduler.engine.learning.demand import relearned
 from tests.engine.builder import Cluster
 
 

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.demand import ENOUGH, Demand, Left, differ, priced, relearned, seen
+from scheduler.engine.demand import Demand, Form, Left
+from scheduler.engine.learning.demand import ENOUGH, differ, priced, relearned, seen
 from scheduler.engine.place.prices import piece_values
-from scheduler.engine.place.statistics import Form
 
 WHOLE = Form(0, 0, 1000, 1, "")
 HALF = Form(0, 0, 500, 1, "")

@@ -7,11 +7,11 @@ import pytest
 
 from scheduler.engine import Ended, EngineState, Granted, kernel
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, MILLI, SHARE, USE, WANT_FIELDS, WHOLE, columns
+from scheduler.engine.demand import Form
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Grant, PolicyRules
 from scheduler.engine.place import gang
 from scheduler.engine.place.policy import POLICIES, Decider, policy_named
-from scheduler.engine.place.statistics import Form
 from tests.engine.builder import NOON, Cluster, Turn
 
 STEADY = sorted(set(POLICIES) - {"random"})

@@ -25,11 +25,11 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )
-from scheduler.engine.demand import Demand, Left, priced
+from scheduler.engine.demand import Demand, Form, Left
+from scheduler.engine.learning.demand import priced
 from scheduler.engine.place import prices, prr
 from scheduler.engine.place.policy import Decider, policy_named
 from scheduler.engine.place.shadow_prices import shadow_prices
-from scheduler.engine.place.statistics import Form
 from scheduler.replay import openb
 
 SAMPLE = Path(__file__).parents[1] / "data" / "openb"

@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine import Ended, EngineState, Granted, forecast, plan, snapshot_from_json, snapshot_to_json
-from scheduler.engine.demand import Demand
+from scheduler.engine.demand import Demand, Form
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot, TeamQuota
 from scheduler.engine.place.policy import POLICIES
-from scheduler.engine.place.statistics import Form
 from scheduler.engine.reasons import REASONS
 from tests.engine.builder import NOON, Cluster
 from tests.engine.oracle import after_grant, can_place, cost_of, is_legal_on, may_pay, part_of, taken_of

@@ -5,8 +5,8 @@ from portal.leases.states import RequestState
 from portal.policies.demand import current_demand, demand_of
 from portal.policies.models import DemandTable
 from scheduler import demand, snapshot
-from scheduler.engine.demand import ENOUGH, Demand
-from scheduler.engine.place.statistics import Form
+from scheduler.engine.demand import Demand, Form
+from scheduler.engine.learning.demand import ENOUGH
 from tests.portal.builders import World
 
 WHOLE = Form(0, 0, 1000, 1, "h100-80gb")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scheduler.engine.columns import WHOLE as WHOLE_BOARD
-from scheduler.engine.place.statistics import Form
+from scheduler.engine.demand import Form
 from scheduler.replay import openb
 
 POINTS = (70, 85, 100, 115, 130)

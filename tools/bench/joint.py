@@ -19,11 +19,11 @@ from statistics import mean, quantiles
 from typing import Any
 
 from nodeagent.protocol.boards import board
+from scheduler.engine.demand import Form
 from scheduler.engine.events import held_by
 from scheduler.engine.joint_placement import serve_in_order, serve_together
 from scheduler.engine.model import Claim, DeviceInfo, Grant, Held, MigProfile, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.order.lineup import Lineup
-from scheduler.engine.place.statistics import Form
 from scheduler.engine.state import EngineState
 from scheduler.replay import openb
 

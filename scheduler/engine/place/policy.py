@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduler.engine import kernel
 from scheduler.engine.columns import Columns, Ints
+from scheduler.engine.demand import Form
 from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.place import (
     best_fit,
@@ -27,7 +28,7 @@ from scheduler.engine.place import (
 )
 from scheduler.engine.place.classic import Scale
 from scheduler.engine.place.fill import Groups, Spot
-from scheduler.engine.place.statistics import Form, allowed, typical
+from scheduler.engine.place.statistics import allowed, typical
 from scheduler.engine.shape import Shape
 
 COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has started

@@ -12,7 +12,7 @@ from math import gcd
 import numpy as np
 
 from scheduler.engine.columns import WHOLE, Floats
-from scheduler.engine.place.statistics import Form
+from scheduler.engine.demand import Form
 
 Pieces = tuple[tuple[int, float], ...]
 

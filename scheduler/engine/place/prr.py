@@ -28,9 +28,10 @@ from scheduler.engine.columns import (
     fits_node,
     idle_boards,
 )  # fmt: skip
+from scheduler.engine.demand import Form
 from scheduler.engine.place.node_ratings import Memo
 from scheduler.engine.place.prices import piece_values
-from scheduler.engine.place.statistics import Form, allowed, quantile, typical
+from scheduler.engine.place.statistics import allowed, quantile, typical
 
 EVEN = 0.1  # part of a piece's price that is proportional to its size
 PART = 1.2  # how much a started board counts in the need for CPU

@@ -1,35 +1,19 @@
 """What the requests look like: the figures that placement policies are fitted to.
 
-A *form* is what one request asks of a node: milli-CPU, MiB, thousandths per board, boards, models it may
-use (empty: any). Statistics come from a list of requests with their number.
+Statistics come from a list of requests, as forms with their number.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from scheduler.engine.columns import Flags
+from scheduler.engine.demand import Form
 
 TYPICAL_SHARE = 0.95
-
-
-class Form(NamedTuple):
-    """What one request asks of a node."""
-
-    cpu: int
-    memory: int
-    milli: int
-    boards: int
-    models: str  # A|B|C, empty for any
-
-    @property
-    def gpu(self) -> int:
-        """Thousandths of boards asked for in all."""
-        return self.milli * self.boards
 
 
 def typical(forms: Mapping[Form, int], share: float = TYPICAL_SHARE) -> list[tuple[Form, float]]:
