@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from django.utils.translation import get_language
 
-from portal.catalog.models import Flavor
+from portal.catalog.models import Flavor, Rate
 
 
 def shown_names(copied: Iterable[str]) -> dict[str, str]:
@@ -16,3 +17,9 @@ def shown_names(copied: Iterable[str]) -> dict[str, str]:
     if names and (get_language() or "").startswith("zh"):
         names |= {flavor.name: flavor.shown_name for flavor in Flavor.objects.filter(name__in=names)}
     return names
+
+
+def rates_now(model_ids: Iterable[int], *, now: datetime) -> dict[int, Rate]:
+    """Return the price in force for each device model that has one."""
+    rows = Rate.objects.filter(card__is_default=True, device_model__in=list(model_ids), valid__contains=now)
+    return {rate.device_model_id: rate for rate in rows.select_related("card")}

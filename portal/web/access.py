@@ -7,9 +7,10 @@ from typing import cast
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.common.errors import BerthError, Invalid
+from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.teams.selectors import Rights
 
 
@@ -38,3 +39,9 @@ def refused(request: HttpRequest, error: BerthError, to: str, *args: str) -> Htt
     said = [str(text) for text in error.fields.values()] if isinstance(error, Invalid) else []
     messages.error(request, " ".join(said or [str(error.detail), str(error.next_step)]))
     return redirect(to, *args)
+
+
+def require_operator(request: HttpRequest) -> None:
+    """Raise Forbidden for everybody but operators."""
+    if not rights_of(request).is_operator:
+        raise Forbidden(_("Only operators work on nodes."))

@@ -27,7 +27,7 @@ from portal.quotas.cohorts import (
 from portal.teams.selectors import SEES_TEAM, Rights
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import gpus
-from portal.web.teams.rows import QuotaBar
+from portal.web.quota_bars import QuotaBar
 
 
 class CohortForm(forms.Form):

@@ -14,8 +14,8 @@ from django.views.decorators.http import require_safe
 
 from portal.policies import cycles
 from portal.policies.cycles import STEPS, CycleRecord
+from portal.web.access import require_operator
 from portal.web.figures import milliseconds
-from portal.web.nodes.actions import require_operator
 
 CHARTED, LISTED = 50, 20
 STEP_LABELS = {

@@ -86,3 +86,11 @@ def parse_duration(text: str) -> int | None:
         while at < len(cleaned) and cleaned[at].isspace():
             at += 1
     return int(total)
+
+
+def what_text(name: str, count: int, nodes: int = 1) -> str:
+    """Return "3 × name", or the name alone for one; "2 nodes, 4 × name each" for a gang over nodes."""
+    what = name if count == 1 else _("%(count)d × %(name)s") % {"count": count, "name": name}
+    if nodes > 1:
+        return _("%(nodes)d nodes with %(what)s each") % {"nodes": nodes, "what": what}
+    return what

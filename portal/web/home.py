@@ -28,10 +28,10 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.telemetry.processes import orphans_by_node
 from portal.web.access import rights_of
-from portal.web.figures import gpus, money
+from portal.web.figures import gpus, money, what_text
 from portal.web.leases.rows import LeaseRow, lease_rows
 from portal.web.notifications.rows import notification_rows
-from portal.web.requests.rows import RequestRow, request_rows, what_text
+from portal.web.requests.rows import RequestRow, request_rows
 from portal.web.setup import runs_organisation
 
 MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS = 12, 10, 5, 4

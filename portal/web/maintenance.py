@@ -21,8 +21,7 @@ from portal.fleet.models import MaintenanceWindow, Node
 from portal.leases import maintenance
 from portal.leases.maintenance import Affected
 from portal.web.access import done, person, refused, rights_of
-from portal.web.figures import span
-from portal.web.requests.rows import what_text
+from portal.web.figures import span, what_text
 
 LOCAL = "%Y-%m-%dT%H:%M"
 

@@ -25,9 +25,8 @@ from portal.leases.states import Approval, Repeat
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, refused, rights_of
-from portal.web.figures import span
-from portal.web.requests.forms import DurationField, NoteForm
-from portal.web.requests.rows import what_text
+from portal.web.fields import DurationField, NoteForm
+from portal.web.figures import span, what_text
 
 LOCAL = "%Y-%m-%dT%H:%M"
 FIELD_OF = {"duration_s": "duration"}

@@ -14,15 +14,14 @@ from django.utils.translation import ngettext
 
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import Device, Layout, Mode, Node, Partition
-from portal.fleet.selectors import ASLEEP, ONLINE, UNACCEPTED, blocked_why, device_blocked_why, node_state
+from portal.fleet.selectors import ASLEEP, UNACCEPTED, blocked_why, device_blocked_why
 from portal.fleet.sizes import size_names
 from portal.leases.models import Placement
 from portal.leases.states import LeaseState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below, visible_teams
 from portal.web.cluster.slices import SHARES, DeviceStretch, SlicedDevice, TeamsInSight, cut
-from portal.web.nodes.lifecycle import drain_text
-from portal.web.power.rows import power_text
+from portal.web.nodes.states import shown_state
 from scheduler.engine.geometry import Geometry
 from scheduler.engine.model import MigProfile
 
@@ -121,31 +120,6 @@ def viewer_of(rights: Rights) -> TeamsInSight:
     names = dict(visible_teams(rights).values_list("pk", "name"))
     mine = Team.objects.filter(below(own)).values_list("pk", flat=True) if own else []
     return TeamsInSight(names, frozenset(mine))
-
-
-def shown_state(node: Node, *, now: datetime, away: Collection[int]) -> tuple[str, str]:
-    """Return a node's state and its word, with the operator's decision before the agent's silence.
-
-    ``away`` are the ids of nodes in maintenance.
-    """
-    state = node_state(node, now=now)
-    words = {
-        "online": _("Online"), "stale": _("Silent"), "offline": _("Offline"),
-        "never": _("Waiting for the agent"),
-    }  # fmt: skip
-    if node.pk in away:
-        return "draining", _("Maintenance")
-    if node.is_cordoned and state == ONLINE:
-        return "draining", drain_text(node, now=now) or _("Cordoned")
-    if blocked_why(node, now=now) == ASLEEP:
-        return "asleep", str(power_text(node) or _("Asleep"))
-    return state, words[state]
-
-
-def driver_text(node: Node) -> str:
-    """Return a node's driver and its version, each word once; "" while its agent never spoke."""
-    version = node.driver_version.removeprefix(f"{node.driver}-")
-    return " ".join(part for part in (node.driver, version) if part)
 
 
 def _boards(

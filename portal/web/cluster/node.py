@@ -17,8 +17,8 @@ from portal.leases.models import Lease
 from portal.leases.selectors import visible_leases
 from portal.leases.states import LIVE_LEASES
 from portal.teams.selectors import Rights
-from portal.web.cluster.map import driver_text
 from portal.web.figures import memory
+from portal.web.nodes.states import driver_text
 
 SHOWN_LEASES = 50
 TONES = {"ok": "good", "degraded": "warn", "quarantined": "bad", "missing": "bad"}

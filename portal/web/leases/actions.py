@@ -21,8 +21,9 @@ from portal.leases.models import Lease
 from portal.leases.selectors import may_manage_lease, visible_lease
 from portal.leases.states import LeaseState
 from portal.web.access import done, person, refused, rights_of
+from portal.web.fields import NoteForm
 from portal.web.figures import span
-from portal.web.requests.forms import ExtendForm, NoteForm
+from portal.web.leases.forms import ExtendForm
 
 
 @require_POST

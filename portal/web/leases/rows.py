@@ -13,12 +13,11 @@ from django.utils.translation import gettext as _
 
 from portal.billing.selectors import cost_so_far
 from portal.catalog.pricing import exact_micro, lowered
+from portal.catalog.selectors import rates_now
 from portal.leases.models import Lease
 from portal.leases.selectors import seconds_left
 from portal.leases.states import EndReason, LeaseState
-from portal.web.figures import money, span
-from portal.web.requests.flavors import rates_now
-from portal.web.requests.rows import what_text
+from portal.web.figures import money, span, what_text
 
 
 @dataclass(frozen=True)

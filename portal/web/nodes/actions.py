@@ -12,23 +12,17 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.agents.services import create_enrol_token, revoke_node
 from portal.common.clock import db_now
-from portal.common.errors import Forbidden, Invalid, NotFound
+from portal.common.errors import Invalid, NotFound
 from portal.common.models import InvariantCheck
 from portal.fleet import services as fleet
 from portal.fleet.models import Node
 from portal.leases.draining import bring_back
 from portal.leases.selectors import standing_on
-from portal.web.access import done, person, refused, rights_of
+from portal.web.access import done, person, refused, require_operator
 from portal.web.nodes.forms import CordonForm, EnrolForm
 from portal.web.nodes.lifecycle import enrol_effects
 from portal.web.nodes.rows import enrol_command, node_rows, open_events
 from portal.web.power.rows import fleet_saving
-
-
-def require_operator(request: HttpRequest) -> None:
-    """Raise Forbidden for everybody but operators."""
-    if not rights_of(request).is_operator:
-        raise Forbidden(_("Only operators work on nodes."))
 
 
 @require_safe

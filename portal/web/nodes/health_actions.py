@@ -11,8 +11,7 @@ from portal.common.errors import BerthError, Invalid, NotFound
 from portal.fleet.health import clear_health, clear_node_health
 from portal.fleet.models import Device, Node
 from portal.leases.health_notices import take_out_of_work
-from portal.web.access import done, person, refused
-from portal.web.nodes.actions import require_operator
+from portal.web.access import done, person, refused, require_operator
 from portal.web.nodes.health import QuarantineForm
 
 

@@ -19,9 +19,8 @@ from portal.common.clock import db_now
 from portal.common.errors import Conflict, Invalid, NotFound
 from portal.fleet.models import Node
 from portal.leases.draining import drain_node, reached_by_drain
-from portal.web.access import done, person, refused
+from portal.web.access import done, person, refused, require_operator
 from portal.web.maintenance import LOCAL, affected_row
-from portal.web.nodes.actions import require_operator
 
 SPANS = (
     (0, gettext_lazy("Now")),

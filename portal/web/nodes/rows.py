@@ -14,8 +14,8 @@ from portal.fleet.models import HealthEvent, Node
 from portal.fleet.power import shown_power
 from portal.leases.states import LIVE_LEASES
 from portal.telemetry.processes import orphans_by_node
-from portal.web.cluster.map import driver_text, shown_state
 from portal.web.nodes.health import EventRow, event_row
+from portal.web.nodes.states import driver_text, shown_state
 from portal.web.power.rows import power_text
 
 # Counted apart: joined together, devices, leases and events would multiply. With all live states named, and open

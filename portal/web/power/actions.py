@@ -10,8 +10,7 @@ from django.views.decorators.http import require_POST
 from portal.common.errors import Conflict, Invalid, NotFound
 from portal.fleet import power
 from portal.fleet.models import Node
-from portal.web.access import done, person, refused
-from portal.web.nodes.actions import require_operator
+from portal.web.access import done, person, refused, require_operator
 from portal.web.power.forms import WakeForm
 
 

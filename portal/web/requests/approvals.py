@@ -24,11 +24,11 @@ from portal.leases.states import Repeat
 from portal.quotas.models import Quota
 from portal.teams.models import Role
 from portal.web.access import done, person, refused, rights_of
-from portal.web.figures import gpus, money, span
+from portal.web.fields import NoteForm
+from portal.web.figures import gpus, money, span, what_text
 from portal.web.leases.page import waiting_view
-from portal.web.requests.forms import NoteForm
 from portal.web.requests.options import wish_facts
-from portal.web.requests.rows import RequestRow, request_rows, what_text
+from portal.web.requests.rows import RequestRow, request_rows
 
 PER_PAGE = 20
 MOST_EXTENSIONS = 50

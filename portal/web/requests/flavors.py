@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -11,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from portal.catalog.models import Flavor, Rate
 from portal.catalog.pricing import exact_micro
+from portal.catalog.selectors import rates_now
 from portal.catalog.services import cost_milli
 from portal.fleet.models import Device, Mode, Profile
 from portal.leases import forecasting
@@ -61,12 +61,6 @@ def flavor_cards(team: Team, *, chosen: str, now: datetime) -> list[FlavorCard]:
         )
         for flavor in flavors
     ]
-
-
-def rates_now(model_ids: Iterable[int], *, now: datetime) -> dict[int, Rate]:
-    """Return the price in force for each device model that has one."""
-    rows = Rate.objects.filter(card__is_default=True, device_model__in=list(model_ids), valid__contains=now)
-    return {rate.device_model_id: rate for rate in rows.select_related("card")}
 
 
 def _offered() -> set[tuple[int, str]]:

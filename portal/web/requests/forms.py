@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.errors import Invalid
 from portal.leases.requests import RequestSpec
 from portal.teams.models import Team
-from portal.web.figures import parse_duration
+from portal.web.fields import DurationField
 from portal.web.requests.options import WishesForm
 
 FIRST_DURATION = "1 h"
@@ -33,17 +33,6 @@ def _text(placeholder: Any = "", **attrs: Any) -> forms.TextInput:
     return forms.TextInput(
         {"class": "form-control", "placeholder": placeholder, "autocomplete": "off", **attrs}
     )
-
-
-class DurationField(forms.CharField):
-    """A length of time as people write it ("6 h", "90 min"); cleans to whole seconds."""
-
-    def clean(self, value: Any) -> int:
-        """Return the seconds, or refuse text that names no time."""
-        seconds = parse_duration(super().clean(value))
-        if seconds is None:
-            raise forms.ValidationError(_("Write a time such as 6 h, 90 min or 2 d."))
-        return seconds
 
 
 class RequestForm(WishesForm):
@@ -136,16 +125,3 @@ class RequestForm(WishesForm):
         for name, sentence in error.fields.items():
             field = FIELD_OF.get(name, name)
             self.add_error(field if field in self.fields else None, str(sentence))
-
-
-class NoteForm(forms.Form):
-    """A decision on somebody's request."""
-
-    decision = forms.ChoiceField(choices=(("approve", _("Approve")), ("reject", _("Reject"))))
-    note = forms.CharField(max_length=300, required=False)
-
-
-class ExtendForm(forms.Form):
-    """How much longer a lease should run."""
-
-    extra = DurationField(label=_("How much longer"), max_length=40)

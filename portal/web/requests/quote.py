@@ -21,9 +21,8 @@ from portal.leases.visible_reasons import all_as_seen
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
-from portal.web.figures import duration_text, gpus, money, span
+from portal.web.figures import duration_text, gpus, money, span, what_text
 from portal.web.requests.options import wish_facts
-from portal.web.requests.rows import what_text
 
 FILLS = "[name=flavor], #id_count, #id_duration, [name=is_preemptible], [name=starts_at]"
 

@@ -14,7 +14,7 @@ from portal.leases import forecasting
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import queue
 from portal.leases.states import RequestState
-from portal.web.figures import money, span
+from portal.web.figures import money, span, what_text
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,6 @@ def request_rows(requests: Sequence[LeaseRequest], *, with_estimates: bool = Tru
     places = _positions(waiting)
     starts = forecasting.estimates(waiting) if with_estimates and waiting else {}
     return [_row(request, places.get(request.pk), starts.get(request.pk)) for request in requests]
-
-
-def what_text(name: str, count: int, nodes: int = 1) -> str:
-    """Return "3 × name", or the name alone for one; "2 nodes, 4 × name each" for a gang over nodes."""
-    what = name if count == 1 else _("%(count)d × %(name)s") % {"count": count, "name": name}
-    if nodes > 1:
-        return _("%(nodes)d nodes with %(what)s each") % {"nodes": nodes, "what": what}
-    return what
 
 
 def main_reason(request: LeaseRequest) -> str:

@@ -19,18 +19,12 @@ from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_team
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span
+from portal.web.quota_bars import quota_bar
 from portal.web.teams.fair_share import standing_card
 from portal.web.teams.forms import MemberForm
 from portal.web.teams.holdings import leases_of, waiting_of
 from portal.web.teams.priority import PriorityForm, grant_rows
-from portal.web.teams.rows import (
-    approval_hours,
-    limits_above,
-    members_of,
-    quota_bar,
-    spend_of,
-    team_rows,
-)
+from portal.web.teams.rows import approval_hours, limits_above, members_of, spend_of, team_rows
 
 
 @require_safe

@@ -19,10 +19,11 @@ from portal.teams.selectors import visible_team
 from portal.web.access import done, person, refused, rights_of
 from portal.web.cohorts import cohort_card, promise_note
 from portal.web.figures import gpus
+from portal.web.quota_bars import quota_bar
 from portal.web.teams.forms import QuotaForm
 from portal.web.teams.page import team_page
 from portal.web.teams.priority import PriorityForm
-from portal.web.teams.rows import limits_above, quota_bar
+from portal.web.teams.rows import limits_above
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -19,25 +19,10 @@ from portal.teams.models import Membership, Team
 from portal.teams.selectors import Rights
 from portal.teams.services import roles_to_give
 from portal.web.figures import HOUR_S, gpus, money
+from portal.web.quota_bars import QuotaBar, quota_bar
 
 SOON_PERCENT = 80
 SHARES = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaBar:
-    """A quota as includes/quota.html takes it, in thousandths; ``is_own`` False: a limit from above."""
-
-    label: str
-    used: int
-    guaranteed: int | None
-    ceiling: int | None
-    borrowed: int
-    scale: int
-    used_text: str | None
-    guaranteed_text: str | None
-    ceiling_text: str | None
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +63,6 @@ class TreeRow:
     members: int
     cost_centre: str
     can_set_quota: bool
-
-
-def quota_bar(label: str, quota: Quota, *, hint: str = "") -> QuotaBar:
-    """Return the bar of a quota: what is used above the guarantee is borrowed."""
-    used, guaranteed, ceiling = quota.used_milli, quota.guaranteed_milli, quota.ceiling_milli
-    borrowed = max(0, used - guaranteed) if guaranteed else 0
-    return QuotaBar(
-        label=label,
-        used=used - borrowed,
-        guaranteed=guaranteed or None,
-        ceiling=ceiling,
-        borrowed=borrowed,
-        scale=ceiling or max(used, guaranteed, 1000) * 5 // 4,
-        used_text=gpus(used),
-        guaranteed_text=gpus(guaranteed),
-        ceiling_text=gpus(ceiling),
-        hint=hint,
-    )
 
 
 def limits_above(team: Team) -> list[QuotaBar]:
