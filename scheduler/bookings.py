@@ -1,4 +1,4 @@
-"""A grant for later: when its lease is held, whose margins make way for it, and what is said when it is taken."""
+"""From when to when a granted lease is held, and what a booking means for its neighbours and its author."""
 
 from __future__ import annotations
 

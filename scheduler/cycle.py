@@ -61,7 +61,7 @@ class Turn:
 def run() -> Turn:
     """Take a turn now. Safe to repeat and to run in parallel; opens its own transaction."""
     _PACE.rest()
-    _FIRST.prepare()
+    _WARM_UP.prepare()
     covered, began = outbox.begin(outbox.RUN_CYCLE), time.monotonic()
     with uncollected():
         turn = with_retries(_turn)
@@ -147,11 +147,10 @@ class Pace:
 _PACE = Pace()
 
 
-class First:
-    """Decides once for nothing before the first turn of a process, outside any transaction.
+class WarmUp:
+    """A trial decision before the first real turn of a process, outside any transaction.
 
-    On a large fleet the kernels are compiled then, once per version, which takes longer than a transaction
-    may stand idle.
+    On a large fleet it compiles the kernels, once per version, which takes longer than a transaction may stay idle.
     """
 
     def __init__(self) -> None:
@@ -166,13 +165,13 @@ class First:
             plan(snapshot.take(now=db_now()), active_policy())
 
 
-_FIRST = First()
+_WARM_UP = WarmUp()
 
 
 class KeptRoom:
     """The room of this process's last turn, so that the next one pays for what changed since.
 
-    It may hold grants that were never stored: what the rows say counts (``Room.renewed``). One turn at a time
+    It may hold grants that were never stored: what the rows say counts (``Occupancy.renewed``). One turn at a time
     has it, and one that fails loses it.
     """
 

@@ -1,4 +1,4 @@
-"""Learn from the requests that came what requests look like, for the placement policy."""
+"""Learn from recent requests what requests look like, for the placement policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learn from ended requests how long requests run, and write it on those that wait or run.
+"""Learn from ended requests how long requests run, and write a prediction on those that wait or run.
 
 Training happens in a short-lived process (``scheduler.training``); what it found is kept as plain numbers in a
 ``DurationModel``, which any worker applies with numpy alone. With too little history nothing is predicted, and

@@ -1,4 +1,4 @@
-"""A grant taken apart by nodes: one lease each, which live and end together (docs/gangs.md)."""
+"""A grant split by node: one lease for each, and all of them live and end together (docs/gangs.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hourly look at every invariant: what is broken is told to operators once, and once more when it is healed."""
+"""The hourly check of every invariant: operators hear once when one breaks, and once when it holds again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry out the policy's sleep: since when nodes idle, who may sleep, who must wake. One sweep of the tick."""
+"""Put idle nodes to sleep and wake them as the policy says; one step of the tick."""
 
 from __future__ import annotations
 

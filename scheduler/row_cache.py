@@ -1,4 +1,4 @@
-"""Rows as values that are built once and kept as long as their rows stay the same.
+"""Values made of database rows: built once, and kept for as long as their rows stay the same.
 
 A turn looks at every device, placement and waiting request, and nearly all are what they were a turn ago.
 PostgreSQL says in one text which version each row has (its place and the transaction that wrote it); only

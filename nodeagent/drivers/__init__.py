@@ -1,1 +1,1 @@
-"""Drivers: one folder per vendor's way, one line each in ``registry``."""
+"""Drivers: a folder for each vendor, a line for each in ``registry``."""

@@ -1,4 +1,4 @@
-"""The devices of this boot as they were when all told: one that is lost later cannot say who it was."""
+"""The devices of this boot, as they were when all of them answered: one that is lost later cannot say what it was."""
 
 from __future__ import annotations
 

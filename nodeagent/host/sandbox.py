@@ -1,4 +1,4 @@
-"""What the agent's unit cannot see of this host, held against what a start of its program needs.
+"""Which parts of this host the agent's unit cannot see, compared with what its program needs to start.
 
 ProtectHome=yes makes homes empty for a service (systemd.exec(5)); a script there, its interpreter, or the source of
 an editable installation would be found missing only when systemd starts it.

@@ -1,4 +1,4 @@
-"""What stands on the devices, and whose it is: partitions as last read, places of leases by device."""
+"""What exists on the devices, and whose it is: partitions as last read, places of leases by device."""
 
 from __future__ import annotations
 

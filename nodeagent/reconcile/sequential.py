@@ -1,4 +1,4 @@
-"""Steps one after the other on the thread of the caller: for drivers that answer at once, plans and proofs."""
+"""Steps one after the other on the caller's thread: for drivers that answer at once, dry runs and the soak."""
 
 from __future__ import annotations
 

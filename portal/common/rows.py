@@ -1,4 +1,4 @@
-"""Objects by SQL that is written once, for the few reads that every call and every report makes.
+"""SQL by hand, and objects from its rows, where Django would take longer to build a query than PostgreSQL to answer.
 
 Building a query of five joined tables costs Django some twenty times what PostgreSQL needs to answer
 it (docs/measurements.md). Everything else keeps using querysets.

@@ -1,4 +1,4 @@
-"""The decision: pure functions over an explicit state. Standard library only, no clock, no database."""
+"""The decision: pure functions over an explicit state. Numpy, scipy and numba at most; no clock, no database."""
 
 from scheduler.engine.capacity import free_units
 from scheduler.engine.codec import snapshot_from_json, snapshot_to_json

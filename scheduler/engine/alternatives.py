@@ -1,4 +1,4 @@
-"""The nearest things to what was asked that would fit now: every one is asked of the state, none is guessed.
+"""What would fit now and is nearest to what was asked; each alternative is tried on the state, none is guessed.
 
 How far another claim is from the one that was asked, in thousandths: what is missing of its memory, of its
 part of a device and of its number of units counts in full; what is beyond counts a twentieth, because it

@@ -1,4 +1,4 @@
-"""What a queue that is played forward leaves behind: every board's states in order, to be asked many times.
+"""Every board's states in order while the queue is played forward: written once, asked many times.
 
 A record says that from one moment on a board holds something else. A moment is a step (an instant at
 which something ends or begins) and, within it, the rank of the claim that was served: a claim of rank r

@@ -1,4 +1,4 @@
-"""From what forecasts said and what came: how far to trust the next one.
+"""How far to trust the next forecast, by what earlier ones said and what came.
 
 A forecast plays the queue forward with what is known and says ``raw_s``, the seconds until a start. What came
 is that times a factor, and the record of past forecasts says which: its quantiles are the start that half of

@@ -1,4 +1,4 @@
-"""The fleet from now on, start after start: where a claim would have room for its whole time.
+"""The earliest start of a claim: when, and where, it would have room for its whole time.
 
 A start is possible where everything still held then, and every block that the claim's time would run
 into, leaves room. That changes only when something ends, and where a block begins so late that the claim
@@ -26,7 +26,7 @@ from scheduler.engine.sleeping_nodes import ASLEEP
 OVERDUE_S = 30
 CLOSED = "maintenance"
 AWAY = (CLOSED, ASLEEP)
-# ``Node.blocked`` of a node whose agent is not heard, now or yet: what it can do later is not known.
+# ``NodeInfo.blocked`` of a node whose agent is not heard, now or yet: what it can do later is not known.
 SILENT = ("never", "stale", "offline")
 
 Opening = tuple[datetime, list[Spot] | None]

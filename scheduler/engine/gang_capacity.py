@@ -1,4 +1,4 @@
-"""Gangs over several nodes, counted over boards: which boards are lightest, and how much of them could fit."""
+"""How much of a gang each node could take, and which boards would cost its quota least."""
 
 from __future__ import annotations
 

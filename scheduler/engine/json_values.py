@@ -1,4 +1,4 @@
-"""Cells of a snapshot as JSON: plain values out, strictly checked values in; every reader raises ValueError."""
+"""Single values of a snapshot in JSON: written plainly, read strictly. Every reader raises ValueError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The places of claims for which leases were told to go: kept for them, and for nobody else, until they start."""
+"""Places kept for the claims that leases were preempted for, until those claims start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What need not be tried again while room only shrinks."""
+"""Shapes that found no room, and need not be tried again while room only shrinks."""
 
 from __future__ import annotations
 

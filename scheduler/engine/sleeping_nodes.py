@@ -8,7 +8,7 @@ from typing import Final
 
 from scheduler.engine.model import Outage, Snapshot
 
-ASLEEP: Final = "asleep"  # ``Node.blocked`` of a node that sleeps or is being woken
+ASLEEP: Final = "asleep"  # ``NodeInfo.blocked`` of a node that sleeps or is being woken
 USUAL_WAKE_S: Final = 120  # assumed of a node that was never woken before
 
 

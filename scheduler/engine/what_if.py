@@ -1,4 +1,4 @@
-"""Whether a what-if may have the room that a step of the timeline shows: quota, and what begins before its end."""
+"""Whether a claim that nobody has made yet may use the room of a step: its quota, and what begins before its end."""
 
 from __future__ import annotations
 

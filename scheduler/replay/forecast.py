@@ -1,4 +1,4 @@
-"""How good start forecasts are: a trace through the product's turn, and what the product would have told who waits.
+"""How good start forecasts are: a trace through the product's turn, and what those who wait would have been told.
 
 Whoever has to wait after the turn it came in is forecast as the product does it: the snapshot as it is published,
 what it will probably come to (``outcome``), played forward (``forecast``), and corrected by the record of the

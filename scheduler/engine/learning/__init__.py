@@ -1,1 +1,1 @@
-"""What ended requests say about those that have not ended: how long, and how far to trust an estimate."""
+"""What past requests say about those to come: how long they run, what they look like, how far to trust estimates."""

@@ -1,4 +1,4 @@
-"""The index that orders by length go by: length x size^0.8 / (1 + waited / ageing_s)^power, low goes first."""
+"""What orders by length go by: length x size^0.8 / (1 + waited / ageing_s)^power; low goes first."""
 
 from __future__ import annotations
 

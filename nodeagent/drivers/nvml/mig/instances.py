@@ -1,4 +1,4 @@
-"""What stands on devices: their MIG instances by the names that leases know them by, and what measuring needs of it."""
+"""The MIG instances of devices, by the names that leases know them by, and what measuring needs to know of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the MPS daemon of one user on one device lives, and the one program that everything is said to.
+"""Where the MPS daemon of one user on one device lives, and the one program through which it is controlled.
 
 Commands and formats: NVIDIA, "Multi-Process Service", release 615 (docs/mps.md names the pages).
 """

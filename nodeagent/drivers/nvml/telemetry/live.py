@@ -1,4 +1,4 @@
-"""What stands on devices right now, as measuring needs it."""
+"""What exists on the devices right now, as far as measuring needs it."""
 
 from __future__ import annotations
 
