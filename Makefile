@@ -44,9 +44,12 @@ docs: $(PRIVATE_UV)
 	@$(DEV) pytest tests/docs $(ARGS)
 	@NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict --quiet
 
-# Builds wheels and source archives of portal and agent, and the agent's Debian package, into build/.
+# Builds wheels and source archives of portal and agent, and the agent's Debian package, into build/. The portal's wheel
+# is made from the tree: the documentation is in it, which no source archive has.
 package: $(PRIVATE_UV)
-	@$(UV) build --quiet --all-packages --out-dir build && $(RUN) python -m tools.debian build
+	@NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict --quiet
+	@$(UV) build --quiet --all-packages --sdist --out-dir build && $(UV) build --quiet --all-packages --wheel --out-dir build
+	@$(RUN) python -m tools.debian build
 
 # Builds the wheels of agent and portal, installs each into an empty environment and starts what is in it.
 package-check: $(PRIVATE_UV)

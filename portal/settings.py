@@ -262,7 +262,7 @@ USE_TZ = True
 TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
 
 # Where `make docs` puts the documentation; served at /docs/ once it is there.
-DOCS_DIR = BASE_DIR / "site"
+DOCS_DIR = FILES_DIR / "site"
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 STATICFILES_DIRS = [FILES_DIR / "static"]

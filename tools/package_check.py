@@ -49,7 +49,7 @@ def main() -> int:
         }
         for name in ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "PYTHONPATH"):
             env.pop(name, None)
-        run([uv, "build", "--quiet", "--all-packages", "--out-dir", work / "dist"], ROOT, env)
+        run([uv, "build", "--quiet", "--all-packages", "--wheel", "--out-dir", work / "dist"], ROOT, env)
 
         agent = environment(uv, work, env, "agent", "berth_agent-*.whl")
         check_agent(agent, work, env)
@@ -120,6 +120,8 @@ def check_portal(programs: Path, work: Path, env: Mapping[str, str]) -> None:
         assert "登录" in chinese, chinese
         style = next(word for word in page.split('"') if word.endswith(".css"))
         assert read(urljoin(url, style), "en")
+        if (ROOT / "site/index.html").is_file():
+            assert "<title>" in read(urljoin(url, "/docs/"), "en")
     assert portal.code == 0, portal.said()
 
 
