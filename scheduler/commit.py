@@ -228,8 +228,9 @@ def _placement(
 ) -> Placement:
     period = TimestamptzRange(lease.starts_at, lease.not_after)
     if slot.mode in SHARED_MODES:
+        device = next(d for d in snapshot.devices if d.id == slot.device_id)
         host = shared_hosts.host_for(
-            _board(slot, snapshot),
+            shared_hosts.SharedBoard(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients),
             mode=slot.mode,
             team_id=lease.team_id,
             period=period,
@@ -262,11 +263,6 @@ def _placement(
         share_milli=slot.share_milli,
         memory_mib=slot.memory_mib,
     )
-
-
-def _board(slot: GrantedSlot, snapshot: Snapshot) -> shared_hosts.SharedBoard:
-    device = next(d for d in snapshot.devices if d.id == slot.device_id)
-    return shared_hosts.SharedBoard(slot.device_id, device.grid, slot.board_memory_mib, device.max_clients)
 
 
 def waits(found: Sequence[Wait], *, only_first: bool = False) -> int:

@@ -141,7 +141,9 @@ class _Failures:
         at = self._room_of(claim)
         if claim.least_duration_s and at > self._calendar.now:
             return False
-        return (want, at) in self._failed or self._finds_no_room(want[1], at)
+        if (want, at) in self._failed:
+            return True
+        return any(known.covers(want[1]) for since, known in self._refused.items() if since <= at)
 
     def add(self, claim: Claim, want: Want, refusal: Refusal) -> None:
         """Remember why the claim was refused."""
@@ -166,6 +168,3 @@ class _Failures:
     def _room_of(self, claim: Claim) -> datetime:
         number = self._calendar.layer_of(claim.duration_s)
         return self._calendar.layers[number - 1].at if number else self._calendar.now
-
-    def _finds_no_room(self, shape: Shape, at: datetime) -> bool:
-        return any(known.covers(shape) for since, known in self._refused.items() if since <= at)

@@ -56,7 +56,11 @@ def nearest(
     nearest of every kind and model before a second one of any.
     """
     tried = ranked(state, claim, variants(state, claim) if candidates is None else candidates)
-    fitting = [one for one in tried[:MOST_TRIED] if _is_granted(state, one.claim)]
+    fitting = [
+        one
+        for one in tried[:MOST_TRIED]
+        if isinstance(state.try_grant(one.claim, shape_of(one.claim, state.policy)), Grant)
+    ]
     later = () if starts_at is None else (Alternative("later", claim, starts_at),)
     return (*varied(fitting, most - len(later)), *later)
 
@@ -175,7 +179,3 @@ def _apart(wanted: int, offered: int) -> int:
         return 0
     apart = (wanted - offered) * WHOLE_MILLI // wanted
     return apart if apart >= 0 else -apart // BEYOND
-
-
-def _is_granted(state: EngineState, claim: Claim) -> bool:
-    return isinstance(state.try_grant(claim, shape_of(claim, state.policy)), Grant)

@@ -118,7 +118,8 @@ class StartSearch:
         for node_id, boards in self._here.items():
             for board in boards:
                 for one in board.held:
-                    if self._concerns(board, one):
+                    # It matters where it leaves room on a board that serves, or CPU of its node.
+                    if board.device.id in self._serving or one.cpu_milli or one.host_memory_mib:
                         found[self._end_of(one)].add(node_id)
         for device_id, blocks in self._later.items():
             own = self._room.board_of.get(device_id)
@@ -132,10 +133,6 @@ class StartSearch:
         kept = {at: some for at, some in found.items() if at > since and (until is None or at <= until)}
         kept[since] = set()
         return kept
-
-    def _concerns(self, board: Board, held: Held) -> bool:
-        """Whether it makes a difference that this ends: room on a board that serves, or CPU of its node."""
-        return board.device.id in self._serving or bool(held.cpu_milli or held.host_memory_mib)
 
     def _end_of(self, held: Held) -> datetime:
         now = self._room.now

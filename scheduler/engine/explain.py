@@ -36,10 +36,16 @@ class Explainer:
         never = self.never(claim, shape)
         if never is not None:
             return (never,)
-        quota = self._quota(claim, shape)
+        least = self._room.least_cost(shape)
+        can_pay = self._room.budget.allows(claim.team_id, least)
+        quota = () if can_pay else (self._short_of_quota(claim, least),)
         short = self._short_of_room(shape)
+        if not short and can_pay:
+            # The lightest boards are taken: what is free costs more than the headroom.
+            spots = self._room.cheapest(shape) or []
+            return (self._short_of_quota(claim, spots_cost(spots, shape)),)
         if not short:
-            return quota or self._quota_of_weight(claim, shape)
+            return quota
         if quota or not self._fitted_before(shape):
             return (*quota, *short)
         behind = Reason("behind", {"position": position, "granted": self._granted})
@@ -65,17 +71,6 @@ class Explainer:
         if shape not in self._fitted:
             self._fitted[shape] = self._asks_fitted(shape)
         return self._fitted[shape]
-
-    def _quota(self, claim: Claim, shape: Shape) -> tuple[Reason, ...]:
-        wanted = self._room.least_cost(shape)
-        if self._room.budget.allows(claim.team_id, wanted):
-            return ()
-        return (self._short_of_quota(claim, wanted),)
-
-    def _quota_of_weight(self, claim: Claim, shape: Shape) -> tuple[Reason, ...]:
-        # The lightest boards are taken: what is free costs more than the headroom.
-        spots = self._room.cheapest(shape) or []
-        return (self._short_of_quota(claim, spots_cost(spots, shape)),)
 
     def _short_of_quota(self, claim: Claim, wanted: int) -> Reason:
         account = self._room.budget.tightest(claim.team_id)

@@ -154,16 +154,12 @@ def _line_up(
     for claim, want in (*served, *gaining):
         line = lines.get(want)
         if line is None:
-            line = lines[want] = _Line(want, _places(state, want[1]), state.least_cost(want[1]))
+            shape = want[1]
+            able = (1 for board in state.matching(shape.kind) if not board.blocked and board.room(shape))
+            line = lines[want] = _Line(want, sum(islice(able, MOST_LOOKS)), state.least_cost(shape))
         line.claims.append(claim)
         line.due += claim.id in granted
     return sorted(lines.values(), key=lambda line: line.scarcity)
-
-
-def _places(state: EngineState, shape: Shape) -> int:
-    """How many boards have room for the shape, counted up to a bound."""
-    able = (1 for board in state.matching(shape.kind) if not board.blocked and board.room(shape))
-    return sum(islice(able, MOST_LOOKS))
 
 
 def _search(state: EngineState, lines: Sequence[_Line]) -> list[Grant] | None:

@@ -64,18 +64,18 @@ def keep_places(snapshot: Snapshot, policy: PolicyRules, room: EngineState | Non
     owed = [claim for claim in snapshot.queue if claim.is_owed or claim.id in told]
     if not owed:
         return KeptPlaces(snapshot, spared=_spared(told, set(), snapshot))
-    # The oldest promise first: who is freed for one must not start another, who may count on somebody else.
-    owed.sort(key=lambda claim: _since(told.get(claim.id, ()), snapshot.taken_at))
+
+    def must_be_gone(claim: Claim) -> tuple[bool, datetime]:
+        ends = [one.preempt_at for one in told.get(claim.id, ()) if one.preempt_at is not None]
+        return (True, min(ends)) if ends else (False, snapshot.taken_at)
+
+    # The oldest promise first, and those before it of whom all are gone: who is freed for one must not start
+    # another, who may count on somebody else.
+    owed.sort(key=must_be_gone)
     keeper = _Keeper(snapshot, policy, told, room)
     for claim in owed:
         keeper.serve(claim)
     return keeper.result()
-
-
-def _since(told: Iterable[Running], now: datetime) -> tuple[bool, datetime]:
-    """When the first of them must be gone; those of whom all are gone come before."""
-    ends = [one.preempt_at for one in told if one.preempt_at is not None]
-    return (True, min(ends)) if ends else (False, now)
 
 
 def with_used(quotas: Iterable[TeamQuota], budget: Budget) -> tuple[TeamQuota, ...]:
@@ -201,7 +201,9 @@ def _later(snapshot: Snapshot, leases: set[int]) -> Snapshot:
 def _free_parts(board: Board, wanted: Held) -> Sequence[Held]:
     """What of a place is free now, as placements that keep others out: all of it where nobody is in the way."""
     is_share = wanted.mode in SHARED_MODES
-    if not board.use or (board.use == wanted.mode and (is_share or not _overlap(board, wanted))):
+    if not board.use or (
+        board.use == wanted.mode and (is_share or not board.mask & ((1 << wanted.size) - 1) << wanted.start)
+    ):
         return [wanted]
     if board.use in SHARED_MODES:
         rest = max(0, WHOLE_MILLI - board.share_used)
@@ -219,7 +221,3 @@ def _free_parts(board: Board, wanted: Held) -> Sequence[Held]:
                 cpu_milli=0, host_memory_mib=0)
         for at in free
     ]  # fmt: skip
-
-
-def _overlap(board: Board, wanted: Held) -> bool:
-    return bool(board.mask & ((1 << wanted.size) - 1) << wanted.start)

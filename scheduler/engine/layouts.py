@@ -178,17 +178,16 @@ def _cut_for(claim: Claim, nodes: Sequence[list[_Cut]]) -> None:
     fewest = 0
     for cuts in nodes:
         able = [cut for cut in cuts if not claim.models or cut.device.model in claim.models]
-        found = _on_node(claim, able)
-        news = sum(1 for cut, places in found or () if not cut.is_new and _is_new(cut, places))
+        # Pinned places first, or anywhere where those hinder.
+        found = _fill(claim, able, (True, False)) or _fill(claim, able, (False,))
+        news = sum(
+            not cut.is_new and any(place not in (cut.device.layout or ()) for place in places)
+            for cut, places in found or ()
+        )
         if found is not None and (best is None or news < fewest):
             best, fewest = found, news
     for cut, places in best or ():
         cut.take(places)
-
-
-def _on_node(claim: Claim, cuts: Sequence[_Cut]) -> list[tuple[_Cut, list[tuple[str, int]]]] | None:
-    """Places for all units of a claim on one node: pinned ones first, or anywhere where those hinder."""
-    return _fill(claim, cuts, (True, False)) or _fill(claim, cuts, (False,))
 
 
 def _fill(
@@ -204,10 +203,6 @@ def _fill(
                 found[cut.device.id] = (cut, places)
                 need -= len(places)
     return None if need else list(found.values())
-
-
-def _is_new(cut: _Cut, places: Sequence[tuple[str, int]]) -> bool:
-    return any(place not in (cut.device.layout or ()) for place in places)
 
 
 def mask_of(geometry: Geometry, layout: Iterable[tuple[str, int]]) -> int:

@@ -60,7 +60,10 @@ class _Planner:
 
     def _plan(self, snapshot: Snapshot, room: EngineState | None = None) -> Decided:
         turn = decided(snapshot, self._policy, room)
-        waits = _waits(snapshot, turn) if self._explains else _unexplained(turn)
+        if self._explains:
+            waits = _waits(snapshot, turn)
+        else:
+            waits = tuple(Wait(claim.id, at, ()) for at, (claim, _) in enumerate(turn.waiting, start=1))
         growth = grown(turn.calendar, snapshot.growing, turn.waiting)
         return Decided(Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth), turn)
 
@@ -101,10 +104,6 @@ def _fitted(turn: Admission) -> Callable[[Shape], bool]:
         return found
 
     return lambda shape: shape in fitting()
-
-
-def _unexplained(turn: Admission) -> tuple[Wait, ...]:
-    return tuple(Wait(claim.id, at, ()) for at, (claim, _) in enumerate(turn.waiting, start=1))
 
 
 def _waits(snapshot: Snapshot, turn: Admission) -> tuple[Wait, ...]:

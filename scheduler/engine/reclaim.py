@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from scheduler.engine.admission import Admission
 from scheduler.engine.kept_places import KeptPlaces, keep_places, with_used
-from scheduler.engine.model import Claim, Plan, PolicyRules, Preemption, Reason, Running, Snapshot, Wait
+from scheduler.engine.model import Claim, Plan, PolicyRules, Preemption, Reason, Snapshot, Wait
 from scheduler.engine.preemptible_units import units_of
 from scheduler.engine.shape import shape_of
 from scheduler.engine.state import EngineState
@@ -70,10 +70,12 @@ def _waits(
     """Those whose place is kept come first; who gets a place made now hears that before why it waits."""
     if not kept.placed and not named:
         return found.waits
-    waits = [
-        Wait(claim.id, position, (_room_is_made(told),))
-        for position, (claim, told) in enumerate(kept.placed, start=1)
-    ]
+    waits = []
+    for position, (claim, told) in enumerate(kept.placed, start=1):
+        ends = [one.preempt_at for one in told if one.preempt_at is not None]
+        last = max(ends).isoformat() if ends else None
+        figures = {"leases": [one.lease_id for one in told], "ends_at": last}
+        waits.append(Wait(claim.id, position, (Reason("room_is_made", figures),)))
     by_claim: dict[int, list[int]] = {}
     for one in named:
         by_claim.setdefault(one.claim_id, []).append(one.lease_id)
@@ -85,12 +87,6 @@ def _waits(
             reasons = (Reason("room_is_made", figures), *reasons)
         waits.append(replace(wait, position=wait.position + len(kept.placed), reasons=reasons))
     return tuple(waits)
-
-
-def _room_is_made(told: Sequence[Running]) -> Reason:
-    ends = [one.preempt_at for one in told if one.preempt_at is not None]
-    last = max(ends).isoformat() if ends else None
-    return Reason("room_is_made", {"leases": [one.lease_id for one in told], "ends_at": last})
 
 
 def _named(kept: KeptPlaces, policy: PolicyRules, decided: Decided, planner: Planner) -> list[Preemption]:

@@ -18,29 +18,19 @@ class RefusedShapes:
         """Remember that there is no room for the shape (a malformed one says nothing about room)."""
         if not shape.wanted:
             return
-        self._least.setdefault(_unit(shape), []).append(_amount(shape))
+        amount = shape.wanted, shape.cpu_milli, shape.host_memory_mib, shape.nodes
+        self._least.setdefault(_unit(shape), []).append(amount)
 
     def covers(self, shape: Shape) -> bool:
         """Whether the shape cannot fit because as much or less of it did not."""
-        least = self._least.get(_unit(shape))
-        if least is None:
-            return False
-        return any(_is_within(one, shape) for one in least)
+        return any(
+            wanted <= shape.wanted
+            and cpu_milli <= shape.cpu_milli
+            and memory_mib <= shape.host_memory_mib
+            and nodes <= shape.nodes
+            for wanted, cpu_milli, memory_mib, nodes in self._least.get(_unit(shape), ())
+        )
 
 
 def _unit(shape: Shape) -> Unit:
     return shape.kind, shape.share_milli, shape.memory_mib, shape.team_id, shape.nodes == 0
-
-
-def _amount(shape: Shape) -> Amount:
-    return shape.wanted, shape.cpu_milli, shape.host_memory_mib, shape.nodes
-
-
-def _is_within(small: Amount, shape: Shape) -> bool:
-    count, cpu_milli, memory_mib, nodes = small
-    return (
-        count <= shape.wanted
-        and cpu_milli <= shape.cpu_milli
-        and memory_mib <= shape.host_memory_mib
-        and nodes <= shape.nodes
-    )

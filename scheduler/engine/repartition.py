@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from scheduler.engine.layouts import repartition
 from scheduler.engine.model import (
-    Claim,
-    DeviceInfo,
     GrantedSlot,
     Plan,
     PolicyRules,
     Reason,
-    Repartition,
     Snapshot,
     Wait,
 )
@@ -26,41 +23,28 @@ def repartitioned(snapshot: Snapshot, policy: PolicyRules, found: Plan, planner:
 
     What waits only for another cut never counts as impossible: it waits as if nothing were pinned.
     """
-    waiting = _waiting_for_slices(snapshot, found)
+    left = {wait.claim_id for wait in found.waits}
+    waiting = [claim for claim in snapshot.queue if claim.id in left and claim.mode == "mig"]
     if not waiting:
         return found
-    cuts = repartition(_idle(snapshot, found), waiting)
-    better = planner(_with_layouts(snapshot, cuts), policy) if cuts else found
-    if not _grants_more(better, found):
-        better, cuts = found, ()
-    used = {slot.device_id for grant in better.grants for slot in grant.slots}
-    kept = tuple(cut for cut in cuts if cut.device_id in used)
-    return replace(better, waits=_still_possible(snapshot, policy, better, planner), repartitions=kept)
-
-
-def _waiting_for_slices(snapshot: Snapshot, found: Plan) -> list[Claim]:
-    left = {wait.claim_id for wait in found.waits}
-    return [claim for claim in snapshot.queue if claim.id in left and claim.mode == "mig"]
-
-
-def _idle(snapshot: Snapshot, found: Plan) -> list[DeviceInfo]:
-    """Boards that hold nothing, now or later, and are granted to nobody, on nodes that are open."""
+    # Only boards that hold nothing, now or later, and are granted to nobody, on nodes that are open.
     taken = {held.device_id for held in snapshot.held}
     taken |= {booking.held.device_id for booking in snapshot.bookings}
     taken |= {slot.device_id for grant in found.grants for slot in grant.slots}
     closed = {node.id for node in snapshot.nodes if node.blocked}
-    return [d for d in snapshot.devices if d.id not in taken and d.node_id not in closed and not d.blocked]
-
-
-def _with_layouts(snapshot: Snapshot, cuts: Sequence[Repartition]) -> Snapshot:
-    layouts = {cut.device_id: cut.layout for cut in cuts}
-    devices = (replace(d, layout=layouts[d.id]) if d.id in layouts else d for d in snapshot.devices)
-    return replace(snapshot, devices=tuple(devices))
-
-
-def _grants_more(better: Plan, found: Plan) -> bool:
+    idle = [d for d in snapshot.devices if d.id not in taken and d.node_id not in closed and not d.blocked]
+    cuts = repartition(idle, waiting)
+    better = found
+    if cuts:
+        layouts = {cut.device_id: cut.layout for cut in cuts}
+        devices = (replace(d, layout=layouts[d.id]) if d.id in layouts else d for d in snapshot.devices)
+        better = planner(replace(snapshot, devices=tuple(devices)), policy)
     before, after = ({grant.claim_id for grant in plan.grants} for plan in (found, better))
-    return before < after
+    if not before < after:
+        better, cuts = found, ()
+    used = {slot.device_id for grant in better.grants for slot in grant.slots}
+    kept = tuple(cut for cut in cuts if cut.device_id in used)
+    return replace(better, waits=_still_possible(snapshot, policy, better, planner), repartitions=kept)
 
 
 def _still_possible(
@@ -75,7 +59,15 @@ def _still_possible(
     unpinned = planner(replace(snapshot, devices=free, queue=tuple(claims)), policy)
     told = {wait.claim_id: wait for wait in unpinned.waits}
     told |= {grant.claim_id: _until_idle(grant.claim_id, grant.slots) for grant in unpinned.grants}
-    return _numbered(_instead(wait, told.get(wait.claim_id)) for wait in found.waits)
+    # Positions are counted anew among those that are possible.
+    waits, position = [], 1
+    for wait in found.waits:
+        other = told.get(wait.claim_id, wait)
+        waits.append(
+            replace(wait, position=position, reasons=other.reasons, is_impossible=other.is_impossible)
+        )
+        position += not other.is_impossible
+    return tuple(waits)
 
 
 def _until_idle(claim_id: int, slots: Sequence[GrantedSlot]) -> Wait:
@@ -83,18 +75,3 @@ def _until_idle(claim_id: int, slots: Sequence[GrantedSlot]) -> Wait:
     wanted = len(slots)
     figures = {"wanted": wanted, "free": 0, "total": wanted, "next_end": None, "blockers": list[int]()}
     return Wait(claim_id, 0, (Reason("no_capacity", figures),))
-
-
-def _instead(wait: Wait, other: Wait | None) -> Wait:
-    if other is None:
-        return wait
-    return replace(wait, reasons=other.reasons, is_impossible=other.is_impossible)
-
-
-def _numbered(waits: Iterable[Wait]) -> tuple[Wait, ...]:
-    """The waits with positions counted anew among those that are possible."""
-    found, position = [], 1
-    for wait in waits:
-        found.append(replace(wait, position=position))
-        position += not wait.is_impossible
-    return tuple(found)

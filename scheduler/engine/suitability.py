@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scheduler.engine.board import Board
-from scheduler.engine.model import DeviceInfo, PolicyRules
+from scheduler.engine.model import PolicyRules
 from scheduler.engine.shape import ShapeKind
 
 ELSEWHERE = 0.5  # of an idle board's worth: what it costs to stand outside the zone one would like
@@ -20,13 +20,16 @@ def penalties(kind: ShapeKind, boards: Sequence[Board], keep_better: float) -> l
     ``keep_better`` times the mean over the figures of 1 - least / own, where ``least`` is the smallest
     of the boards that serve the kind; and ``ELSEWHERE`` outside the zone that was wished for.
     """
-    figures = [_figures(board.device) for board in boards]
+    devices = [board.device for board in boards]
+    figures = [(d.memory_mib, d.bandwidth_gbps or 0, d.compute_class or 0) for d in devices]
     least = [min((f for f in column if f), default=0) for column in zip(*figures, strict=True)]
-    return [
-        keep_better * _surplus(own, least)
-        + ELSEWHERE * (bool(kind.near_zone) and board.node.zone != kind.near_zone)
-        for board, own in zip(boards, figures, strict=True)
-    ]
+    costs = []
+    for board, own in zip(boards, figures, strict=True):
+        beyond = [1 - low / figure for figure, low in zip(own, least, strict=True) if figure]
+        surplus = sum(beyond) / len(beyond) if beyond else 0.0
+        is_elsewhere = bool(kind.near_zone) and board.node.zone != kind.near_zone
+        costs.append(keep_better * surplus + ELSEWHERE * is_elsewhere)
+    return costs
 
 
 def tiers(
@@ -43,12 +46,3 @@ def tiers(
         wake = 0.0 if any(board.use for board in boards) else policy.keep_empty
         found.setdefault(wake + min(cost[board] for board in boards), []).append(boards)
     return [found[worth] for worth in sorted(found)]
-
-
-def _figures(device: DeviceInfo) -> tuple[int, int, int]:
-    return device.memory_mib, device.bandwidth_gbps or 0, device.compute_class or 0
-
-
-def _surplus(own: Sequence[int], least: Sequence[int]) -> float:
-    parts = [1 - low / figure for figure, low in zip(own, least, strict=True) if figure]
-    return sum(parts) / len(parts) if parts else 0.0

@@ -85,9 +85,11 @@ class Search:
         if not self._make_room(claim, shape, able):
             return None
         found = [(unit, kinds[unit.kind] or PRIORITY) for unit in self._gone]
-        if any(why == RECLAIM for _, why in found) and not self._is_inside_guarantee(claim):
-            self.forget()
-            return None
+        if any(why == RECLAIM for _, why in found):
+            cost = self._grant.cost_milli if self._grant is not None else 0
+            if not self.room.budget.is_guaranteed(claim.team_id, cost):
+                self.forget()
+                return None
         return found
 
     def keep(self) -> None:
@@ -182,10 +184,6 @@ class Search:
     def _used_now(self, its: TeamAccount) -> int:
         """What a member really uses, without what it will get."""
         return its.used - self._promised.get(its.team_id, 0)
-
-    def _is_inside_guarantee(self, claim: Claim) -> bool:
-        cost = self._grant.cost_milli if self._grant is not None else 0
-        return self.room.budget.is_guaranteed(claim.team_id, cost)
 
     def _spares_guarantee(self, claim: Claim, unit: Unit) -> bool:
         """Whether the unit's team keeps its guarantee without it; moving inside one guarantee takes nothing."""
