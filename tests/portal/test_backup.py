@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -49,6 +50,22 @@ def manage(database: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@contextmanager
+def working_on(name: str) -> Iterator[None]:
+    """Let this process work on another database of the server, as one that was started for it would."""
+    told = connection.settings_dict
+    was = told["NAME"]
+    connection.close()
+    connection.close_pool()
+    told["NAME"] = name
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.close_pool()
+        told["NAME"] = was
+
+
 def sums(database: str) -> list[object]:
     """Return what the money hangs on: billed seconds, events and prices."""
     with psycopg.connect(database) as there:
@@ -65,7 +82,10 @@ def sums(database: str) -> list[object]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_comes_back_is_what_was_there(world: World, empty: str, tmp_path: Path) -> None:
+def test_what_comes_back_is_what_was_there(
+    world: World, empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGAPPNAME", "")  # a restore names its process there; no later test is to see that
     world.ended("bob", seconds=3600)
     world.active("bob", count=2)
     meter_all(now=world.now)
@@ -73,14 +93,14 @@ def test_what_comes_back_is_what_was_there(world: World, empty: str, tmp_path: P
 
     copy = backup(tmp_path, now=world.now)
     done = manage(empty, "restore", str(copy))
-    again = manage(empty, "restore", str(copy))
-    second = manage(empty, "backup", str(tmp_path / "second.dump"))
-    replaced = manage(empty, "restore", str(tmp_path / "second.dump"), "--replace")
+    with working_on(COPY):
+        with pytest.raises(CommandError, match="not empty"):
+            call_command("restore", str(copy))
+        call_command("backup", str(tmp_path / "second.dump"))
+        call_command("restore", str(tmp_path / "second.dump"), replace=True)
 
     assert done.returncode == 0, done.stderr
     assert "promises hold" in done.stdout
-    assert (again.returncode, "not empty" in again.stderr) == (1, True)
-    assert (second.returncode, replaced.returncode) == (0, 0), second.stderr + replaced.stderr
     with psycopg.connect(empty) as there:
         found = {name: there.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in before}  # type: ignore[index]
         revisions = [r for (r,) in there.execute("SELECT desired_revision FROM fleet_node ORDER BY id")]

@@ -171,16 +171,25 @@ def test_figures_say_how_much_better_it_is_than_the_time_asked(trained_once: Non
     assert found.predicted[0] < 1.2 < 30 < found.asked[0]
 
 
-def test_nothing_is_learned_again_before_enough_has_ended(trained_once: None, world: World) -> None:
+def test_nothing_is_learned_again_before_enough_has_ended(
+    trained_once: None, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended(world, 260)
     durations.learn(now=world.now)
+    answer, taught = next(iter(_answers.values())), list[int]()
+
+    def trained(past: Sequence[Past]) -> Any:
+        taught.append(len(past))
+        return answer
+
+    monkeypatch.setattr(durations, "_trained", trained)
 
     assert durations.learn(now=world.now) is None
     ended(world, durations.NEW)
     again = durations.learn(now=world.now)
 
     assert again is not None
-    assert again.version == 2
+    assert (again.version, taught) == (2, [260 + durations.NEW])
 
 
 def test_memory_is_predicted_where_telemetry_has_it(world: World) -> None:
