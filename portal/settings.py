@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.safety import read_bool, read_networks, read_whole, refuse_unsafe
+from portal.common.static_files import digest
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 # Templates, static files and translations lie beside the code in a checkout, and inside it in an installed wheel.
@@ -91,6 +92,7 @@ MIDDLEWARE = [
     "portal.common.addresses.forget_strange_scheme",
     "portal.common.middleware.allow_no_sensors",
     "django.middleware.security.SecurityMiddleware",
+    "portal.common.static_files.CompressPages",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.refuse_unclean_input",
     "csp.middleware.CSPMiddleware",
@@ -263,11 +265,18 @@ TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
 
 # Where `make docs` puts the documentation; served at /docs/ once it is there.
 DOCS_DIR = FILES_DIR / "site"
-STATIC_URL = "/static/"
+# The files' own digest is part of their address, so that a browser may keep them for ever.
+STATIC_URL = f"/static/{digest(FILES_DIR / 'static')}/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 STATICFILES_DIRS = [FILES_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
+
+
+def WHITENOISE_IMMUTABLE_FILE_TEST(_path: str, _url: str) -> bool:  # noqa: N802 (the name of a setting)
+    """Return whether the file under this address never changes."""
+    return not DEBUG
+
 
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {

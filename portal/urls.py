@@ -11,6 +11,7 @@ from django.views.decorators.http import condition
 from django.views.i18n import JavaScriptCatalog
 
 from portal.api import operations
+from portal.common import static_files
 from portal.web import docs
 from portal.web.own_paths import choose_language
 
@@ -27,6 +28,7 @@ urlpatterns = [
     path("docs/errors", operations.error_codes, name="error_codes"),
     path("docs/", docs.page, name="docs"),
     path("docs/<path:path>", docs.page, name="docs_file"),
+    path("static/<path:path>", static_files.moved, name="static_moved"),
     path("language/", login_not_required(choose_language), name="set_language"),
     path("jsi18n/", login_not_required(_catalog), name="javascript-catalog"),
 ]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.template import engines
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser test")
@@ -79,8 +80,8 @@ class Stage:
         headers = {
             "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; connect-src 'self' ws:"
         }
-        if path.startswith("/static/"):
-            file = ROOT / path.lstrip("/")
+        if path.startswith(settings.STATIC_URL):
+            file = ROOT / "static" / path.removeprefix(settings.STATIC_URL)
             kind = mimetypes.guess_type(file.name)[0] or "text/plain"
             route.fulfill(body=file.read_bytes(), content_type=kind, headers=headers)
         elif path == "/quote/":

@@ -13,7 +13,7 @@ from tools import vendor
 
 ROOT = Path(vendor.__file__).resolve().parent.parent
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
-PAGES = sorted((ROOT / "portal" / "web").glob("*.py"))
+PAGES = sorted((ROOT / "portal" / "web").rglob("*.py"))
 
 
 def test_vendored_files_are_those_of_the_manifest():
