@@ -3,7 +3,9 @@
     python tools/vendor.py           fetch with ``npm pack`` and rewrite static/vendor and static/icons.svg
     python tools/vendor.py --check   compare what is there with the manifest; exit 1 on any difference
 
-Needs ``npm`` only for the first form. Nothing is built: files are copied as published.
+Needs ``npm`` only for the first form. Files are copied as published, but for a style sheet that is ``purged``: of it
+only the rules stay whose classes occur in our templates, scripts and code. Who uses one of its classes for the first
+time runs this again; a test says so.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 VENDOR = ROOT / "static" / "vendor"
 MANIFEST = VENDOR / "manifest.json"
 SPRITE = ROOT / "static" / "icons.svg"
+PURGECSS = "purgecss@8.0.0"
+# Where a class of a purged style sheet can be named, and every class that it had as published.
+USES = ("templates/**/*.html", "static/js/*.js", "portal/**/*.py")
+CLASSES = ROOT / "tests" / "data" / "tabler_classes.txt"
 
 MIT = """The MIT License (MIT)
 
@@ -56,6 +62,7 @@ class Package:
     licence: str
     files: tuple[str, ...]
     copyright: str = ""
+    purged: bool = False
 
 
 PACKAGES = (
@@ -66,6 +73,7 @@ PACKAGES = (
         "MIT",
         ("dist/css/tabler.min.css",),
         copyright="Copyright (c) 2018-2026 The Tabler Authors and codecalm.net Paweł Kuna",
+        purged=True,
     ),
     Package("htmx.org", "4.0.1", "htmx", "0BSD", ("dist/htmx.min.js",)),
     Package("uplot", "1.6.32", "uplot", "MIT", ("dist/uPlot.iife.min.js", "dist/uPlot.min.css")),
@@ -199,8 +207,30 @@ def vendor(package: Package, work: Path) -> dict[str, Any]:
             r"\n?(//|/\*)# sourceMappingURL=\S+( \*/)?\s*$", "\n", (source / name).read_text(encoding="utf-8")
         )
         target.write_text(text, encoding="utf-8")
+        if package.purged:
+            CLASSES.write_text("\n".join(sorted(classes(text))) + "\n", encoding="utf-8")
+            purge(target)
         copied.append(target)
     return entry(package, integrity, copied)
+
+
+def classes(css: str) -> set[str]:
+    """Every class that a rule of the style sheet asks for alone, not only together with another class."""
+    selectors = [s for rule in re.findall(r"([^{};]+)\{", css) for s in rule.split(",")]
+    asked = [set(re.findall(r"\.([a-zA-Z_-][\w-]*)", selector)) for selector in selectors]
+    return {name for names in asked if len(names) == 1 for name in names}
+
+
+def used_words() -> set[str]:
+    """Every word of our sources that could be a class."""
+    files = [file for pattern in USES for file in ROOT.glob(pattern)]
+    return {word for file in files for word in re.findall(r"[\w-]+", file.read_text(encoding="utf-8"))}
+
+
+def purge(css: Path) -> None:
+    """Take out of a style sheet what nothing of ours can use: classes and fonts."""
+    options = ["--css", str(css), "--output", str(css), "--content", *USES, "--font-face"]
+    subprocess.run(["npx", "--yes", PURGECSS, *options], cwd=ROOT, check=True, capture_output=True)
 
 
 def symbol(name: str, svg: str) -> str:

@@ -64,3 +64,11 @@ def test_template_keeps_to_the_content_security_policy(path):
     assert re.findall(r"<style|\sstyle=|\son[a-z]+=|javascript:|hx-on", text) == []
     assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
     assert re.findall(r"(?:src|href)=[\"']?(?:https?:)?//", text) == []
+
+
+def test_style_sheet_has_every_class_that_we_could_use():
+    published = set(vendor.CLASSES.read_text(encoding="utf-8").split())
+    ours = vendor.classes((vendor.VENDOR / "tabler" / "tabler.min.css").read_text(encoding="utf-8"))
+
+    assert len(ours) > 50
+    assert published & vendor.used_words() - ours == set(), "run python tools/vendor.py"

@@ -12,7 +12,7 @@ from django.test import Client
 
 from portal.common.static_files import digest
 
-FIRST_PAGE_BYTES = 150_000
+FIRST_PAGE_BYTES = 100_000
 
 
 def _fetch(client: Client, path: str) -> bytes:
