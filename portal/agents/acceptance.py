@@ -117,7 +117,7 @@ def _take_in(device: Device) -> None:
     if is_other:
         if Placement.objects.filter(device=device, is_live=True).exists():
             raise Conflict(
-                _("Device %(index)s became another model and still holds leases. Empty the node first.")
+                _("Device %(index)s became another model and still holds leases. Drain the node first.")
                 % {"index": device.index}
             )
         device.model = DeviceModel.objects.get(slug=slug)

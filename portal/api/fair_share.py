@@ -43,7 +43,7 @@ class StandingAnswer(PlaceAnswer):
     """A team's standing and that of its people, as far as the caller may see them."""
 
     team = s.SlugField()
-    order = s.CharField(help_text="The order policy in force.")
+    order = s.CharField(help_text="The active order policy.")
     counts = s.BooleanField(help_text="Whether that order weighs what was used.")
     half_life_s = s.IntegerField(help_text="Half of a use is forgotten in this time.")
     as_of = s.DateTimeField(allow_null=True, help_text="When usage was last settled; null before the first.")

@@ -1,4 +1,4 @@
-"""Invoices, usage and months over HTTP."""
+"""Invoices, usage and billing periods over HTTP."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ class UsageEndpoint(Endpoint):
 
 
 class Periods(Endpoint):
-    """The months of accounts."""
+    """The billing periods."""
 
-    @call("List months", answer=PeriodAnswer, is_list=True, tag=TAG)
+    @call("List billing periods", answer=PeriodAnswer, is_list=True, tag=TAG)
     def get(self, request: Request) -> Response:
-        """List the months of the books, the present one first."""
+        """List billing periods, the present one first."""
         return Response({"next": None, "results": [period_row(p) for p in all_months(now=timezone.now())]})
 
 

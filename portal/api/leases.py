@@ -203,14 +203,14 @@ class RejectExtension(Endpoint):
 
 
 class WithdrawExtension(Endpoint):
-    """Take back an extension."""
+    """Withdraw an extension."""
 
     write_scope = Scope.LEASE_WRITE
 
     @call("Withdraw an extension", body=Empty, answer=LeaseDetail, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
-        """Take back an extension that waits for approval. Safe to repeat."""
+        """Withdraw an extension that waits for approval. Safe to repeat."""
         self.take(Empty)
         lease = visible_lease(self.rights, uid)
         withdraw_extension(lease=lease, actor=self.person, rights=self.rights, now=db_now())

@@ -1,4 +1,4 @@
-"""A node's life over HTTP: empty it by a deadline, change its key, see what its agent is. Operators only."""
+"""A node's life over HTTP: drain it by a deadline, change its key, see what its agent is. Operators only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DrainBody(ByBody):
 
 
 class Drain(OneNode):
-    """Empty a node by a deadline."""
+    """Drain a node by a deadline."""
 
     http_method_names = ["get", "post"]
 

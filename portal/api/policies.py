@@ -33,7 +33,7 @@ MOST_VERSION = 2**31 - 1
 
 
 class PolicyBody(Body):
-    """Rules to save; a rule that is left out has its default. `based_on` is the version in force now, 0: none."""
+    """Rules to save; a rule that is left out has its default. `based_on` is the version active now, 0: none."""
 
     name = Text(most=MOST_NAME)
     body = serializers.JSONField()
@@ -43,7 +43,7 @@ class PolicyBody(Body):
 
 
 class BasedOnBody(Body):
-    """The version that is in force now (0: none is stored), so that nobody acts on what has changed."""
+    """The version that is active now (0: none is stored), so that nobody acts on what has changed."""
 
     based_on = Whole(least=0, most=MOST_VERSION)
     note = Text(most=MOST_NOTE, required=False, default="", allow_blank=True)
@@ -72,7 +72,7 @@ class Policies(Endpoint):
     @call("Save a policy", body=PolicyBody, answer=PolicyAnswer, status=201, refusals=(409, 422), tag=TAG)
     @once
     def post(self, request: Request) -> Response:
-        """Save rules as a new version and put it in force, unless it is a draft. Operators."""
+        """Save rules as a new version and activate it, unless it is a draft. Operators."""
         self.require_operator()
         values = self.take(PolicyBody)
         row = save_policy(actor=self.person, rights=self.rights, now=timezone.now(), **values)
@@ -91,12 +91,12 @@ class OnePolicy(Endpoint):
 
 
 class Activate(Endpoint):
-    """Put a stored version in force."""
+    """Activate a stored version."""
 
-    @call("Put a policy in force", body=BasedOnBody, answer=PolicyAnswer, refusals=(404, 409, 422), tag=TAG)
+    @call("Activate a policy", body=BasedOnBody, answer=PolicyAnswer, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, version: int) -> Response:
-        """Put a stored version in force, for instance a draft. Operators."""
+        """Activate a stored version, for instance a draft. Operators."""
         self.require_operator()
         values = self.take(BasedOnBody)
         row = activate(
@@ -113,7 +113,7 @@ class RollBack(Endpoint):
     )  # fmt: skip
     @once
     def post(self, request: Request, version: int) -> Response:
-        """Make a new version with the rules of an old one and put it in force. Operators."""
+        """Make a new version with the rules of an old one and activate it. Operators."""
         self.require_operator()
         values = self.take(BasedOnBody)
         row = roll_back(actor=self.person, rights=self.rights, to=version, now=timezone.now(), **values)

@@ -115,7 +115,7 @@ class PriorityGrants(Endpoint):
         return Response({"next": None, "results": rows})
 
     @call(
-        "Give priority", body=PriorityBody, answer=PriorityGrantAnswer, status=201, refusals=(404, 422), tag=TAG
+        "Boost priority", body=PriorityBody, answer=PriorityGrantAnswer, status=201, refusals=(404, 422), tag=TAG
     )  # fmt: skip
     @once
     def post(self, request: Request, slug: str) -> Response:
@@ -147,7 +147,7 @@ def team_to_decide_on(rights: Rights, slug: str) -> Team:
     """Return a team in sight that this person decides on; raises NotFound and Forbidden."""
     team = visible_team(rights, slug)
     if not may_set_quota(rights, team):
-        raise Forbidden(_("An admin of a team above decides who goes first."))
+        raise Forbidden(_("An admin of a team above decides on priority boosts."))
     return team
 
 

@@ -1,4 +1,4 @@
-"""Requests over HTTP: ask, look, decide, take back."""
+"""Requests over HTTP: ask, look, decide, withdraw."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RequestBody(Body):
         tuple(p for p in LOAD_PATTERNS if p), default="", allow_blank=True, help_text="Of simulated nodes."
     )
     work = serializers.ChoiceField(WorkloadKind.choices, default="interactive")
-    is_preemptible = Flag(default=False, help_text="It may be taken back after a warning, and costs less.")
+    is_preemptible = Flag(default=False, help_text="It may be preempted after a warning, and costs less.")
     least_duration_s = Whole(
         least=0,
         most=MOST_SECONDS,
@@ -170,7 +170,7 @@ class Withdraw(Endpoint):
     @call("Withdraw a request", body=Empty, answer=RequestDetail, refusals=(404, 409, 422), tag=TAG)
     @once
     def post(self, request: Request, uid: str) -> Response:
-        """Take back a request that has not started. Safe to repeat."""
+        """Withdraw a request that has not started. Safe to repeat."""
         self.take(Empty)
         found = visible_request(self.rights, uid)
         requests.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())

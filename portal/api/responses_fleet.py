@@ -39,7 +39,7 @@ class NodeAnswer(ResponseShape):
     is_cordoned = s.BooleanField()
     is_accepted = s.BooleanField(help_text="Nothing of it waits for an operator (docs/nodes.md).")
     drain = s.ChoiceField(
-        ("", "draining", "overdue", "drained"), help_text="Being emptied, and how far; empty: it is not."
+        ("", "draining", "overdue", "drained"), help_text="How far its drain is; empty: none."
     )
     drain_by = s.DateTimeField(allow_null=True, help_text="When it has to be empty.")
     device_count = s.IntegerField()

@@ -17,7 +17,7 @@ class PolicyRow(ResponseShape):
     made_by = s.CharField(allow_null=True, help_text="Sign-in name; null is Berth itself.")
     based_on = s.IntegerField(allow_null=True)
     created_at = s.DateTimeField()
-    activated_at = s.DateTimeField(allow_null=True, help_text="When it was last put in force.")
+    activated_at = s.DateTimeField(allow_null=True, help_text="When it was last activated.")
 
 
 class PolicyFault(ResponseShape):
@@ -55,7 +55,7 @@ class PolicyMoved(ResponseShape):
 
 
 class PolicyTried(ResponseShape):
-    """One turn on the last published picture, played with the policy in force and with the other one."""
+    """One turn on the last published picture, played with the active policy and with the other one."""
 
     taken_at = s.DateTimeField()
     waiting = s.IntegerField()

@@ -30,7 +30,7 @@ class OfferAnswer(ResponseShape):
     starts_at = s.DateTimeField(help_text="The likely start: half of such requests start before.")
     starts_by = s.DateTimeField(allow_null=True, help_text="Nine of ten start before; null is unknown.")
     is_now = s.BooleanField()
-    is_preemptible = s.BooleanField(help_text="Costs less and may be taken back.")
+    is_preemptible = s.BooleanField(help_text="Costs less and may be preempted.")
     booked_at = s.DateTimeField(allow_null=True, help_text="Ask with this `starts_at` for a certain start.")
     price = Money()
 

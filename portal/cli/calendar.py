@@ -231,7 +231,7 @@ def add_window(
         output.out_json(found)
         return
     output.out(found["id"])
-    output.say("Planned. Everybody whom it reaches is being told.")
+    output.say("Planned. Everybody affected is being told.")
 
 
 def show_affected(rows: list[Any], as_json: bool) -> None:
@@ -279,4 +279,4 @@ def cancel_window(name: Window, as_json: Json = False) -> None:
     if as_json:
         output.out_json(found)
         return
-    output.say(f"{found['id']} is taken back.")
+    output.say(f"{found['id']} is cancelled.")

@@ -13,7 +13,7 @@ from portal.cli import calendar, formatting, output
 from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(
-    help="Empty nodes, change their keys, let them sleep.", no_args_is_help=True, rich_markup_mode=None
+    help="Drain nodes, change their keys, let them sleep.", no_args_is_help=True, rich_markup_mode=None
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As “berth nodes” shows it.")]
 
@@ -28,7 +28,7 @@ STATES = {
 
 @app.callback()
 def node() -> None:
-    """Empty nodes, change their keys, let them sleep."""
+    """Drain nodes, change their keys, let them sleep."""
 
 
 @app.command("power")
@@ -177,9 +177,9 @@ def _drained(found: Any) -> tuple[tuple[str, str], ...]:
     return (
         ("node", found["node"]),
         ("drain", STATES[found["drain"]]),
-        ("empty by", formatting.when(found["by"])),
+        ("drain by", formatting.when(found["by"])),
         ("reason", found["reason"]),
-        *((("empty since", formatting.when(found["drained_at"])),) if found["drained_at"] else ()),
+        *((("drained since", formatting.when(found["drained_at"])),) if found["drained_at"] else ()),
         ("still there", ", ".join(left) if left else "nothing"),
     )
 

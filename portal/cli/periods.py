@@ -1,4 +1,4 @@
-"""``berth month``: the months of the books, what keeps one open, and closing it."""
+"""``berth period``: the billing periods, what keeps one open, and closing it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import typer
 from portal.cli import formatting, output
 from portal.cli.command import Json, api, guarded
 
-app = typer.Typer(help="See and close the months of the books.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="See and close billing periods.", no_args_is_help=True, rich_markup_mode=None)
 Month = Annotated[str, typer.Argument(metavar="MONTH", help="Written as YYYY-MM.")]
 
 
 @app.command("list")
 @guarded
-def list_months(as_json: Json = False) -> None:
-    """List the months of the books, the present one first."""
+def list_periods(as_json: Json = False) -> None:
+    """List billing periods, the present one first."""
     with api() as portal:
         found = portal.get("periods/")["results"]
     if as_json:
         output.out_json(found)
         return
     cells = [(row["month"], row["state"], formatting.when(row["closed_at"])) for row in found]
-    output.table(("MONTH", "STATE", "CLOSED"), cells, empty="There are no months yet.")
+    output.table(("MONTH", "STATE", "CLOSED"), cells, empty="There are no billing periods yet.")
 
 
 @app.command("show")
 @guarded
 def show(month: Month, as_json: Json = False) -> None:
-    """Show a month and what has to hold before it is closed. Finance."""
+    """Show a billing period and what has to hold before it is closed. Finance."""
     with api() as portal:
         found = portal.get(f"periods/{_safe(month)}/")
     if as_json:
@@ -49,7 +49,7 @@ def close(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Close a month for good: one invoice per team, then nothing in it changes. Finance."""
+    """Close a billing period for good: one invoice per team, then nothing in it changes. Finance."""
     if not yes:
         typer.confirm(f"Close {month} for good?", abort=True, err=True)
     with api() as portal:

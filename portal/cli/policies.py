@@ -121,7 +121,7 @@ def check(
         return
     tried = found["preview"]
     if tried is None:
-        output.say("There is no picture of the queue to try them on yet.")
+        output.say("There is no snapshot of the queue to try them on yet.")
         return
     counts = tried["counts"]
     output.facts(
@@ -140,12 +140,12 @@ def check(
 @guarded
 def save(
     file: File,
-    name: Annotated[str, typer.Option(help="Name of the rules (default: as in force).")] = "",
+    name: Annotated[str, typer.Option(help="Name of the rules (default: as in the active version).")] = "",
     note: Note = "",
-    draft: Annotated[bool, typer.Option("--draft", help="Keep it, but do not put it in force.")] = False,
+    draft: Annotated[bool, typer.Option("--draft", help="Keep it, but do not activate it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Save rules as a new version and put it in force."""
+    """Save rules as a new version and activate it."""
     body = _read(file)
     with api() as portal:
         active = _active(portal)
@@ -160,7 +160,7 @@ def save(
 @app.command()
 @guarded
 def activate(version: Version, as_json: Json = False) -> None:
-    """Put a stored version in force, for instance a draft."""
+    """Activate a stored version, for instance a draft."""
     with api() as portal:
         found = portal.post(f"policies/{version}/activate/", {"based_on": _active(portal)["version"]})
     _told(found, as_json)
@@ -177,7 +177,7 @@ def rollback(version: Version, note: Note = "", as_json: Json = False) -> None:
 
 
 def _active(portal: Any) -> dict[str, Any]:
-    """Return the version in force, or what stands for the built-in rules."""
+    """Return the active version, or what stands for the built-in rules."""
     for row in portal.every("policies/"):
         if row["is_active"]:
             return dict(row)
@@ -197,7 +197,7 @@ def _read(file: str) -> Any:
 
 def _state(row: Any) -> str:
     if row["is_active"]:
-        return "in force"
+        return "active"
     return "replaced" if row["activated_at"] else "draft"
 
 

@@ -1,4 +1,4 @@
-"""``berth quota``, ``cohort`` and ``priority``: what a team may have, lends and borrows, and when it goes first."""
+"""``berth quota``, ``cohort`` and ``priority``: what a team may have, lends and borrows, and its priority boosts."""
 
 from __future__ import annotations
 

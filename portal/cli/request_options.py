@@ -9,7 +9,7 @@ import typer
 
 Work = Annotated[str, typer.Option(help="Kind of work: interactive, training or inference.")]
 Preemptible = Annotated[
-    bool, typer.Option("--preemptible", help="It may be taken back after a warning, and costs less.")
+    bool, typer.Option("--preemptible", help="It may be preempted after a warning, and costs less.")
 ]
 Least = Annotated[
     int, typer.Option(min=0, max=527_040, help="Minutes it may be cut to, to start sooner (0: not at all).")

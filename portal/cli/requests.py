@@ -1,4 +1,4 @@
-"""Commands that ask, wait, extend, release and take back."""
+"""Commands that ask, wait, extend, release and withdraw."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _decide(name: str, verdict: str, note: str, as_json: bool) -> None:
 
 @guarded
 def withdraw(name: Name, as_json: Json = False) -> None:
-    """Take back a request that has not started."""
+    """Withdraw a request that has not started."""
     with api() as portal:
         found = portal.post(f"requests/{_part(name)}/withdraw/")
     if as_json:

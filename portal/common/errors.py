@@ -80,7 +80,7 @@ class Impossible(BerthError):
     code = "impossible"
     status = 422
     title = _("No device here can ever serve this")
-    next_step = _("Choose a smaller size or another flavor.")
+    next_step = _("Choose another flavor.")
 
 
 class TooManyWaiting(BerthError):
@@ -113,7 +113,7 @@ class PeriodClosed(BerthError):
 
     code = "period_closed"
     status = 409
-    title = _("This month is closed")
+    title = _("This billing period is closed")
     next_step = _("Correct it with a note in the present month.")
 
 

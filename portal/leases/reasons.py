@@ -19,7 +19,7 @@ Figures = dict[str, Any]
 def sentence(reason: Figures) -> str:
     """Return one stored reason (``code`` and figures) in the present language."""
     write = _SENTENCES.get(str(reason.get("code", "")))
-    why = write(reason) if write else _("Waiting for the next scheduling turn.")
+    why = write(reason) if write else _("Waiting for the next scheduling cycle.")
     return _with_known(why, reason)
 
 
@@ -145,7 +145,7 @@ def _no_capacity(r: Figures) -> str:
 
 
 def _fragmented(r: Figures) -> str:
-    why = _("Enough is free in all, but in pieces too small for this size. A smaller size would fit sooner.")
+    why = _("Enough is free in all, but in pieces too small for this flavor. A smaller one would fit sooner.")
     return _with_end(why, r)
 
 

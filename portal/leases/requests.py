@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from portal.accounts.models import User
 from portal.audit.services import ENTRY, entry, record
@@ -144,7 +145,11 @@ def check_possible(team: Team, flavor: Flavor, count: int, nodes: int = 1) -> No
     able = sum(have >= count for have in boards)
     if nodes > 1 and able < nodes:
         raise Impossible(
-            _("Only %(n)d nodes have %(count)d of %(flavor)s each.")
+            ngettext(
+                "Only %(n)d node has %(count)d of %(flavor)s each.",
+                "Only %(n)d nodes have %(count)d of %(flavor)s each.",
+                able,
+            )
             % {"n": able, "count": count, "flavor": flavor.shown_name},
             nearest_nodes=able,
         )

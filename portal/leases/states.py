@@ -44,7 +44,7 @@ class EndReason(models.TextChoices):
     IDLE = "idle", _("Idle")
     FAULT = "fault", _("Device or node fault")
     MAINTENANCE = "maintenance", _("Maintenance")
-    REPLANNED = "replanned", _("Planned anew")
+    REPLANNED = "replanned", _("Rescheduled")
 
 
 class WorkloadKind(models.TextChoices):

@@ -65,4 +65,4 @@ def invalid(error: BadPolicy) -> Invalid:
     for fault in error.faults:
         entry = {"code": fault.code, "detail": sentence(fault)}
         fields.setdefault(fault.field or "body", []).append(entry)
-    return Invalid(_("This policy cannot decide a turn."), fields=fields)
+    return Invalid(_("This policy cannot decide a cycle."), fields=fields)

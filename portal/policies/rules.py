@@ -55,7 +55,7 @@ PLACE_TEXTS: dict[str, tuple[Any, Any]] = {
     "fgd": (gettext_lazy("Least fragmentation"), gettext_lazy("Strands as little room as possible.")),
     "best_fit": (gettext_lazy("Best fit"), gettext_lazy("Takes the node with the least room left over.")),
     "dot_product": (gettext_lazy("Dot product"), gettext_lazy("Matches what is asked with what is free.")),
-    "gpu_packing": (gettext_lazy("GPU packing"), gettext_lazy("Fills started boards and nodes first.")),
+    "gpu_packing": (gettext_lazy("GPU packing"), gettext_lazy("Fills devices and nodes in use first.")),
     "binpack": (gettext_lazy("Pack"), gettext_lazy("As few nodes as possible: others can sleep.")),
     "spread": (gettext_lazy("Spread"), gettext_lazy("As evenly as possible: cooler, but fewer whole nodes.")),
     "random": (gettext_lazy("Random"), gettext_lazy("Anywhere it fits; only to compare with.")),
@@ -113,15 +113,15 @@ GROUPS = (
             "Which part of the fleet each kind of work is entitled to. Idle parts may be used by others."
         ),
     ),
-    Group("place", gettext_lazy("Where it runs"), gettext_lazy("Which node and board a request gets.")),
+    Group("place", gettext_lazy("Where it runs"), gettext_lazy("Which node and device a request gets.")),
     Group(
         "backfill",
-        gettext_lazy("Starts kept for those who wait"),
+        gettext_lazy("Backfill reservations"),
         gettext_lazy("Small requests may pass large ones, but must not delay a start that was promised."),
     ),
     Group(
         "preempting",
-        gettext_lazy("Taking leases back"),
+        gettext_lazy("Preemption"),
         gettext_lazy("What must make room for others, and how gently. A team's guarantee is never touched."),
     ),
     Group(
@@ -129,12 +129,12 @@ GROUPS = (
         gettext_lazy("Sleep of idle nodes"),
         gettext_lazy("When nodes that idle may sleep to save energy. They wake when somebody needs them."),
     ),
-    Group("share", gettext_lazy("Sharing boards"), gettext_lazy("What leases on one board may share.")),
+    Group("share", gettext_lazy("Sharing devices"), gettext_lazy("What leases on one device may share.")),
 )
 RULES = (
     PolicyRule("order", "order", "order", gettext_lazy("Order"), gettext_lazy("Who is served first.")),
     PolicyRule(
-        "half_life_s", "order", "seconds", gettext_lazy("Use is half forgotten after"),
+        "half_life_s", "order", "seconds", gettext_lazy("Half-life of use"),
         gettext_lazy("Fair share counts what was used lately. Shorter forgives sooner."),
     ),
     PolicyRule(
@@ -160,16 +160,16 @@ RULES = (
     PolicyRule("pools.zone", "pools", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
     PolicyRule("place", "place", "place", gettext_lazy("Placement"), gettext_lazy("How room is chosen.")),
     PolicyRule(
-        "keep_better", "place", "number", gettext_lazy("Keep better boards free"),
-        gettext_lazy("From 0 (look at room only) to 1: small requests stay off large and fast boards."),
+        "keep_better", "place", "number", gettext_lazy("Keep better devices free"),
+        gettext_lazy("From 0 (look at room only) to 1: small requests stay off large and fast devices."),
     ),
     PolicyRule(
         "keep_empty", "place", "number", gettext_lazy("Keep nodes empty"),
         gettext_lazy("0: no matter. More leaves whole nodes idle, which can then sleep or take gangs."),
     ),
     PolicyRule(
-        "repartition", "place", "yes_no", gettext_lazy("Cut idle boards anew"),
-        gettext_lazy("Idle boards may change their pinned MIG layout for those who wait."),
+        "repartition", "place", "yes_no", gettext_lazy("Repartition idle devices"),
+        gettext_lazy("Idle devices may change their pinned MIG layout for those who wait."),
     ),
     PolicyRule(
         "backfill", "backfill", "backfill", gettext_lazy("Promised starts"),
@@ -181,14 +181,14 @@ RULES = (
     ),
     PolicyRule(
         "reserve_after_s", "backfill", "seconds", gettext_lazy("After a wait of"),
-        gettext_lazy("Only who waited this long gets one. Longer uses the fleet better, shorter is kinder."),
+        gettext_lazy("Only a request that waited this long gets one. Longer uses the fleet better, shorter is kinder."),
     ),
     PolicyRule(
-        "preempting.preemptible", "preempting", "yes_no", gettext_lazy("Take preemptible leases back"),
+        "preempting.preemptible", "preempting", "yes_no", gettext_lazy("Preempt preemptible leases"),
         gettext_lazy("Leases that allowed it, at a lower price, make room for others."),
     ),
     PolicyRule(
-        "preempting.borrowed", "preempting", "yes_no", gettext_lazy("Take back what is borrowed"),
+        "preempting.borrowed", "preempting", "yes_no", gettext_lazy("Reclaim what is borrowed"),
         gettext_lazy("Teams get their guarantee back from those of their cohort who borrowed it."),
     ),
     PolicyRule(
@@ -228,19 +228,19 @@ RULES = (
     ),
     PolicyRule("sleep.zone", "sleep", "text", gettext_lazy("Their time zone"), gettext_lazy("Such as Europe/Berlin.")),
     PolicyRule(
-        "share_across_teams", "share", "yes_no", gettext_lazy("Teams may share a board"),
-        gettext_lazy("Shares of one board may belong to different teams. MIG slices always may."),
+        "share_across_teams", "share", "yes_no", gettext_lazy("Teams may share a device"),
+        gettext_lazy("Shares of one device may belong to different teams. MIG slices always may."),
     ),
     PolicyRule(
         "mps_across_teams", "share", "yes_no", gettext_lazy("Under MPS, too"),
         gettext_lazy(
-            "A fault of one program under MPS ends those of all others on the board. Counts only where teams may"
-            " share a board."
+            "A fault of one program under MPS ends those of all others on the device. Counts only where teams may"
+            " share a device."
         ),
     ),
     PolicyRule(
-        "memory_factors", "share", "factors", gettext_lazy("Promise more memory than a board has"),
-        gettext_lazy("In thousandths of the board's memory, per model: 1500 is half as much again. 1000: no more."),
+        "memory_factors", "share", "factors", gettext_lazy("Promise more memory than a device has"),
+        gettext_lazy("In thousandths of the device's memory, per model: 1500 is half as much again. 1000: no more."),
     ),
 )  # fmt: skip
 

@@ -53,7 +53,7 @@ def save_policy(
     whole = check_body(body)
     active = _locked(based_on)
     if active is not None and is_active and active.name == name and _same(active, whole):
-        raise Invalid(fields={"body": _("Nothing was changed: these rules are in force already.")})
+        raise Invalid(fields={"body": _("Nothing was changed: these rules are active already.")})
     row = _new(actor, name, whole, note, active.version if active else None, now)
     if is_active:
         _put_in_force(actor, row, active, now)
@@ -71,7 +71,7 @@ def activate(*, actor: User, rights: Rights, version: int, based_on: int, now: d
     row = _sound_version(version)
     active = _locked(based_on)
     if row.is_active:
-        raise Conflict(_("Version %(version)d is in force already.") % {"version": version})
+        raise Conflict(_("Version %(version)d is active already.") % {"version": version})
     _put_in_force(actor, row, active, now)
     return row
 
@@ -85,7 +85,7 @@ def roll_back(
     old = _sound_version(to)
     active = _locked(based_on)
     if old.is_active:
-        raise Conflict(_("Version %(version)d is in force already.") % {"version": to})
+        raise Conflict(_("Version %(version)d is active already.") % {"version": to})
     said = note.strip() or _("Back to version %(version)d") % {"version": to}
     _check_texts(old.name, said)
     row = _new(actor, old.name, check_body(old.body), said, to, now)
@@ -113,7 +113,7 @@ def _locked(based_on: int) -> Policy | None:
     active = Policy.objects.select_for_update().filter(is_active=True).first()
     if (active.version if active else 0) != based_on:
         raise Conflict(
-            _("Another version was put in force since you opened this. Look at it, then decide anew.")
+            _("Another version was activated since you opened this. Look at it, then decide again.")
         )
     return active
 
@@ -164,7 +164,7 @@ def _put_in_force(actor: User, row: Policy, active: Policy | None, now: datetime
         with transaction.atomic():
             Policy.objects.filter(pk=row.pk).update(is_active=True, activated_at=now)
     except IntegrityError as error:
-        raise Conflict(_("Somebody put a version in force at the same moment.")) from error
+        raise Conflict(_("Somebody activated a version at the same moment.")) from error
     row.is_active, row.activated_at = True, now
     before = active.version if active else None
     record(actor, "policy.activated", _target(row), at=now, version=row.version, before=before)

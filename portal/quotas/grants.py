@@ -91,7 +91,7 @@ def revoke_priority(
     if grant is None:
         raise NotFound
     if state_of(grant, now=now) in (OVER, REVOKED):
-        raise Conflict(_("This priority has ended already."))
+        raise Conflict(_("This priority boost has ended already."))
     grant.revoked_at = now
     grant.save(update_fields=["revoked_at"])
     record(actor, "priority.revoked", team.slug, at=now, team_id=team.pk, steps=grant.steps, grant=grant.pk)
@@ -101,7 +101,7 @@ def revoke_priority(
 
 def _require(rights: Rights, team: Team) -> None:
     if not may_set_quota(rights, team):
-        raise Forbidden(_("An admin of a team above decides who goes first."))
+        raise Forbidden(_("An admin of a team above decides on priority boosts."))
 
 
 def _decide_anew(grant: PriorityGrant, now: datetime) -> None:

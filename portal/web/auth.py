@@ -34,7 +34,7 @@ DEMO_PEOPLE = {
     "alice": (_("Runs a team: members, quotas, approvals, spending."), "users"),
     "charlie": (_("Works in another team: sees nothing of the first one."), "user"),
     "approver": (_("Decides on large requests, with price and headroom at hand."), "checkbox"),
-    "finance": (_("Owns prices and months; every line leads to its seconds."), "receipt"),
+    "finance": (_("Owns prices and billing periods; every line leads to its seconds."), "receipt"),
     "operator": (_("Runs the nodes: health, enrolment, who is where."), "server-2"),
 }
 

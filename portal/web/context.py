@@ -93,7 +93,7 @@ def _common(request: HttpRequest) -> list[NavigationEntry]:
 def _oversight(rights: Rights) -> list[NavigationEntry]:
     entries = []
     if rights.is_finance:
-        entries.append(NavigationEntry("periods", _("Months"), "calendar", section=_("Finance")))
+        entries.append(NavigationEntry("periods", _("Billing periods"), "calendar", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
     if rights.is_operator:
         entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))

@@ -181,7 +181,9 @@ def first_steps(rights: Rights, *, now: datetime) -> list[FirstStep]:
         text = _approvals_text(decisions_waiting(rights))
         steps.append(FirstStep("web:approvals", _("Approvals"), text, "checkbox"))
     if rights.is_finance:
-        steps.append(FirstStep("web:periods", _("Months"), _("Check and close a month."), "calendar"))
+        steps.append(
+            FirstStep("web:periods", _("Billing periods"), _("Check and close a billing period."), "calendar")
+        )
         steps.append(FirstStep("web:rates", _("Prices"), _("See and plan prices."), "tag"))
     if rights.is_operator:
         steps.append(FirstStep("web:nodes", _("Nodes"), _nodes_text(now), "server-2"))

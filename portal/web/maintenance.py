@@ -127,7 +127,7 @@ def page(request: HttpRequest) -> HttpResponse:
         for name, text in error.fields.items():
             form.add_error(name if name in form.fields else None, str(text))
         return _shown(request, form, status=422)
-    return done(request, _("Planned. Everybody whom it reaches is being told."), "web:window", made.uid)
+    return done(request, _("Planned. Everybody affected is being told."), "web:window", made.uid)
 
 
 @require_safe
@@ -171,7 +171,7 @@ def cancel(request: HttpRequest, uid: str) -> HttpResponse:
         maintenance.cancel_window(window=found, actor=person(request), now=db_now())
     except BerthError as error:
         return refused(request, error, "web:window", uid)
-    return done(request, _("Taken back. Leases get their ends again."), "web:maintenance")
+    return done(request, _("Cancelled. Leases get their ends again."), "web:maintenance")
 
 
 def _shown(

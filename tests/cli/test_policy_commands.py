@@ -33,7 +33,7 @@ def test_rules_are_kept_in_a_file_checked_saved_and_rolled_back(berth: Any, rule
     assert json.loads(berth("policy", "show", "3", who="operator").stdout)["depth"] == 3
     row = Policy.objects.get(is_active=True)
     assert (row.version, row.name, row.based_on) == (3, "house", 1)
-    assert "in force" in berth("policy", "list", who="operator").stdout
+    assert "active" in berth("policy", "list", who="operator").stdout
 
 
 def test_a_draft_waits_until_it_is_put_in_force(berth: Any, rules: Path) -> None:

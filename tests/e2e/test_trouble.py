@@ -16,15 +16,15 @@ needs_own_stack = pytest.mark.skipif("BERTH_E2E_URL" in os.environ, reason="stop
 def test_cordon_is_seen_by_everybody_and_lifted_again(visit):
     operator = visit("operator").open("/cluster/gpu-04/")
 
-    operator.get_by_role("button", name="Take out of service").click()
+    operator.get_by_role("button", name="Cordon").click()
     dialog = operator.get_by_role("dialog")
     dialog.get_by_role("textbox").fill("Fans are changed")
-    dialog.get_by_role("button", name="Take out of service").click()
+    dialog.get_by_role("button", name="Cordon").click()
 
     expect(operator.get_by_text("This node takes no new work")).to_be_visible()
     bob = visit("bob").open("/cluster/gpu-04/")
     expect(bob.locator("main")).to_contain_text("Fans are changed")
-    operator.get_by_role("button", name="Bring back").click()
+    operator.get_by_role("button", name="Uncordon").click()
     expect(operator.get_by_text("This node takes no new work")).not_to_be_visible()
 
 

@@ -231,7 +231,16 @@ def test_more_nodes_than_there_are_is_refused_with_how_many_could(wide: World) -
         wide.submit("alice", "h100", nodes=3, count=2)
 
     assert refused.value.facts["nearest_nodes"] == 2
+    assert "Only 2 nodes have 2 of " in str(refused.value.detail)
     assert not LeaseRequest.objects.exists()
+
+
+def test_a_single_node_that_could_is_spoken_of_as_one(world: World) -> None:
+    with pytest.raises(Impossible) as refused:
+        world.submit("alice", "h100", nodes=2, count=2)
+
+    assert refused.value.facts["nearest_nodes"] == 1
+    assert "Only 1 node has 2 of " in str(refused.value.detail)
 
 
 @pytest.mark.parametrize(

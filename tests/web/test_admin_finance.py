@@ -40,7 +40,7 @@ def test_closing_issues_invoices_and_freezes_the_month(
     assert 'data-open-dialog="close-month"' in before
     assert march.state == PeriodState.CLOSED
     assert number in closed.text
-    assert "This month is closed" in again.text
+    assert "This billing period is closed" in again.text
     assert AuditEntry.objects.filter(action="period.closed", actor=world.user("finance")).count() == 1
 
 

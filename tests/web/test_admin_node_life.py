@@ -34,8 +34,8 @@ def test_a_drain_is_previewed_first_and_begins_with_the_second_word(
     assert operator.post(DRAIN, ASKED | {"confirmed": "1"}).status_code == 302
     lease.refresh_from_db()
     assert lease.wanted_until is not None
-    assert "Being emptied" in operator.get("/cluster/gpu-01/").text
-    assert "Being emptied" in operator.get("/operations/nodes/").text
+    assert "Draining" in operator.get("/cluster/gpu-01/").text
+    assert "Draining" in operator.get("/operations/nodes/").text
 
 
 def test_bringing_a_draining_node_back_gives_leases_their_end_again(
@@ -105,7 +105,7 @@ def test_another_time_for_an_overdue_node_is_the_span_that_was_chosen(
     monkeypatch.setattr("portal.web.nodes.lifecycle_actions.db_now", lambda: world.now)
 
     page = operator.get(DRAIN).text
-    assert "Until now it has to be empty by" in page
+    assert "Drained until now by" in page
     assert re.search(r'name="by"[^>]*value="[^"]', page) is None, "it would go before the span"
     operator.post(DRAIN, {"within": "240", "by": "", "reason": "fan", "confirmed": "1"})
 
@@ -125,7 +125,7 @@ def test_a_node_past_its_time_says_that_something_still_stands_there(
         actor=world.user("operator"), now=world.now - timedelta(seconds=5),
     )  # fmt: skip
 
-    assert "Not empty in time" in signed_in("operator").get("/cluster/gpu-01/").text
+    assert "Not drained in time" in signed_in("operator").get("/cluster/gpu-01/").text
 
 
 def test_operators_read_that_a_node_is_empty_and_get_to_its_page(world: World, signed_in: SignedIn) -> None:

@@ -30,7 +30,7 @@ def test_a_booking_shows_when_it_begins_and_is_given_up_on_its_page(world: World
 
     page = browser.get(f"/leases/{lease.uid}/").content.decode()
     assert "Begins in" in page
-    assert "Give up the booking" in page
+    assert "Cancel the booking" in page
     answer = browser.post(f"/leases/{lease.uid}/release/", follow=True)
 
     assert "Nothing is billed" in answer.content.decode()

@@ -149,7 +149,7 @@ def test_an_admin_above_lets_a_team_go_first_and_ends_it(world: World, signed_in
     grant = PriorityGrant.objects.get()
     text = signed_in("bob").get("/teams/perception/").text
     assert "paper deadline" in text
-    assert "In force" in text
+    assert "Active" in text
     assert "/priority/" not in text, "bob sees it but cannot change it"
     assert alice.post(f"/teams/perception/priority/{grant.pk}/revoke/").status_code == 302
     assert "Revoked" in alice.get("/teams/perception/").text

@@ -49,7 +49,7 @@ def test_a_window_is_planned_changed_and_taken_back(operator: Client, world: Wor
     window.refresh_from_db()
 
     assert [page.status_code for page in (planned, changed, taken_back)] == [302] * 3
-    assert "Everybody whom it reaches is being told." in said, "nobody was told yet"
+    assert "Everybody affected is being told." in said, "nobody was told yet"
     assert later > world.now + timedelta(hours=3)
     assert window.cancelled_at is not None
 

@@ -72,7 +72,7 @@ def test_the_list_says_who_made_what_when_and_what_is_in_force(versions: World, 
 
     assert "2 · house rules" in text
     assert "after 1" in text
-    assert [text.count(word) for word in ("In force", "Replaced", "Draft")] == [1, 1, 1]
+    assert [text.count(f"{word}</span>") for word in ("Active", "Replaced", "Draft")] == [1, 1, 1]
     assert "Operator" in text
 
 
@@ -87,7 +87,7 @@ def test_a_version_is_told_in_words_and_as_json(versions: World, signed_in: Sign
     text = signed_in("operator").get(f"{HOME}2/").text
 
     assert "<dt>For how many requests</dt><dd>2</dd>" in text
-    assert "Use is half forgotten after" in text
+    assert "Half-life of use" in text
     assert "&quot;depth&quot;: 2" in text
 
 
@@ -103,7 +103,7 @@ def test_two_versions_are_compared_rule_by_rule(versions: World, signed_in: Sign
 
     assert "For how many" in text
     assert "policy-was" in text
-    assert "Use is half forgotten after" not in text
+    assert "Half-life of use" not in text
 
 
 def test_the_form_sent_back_unchanged_is_the_policy_in_force(versions: World, signed_in: SignedIn) -> None:
@@ -261,7 +261,7 @@ def test_rules_may_be_given_as_json(
 def test_a_draft_is_put_in_force_and_an_old_version_comes_back(versions: World, signed_in: SignedIn) -> None:
     client = signed_in("operator")
 
-    assert "Put in force" in client.get(f"{HOME}3/").text
+    assert "Activate" in client.get(f"{HOME}3/").text
     client.post(f"{HOME}3/activate/", {"based_on": "2"})
     assert Policy.objects.get(is_active=True).version == 3
     assert "Go back to these rules" in client.get(f"{HOME}1/").text
@@ -279,8 +279,8 @@ def test_whoever_comes_late_is_told_and_changes_nothing(versions: World, signed_
     put = client.post(f"{HOME}3/activate/", {"based_on": "1"}, follow=True)
 
     assert saved.status_code == 409
-    assert "Another version was put in force" in saved.text
-    assert "Another version was put in force" in put.text
+    assert "Another version was activated" in saved.text
+    assert "Another version was activated" in put.text
     assert Policy.objects.get(is_active=True).version == 2
 
 
@@ -302,7 +302,7 @@ def test_new_rules_are_tried_on_those_who_wait(
 def test_without_a_picture_trying_says_so(versions: World, signed_in: SignedIn) -> None:
     given = {"name": "x", "body": "{}", "based_on": "2", "do": "try"}
 
-    assert "no picture of the queue" in signed_in("operator").post(f"{HOME}save/", given).text
+    assert "no snapshot of the queue" in signed_in("operator").post(f"{HOME}save/", given).text
 
 
 def test_a_version_that_cannot_decide_is_shown_with_its_faults(versions: World, signed_in: SignedIn) -> None:
@@ -312,7 +312,7 @@ def test_a_version_that_cannot_decide_is_shown_with_its_faults(versions: World, 
     listed, one = client.get(HOME).text, client.get(f"{HOME}2/").text
 
     for text in (listed, one):
-        assert "cannot decide a turn any more" in text
+        assert "cannot decide a cycle any more" in text
         assert "<code>depth</code>" in text
     assert "Turns go by version 1 meanwhile" in listed
     assert client.get(f"{HOME}compare/?a=1&b=2").status_code == 200

@@ -167,7 +167,7 @@ def test_who_approves_reads_what_was_chosen(world: World, signed_in: SignedIn) -
     text = signed_in("approver").get("/approvals/").text
 
     assert "to 4 while devices idle" in text
-    assert "May be taken back" in text
+    assert "Preemptible" in text
 
 
 def test_a_lease_that_was_cut_short_says_so(world: World, signed_in: SignedIn) -> None:

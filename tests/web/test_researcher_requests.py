@@ -131,7 +131,7 @@ def test_a_request_above_every_quota_says_what_would_fit(world: World, signed_in
 
     assert refused.status_code == 422
     assert "its ceiling allows 2" in refused.text
-    assert "Never, as asked" in quoted.text
+    assert "Cannot start as asked" in quoted.text
     assert "2 instead of 4" in quoted.text
 
 

@@ -92,11 +92,11 @@ def test_charlie_meets_another_teams_standing_like_a_missing_one(used: World, ca
 def test_the_team_page_shows_the_standing(used: World, signed_in: SignedIn) -> None:
     text = signed_in("alice").get("/teams/perception/").text
 
-    assert "Standing" in text
+    assert "Fair share" in text
     assert "2 of 2" in text
     assert "1.60" in text
     assert "Dora" in text
-    assert "the order in force does not weigh what was used" in text
+    assert "the active policy does not weigh what was used" in text
 
 
 def test_the_page_says_so_while_nothing_was_used(world: World, signed_in: SignedIn) -> None:

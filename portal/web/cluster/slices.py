@@ -183,4 +183,4 @@ def _room(board: SlicedDevice, start: int, size: int, fits: bool) -> DeviceStret
         return _closed(board, start, size)
     if fits:
         return DeviceStretch(start, size, "free", _("Free"))
-    return DeviceStretch(start, size, "stranded", _("Stranded: no size fits beside what runs here"))
+    return DeviceStretch(start, size, "stranded", _("Stranded: no flavor fits beside what runs here"))

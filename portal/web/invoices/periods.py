@@ -23,7 +23,7 @@ from portal.web.invoices.months import all_months, is_closed, named
 def require_finance(request: HttpRequest) -> None:
     """Raise Forbidden for everybody but finance."""
     if not rights_of(request).is_finance:
-        raise Forbidden(_("Only finance works on months and prices."))
+        raise Forbidden(_("Only finance works on billing periods and prices."))
 
 
 @require_safe

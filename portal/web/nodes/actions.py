@@ -92,7 +92,7 @@ def revoke(request: HttpRequest, name: str) -> HttpResponse:
     revoke_node(node=_node(name), actor=person(request), now=timezone.now())
     return done(
         request,
-        _("The key of %(node)s is forgotten. Enrol it again to use it.") % {"node": name},
+        _("The key of %(node)s is revoked. Enrol it again to use it.") % {"node": name},
         "web:node",
         name,
     )

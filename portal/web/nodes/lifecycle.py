@@ -17,9 +17,9 @@ from portal.leases.selectors import standing_on
 from portal.web.figures import memory
 
 DRAIN_WORDS: dict[str, Any] = {
-    "draining": gettext_lazy("Being emptied"),
-    "overdue": gettext_lazy("Not empty in time"),
-    "drained": gettext_lazy("Empty"),
+    "draining": gettext_lazy("Draining"),
+    "overdue": gettext_lazy("Not drained in time"),
+    "drained": gettext_lazy("Drained"),
 }
 DRAIN_TONES = {
     "draining": ("warn", "hourglass"),

@@ -40,7 +40,7 @@ class DrainForm(forms.Form):
     """
 
     within = forms.TypedChoiceField(
-        label=gettext_lazy("Empty it"),
+        label=gettext_lazy("Drain it"),
         coerce=int,
         initial=60,
         choices=SPANS,
@@ -94,7 +94,7 @@ def drain(request: HttpRequest, name: str) -> HttpResponse:
         for field, text in error.fields.items():
             form.add_error(field, text)
         return _shown(request, node, form, status=422)
-    said = _("%(node)s takes no new work and will be empty. Everybody whom it reaches is being told.")
+    said = _("%(node)s takes no new work and is being drained. Everybody affected is being told.")
     return done(request, said % {"node": name}, "web:node", name)
 
 

@@ -171,7 +171,7 @@ def _booking_taken(f: Facts) -> str:
     said = _("The time you wanted to book is taken: %(at)s.") % {"at": _at(f, "starts_at")}
     free = [_at({"at": text}, "at") for text in f.get("nearest") or ()]
     if not free:
-        return _("%(said)s Nothing near it is free; choose another size or week.") % {"said": said}
+        return _("%(said)s Nothing near it is free; choose another flavor or week.") % {"said": said}
     return _("%(said)s Free near it: %(times)s.") % {"said": said, "times": pgettext("list", "; ").join(free)}
 
 

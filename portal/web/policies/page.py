@@ -146,7 +146,7 @@ def save(request: HttpRequest) -> HttpResponse:
     except BerthError as error:
         problems = [str(error.detail)]
         return _review_page(request, name, body, based_on, note=note, problems=problems, status=error.status)
-    said = _("Version %(version)d decides from the next turn on.") if row.is_active else _(
+    said = _("Version %(version)d decides from the next cycle on.") if row.is_active else _(
         "Version %(version)d is kept as a draft."
     )  # fmt: skip
     return done(request, said % {"version": row.version}, "web:policies")
@@ -163,7 +163,7 @@ def put_in_force(request: HttpRequest, number: int) -> HttpResponse:
         )  # fmt: skip
     except BerthError as error:
         return _not_done(request, error, number)
-    said = _("Version %(version)d decides from the next turn on.") % {"version": number}
+    said = _("Version %(version)d decides from the next cycle on.") % {"version": number}
     return done(request, said, "web:policies")
 
 
@@ -178,7 +178,7 @@ def back(request: HttpRequest, number: int) -> HttpResponse:
         )  # fmt: skip
     except BerthError as error:
         return _not_done(request, error, number)
-    said = _("Version %(new)d has the rules of version %(old)d and decides from the next turn on.")
+    said = _("Version %(new)d has the rules of version %(old)d and decides from the next cycle on.")
     return done(request, said % {"new": row.version, "old": number}, "web:policies")
 
 

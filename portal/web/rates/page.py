@@ -26,7 +26,7 @@ def page(request: HttpRequest) -> HttpResponse:
     models = model_prices(now=now)
     if request.method == "POST":
         if not is_finance:
-            raise Forbidden(_("Only finance works on months and prices."))
+            raise Forbidden(_("Only finance works on billing periods and prices."))
         form = RateForm(request.POST)
         if form.is_valid() and _stored(request, form, now):
             return done(request, _("The new price is set."), "web:rates")
@@ -47,7 +47,7 @@ def page(request: HttpRequest) -> HttpResponse:
 def currency(request: HttpRequest) -> HttpResponse:
     """Say in which currency prices are, as long as there are none."""
     if not rights_of(request).is_finance:
-        raise Forbidden(_("Only finance works on months and prices."))
+        raise Forbidden(_("Only finance works on billing periods and prices."))
     wanted = request.POST.get("currency", "")[:20]
     try:
         card = set_currency(currency=wanted, actor=person(request), now=timezone.now())

@@ -56,7 +56,7 @@ class WishesForm(forms.Form):
         widget=forms.DateTimeInput({"class": "form-control", "type": "datetime-local"}, format=LOCAL),
     )
     is_preemptible = forms.BooleanField(
-        label=gettext_lazy("It may be taken back"),
+        label=gettext_lazy("Preemptible"),
         required=False,
         help_text=gettext_lazy(
             "Others may take its place after a warning, and it queues again with the time left. It costs less."
@@ -155,7 +155,7 @@ def wish_facts(asked: LeaseRequest | RequestSpec) -> list[tuple[str, str, dateti
     if asked.nodes != 1:
         facts.append((_("Nodes"), _nodes_text(asked.nodes), None))
     if asked.is_preemptible:
-        facts.append((_("May be taken back"), _("yes, after a warning, for a lower price"), None))
+        facts.append((_("Preemptible"), _("yes, after a warning, for a lower price"), None))
     if asked.least_duration_s:
         least = _("to %(time)s; the rest is not queued again") % {"time": span(asked.least_duration_s)}
         facts.append((_("May be cut short"), least, None))

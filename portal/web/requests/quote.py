@@ -169,7 +169,7 @@ def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
     if offer.kind == "later":
         return _("The same, booked for a fixed time")
     if offer.kind == "preemptible":
-        return _("The same for less, if it may be taken back")
+        return _("The same for less, if it is preemptible")
     return what_text(offer.flavor.shown_name, offer.count)
 
 

@@ -53,7 +53,7 @@ def main_reason(request: LeaseRequest) -> str:
     """Return why the request stands where it stands, as one sentence; "" when there is nothing to say."""
     if request.state == RequestState.QUEUED:
         return (
-            forecasting.sentence(request.reasons[0]) if request.reasons else _("Next in a scheduling turn.")
+            forecasting.sentence(request.reasons[0]) if request.reasons else _("Next in a scheduling cycle.")
         )
     if request.state == RequestState.AWAITING_APPROVAL:
         return _("Large requests of this team need somebody's approval first.")

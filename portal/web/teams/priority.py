@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from portal.quotas.grants import (
     IN_FORCE,
@@ -29,7 +29,7 @@ SHOWN = 20
 # Label, tone and icon of each state.
 STATES: dict[str, tuple[Any, str, str]] = {
     TO_COME: (gettext_lazy("To come"), "info", "calendar"),
-    IN_FORCE: (gettext_lazy("In force"), "good", "circle-check"),
+    IN_FORCE: (pgettext_lazy("in force", "Active"), "good", "circle-check"),
     OVER: (gettext_lazy("Over"), "quiet", "history"),
     REVOKED: (gettext_lazy("Revoked"), "quiet", "ban"),
 }

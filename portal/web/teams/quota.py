@@ -92,7 +92,10 @@ def give(request: HttpRequest, slug: str) -> HttpResponse:
                 form.add_error(field, text)
         else:
             return done(
-                request, _("%(team)s goes first for that time.") % {"team": team.name}, "web:team", slug
+                request,
+                _("%(team)s has a priority boost for that time.") % {"team": team.name},
+                "web:team",
+                slug,
             )
     return team_page(request, team, priority=form, status=422)
 
@@ -109,11 +112,13 @@ def revoke(request: HttpRequest, slug: str, key: int) -> HttpResponse:
         if error.status in (403, 404):
             raise
         return refused(request, error, "web:team", slug)
-    return done(request, _("%(team)s no longer goes first.") % {"team": team.name}, "web:team", slug)
+    return done(
+        request, _("The priority boost of %(team)s is revoked.") % {"team": team.name}, "web:team", slug
+    )
 
 
 def _team(request: HttpRequest, slug: str) -> Team:
     team = visible_team(rights_of(request), slug)
     if not may_set_quota(rights_of(request), team):
-        raise Forbidden(_("An admin of a team above decides who goes first."))
+        raise Forbidden(_("An admin of a team above decides on priority boosts."))
     return team
