@@ -17,7 +17,7 @@ HTTP_THREADS = 4
 _wsgi = get_wsgi_application()
 
 from portal import sockets  # noqa: E402 (needs the app registry)
-from portal.common.safety import NEW_KEY  # noqa: E402
+from portal.common.environment import NEW_KEY  # noqa: E402
 
 NO_KEY = "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to 50 or more random characters. " + NEW_KEY
 

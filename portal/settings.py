@@ -14,7 +14,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.safety import read_bool, read_networks, read_whole, refuse_unsafe
+from portal.common.environment import read_bool, read_networks, read_whole, refuse_unsafe
 from portal.common.static_files import digest
 
 BASE_DIR = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from portal.common import outbox
 from portal.common.clock import db_now
 from portal.common.live import NODES, publish
 from portal.common.retry import is_unreachable, with_retries
-from portal.fleet import forgetting
+from portal.fleet import health_retention
 from portal.fleet.models import Node
 from portal.leases import (
     bookings,
@@ -121,7 +121,7 @@ def roll_up() -> None:
 @app.task
 def forget_health() -> None:
     """Forget health events that were cleared long ago."""
-    forgetting.forget_health(now=db_now())
+    health_retention.forget_health(now=db_now())
 
 
 @app.task

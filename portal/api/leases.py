@@ -284,7 +284,7 @@ class LeaseSample(Endpoint):
 
 
 def _more(seen: Reading | None) -> Row:
-    """Return what some cards tell beside utilisation and memory, by the names of the answer."""
+    """Return what some devices tell beside utilisation and memory, by the names of the answer."""
     more = seen.more if seen else None
     return {
         "sm_percent": more.sm if more else None,

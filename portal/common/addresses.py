@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from portal.common.safety import Network
+from portal.common.environment import Network
 
 UNKNOWN = "unknown"
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

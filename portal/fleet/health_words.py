@@ -82,7 +82,7 @@ _XIDS |= {
     171: _("its memory has an error that cannot be corrected"),
     172: _("its memory has an error that cannot be corrected"),
 }
-# XIDs of units that a card has several of: the number only says which one it was.
+# XIDs of units that a device has several of: the number only says which one it was.
 _UNITS = (
     (
         (*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136)),

@@ -24,7 +24,7 @@ class DeviceNow(NamedTuple):
 
 
 class More(NamedTuple):
-    """What some cards tell beside utilisation and memory: percent of SMs, tensor cores and memory bandwidth.
+    """What some devices tell beside utilisation and memory: percent of SMs, tensor cores and memory bandwidth.
 
     ``power_w`` is an estimate of a part's power. ``sources`` names where each came from, by field.
     """
@@ -39,7 +39,7 @@ class More(NamedTuple):
 class SlotNow(NamedTuple):
     """One slot of a lease at one second. ``is_whole`` says that it is the whole board.
 
-    ``more`` is None where nothing of it is known, as on most cards: a frame stays as small as it was.
+    ``more`` is None where nothing of it is known, as on most devices: a frame stays as small as it was.
     """
 
     lease: str

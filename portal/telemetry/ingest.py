@@ -186,7 +186,7 @@ def _slot(roster: Roster, node: NodeFacts, sample: SlotSample) -> SlotNow | None
 
 
 def _more(sample: SlotSample, *, is_whole: bool) -> More | None:
-    """Return what some cards tell beside utilisation and memory; None for nothing, which costs nothing.
+    """Return what some devices tell beside utilisation and memory; None for nothing, which costs nothing.
 
     The power of a whole board is measured and stands with its device.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import auth, design, forecasts, home, joining, lists, reservations
+from portal.web import auth, design, forecasts, home, invitation, lists, reservations
 from portal.web.calendar import page as calendar
 from portal.web.leases import actions as leases_actions
 from portal.web.leases import page as leases
@@ -17,7 +17,7 @@ from portal.web.requests import new as requests_new
 urlpatterns = [
     path("", home.page, name="home"),
     path("sign-in/", auth.sign_in, name="sign_in"),
-    path("join/<str:key>/<str:token>/", joining.page, name="join"),
+    path("join/<str:key>/<str:token>/", invitation.page, name="join"),
     path("sign-out/", auth.sign_out, name="sign_out"),
     path("requests/", lists.requests, name="requests"),
     path("requests/new/", requests_new.page, name="request_new"),

@@ -24,7 +24,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 from portal.web.access import done, rights_of
 from portal.web.fields import text_field
-from portal.web.joining import NewPasswordForm
+from portal.web.invitation import NewPasswordForm
 
 
 class FirstStartForm(NewPasswordForm):

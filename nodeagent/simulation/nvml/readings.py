@@ -28,7 +28,7 @@ def _total(wanted: int | None) -> int:
 
 
 class ReadingCalls(NvmlSession):
-    """Calls that measure. Utilisation is refused while MIG is on, whole-card figures on MIG devices."""
+    """Calls that measure. Utilisation is refused while MIG is on, whole-device figures on MIG devices."""
 
     @reads
     def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Why the utilisation of a slice is unknown, where the card is the reason."""
+"""Why the utilisation of a slice is unknown, where the device is the reason."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from portal.leases.models import Placement
 
 
 def reports_slices(model: DeviceModel) -> bool | None:
-    """Say whether a card tells the utilisation of its MIG slices; None for a model not in the table of boards.
+    """Say whether a device tells the utilisation of its MIG slices; None for a model not in the table of boards.
 
-    Reading a slice needs NVML's GPM calls, which Hopper and later cards answer (nvml.h,
+    Reading a slice needs NVML's GPM calls, which Hopper and later devices answer (nvml.h,
     ``nvmlGpmMigSampleGet``).
     """
     for name in (model.name, model.slug):
@@ -41,6 +41,6 @@ def _text(models: set[DeviceModel]) -> str:
     if not silent:
         return ""
     return _(
-        "%(model)s does not report the utilisation of single MIG slices; NVIDIA cards do so from the Hopper "
+        "%(model)s does not report the utilisation of single MIG slices; NVIDIA devices do so from the Hopper "
         "generation on. It is shown as unknown, not as zero."
     ) % {"model": pgettext("list", ", ").join(silent)}

@@ -12,9 +12,9 @@ import pytest
 from django.conf import settings as portal_settings
 
 from nodeagent.protocol.messages import HealthFact
-from portal.fleet import forgetting
-from portal.fleet.forgetting import forget_health
+from portal.fleet import health_retention
 from portal.fleet.health import clear_health, see_health
+from portal.fleet.health_retention import forget_health
 from portal.fleet.models import Device, HealthEvent, Node
 from scheduler import tasks
 from tests.portal.builders import World
@@ -75,8 +75,8 @@ def test_how_long_they_are_kept_is_a_setting(world: World, device: Device, setti
 def test_many_go_in_batches_the_oldest_first_and_a_run_has_an_end(
     world: World, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting, "BATCH", 2)
-    monkeypatch.setattr(forgetting, "MOST_BATCHES", 2)
+    monkeypatch.setattr(health_retention, "BATCH", 2)
+    monkeypatch.setattr(health_retention, "MOST_BATCHES", 2)
     for days in range(1, 8):
         events(device, f"c{days}", cleared_at=world.now - KEPT - days * DAY)
 

@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 from environ import Env
 
-from portal.common.safety import key_fault, read_bool, read_networks, read_whole, refuse_unsafe
+from portal.common.environment import key_fault, read_bool, read_networks, read_whole, refuse_unsafe
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = secrets.token_hex(48)
