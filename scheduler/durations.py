@@ -24,7 +24,7 @@ from portal.leases.states import WorkloadKind
 from portal.policies.durations import current_model
 from portal.policies.models import DurationModel
 from scheduler.engine.learning.durations import Durations, durations_from
-from scheduler.engine.learning.habits import Past, SubmittedRequest
+from scheduler.engine.learning.habits import EndedRequest, SubmittedRequest
 from scheduler.engine.learning.lengths import LEAST, NEW, Record
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def lengths(rows: Iterable[Sequence[Any]], unfinished: Iterable[Sequence[Any]]) 
     return {"lengths": found.lengths, "errors": found.errors}
 
 
-def _trained(past: Sequence[Past]) -> dict[str, Any] | None:
+def _trained(past: Sequence[EndedRequest]) -> dict[str, Any] | None:
     """Return what the training process answers, None when it fails: then the model at hand stays."""
     rows = [[astuple(one.kind), one.made_s, one.over_s, one.ran_s, one.peak_mib] for one in past]
     try:
@@ -163,9 +163,9 @@ def _trained(past: Sequence[Past]) -> dict[str, Any] | None:
     return answer
 
 
-def _past(row: Sequence[Any]) -> Past:
+def _past(row: Sequence[Any]) -> EndedRequest:
     made, over = row[8].timestamp(), row[9].timestamp()
-    return Past(_kind(row), made, max(over, made), max(row[10], 1.0), row[11])
+    return EndedRequest(_kind(row), made, max(over, made), max(row[10], 1.0), row[11])
 
 
 def _kind(row: Sequence[Any]) -> SubmittedRequest:

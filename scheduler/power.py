@@ -15,7 +15,7 @@ from portal.policies.selectors import active_policy
 from scheduler import snapshot
 from scheduler.cycle import CYCLE_LOCK
 from scheduler.engine.model import PolicyRules
-from scheduler.engine.sleep import NodePower, Orders, orders
+from scheduler.engine.sleep import NodePower, PowerOrders, orders
 
 # Only agents that say their own power state are asked to change it.
 NODES = (
@@ -43,7 +43,7 @@ STILL_FREE = (
 NEEDED = frozenset({"claim", "booking", "held"})
 
 
-def settle(*, now: datetime, policy: PolicyRules | None = None) -> Orders:
+def settle(*, now: datetime, policy: PolicyRules | None = None) -> PowerOrders:
     """Note which nodes idle, let some sleep and wake others; returns what was ordered. Safe to repeat.
 
     Two transactions of its own. Costs a few statements where no node sleeps and none may.
@@ -52,11 +52,11 @@ def settle(*, now: datetime, policy: PolicyRules | None = None) -> Orders:
     with transaction.atomic():
         execute(IDLE, [now, now])
     policy = policy or active_policy()
-    return _decide(now, policy) if _is_anything_to_do(policy) else Orders()
+    return _decide(now, policy) if _is_anything_to_do(policy) else PowerOrders()
 
 
 @transaction.atomic
-def _decide(now: datetime, policy: PolicyRules) -> Orders:
+def _decide(now: datetime, policy: PolicyRules) -> PowerOrders:
     """Give the orders of now. Waits for a turn under way, so that no turn places anything on a node that falls
     asleep. Locks nodes only.
     """

@@ -22,7 +22,7 @@ _HELD_SIZE = SIZE_SQL.format(
 _PINNED_SIZE = SIZE_SQL.format(model="d.model_id", name="at->>0")
 
 
-class Placed(NamedTuple):
+class LivePlacement(NamedTuple):
     """What a live placement holds; ``booking`` is set while its lease is only booked."""
 
     held: Held
@@ -110,10 +110,10 @@ def devices() -> tuple[DeviceInfo, ...]:
     return _DEVICES.read()
 
 
-def _placed(row: Row) -> Placed:
+def _placed(row: Row) -> LivePlacement:
     starts_at, *rest = row
     held = Held(*rest)
-    return Placed(held, None if starts_at is None else Booking(starts_at, held))
+    return LivePlacement(held, None if starts_at is None else Booking(starts_at, held))
 
 
 # A lease takes CPU and memory of its node once: by its first placement.
@@ -133,7 +133,7 @@ _PLACED = RowCache(
 )
 
 
-def placed() -> tuple[Placed, ...]:
+def placed() -> tuple[LivePlacement, ...]:
     """Return all live placements by device and start, those that only begin later among them."""
     return _PLACED.read()
 

@@ -19,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.learning.durations import HALF, Durations
-from scheduler.engine.learning.habits import FEATURES, Habits, Known, Past, SubmittedRequest, walked
+from scheduler.engine.learning.habits import FEATURES, EndedRequest, Habits, Known, SubmittedRequest, walked
 from scheduler.engine.learning.trees import Forest, Tree
 
 P50, P90 = 0.5, 0.9
@@ -62,7 +62,7 @@ def exported(model: HistGradientBoostingRegressor) -> Forest:
     return Forest(float(np.ravel(model._baseline_prediction)[0]), tuple(trees))
 
 
-def learn(past: Sequence[Past]) -> tuple[Durations, dict[str, Any]]:
+def learn(past: Sequence[EndedRequest]) -> tuple[Durations, dict[str, Any]]:
     """The model of all these requests, and how well one of the first four fifths did on the last fifth."""
     habits = Habits()
     known = walked(past, habits)
@@ -122,7 +122,7 @@ def _figures(off: Sequence[float]) -> dict[str, float] | None:
 
 def main() -> None:
     """Learn from standard input, answer on standard output."""
-    past = [Past(SubmittedRequest(*kind), *rest) for kind, *rest in json.load(sys.stdin)]
+    past = [EndedRequest(SubmittedRequest(*kind), *rest) for kind, *rest in json.load(sys.stdin)]
     model, figures = learn(past)
     json.dump({"model": model.body(), "figures": figures}, sys.stdout, separators=(",", ":"))
 

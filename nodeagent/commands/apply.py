@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, Planned, rehearse
+from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, PlannedStep, rehearse
 from nodeagent.commands.opening import notices_of, open_host, state_of
 from nodeagent.commands.options import UsageError, patience_of, require_node
 from nodeagent.drivers.base import Driver
@@ -148,7 +148,7 @@ def _say(found: dict[str, Any], *, as_json: bool) -> int:
 
 def _in_words(found: dict[str, Any]) -> str:
     if found["dry_run"]:
-        lines = [_step_words(Planned(**step)) for step in found["steps"]] or ["nothing to do"]
+        lines = [_step_words(PlannedStep(**step)) for step in found["steps"]] or ["nothing to do"]
     else:
         lines = [
             f"{found['steps_done']} step(s) done" + ("" if found["settled"] else "; time is up, more is left")
@@ -164,6 +164,6 @@ def _in_words(found: dict[str, Any]) -> str:
     )
 
 
-def _step_words(step: Planned) -> str:
+def _step_words(step: PlannedStep) -> str:
     refusal = f"  REFUSED {step.refusal}" if step.refusal else ""
     return f"{step.number:>3}. device {step.device}: {step.action} (lease {step.lease}){refusal}"

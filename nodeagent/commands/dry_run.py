@@ -213,7 +213,7 @@ class DryRunRuntime:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedStep:
     """One step of a plan: where, what in words, for which lease, and why it would be refused ("": it is not)."""
 
     number: int
@@ -223,10 +223,10 @@ class Planned:
     refusal: str = ""
 
 
-def rehearse(reconciler: Reconciler, driver: Driver, now: int) -> list[Planned]:
+def rehearse(reconciler: Reconciler, driver: Driver, now: int) -> list[PlannedStep]:
     """Play every step that the present goal needs and return them in order."""
     order: dict[str, int | None] = {uuid: fact.index for uuid, fact in reconciler.devices.items()}
-    plan: list[Planned] = []
+    plan: list[PlannedStep] = []
     is_moving = True
     while is_moving and len(plan) < MOST_STEPS:
         is_moving = False
@@ -242,9 +242,9 @@ def rehearse(reconciler: Reconciler, driver: Driver, now: int) -> list[Planned]:
 
 def _unseen(
     reconciler: Reconciler, driver: Driver, order: Mapping[str, int | None], done: int
-) -> list[Planned]:
+) -> list[PlannedStep]:
     """Return one refusal per lease and device on which nothing can be planned, because it cannot be seen."""
-    found: list[Planned] = []
+    found: list[PlannedStep] = []
     for device in reconciler.devices:
         try:
             driver.observe(device)
@@ -255,7 +255,7 @@ def _unseen(
                 if record.phase != GONE and _is_on(record, device)
             ]
             found += [
-                Planned(
+                PlannedStep(
                     done + len(found) + at, order.get(device), f"look at {device}", record.lease, no.detail
                 )
                 for at, record in enumerate(waiting, start=1)
@@ -267,9 +267,9 @@ def _is_on(record: LeaseRecord, device: str) -> bool:
     return any(place.slot.device == device for place in record.places)
 
 
-def _planned(number: int, device: int | None, step: DeviceStep, outcome: StepOutcome) -> Planned:
+def _planned(number: int, device: int | None, step: DeviceStep, outcome: StepOutcome) -> PlannedStep:
     refusal = "" if outcome.refusal is None else f"{outcome.refusal.word}: {outcome.refusal.detail}"
-    return Planned(number, device, words_of(step), step.record.lease, refusal)
+    return PlannedStep(number, device, words_of(step), step.record.lease, refusal)
 
 
 def words_of(step: DeviceStep) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nodeagent.drivers import errors
 from nodeagent.drivers.errors import NvmlLikeError
-from nodeagent.simulation.machine.host import Happening, SimulatedHost
+from nodeagent.simulation.machine.host import HostEvent, SimulatedHost
 from nodeagent.simulation.nvml.calls import call_named
 
 Fields = dict[str, Any]
@@ -147,7 +147,7 @@ def play(host: SimulatedHost, script: Path | str | Iterable[Mapping[str, Any]]) 
         except (KeyError, ValueError) as no:
             raise ScriptError(f"step {place} ({step.do}): {no.args[0]}") from no
     host.schedule(
-        Happening(step.do, partial(_KINDS[step.do].run, host, dict(step.fields)), step.at_call, step.at_s)
+        HostEvent(step.do, partial(_KINDS[step.do].run, host, dict(step.fields)), step.at_call, step.at_s)
         for step in steps
     )
 

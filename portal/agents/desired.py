@@ -39,7 +39,7 @@ SAFETY_S = 5  # the portal ends a lease first; the agent does it alone when the 
 
 
 @dataclass(frozen=True, slots=True)
-class Knows:
+class AgentAbilities:
     """Which optional fields of a lease the agent understands: an older one refuses a frame that has them."""
 
     notice: bool
@@ -77,7 +77,7 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> No
     )
     rows = fetch(LEASES, [node_id])
     slots = _slots([row[0] for row in rows])
-    knows = Knows(takes_notice, HOST_LIMITS in features, MAINTENANCE in features)
+    knows = AgentAbilities(takes_notice, HOST_LIMITS in features, MAINTENANCE in features)
     desired = Desired(
         node=name,
         epoch=epoch,
@@ -96,7 +96,7 @@ def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
     return slots
 
 
-def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: Knows) -> DesiredLease:
+def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: AgentAbilities) -> DesiredLease:
     _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user, *told, cpu, memory = row
     preempt_at, is_extra, is_preemptible, is_cut = told
     left_s = max(0, int((not_after - now).total_seconds()))

@@ -20,7 +20,7 @@ from portal.api.representations import Row
 from portal.api.responses_calendar import EntryAnswer
 from portal.api.wire import instant
 from portal.common.errors import Invalid
-from portal.leases.calendar import CalendarEntry, Wanted, check_wanted, devices_of, entries
+from portal.leases.calendar import CalendarEntry, CalendarFilter, check_wanted, devices_of, entries
 from portal.leases.ical import as_ical, own_leases
 
 TAG = "calendar"
@@ -70,7 +70,7 @@ def entry_row(entry: CalendarEntry) -> Row:
     return row | {"starts_at": instant(entry.starts_at), "ends_at": instant(entry.ends_at)}
 
 
-def _wanted(request: Request, now: datetime) -> Wanted:
+def _wanted(request: Request, now: datetime) -> CalendarFilter:
     since = _moment(request, "from") or now
     until = _moment(request, "to") or since + USUAL
     names = {name: request.query_params.get(name, "") for name in NAMES}
@@ -81,7 +81,7 @@ def _wanted(request: Request, now: datetime) -> Wanted:
     }
     if long:
         raise Invalid(fields=long)
-    return Wanted(since, until, **names)
+    return CalendarFilter(since, until, **names)
 
 
 def _moment(request: Request, name: str) -> datetime | None:

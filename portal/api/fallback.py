@@ -10,7 +10,7 @@ from portal.api.endpoint import Endpoint
 from portal.common.errors import NotFound
 
 
-class Nothing(Endpoint):
+class UnknownAddress(Endpoint):
     """No such address."""
 
     schema = None

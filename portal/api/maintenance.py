@@ -20,7 +20,7 @@ from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.fleet import maintenance as windows
 from portal.fleet.models import MaintenanceWindow
-from portal.leases.maintenance import Affected, affected
+from portal.leases.maintenance import AffectedLease, affected
 
 TAG = "calendar"
 
@@ -151,7 +151,7 @@ def window_row(window: MaintenanceWindow) -> Row:
     }
 
 
-def affected_row(row: Affected) -> dict[str, Any]:
+def affected_row(row: AffectedLease) -> dict[str, Any]:
     """Return a lease or booking that a window reaches."""
     lease = row.lease
     return {

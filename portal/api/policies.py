@@ -25,7 +25,7 @@ from portal.policies.faults import sentence
 from portal.policies.models import Policy
 from portal.policies.selectors import in_force, policy_of
 from portal.policies.services import MOST_NAME, MOST_NOTE, activate, check_body, roll_back, save_policy
-from portal.web.policies.preview import Moved, Tried, try_body
+from portal.web.policies.preview import MovedRequest, PolicyTrial, try_body
 from scheduler.engine.policy_body import BadPolicy, body_of
 
 TAG = "policies"
@@ -182,7 +182,7 @@ def change_row(change: RuleChange) -> Row:
     return {"rule": change.rule.key, "name": str(change.rule.label), "was": change.was, "now": change.now}
 
 
-def tried_row(tried: Tried) -> Row:
+def tried_row(tried: PolicyTrial) -> Row:
     """Return what a trial found."""
     return {
         "taken_at": instant(tried.taken_at),
@@ -203,7 +203,7 @@ def tried_row(tried: Tried) -> Row:
     }
 
 
-def _moved(row: Moved) -> Row:
+def _moved(row: MovedRequest) -> Row:
     return {
         "request": row.uid,
         "name": row.name,

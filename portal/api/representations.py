@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection
 
 from portal.api.wire import instant, money
-from portal.leases.access import Way, commands_of, device_nodes, environment
+from portal.leases.access import WayIn, commands_of, device_nodes, environment
 from portal.leases.failures import public_fault
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.reasons import sentence
@@ -150,7 +150,7 @@ def access_row(placement: Placement) -> Row:
     }
 
 
-def entrance_row(lease: Lease, way: Way) -> Row:
+def entrance_row(lease: Lease, way: WayIn) -> Row:
     """Return how a lease is entered on its node."""
     return {
         "runtime": way.runtime,

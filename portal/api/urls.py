@@ -173,5 +173,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     # The one call without a token: before it there is nobody who could have one.
     path("v1/setup/", setup.SetUp.as_view(), name="setup"),
     path("v1/", include(v1)),
-    re_path(r"^.*$", fallback.Nothing.as_view(), name="nothing"),
+    re_path(r"^.*$", fallback.UnknownAddress.as_view(), name="nothing"),
 ]

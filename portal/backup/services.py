@@ -39,7 +39,7 @@ class BackupFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredDatabase:
     """What a database is after its restore: rows by table, how many promises hold, and those that do not."""
 
     rows: dict[str, int]
@@ -71,7 +71,7 @@ def backup(to: Path, *, now: datetime) -> Path:
     return path
 
 
-def restore(file: Path, *, replaces: bool = False, while_running: bool = False) -> Restored:
+def restore(file: Path, *, replaces: bool = False, while_running: bool = False) -> RestoredDatabase:
     """Bring a copy back, bring it up to this version, raise what its nodes know, and check every promise.
 
     One transaction takes out what is there and brings in the copy: when it fails nothing was changed. Raises
@@ -110,7 +110,7 @@ def restore(file: Path, *, replaces: bool = False, while_running: bool = False) 
     _mark(file)
     with transaction.atomic():
         breaches = broken()
-    return Restored(row_counts(), len(INVARIANTS), breaches)
+    return RestoredDatabase(row_counts(), len(INVARIANTS), breaches)
 
 
 def row_counts() -> dict[str, int]:

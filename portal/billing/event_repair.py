@@ -46,7 +46,7 @@ class StepChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class EventRepair:
     """What is wrong with a lease and what becomes of it; ``is_closed``: a closed month keeps it as it is."""
 
     lease: Lease
@@ -56,7 +56,7 @@ class Repair:
     is_closed: bool
 
 
-def repair_all(*, is_written: bool, actor: User | None, now: datetime) -> list[Repair]:
+def repair_all(*, is_written: bool, actor: User | None, now: datetime) -> list[EventRepair]:
     """Return what is wrong with leases of old and, if told so, mend it; the meter follows. Safe to repeat.
 
     Leases that somebody works on just then are left for the next time. Call outside a transaction.
@@ -68,7 +68,7 @@ def repair_all(*, is_written: bool, actor: User | None, now: datetime) -> list[R
 
 
 @transaction.atomic
-def _repair(*, is_written: bool, actor: User | None, now: datetime) -> list[Repair]:
+def _repair(*, is_written: bool, actor: User | None, now: datetime) -> list[EventRepair]:
     if is_written:  # the table before the leases: whoever has one of these may be about to record a step
         _let_rewrite(True)
     leases = Lease.objects.select_for_update(skip_locked=True).filter(
@@ -93,7 +93,7 @@ def _let_rewrite(is_let: bool) -> None:
         cursor.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
-def _plan(lease: Lease) -> Repair:
+def _plan(lease: Lease) -> EventRepair:
     """Return what a lease's steps should be: in order, and up to its end no later than that."""
     events = list(LeaseEvent.objects.filter(lease=lease).order_by("id"))
     end = next((number for number, event in enumerate(events) if _is_end(event)), None)
@@ -121,7 +121,7 @@ def _plan(lease: Lease) -> Repair:
             state=PeriodState.CLOSED, starts_at__lte=max(touched), ends_at__gt=min(touched)
         ).exists()
     )
-    return Repair(lease, changes, ended_at, clean_at, is_closed)
+    return EventRepair(lease, changes, ended_at, clean_at, is_closed)
 
 
 def _is_end(event: LeaseEvent) -> bool:
@@ -133,7 +133,7 @@ def _is_end(event: LeaseEvent) -> bool:
     )
 
 
-def _write(repair: Repair, *, actor: User | None, now: datetime) -> None:
+def _write(repair: EventRepair, *, actor: User | None, now: datetime) -> None:
     lease = repair.lease
     facts = [
         {"step": change.step, "was": change.was_at.isoformat(), "now": change.at.isoformat()}

@@ -23,7 +23,7 @@ from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.periods import hold_periods, month_bounds
 from portal.billing.settled import settled_until
 from portal.catalog.models import Rate
-from portal.catalog.pricing import Stretch, cut, cut_known, lowered
+from portal.catalog.pricing import RateInterval, cut, cut_known, lowered
 from portal.common.clock import whole_second
 from portal.common.failpoints import failpoint
 from portal.common.retry import with_retries
@@ -49,7 +49,7 @@ class Interval:
 class Piece:
     """Part of an interval inside one month and under one rate; ``is_final`` when it cannot grow any more."""
 
-    stretch: Stretch
+    stretch: RateInterval
     is_final: bool
 
 
@@ -150,7 +150,7 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
     rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
     known = _known_spans(leases)
     settled = settled_until([ls.pk for ls in leases], now=now)
-    due: list[tuple[Lease, Stretch]] = []
+    due: list[tuple[Lease, RateInterval]] = []
     finished: list[int] = []
     for lease in leases:
         intervals = active_intervals(events[lease.pk])
@@ -209,7 +209,7 @@ def _known_spans(leases: Sequence[Lease]) -> set[tuple[int, datetime]]:
     return {(lease_id, span.lower) for lease_id, span in rows}
 
 
-def _records(due: Sequence[tuple[Lease, Stretch]], now: datetime) -> list[UsageRecord]:
+def _records(due: Sequence[tuple[Lease, RateInterval]], now: datetime) -> list[UsageRecord]:
     """Return the usage records of these pieces: each in its own month, or an adjustment where that is closed."""
     if not due:
         return []
@@ -228,7 +228,7 @@ def _records(due: Sequence[tuple[Lease, Stretch]], now: datetime) -> list[UsageR
 
 def _record(
     lease: Lease,
-    stretch: Stretch,
+    stretch: RateInterval,
     period: BillingPeriod,
     now: datetime,
     late_for: BillingPeriod | None = None,

@@ -29,14 +29,14 @@ _UNLIKE_EVENTS = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RepairedUsage:
     """Leases whose usage was written anew, and those of which a closed month billed too much."""
 
     leases: list[str]
     beyond: list[str]
 
 
-def mend_usage(*, now: datetime, is_dry: bool = False) -> Mended:
+def mend_usage(*, now: datetime, is_dry: bool = False) -> RepairedUsage:
     """Write usage anew that is not what the events of its lease say. Safe to repeat.
 
     Usage of open months is taken back and metered again, what a closed month lacks is adjusted in the running one.
@@ -47,7 +47,7 @@ def mend_usage(*, now: datetime, is_dry: bool = False) -> Mended:
     if not is_dry and wrong:
         with_retries(lambda: _take_back([pk for pk, _uid in wrong]))
         meter_all(now=now)
-    return Mended([uid for _pk, uid in wrong], [uid for _pk, uid, is_beyond in rows if is_beyond])
+    return RepairedUsage([uid for _pk, uid in wrong], [uid for _pk, uid, is_beyond in rows if is_beyond])
 
 
 @transaction.atomic

@@ -96,7 +96,7 @@ def _plain(code: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SetupProgress:
     """What an installation has of what it needs before somebody can ask for GPU time.
 
     ``has_prices`` says that every device model that is offered has had a price set; nothing offered is no.
@@ -116,7 +116,7 @@ class Progress:
         return all((self.has_organisation, self.has_nodes, self.has_flavors, self.has_prices))
 
 
-def progress() -> Progress:
+def progress() -> SetupProgress:
     """Return how far an installation has come, in one query."""
     offered = Flavor.objects.filter(is_active=True)
     unpriced = offered.exclude(
@@ -133,8 +133,8 @@ def progress() -> Progress:
     )
     row = roots.order_by("pk").first()
     if row is None:
-        return Progress(*[False] * 7)
-    return Progress(
+        return SetupProgress(*[False] * 7)
+    return SetupProgress(
         has_organisation=True,
         has_teams=row.teams,
         has_people=row.people,

@@ -32,7 +32,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RateInterval:
     """Part of an interval under one rate: whole seconds ``[starts_at, ends_at)``."""
 
     rate: Rate
@@ -70,7 +70,7 @@ def apportion(parts: Sequence[Fraction]) -> list[int]:
     return [cents * MINOR_MICRO for cents in floors]
 
 
-def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> list[Stretch]:
+def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> list[RateInterval]:
     """Cut an interval of whole seconds where the rate changes; raises Conflict where no rate is in force."""
     rates = _RATES.where(
         '"card".is_default AND it.device_model_id = %s AND it.valid && tstzrange(%s, %s) ORDER BY it.valid',
@@ -79,7 +79,7 @@ def stretches(device_model_id: int, starts_at: datetime, ends_at: datetime) -> l
     return cut(rates, starts_at, ends_at)
 
 
-def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[Stretch]:
+def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[RateInterval]:
     """Cut an interval along rates sorted by time; raises Conflict when they leave a gap."""
     found = cut_known(rates, starts_at, ends_at)
     at = found[-1].ends_at if found else starts_at
@@ -88,15 +88,15 @@ def cut(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[S
     return found
 
 
-def cut_known(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[Stretch]:
+def cut_known(rates: Sequence[Rate], starts_at: datetime, ends_at: datetime) -> list[RateInterval]:
     """Cut an interval along rates sorted by time up to the first gap that they leave."""
-    found: list[Stretch] = []
+    found: list[RateInterval] = []
     at = starts_at
     for rate in rates:
         upper = rate.valid.upper
         until = ends_at if upper is None else min(upper, ends_at)
         if at < until and (rate.valid.lower is None or rate.valid.lower <= at):
-            found.append(Stretch(rate, at, until))
+            found.append(RateInterval(rate, at, until))
             at = until
     return found
 
@@ -136,7 +136,7 @@ def quote_at(
     return _quote(parts, flavor.share_milli * count, price_milli)
 
 
-def _quote(parts: Sequence[Stretch], share: int, price_milli: int) -> Quote:
+def _quote(parts: Sequence[RateInterval], share: int, price_milli: int) -> Quote:
     prices = [lowered(p.rate.micro_per_hour, price_milli) for p in parts]
     amount = sum(
         (exact_micro(share * p.seconds, price) for p, price in zip(parts, prices, strict=True)), Fraction(0)

@@ -26,7 +26,7 @@ LEAVE_ALONE_S = 10  # how long a store that did not answer is not asked again
 
 
 @dataclass(slots=True)
-class Count:
+class CallCount:
     """One person's calls in a minute: ``told`` is what the store knew last, ``untold`` came here since."""
 
     told: int = 0
@@ -43,7 +43,7 @@ class CallTally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._minute = -1
-        self._counts: dict[str, Count] = {}
+        self._counts: dict[str, CallCount] = {}
         self._ask_again_at = 0.0
 
     def add(self, who: str, *, limit: int, now: float) -> int:
@@ -52,7 +52,7 @@ class CallTally:
         with self._lock:
             if minute != self._minute:
                 self._minute, self._counts = minute, {}
-            count = self._counts.setdefault(who, Count())
+            count = self._counts.setdefault(who, CallCount())
             count.untold += 1
             known = count.told + count.untold
             if count.untold < max(1, limit // PARTS) or now < self._ask_again_at:

@@ -35,7 +35,7 @@ PURPOSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class SliceHistory:
     """One slice that people used one after another: where it is and who had it."""
 
     node: str
@@ -50,14 +50,14 @@ BOB, ALICE = ("bob", "perception"), ("alice", "vision")
 SEG, LANG = ("bob", "segmentation"), ("charlie", "language")
 ROBO, SPEECH = ("charlie", "robotics"), ("charlie", "speech")
 LANES = (
-    Lane("gpu-01", 0, "h100-3g", 4, 4, (BOB, LANG, BOB)),
-    Lane("gpu-01", 0, "h100-1g", 0, 1, (BOB, SEG, LANG)),
-    Lane("gpu-01", 0, "h100-1g", 1, 1, (ROBO, BOB)),
-    Lane("gpu-01", 2, "h100", 0, 8, (ALICE, LANG)),
-    Lane("gpu-01", 3, "h100", 0, 8, (LANG, BOB)),
-    Lane("gpu-02", 0, "a100-3g", 4, 4, (SEG, SPEECH)),
-    Lane("gpu-02", 2, "a100-1g", 0, 1, (BOB, LANG, ROBO)),
-    Lane("gpu-02", 5, "a100", 0, 8, (LANG, ALICE)),
+    SliceHistory("gpu-01", 0, "h100-3g", 4, 4, (BOB, LANG, BOB)),
+    SliceHistory("gpu-01", 0, "h100-1g", 0, 1, (BOB, SEG, LANG)),
+    SliceHistory("gpu-01", 0, "h100-1g", 1, 1, (ROBO, BOB)),
+    SliceHistory("gpu-01", 2, "h100", 0, 8, (ALICE, LANG)),
+    SliceHistory("gpu-01", 3, "h100", 0, 8, (LANG, BOB)),
+    SliceHistory("gpu-02", 0, "a100-3g", 4, 4, (SEG, SPEECH)),
+    SliceHistory("gpu-02", 2, "a100-1g", 0, 1, (BOB, LANG, ROBO)),
+    SliceHistory("gpu-02", 5, "a100", 0, 8, (LANG, ALICE)),
 )
 
 
@@ -65,7 +65,7 @@ LANES = (
 class PastLease:
     """One past lease of a lane."""
 
-    lane: Lane
+    lane: SliceHistory
     username: str
     team: str
     asked_at: datetime

@@ -19,7 +19,7 @@ from portal.embedded.lock import FolderLock
 from portal.embedded.places import CHECKOUT, engine_account, lay_out
 from portal.embedded.ports import listen, wanted_port
 from portal.embedded.process import Program
-from portal.embedded.supervisor import Stopped, Supervisor
+from portal.embedded.supervisor import StopAsked, Supervisor
 
 WORKER_PROCESSES = 2
 # Exit codes of the agent that no new attempt can change: wrong options, no driver, refused by the portal.
@@ -67,7 +67,7 @@ class Stack:
         try:
             self._start()
             self.supervisor.watch()
-        except Stopped:
+        except StopAsked:
             pass
         except CannotStart as reason:
             screen.title(f"Berth cannot start: {reason}")

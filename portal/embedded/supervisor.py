@@ -22,7 +22,7 @@ SAME_CTRL_C_S = 1.0
 QUIET_AFTER = 3
 
 
-class Stopped(Exception):
+class StopAsked(Exception):
     """Somebody asked us to stop while we were waiting for something."""
 
 
@@ -110,7 +110,7 @@ class Supervisor:
         until = time.monotonic() + within_s
         while not ready():
             if self.asked_to_stop:
-                raise Stopped
+                raise StopAsked
             self.look_after()
             watched = self._watched.get(what)
             if time.monotonic() > until or (watched and watched.restarts.failures > 3):

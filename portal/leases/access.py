@@ -26,7 +26,7 @@ _IS_ISOLATED = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class WayIn:
     """``unit`` to enter on the node, ``cdi`` name for containers, file with the environment; "" where there is none.
 
     ``is_isolated`` says whether the node keeps other leases' devices out of it; None is unknown.
@@ -51,22 +51,22 @@ class Way:
         return found
 
 
-def way_in(placements: Sequence[Placement]) -> Way:
+def way_in(placements: Sequence[Placement]) -> WayIn:
     """Return how the lease of these placements is entered, as far as its agent said."""
     for placement in placements:
         told = placement.access.get("entrance") if isinstance(placement.access, dict) else None
         if isinstance(told, dict) and told:
-            return Way(
+            return WayIn(
                 runtime=_name(told.get("runtime")),
                 unit=_name(told.get("unit")),
                 cdi=_name(told.get("cdi")),
                 env_file=_name(told.get("env_file")),
                 is_isolated=_IS_ISOLATED.get(str(told.get("isolated"))),
             )
-    return Way()
+    return WayIn()
 
 
-def commands_of(lease: Lease, way: Way) -> list[str]:
+def commands_of(lease: Lease, way: WayIn) -> list[str]:
     """Return the commands alone."""
     return [line for _kind, line in way.commands(lease.uid)]
 

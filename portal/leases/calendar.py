@@ -77,7 +77,7 @@ class CalendarEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CalendarFilter:
     """Which part of the calendar is asked for; ``model`` and ``team`` are slugs, empty names mean all."""
 
     since: datetime
@@ -87,7 +87,7 @@ class Wanted:
     team: str = ""
 
 
-def check_wanted(wanted: Wanted) -> None:
+def check_wanted(wanted: CalendarFilter) -> None:
     """Raise Invalid where the time asked for makes no sense or is too long to show."""
     if wanted.until <= wanted.since:
         raise Invalid(fields={"to": _("The end has to be after the start.")})
@@ -95,7 +95,7 @@ def check_wanted(wanted: Wanted) -> None:
         raise Invalid(fields={"to": _("Ask for at most %(n)d days at once.") % {"n": LONGEST.days}})
 
 
-def devices_of(wanted: Wanted) -> list[Device]:
+def devices_of(wanted: CalendarFilter) -> list[Device]:
     """Return the devices that the calendar shows, by node and index, with node and model at hand."""
     rows = Device.objects.select_related("node", "model").order_by("node__name", "index")
     if wanted.node:
@@ -106,7 +106,7 @@ def devices_of(wanted: Wanted) -> list[Device]:
 
 
 def entries(
-    rights: Rights, wanted: Wanted, devices: Sequence[Device], *, now: datetime
+    rights: Rights, wanted: CalendarFilter, devices: Sequence[Device], *, now: datetime
 ) -> list[CalendarEntry]:
     """Return what is held and planned on these devices in the time asked for, in the order it begins.
 

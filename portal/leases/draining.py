@@ -17,7 +17,7 @@ from portal.common.rows import fetch
 from portal.fleet.draining import ask_drain, check_deadline
 from portal.fleet.models import Node
 from portal.fleet.services import uncordon
-from portal.leases.maintenance import DRAIN_AHEAD, Affected, affected, follow
+from portal.leases.maintenance import DRAIN_AHEAD, AffectedLease, affected, follow
 from portal.notifications.services import notify
 from portal.teams.selectors import operators
 
@@ -89,7 +89,7 @@ def settle_drains(*, now: datetime) -> int:
     return len(emptied)
 
 
-def reached_by_drain(node: Node, by: datetime, *, now: datetime) -> list[Affected]:
+def reached_by_drain(node: Node, by: datetime, *, now: datetime) -> list[AffectedLease]:
     """Return the leases and bookings that a drain would reach, as things stand; raises Invalid, changes nothing.
 
     Leases are those that run longer than its deadline, bookings those that are planned anew at once.
@@ -101,9 +101,9 @@ def reached_by_drain(node: Node, by: datetime, *, now: datetime) -> list[Affecte
     return [one if one.is_booking else _from(one, until) for one in reached]
 
 
-def _end(one: Affected) -> datetime:
+def _end(one: AffectedLease) -> datetime:
     return one.lease.wanted_until or one.lease.not_after
 
 
-def _from(one: Affected, until: datetime) -> Affected:
-    return Affected(one.lease, max(0, int((_end(one) - until).total_seconds())), is_booking=False)
+def _from(one: AffectedLease, until: datetime) -> AffectedLease:
+    return AffectedLease(one.lease, max(0, int((_end(one) - until).total_seconds())), is_booking=False)

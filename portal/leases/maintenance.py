@@ -56,7 +56,7 @@ SELECT l.id FROM leases_lease l JOIN fleet_node d ON d.id = l.node_id
 
 
 @dataclass(frozen=True, slots=True)
-class Affected:
+class AffectedLease:
     """A lease or booking that a window reaches: how many seconds it loses there, and whether it has begun."""
 
     lease: Lease
@@ -66,7 +66,7 @@ class Affected:
 
 def affected(
     node_ids: Sequence[int], starts_at: datetime, ends_at: datetime, *, now: datetime
-) -> list[Affected]:
+) -> list[AffectedLease]:
     """Return the leases and bookings that a window on these nodes would reach, as things stand; changes nothing."""
     rows = (
         Lease.objects.filter(Q(not_after__gt=starts_at) | Q(wanted_until__gt=starts_at))
@@ -78,12 +78,12 @@ def affected(
     return [_affected(lease, max(starts_at, now)) for lease in rows]
 
 
-def _affected(lease: Lease, starts_at: datetime) -> Affected:
+def _affected(lease: Lease, starts_at: datetime) -> AffectedLease:
     until = lease.wanted_until or lease.not_after
     begins = max(starts_at, lease.starts_at)
     is_booking = lease.state == LeaseState.BOOKED
     lost = until - (lease.starts_at if is_booking else begins)
-    return Affected(lease, max(0, int(lost.total_seconds())), is_booking)
+    return AffectedLease(lease, max(0, int(lost.total_seconds())), is_booking)
 
 
 def plan_window(
@@ -166,7 +166,7 @@ def _fit_leases(now: datetime) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LeaseEnd:
     """When a lease ends by what is known now, when it would end without maintenance, and what makes it shorter."""
 
     until: datetime
@@ -174,7 +174,7 @@ class End:
     cut_by: str
 
 
-def _end_of(lease: Lease, block: NextBlock | None) -> End:
+def _end_of(lease: Lease, block: NextBlock | None) -> LeaseEnd:
     """Return how a running lease ends. One that was granted shorter agreed to that end, and to no earlier one."""
     assert lease.activated_at is not None
     wish = lease.wanted_until or lease.not_after
@@ -182,8 +182,8 @@ def _end_of(lease: Lease, block: NextBlock | None) -> End:
     if block is not None:  # never before what has happened to it already: its events run forward
         until = max(block.at, lease.activated_at + timedelta(seconds=1), lease.moved_at or block.at)
     if block is None or until >= wish:
-        return End(wish, None, _first_cut(wish, block) if lease.wanted_until else lease.cut_by)
-    return End(until, None if block.why == "booking" else wish, block.why)
+        return LeaseEnd(wish, None, _first_cut(wish, block) if lease.wanted_until else lease.cut_by)
+    return LeaseEnd(until, None if block.why == "booking" else wish, block.why)
 
 
 def _first_cut(wish: datetime, block: NextBlock | None) -> str:

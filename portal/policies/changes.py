@@ -19,7 +19,7 @@ class RuleChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RuleLines:
     """A group of rules with their values as lines of text."""
 
     group: Group
@@ -35,10 +35,10 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RuleChange]:
     ]
 
 
-def told(body: Mapping[str, Any]) -> list[Said]:
+def told(body: Mapping[str, Any]) -> list[RuleLines]:
     """Return a whole body in words, group by group."""
     return [
-        Said(
+        RuleLines(
             group,
             [(rule, in_words(rule, value_at(body, rule.key))) for rule in RULES if rule.group == group.name],
         )

@@ -107,11 +107,11 @@ def _count(total: Counter[int], *, sign: int) -> None:
         )
 
 
-class Keep:
+class Unchanged:
     """Stands for "as it is" where None means something of its own."""
 
 
-KEEP = Keep()
+KEEP = Unchanged()
 
 
 @transaction.atomic
@@ -123,8 +123,8 @@ def set_quota(
     ceiling_milli: int | None,
     version: int,
     now: datetime,
-    lending_milli: int | Keep | None = KEEP,
-    cohort_id: int | Keep | None = KEEP,
+    lending_milli: int | Unchanged | None = KEEP,
+    cohort_id: int | Unchanged | None = KEEP,
     rights: Rights | None = None,
 ) -> Quota:
     """Set a team's quota; raises Invalid, or Conflict when somebody changed it since ``version``.
@@ -167,9 +167,9 @@ def _told(quota: Quota) -> dict[str, int | None]:
     }
 
 
-def _lending(quota: Quota, guaranteed_milli: int, wanted: int | Keep | None) -> int | None:
+def _lending(quota: Quota, guaranteed_milli: int, wanted: int | Unchanged | None) -> int | None:
     """Return the new lending limit, or raise Invalid: nobody lends more than its guarantee."""
-    if isinstance(wanted, Keep):
+    if isinstance(wanted, Unchanged):
         return None if quota.lending_milli is None else min(quota.lending_milli, guaranteed_milli)
     if wanted is not None and not 0 <= wanted <= guaranteed_milli:
         raise Invalid(
@@ -178,13 +178,13 @@ def _lending(quota: Quota, guaranteed_milli: int, wanted: int | Keep | None) -> 
     return wanted
 
 
-def _cohort(quota: Quota, team: Team, wanted: int | Keep | None, rights: Rights | None) -> int | None:
+def _cohort(quota: Quota, team: Team, wanted: int | Unchanged | None, rights: Rights | None) -> int | None:
     """Return the new cohort, held until the commit, or raise Invalid for one not to be chosen.
 
     That is one that this person may not put the team into, and one that somebody removes just now: the key is
     checked at the commit only, so without the lock both would succeed up to there.
     """
-    if isinstance(wanted, Keep) or wanted == quota.cohort_id:
+    if isinstance(wanted, Unchanged) or wanted == quota.cohort_id:
         return quota.cohort_id
     if wanted is not None and (
         rights is None or wanted not in {cohort.pk for cohort in cohorts_for(rights, team)}

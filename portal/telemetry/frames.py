@@ -23,7 +23,7 @@ class DeviceNow(NamedTuple):
     source: str
 
 
-class More(NamedTuple):
+class ExtraFigures(NamedTuple):
     """What some devices tell beside utilisation and memory: percent of SMs, tensor cores and memory bandwidth.
 
     ``power_w`` is an estimate of a part's power. ``sources`` names where each came from, by field.
@@ -52,7 +52,7 @@ class SlotNow(NamedTuple):
     memory_used_mib: int | None
     memory_mib: int
     source: str
-    more: More | None = None
+    more: ExtraFigures | None = None
 
 
 FIELDS = len(SlotNow._fields)
@@ -85,7 +85,7 @@ def unpack(message: Sequence[Any]) -> Frame:
 def _slot(*figures: Any) -> SlotNow:
     """Return a slot that says more, or one of an earlier version that could not."""
     slot = SlotNow(*figures)
-    return slot if slot.more is None else slot._replace(more=More._make(slot.more))
+    return slot if slot.more is None else slot._replace(more=ExtraFigures._make(slot.more))
 
 
 def blank(frame: Frame) -> Frame:
@@ -106,7 +106,7 @@ class LeaseNow(NamedTuple):
     power_w: float | None
     source: str
     slots: tuple[SlotNow, ...]
-    more: More | None = None
+    more: ExtraFigures | None = None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -141,11 +141,11 @@ def lease_now(frame: Frame, slots: Sequence[SlotNow]) -> LeaseNow:
     )
 
 
-def _estimate(more: More | None) -> float | None:
+def _estimate(more: ExtraFigures | None) -> float | None:
     return None if more is None else more.power_w
 
 
-def _together(slots: Sequence[SlotNow]) -> More | None:
+def _together(slots: Sequence[SlotNow]) -> ExtraFigures | None:
     """Return what is known beside utilisation and memory over all slots of a lease, None for nothing."""
     if len(slots) == 1:
         return slots[0].more
@@ -157,7 +157,7 @@ def _together(slots: Sequence[SlotNow]) -> More | None:
     for more in known:
         for name, source in more.sources.items():
             sources.setdefault(name, set()).add(source)
-    return More(
+    return ExtraFigures(
         sm=mean([more and more.sm for more in every]),
         tensor=mean([more and more.tensor for more in every]),
         bandwidth=mean([more and more.bandwidth for more in every]),

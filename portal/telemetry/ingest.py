@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from nodeagent.protocol.messages import DeviceSample, Samples, SlotSample
 from portal.common.live import FRAMES, hub, wire_name
 from portal.telemetry import minutes, processes
-from portal.telemetry.frames import DeviceNow, Frame, More, SlotNow, by_lease, lease_now, pack
+from portal.telemetry.frames import DeviceNow, ExtraFigures, Frame, SlotNow, by_lease, lease_now, pack
 from portal.telemetry.latest import LATEST, LATEST_FOR_S
 from portal.telemetry.ring import KNOWN_BOOTS, is_next
 from portal.telemetry.roster import NodeFacts, Roster, RosterKeeper
@@ -46,7 +46,7 @@ class Intake:
         self._last: dict[str, Frame] = {}
         self._boots: dict[str, list[str]] = {}
         self._frames: dict[str, str] = {}
-        self._processes: dict[str, processes.Packed] = {}
+        self._processes: dict[str, processes.StoredProcesses] = {}
         self._minutes: list[str] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -99,10 +99,12 @@ class Intake:
         for device in frame.devices:
             pk = node.devices[device.uuid].id
             energy = self.book.energy_since(pk, frame.boot_id, counters[device.uuid])
-            minute.devices.setdefault(pk, minutes.Sums()).add(device.util, device.memory_used_mib, energy)
+            minute.devices.setdefault(pk, minutes.MinuteSums()).add(
+                device.util, device.memory_used_mib, energy
+            )
         for lease, slots in by_lease(frame.slots).items():
             now = lease_now(frame, slots)
-            sums = minute.leases.setdefault(roster.leases[lease].id, minutes.Sums())
+            sums = minute.leases.setdefault(roster.leases[lease].id, minutes.MinuteSums())
             sums.add(now.util, now.memory_used_mib)
 
     def flush(self, *, now: float) -> None:
@@ -133,7 +135,9 @@ class Intake:
                 self._minutes = (over + self._minutes)[-MOST_MINUTES:]
                 return
 
-    async def _put(self, frames: dict[str, str], lists: dict[str, processes.Packed], over: list[str]) -> None:
+    async def _put(
+        self, frames: dict[str, str], lists: dict[str, processes.StoredProcesses], over: list[str]
+    ) -> None:
         async with hub().client.pipeline(transaction=False) as pipe:
             if frames:
                 pipe.publish(wire_name(FRAMES), "[" + ",".join(frames.values()) + "]")
@@ -185,7 +189,7 @@ def _slot(roster: Roster, node: NodeFacts, sample: SlotSample) -> SlotNow | None
     )
 
 
-def _more(sample: SlotSample, *, is_whole: bool) -> More | None:
+def _more(sample: SlotSample, *, is_whole: bool) -> ExtraFigures | None:
     """Return what some devices tell beside utilisation and memory; None for nothing, which costs nothing.
 
     The power of a whole board is measured and stands with its device.
@@ -194,7 +198,7 @@ def _more(sample: SlotSample, *, is_whole: bool) -> More | None:
     if sample.sm_percent is sample.tensor_percent is sample.bandwidth_percent is power_w is None:
         return None
     sources = {FIELDS[name]: source for name, source in sample.sources.items() if name in FIELDS}
-    return More(
+    return ExtraFigures(
         _tenth(sample.sm_percent),
         _tenth(sample.tensor_percent),
         _tenth(sample.bandwidth_percent),

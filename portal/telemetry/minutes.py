@@ -11,7 +11,7 @@ LATE_S = 5
 
 
 @dataclass(slots=True)
-class Sums:
+class MinuteSums:
     """One minute of one device or lease; what was never known stays None."""
 
     samples: int = 0
@@ -45,8 +45,8 @@ class Minute:
 
     node: str
     begins: int
-    devices: dict[int, Sums] = field(default_factory=dict)
-    leases: dict[int, Sums] = field(default_factory=dict)
+    devices: dict[int, MinuteSums] = field(default_factory=dict)
+    leases: dict[int, MinuteSums] = field(default_factory=dict)
 
 
 class MinuteBook:
@@ -94,8 +94,8 @@ def read(text: str) -> Minute:
     return Minute(str(raw["node"]), int(raw["begins"]), _sums(raw["devices"]), _sums(raw["leases"]))
 
 
-def _sums(raw: dict[str, dict[str, Any]]) -> dict[int, Sums]:
-    return {int(key): Sums(**value) for key, value in raw.items()}
+def _sums(raw: dict[str, dict[str, Any]]) -> dict[int, MinuteSums]:
+    return {int(key): MinuteSums(**value) for key, value in raw.items()}
 
 
 def texts(minutes: Iterable[Minute]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from portal.telemetry.frames import DeviceNow, Frame, LeaseNow, More, SlotNow
+from portal.telemetry.frames import DeviceNow, ExtraFigures, Frame, LeaseNow, SlotNow
 from portal.telemetry.ring import Row
 from portal.telemetry.roster import SlotPlace
 
@@ -62,7 +62,7 @@ def lease_data(
     }
 
 
-def _more(more: More) -> dict[str, Any]:
+def _more(more: ExtraFigures) -> dict[str, Any]:
     return {"sm": more.sm, "tensor": more.tensor, "bandwidth": more.bandwidth, "sources": more.sources}
 
 

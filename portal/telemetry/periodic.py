@@ -24,7 +24,7 @@ REVIEW_S = 4.0  # with the queries themselves, a lost right ends a socket within
 PRUNE_S = 30.0
 
 
-class Beat:
+class Clockwork:
     """The clockwork of one event loop."""
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ def _tell_failure(task: asyncio.Task[Any]) -> None:
         log.error("live sockets: %s", task.exception(), exc_info=task.exception())
 
 
-_beats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Beat] = weakref.WeakKeyDictionary()
+_beats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Clockwork] = weakref.WeakKeyDictionary()
 
 
-def beat() -> Beat:
+def beat() -> Clockwork:
     """Return the clockwork of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _beats:
-        _beats[loop] = Beat()
+        _beats[loop] = Clockwork()
     return _beats[loop]

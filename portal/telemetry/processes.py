@@ -49,17 +49,17 @@ class ProcessList:
         return _count(self.rows)
 
 
-class Packed(NamedTuple):
+class StoredProcesses(NamedTuple):
     """A list as it is stored: its whole text, and that of its number of orphans."""
 
     rows: str
     orphans: str
 
 
-def pack(processes: Iterable[ProcessSample], *, at: float) -> Packed:
+def pack(processes: Iterable[ProcessSample], *, at: float) -> StoredProcesses:
     """Return a list as the texts that are stored."""
     rows = [ProcessNow(p.pid, p.device, p.state, p.lease, p.name, p.memory_mib) for p in processes]
-    return Packed(
+    return StoredProcesses(
         json.dumps([at, rows], separators=(",", ":"), allow_nan=False), json.dumps([at, _count(rows)])
     )
 

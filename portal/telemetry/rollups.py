@@ -80,7 +80,7 @@ def put_minute(minute: minutes.Minute, begins: datetime) -> None:
 
 
 def _row(
-    device_id: int | None, lease_id: int | None, begins: datetime, sums: minutes.Sums
+    device_id: int | None, lease_id: int | None, begins: datetime, sums: minutes.MinuteSums
 ) -> tuple[Any, ...]:
     return (
         device_id,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from portal.telemetry.frames import LeaseNow, More
+from portal.telemetry.frames import ExtraFigures, LeaseNow
 from portal.telemetry.latest import stored_frames
 from portal.telemetry.node_view import is_fresh
 from portal.telemetry.ring import Readings, readings
@@ -24,7 +24,7 @@ class Reading:
     power_w: float | None
     source: str
     at: float
-    more: More | None = None
+    more: ExtraFigures | None = None
 
 
 def latest_for_leases(uids: Iterable[str], *, now: datetime | None = None) -> dict[str, Reading | None]:

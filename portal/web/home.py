@@ -60,7 +60,7 @@ class TeamRoom:
 
 
 @dataclass(frozen=True)
-class Next:
+class NextEvent:
     """Something that will happen by itself."""
 
     at: datetime
@@ -146,10 +146,12 @@ def _room(team: Team, quotas: dict[int, Quota]) -> TeamRoom:
     )
 
 
-def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow], booked: Sequence[Lease]) -> list[Next]:
+def what_is_next(
+    leases: list[LeaseRow], waiting: list[RequestRow], booked: Sequence[Lease]
+) -> list[NextEvent]:
     """Return the next ends and starts, the nearest first."""
     begins = [
-        Next(
+        NextEvent(
             row.starts_at,
             row.request.name or what_text(row.flavor.shown_name, row.count),
             _("begins, as booked"),
@@ -159,12 +161,12 @@ def what_is_next(leases: list[LeaseRow], waiting: list[RequestRow], booked: Sequ
         for row in booked
     ]
     ends = [
-        Next(row.ends_at, row.title, _("ends"), "hourglass", row.url)
+        NextEvent(row.ends_at, row.title, _("ends"), "hourglass", row.url)
         for row in leases
         if row.ends_at is not None and row.left_s
     ]
     starts = [
-        Next(row.starts_at, row.title, _("should start"), "player-play", row.url)
+        NextEvent(row.starts_at, row.title, _("should start"), "player-play", row.url)
         for row in waiting
         if row.starts_at is not None
     ]

@@ -19,7 +19,7 @@ from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.fleet import maintenance as windows
 from portal.fleet.models import MaintenanceWindow, Node
 from portal.leases import maintenance
-from portal.leases.maintenance import Affected
+from portal.leases.maintenance import AffectedLease
 from portal.web.access import done, person, refused, rights_of
 from portal.web.figures import span, what_text
 
@@ -199,7 +199,7 @@ def _window_row(row: MaintenanceWindow, now: datetime) -> WindowRow:
     )
 
 
-def affected_row(row: Affected) -> AffectedRow:
+def affected_row(row: AffectedLease) -> AffectedRow:
     """Return a lease or booking that a window or a drain reaches, ready to show."""
     lease = row.lease
     return AffectedRow(

@@ -18,7 +18,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.sessions import note_browser
-from portal.catalog.first_start import Progress, is_set_up, progress, set_up
+from portal.catalog.first_start import SetupProgress, is_set_up, progress, set_up
 from portal.common.errors import Forbidden, Invalid
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -115,7 +115,7 @@ def runs_organisation(rights: Rights) -> bool:
     return roots.exists()
 
 
-def steps(found: Progress, rights: Rights, root: str) -> list[SetupStep]:
+def steps(found: SetupProgress, rights: Rights, root: str) -> list[SetupStep]:
     """Return the steps in the order in which they are best taken."""
     admin = rights.has_anywhere(Role.ADMIN) or rights.is_operator
     operator, finance = rights.is_operator, rights.is_finance

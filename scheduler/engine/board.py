@@ -262,7 +262,7 @@ class Board:
         return weighted(share, self.device.weight_milli)
 
 
-class Filled(Protocol):
+class BoardContents(Protocol):
     """What a board holds, as far as it decides what else fits; see ``Board``."""
 
     @property
@@ -298,7 +298,7 @@ class Filled(Protocol):
         """Whose shares may join."""
 
 
-def room_on(board: Filled, shape: Shape, memory_mib: int, max_clients: int) -> int:
+def room_on(board: BoardContents, shape: Shape, memory_mib: int, max_clients: int) -> int:
     """How many units of one claim fit on a board. One that is not idle serves its one mode only.
 
     Shares of one claim go to different boards: two shares of the same board are one bigger share. Memory and

@@ -14,7 +14,7 @@ from scheduler.engine.gang_capacity import lightest, parts_idle, parts_now
 from scheduler.engine.host import Host
 from scheduler.engine.model import DeviceInfo, Grant, Held, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.place.fill import Groups, Spot, cheapest, spots_cost
-from scheduler.engine.place.mig import Term
+from scheduler.engine.place.mig import HeldPeriod
 from scheduler.engine.place.policy import policy_named
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Shape, ShapeKind
@@ -143,7 +143,7 @@ class Occupancy:
         """Where the placement policy would put the shape now, quota aside; None when it does not fit."""
         if shape.kind.mode == "mig":
             now = self.now.timestamp()
-            term = None if duration_s is None else Term(now, now + duration_s)
+            term = None if duration_s is None else HeldPeriod(now, now + duration_s)
             suited = tiers(shape.kind, self.roomy_groups(shape), self.policy)
             found = (self._place.slices(shape, groups, term) for groups in suited)
             return next((spots for spots in found if spots is not None), None)

@@ -27,7 +27,7 @@ EXPECTED, LONG = 0.5, 0.9
 _EDGES: Floats = np.log2(np.append(np.maximum(LOW, 0.5), HIGH[-1]))
 
 
-class Lengths:
+class RemainingLengths:
     """How long requests probably still run: the quantile ``level`` of the lengths that are left at their age."""
 
     def __init__(self, curves: Curves, level: float = EXPECTED, *, is_learned: bool = True) -> None:
@@ -61,7 +61,7 @@ def outcome(snapshot: Snapshot, level: float = EXPECTED) -> Snapshot:
     Claims keep the time they ask for where bookings or outages come, because it decides whether they fit
     before these.
     """
-    lengths = Lengths(curves_of(snapshot.learned), level, is_learned=snapshot.learned.version > 0)
+    lengths = RemainingLengths(curves_of(snapshot.learned), level, is_learned=snapshot.learned.version > 0)
     units = Counter[int]()
     for run in snapshot.running:
         units[run.claim_id] += run.count * (not run.is_extra)
@@ -77,13 +77,13 @@ def outcome(snapshot: Snapshot, level: float = EXPECTED) -> Snapshot:
     )
 
 
-def _end(run: Running, lengths: Lengths, units: int, now: datetime) -> datetime:
+def _end(run: Running, lengths: RemainingLengths, units: int, now: datetime) -> datetime:
     ran = run.ran_s + max((now - run.started_at).total_seconds(), 0.0)
     most = (run.until - now).total_seconds()
     return now + timedelta(seconds=lengths.left_s(run.team_id, units, ran, run.predicted_s, most))
 
 
-def _claim(claim: Claim, lengths: Lengths) -> Claim:
+def _claim(claim: Claim, lengths: RemainingLengths) -> Claim:
     left = lengths.left_s(claim.team_id, units_of(claim), claim.ran_s, claim.predicted_s, claim.duration_s)
     length = max(min(math.ceil(left), claim.duration_s), 1)
     return claim if length == claim.duration_s else replace(claim, duration_s=length)

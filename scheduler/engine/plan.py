@@ -11,7 +11,7 @@ from scheduler.engine.explain import Explainer
 from scheduler.engine.joint_placement import fitting_without, serve_together
 from scheduler.engine.model import Plan, PolicyRules, Reason, Snapshot, Wait
 from scheduler.engine.reasons import are_impossible
-from scheduler.engine.reclaim import Decided, reclaimed
+from scheduler.engine.reclaim import DecidedTurn, reclaimed
 from scheduler.engine.repartition import repartitioned
 from scheduler.engine.shape import Shape
 from scheduler.engine.sleeping_nodes import waking
@@ -51,21 +51,21 @@ class _Planner:
         self._policy = policy
         self._explains = explains
 
-    def __call__(self, snapshot: Snapshot, room: EngineState | None = None) -> Decided:
+    def __call__(self, snapshot: Snapshot, room: EngineState | None = None) -> DecidedTurn:
         found = self._plan(snapshot, room)
         if not self._policy.repartition:
             return found
         better = repartitioned(snapshot, self._policy, found.plan, lambda seen, _: self._plan(seen).plan)
-        return Decided(better, found.turn)
+        return DecidedTurn(better, found.turn)
 
-    def _plan(self, snapshot: Snapshot, room: EngineState | None = None) -> Decided:
+    def _plan(self, snapshot: Snapshot, room: EngineState | None = None) -> DecidedTurn:
         turn = decided(snapshot, self._policy, room)
         if self._explains:
             waits = _waits(snapshot, turn)
         else:
             waits = tuple(Wait(claim.id, at, ()) for at, (claim, _) in enumerate(turn.waiting, start=1))
         growth = grown(turn.calendar, snapshot.growing, turn.waiting)
-        return Decided(Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth), turn)
+        return DecidedTurn(Plan(grants=(*turn.grants, *turn.booked), waits=waits, growth=growth), turn)
 
 
 def decided(snapshot: Snapshot, policy: PolicyRules, room: EngineState | None = None) -> Admission:

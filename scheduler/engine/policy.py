@@ -72,7 +72,7 @@ class Preempting:
     most_evictions: int = 20
 
 
-class Consenting(Protocol):
+class ClaimOrLease(Protocol):
     """A claim or a lease."""
 
     @property
@@ -84,7 +84,7 @@ class Consenting(Protocol):
         """What kind of work it does."""
 
 
-def heeds_scores(one: Consenting, rules: Preempting) -> bool:
+def heeds_scores(one: ClaimOrLease, rules: Preempting) -> bool:
     """Whether it goes, once it runs, for what has a clearly better score."""
     return rules.by_score and one.is_preemptible and (rules.interactive or one.work != "interactive")
 

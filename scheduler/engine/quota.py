@@ -45,7 +45,7 @@ class TeamAccount:
 
 
 @dataclass(slots=True)
-class Pool:
+class CohortAccounts:
     """The accounts of one cohort; ``strain`` is what they borrow beyond what they lend, within bounds at most 0."""
 
     cohort_id: int
@@ -76,11 +76,11 @@ class Budget:
         }  # fmt: skip
         self._parents = {q.team_id: q.parent_id for q in rows}
         self._chains: dict[int, tuple[TeamAccount, ...]] = {}
-        self._shared: dict[int, tuple[tuple[Pool, tuple[TeamAccount, ...]], ...]] = {}
-        self._pools: dict[int, Pool] = {}
+        self._shared: dict[int, tuple[tuple[CohortAccounts, tuple[TeamAccount, ...]], ...]] = {}
+        self._pools: dict[int, CohortAccounts] = {}
         for account in self._accounts.values():
             if account.cohort_id is not None:
-                pool = self._pools.setdefault(account.cohort_id, Pool(account.cohort_id))
+                pool = self._pools.setdefault(account.cohort_id, CohortAccounts(account.cohort_id))
                 pool.members.append(account)
                 pool.strain += account.strains()
 
@@ -104,7 +104,7 @@ class Budget:
             yield self._accounts[here]
             here = self._parents[here]
 
-    def _pools_of(self, team_id: int) -> tuple[tuple[Pool, tuple[TeamAccount, ...]], ...]:
+    def _pools_of(self, team_id: int) -> tuple[tuple[CohortAccounts, tuple[TeamAccount, ...]], ...]:
         """The cohorts above the team, each with the accounts of the chain that are in it."""
         known = self._shared.get(team_id)
         if known is None:
@@ -191,11 +191,11 @@ class Budget:
             account.used += cost
 
 
-def _strain_after(pool: Pool, accounts: tuple[TeamAccount, ...], cost: int) -> int:
+def _strain_after(pool: CohortAccounts, accounts: tuple[TeamAccount, ...], cost: int) -> int:
     return pool.strain + sum(a.strains(cost) - a.strains() for a in accounts)
 
 
-def _room_in(pool: Pool, accounts: tuple[TeamAccount, ...]) -> int:
+def _room_in(pool: CohortAccounts, accounts: tuple[TeamAccount, ...]) -> int:
     """The most that the cohort admits: strain never falls as cost rises, so halving finds it."""
     bound = max(0, pool.strain)
     low, high = 0, MOST_COST
@@ -208,8 +208,8 @@ def _room_in(pool: Pool, accounts: tuple[TeamAccount, ...]) -> int:
     return low
 
 
-def _most_in(pool: Pool, accounts: tuple[TeamAccount, ...]) -> int:
+def _most_in(pool: CohortAccounts, accounts: tuple[TeamAccount, ...]) -> int:
     """What the cohort would admit if nobody in it used anything."""
     idle = {a.team_id: replace(a, used=0) for a in pool.members}
-    unused = Pool(pool.cohort_id, list(idle.values()), sum(a.strains() for a in idle.values()))
+    unused = CohortAccounts(pool.cohort_id, list(idle.values()), sum(a.strains() for a in idle.values()))
     return _room_in(unused, tuple(idle[a.team_id] for a in accounts))

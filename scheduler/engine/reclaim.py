@@ -26,14 +26,14 @@ from scheduler.engine.state import EngineState
 from scheduler.engine.victims import Search, hopeful
 
 
-class Decided(NamedTuple):
+class DecidedTurn(NamedTuple):
     """An ordinary turn: what came out, and how it went."""
 
     plan: Plan
     turn: Admission
 
 
-Planner = Callable[[Snapshot, EngineState | None], Decided]
+Planner = Callable[[Snapshot, EngineState | None], DecidedTurn]
 
 MOST_CLAIMS = 64
 # With bookings or maintenance ahead each find is played through once more by the whole plan.
@@ -89,7 +89,7 @@ def _waits(
     return tuple(waits)
 
 
-def _named(kept: KeptPlaces, policy: PolicyRules, decided: Decided, planner: Planner) -> list[Preemption]:
+def _named(kept: KeptPlaces, policy: PolicyRules, decided: DecidedTurn, planner: Planner) -> list[Preemption]:
     """Who must go for the claims that still wait, in their order; at most MOST_CLAIMS of them are looked at."""
     snapshot, found = kept.seen, decided.plan
     scored = decided.turn.lineup.scored if policy.preempting.by_score else None
@@ -138,7 +138,7 @@ def _named(kept: KeptPlaces, policy: PolicyRules, decided: Decided, planner: Pla
     return named
 
 
-def _room_after(snapshot: Snapshot, policy: PolicyRules, decided: Decided) -> EngineState:
+def _room_after(snapshot: Snapshot, policy: PolicyRules, decided: DecidedTurn) -> EngineState:
     """The room with all that the turn granted."""
     if not policy.repartition:
         return decided.turn.calendar.room

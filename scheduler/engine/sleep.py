@@ -44,7 +44,7 @@ class NodePower:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class PowerOrders:
     """What to tell nodes now, as (node id, why), by node id.
 
     Why to sleep: "idle" or "operator". Why to wake: "claim", "booking", "held", "ready", "hours", "operator".
@@ -54,7 +54,7 @@ class Orders:
     wake: tuple[tuple[int, str], ...] = ()
 
 
-def orders(snapshot: Snapshot, policy: PolicyRules, power: Sequence[NodePower]) -> Orders:
+def orders(snapshot: Snapshot, policy: PolicyRules, power: Sequence[NodePower]) -> PowerOrders:
     """Decide which nodes to let sleep and which to wake, as of ``snapshot.taken_at``.
 
     ``power`` names the nodes that can sleep; others are left alone, and so are nodes that are silent or in
@@ -98,9 +98,9 @@ class _Night:
         known = (p for p in power if p.node_id in self.nodes and p.node_id not in away)
         self.power = sorted(known, key=lambda p: p.node_id)
 
-    def orders(self) -> Orders:
+    def orders(self) -> PowerOrders:
         wake = self._wake()
-        return Orders(tuple(self._sleep(dict(wake))), tuple(wake))
+        return PowerOrders(tuple(self._sleep(dict(wake))), tuple(wake))
 
     # Waking
 

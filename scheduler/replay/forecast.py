@@ -25,7 +25,7 @@ from scheduler.engine.place.policy import policy_named
 from scheduler.engine.policy import Backfill
 from scheduler.replay import queue
 from scheduler.replay.jobs import COLUMN, MOST, NONE, PERFECT, Jobs, estimates_from, read
-from scheduler.replay.predict import LEARNED, Learner
+from scheduler.replay.predict import LEARNED, LengthLearner
 from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import TICK_S, Cluster, Turns
 
@@ -34,7 +34,7 @@ RENEW_S = 60  # how often the product looks at the record again
 
 
 @dataclass(slots=True)
-class Shown:
+class ShownForecast:
     """A forecast that was made, and what came."""
 
     row: int
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         cluster,
         estimates=None if is_learned else estimates_from(options.jobs, jobs, options.estimates),
         is_preemptible=options.consent == "all",
-        predictor=Learner(jobs) if is_learned else None,
+        predictor=LengthLearner(jobs) if is_learned else None,
         watch=watch,
     ).play()
     return {
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def figures(shown: Sequence[Shown]) -> dict[str, Any]:
+def figures(shown: Sequence[ShownForecast]) -> dict[str, Any]:
     """How often what came was before what was shown, and how wide that was."""
     over = [one for one in shown if one.wait_s >= 0]
     if not over:
@@ -129,8 +129,8 @@ class ForecastRecorder:
     def __init__(self, jobs: Jobs, *, every: int) -> None:
         self.jobs = jobs
         self.every = every
-        self.shown: list[Shown] = []
-        self.open: dict[int, Shown] = {}
+        self.shown: list[ShownForecast] = []
+        self.open: dict[int, ShownForecast] = {}
         self.certain: dict[int, int] = {}
         self.certain_kept: list[bool] = []
         self.calibration = Calibration()
@@ -169,7 +169,7 @@ class ForecastRecorder:
                 continue
             window = self.calibration.window(raw)
             row = claim.id - 1
-            self.open[row] = one = Shown(row, now, raw, window.p50_s, window.p90_s)
+            self.open[row] = one = ShownForecast(row, now, raw, window.p50_s, window.p90_s)
             self.shown.append(one)
 
     def _record(self, now: int) -> list[Sample]:

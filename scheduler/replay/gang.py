@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     one = openb.read(**_files(Path(folder) if folder else None))
     copies = -(-options.gpus // max(sum(host.boards for host in one.hosts), 1))
     trace = openb.scaled(one, copies)
-    hall = Hall(trace, policy, options)
+    hall = RackedCluster(trace, policy, options)
     hall.fill(options.load)
     times, racks = hall.serve(options)
     figures = hall.figures(times, racks)
@@ -113,7 +113,7 @@ def _files(folder: Path | None) -> dict[str, Path]:
     }
 
 
-class Pods:
+class PodTrace:
     """The trace's nodes, idle, and its pods as wants, with a policy that knows them all."""
 
     def __init__(self, trace: openb.Trace, policy: PlacePolicy) -> None:
@@ -151,11 +151,11 @@ def _bind(at: Columns, hosts: Sequence[openb.ReplayedNode], specs: Sequence[str]
             at.serves[kind] &= np.array([host.model in allowed for host in hosts])[:, None]
 
 
-class Hall:
+class RackedCluster:
     """The cluster with its racks: pods and gangs come and go."""
 
     def __init__(self, trace: openb.Trace, policy: PlacePolicy, options: argparse.Namespace) -> None:
-        self.cluster = Pods(trace, policy)
+        self.cluster = PodTrace(trace, policy)
         self.decider = self.cluster.decider
         self.row = self._row(options)
         hosts = trace.hosts

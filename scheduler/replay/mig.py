@@ -21,7 +21,7 @@ from nodeagent.protocol.boards import BoardModel, BoardProfile, board
 from scheduler.engine.events import Ended
 from scheduler.engine.model import Claim, DeviceInfo, Grant, Held, MigProfile, NodeInfo, PolicyRules, Snapshot
 from scheduler.engine.place.fill import Groups, Spot
-from scheduler.engine.place.mig import Term, least_loss, place_mig, spread
+from scheduler.engine.place.mig import HeldPeriod, least_loss, place_mig, spread
 from scheduler.engine.place.slices import pack
 from scheduler.engine.shape import Shape, shape_of
 from scheduler.engine.state import EngineState
@@ -33,11 +33,11 @@ BOARDS_PER_NODE = 8
 # Sizes as (compute slices, memory slices) with their part of the requests.
 MIX = {(1, 1): 0.45, (1, 2): 0.08, (2, 2): 0.22, (3, 4): 0.15, (4, 4): 0.05, (7, 8): 0.05}
 
-Place = Callable[[Shape, Groups, Term], list[Spot] | None]
+Place = Callable[[Shape, Groups, HeldPeriod], list[Spot] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ComparedRule:
     """A placement rule of the comparison; ``declares_more`` lets leases end before what they declared."""
 
     place: Place
@@ -46,14 +46,14 @@ class Rule:
 
 
 RULES = {
-    "binpack": Rule(lambda shape, groups, _: pack(shape, groups), "fullest board that fits"),
-    "spread": Rule(spread, "emptiest board"),
-    "least_loss": Rule(least_loss, "fewest legal positions lost now"),
-    "ours_untimed": Rule(
+    "binpack": ComparedRule(lambda shape, groups, _: pack(shape, groups), "fullest board that fits"),
+    "spread": ComparedRule(spread, "emptiest board"),
+    "least_loss": ComparedRule(least_loss, "fewest legal positions lost now"),
+    "ours_untimed": ComparedRule(
         lambda shape, groups, _: place_mig(shape, groups), "fewest whole blocks lost now; durations unused"
     ),
-    "ours": Rule(place_mig, "fewest whole blocks lost over the declared duration, which is exact"),
-    "ours_rough": Rule(
+    "ours": ComparedRule(place_mig, "fewest whole blocks lost over the declared duration, which is exact"),
+    "ours_rough": ComparedRule(
         place_mig,
         "as ours, but a lease uses only an even 25-100 % of its declared duration",
         declares_more=True,
@@ -88,7 +88,7 @@ class RuledState(EngineState):
     """The product's engine state with the placement rule under comparison."""
 
     rule: Place
-    term: Term
+    term: HeldPeriod
 
     def spots(self, shape: Shape, duration_s: int | None = None) -> list[Spot] | None:
         """Where the rule puts the shape now; the term says from when and for how long."""
@@ -172,7 +172,7 @@ def serve(state: RuledState, place: Place, requests: Sequence[Arrival], score: S
             state.end(Ended(heapq.heappop(ends)[2]))
         state.now = START + timedelta(seconds=one.at_s)
         begins = state.now.timestamp()
-        state.term = Term(begins, begins + one.declares_s)
+        state.term = HeldPeriod(begins, begins + one.declares_s)
         answer = state.try_grant(claim, shape_of(claim, state.policy))
         if isinstance(answer, Grant):
             held = state.grant(answer, state.now)

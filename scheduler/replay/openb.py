@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not options.gap > 0:
         raise BadTrace(f"--gap {options.gap:g}: more than 0 is needed.")
     trace = scaled(read(options.nodes, options.pods, options.order, options.rank), options.scale)
-    rules = Rules(options.policy, options.knows, options.together, options.gap)
+    rules = ReplayRules(options.policy, options.knows, options.together, options.gap)
     played = (play_departures if options.departures else play)(trace, rules)
     if options.placements:
         _write(options.placements, trace, played)
@@ -186,7 +186,7 @@ def scaled(trace: Trace, copies: int) -> Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ReplayRules:
     """How a replay goes: the placement policy, whether it knows the pod list, arrivals per turn, seconds between."""
 
     policy: str = "default"
@@ -205,10 +205,10 @@ class PlayedPlacement:
     seconds: float
 
 
-class Installation:
+class ReplayedInstallation:
     """The trace's cluster as the product has it: a room kept between turns, and what it has learned so far."""
 
-    def __init__(self, trace: Trace, rules: Rules) -> None:
+    def __init__(self, trace: Trace, rules: ReplayRules) -> None:
         self.trace = trace
         self.rules = rules
         self.policy = PolicyRules(place=rules.policy, backfill="none", share_across_teams=True)
@@ -340,12 +340,12 @@ def known(trace: Trace, room: EngineState) -> Demand:
     return priced(Demand(1, forms, churn_milli=0), room.fleet.left())
 
 
-PLAIN = Rules()
+PLAIN = ReplayRules()
 
 
-def play(trace: Trace, rules: Rules = PLAIN) -> PlayedPlacement:
+def play(trace: Trace, rules: ReplayRules = PLAIN) -> PlayedPlacement:
     """Arrivals only: the published experiment."""
-    here = Installation(trace, rules)
+    here = ReplayedInstallation(trace, rules)
     for number, arrivals in enumerate(batched(range(len(trace.arrivals)), rules.together)):
         here.turn(arrivals, number * rules.together * rules.gap_s)
     return PlayedPlacement(here.placed, figures(here), len(trace.arrivals), here.seconds)
@@ -358,7 +358,7 @@ def batched(numbers: Iterable[int], size: int) -> Iterator[list[int]]:
         yield part
 
 
-def figures(here: Installation) -> dict[str, Any]:
+def figures(here: ReplayedInstallation) -> dict[str, Any]:
     """What was allocated, and when boards were refused first."""
     nodes, capacity = here.placed, here.capacity
     placed = nodes >= 0
@@ -391,14 +391,14 @@ def percent_at(arrived: Ints, used: Ints, capacity: int, percent: int) -> float 
     return round(100 * int(used[found[-1]]) / capacity, 4) if len(found) else 0.0
 
 
-def play_departures(trace: Trace, rules: Rules = PLAIN) -> PlayedPlacement:
+def play_departures(trace: Trace, rules: ReplayRules = PLAIN) -> PlayedPlacement:
     """Arrivals and ends: the order is repeated ten times, evenly spread over a span chosen so that the
     GPU-time offered inside the span is 130 % of the supply; served is what was placed, inside the span.
     """
     if any(life is None for life in trace.lives):
         raise BadTrace("--departures: the pod list has no creation_time and deletion_time for every pod.")
     long = replace(trace, arrivals=trace.arrivals * ROUNDS, names=trace.names * ROUNDS)
-    here = Installation(long, rules)
+    here = ReplayedInstallation(long, rules)
     lives = np.array(trace.lives * ROUNDS, np.float64)
     span = _span(lives, here.gpu, here.capacity)
     starts = np.arange(len(lives)) * span / len(lives)

@@ -19,7 +19,7 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.learning.durations import Durations
-from scheduler.engine.learning.habits import Habits, Past, SubmittedRequest, walked
+from scheduler.engine.learning.habits import EndedRequest, Habits, SubmittedRequest, walked
 from scheduler.engine.learning.lengths import LEAST
 from scheduler.replay.jobs import Jobs, read
 from scheduler.replay.trace_files import BadTrace
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     kinds = kinds_of(jobs, None if options.no_estimates else jobs.estimate)
     # As if each had started when it was submitted: only lengths count here.
     past = [
-        Past(kind, at, at + ran, max(ran, 1))
+        EndedRequest(kind, at, at + ran, max(ran, 1))
         for kind, at, ran in zip(kinds, jobs.submit, jobs.duration, strict=True)
     ]
     known = walked(past, Habits())
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-class Learner:
+class LengthLearner:
     """The product's model of lengths for jobs of a trace that are played; it knows nothing before it has learned."""
 
     def __init__(self, jobs: Jobs) -> None:
@@ -94,7 +94,9 @@ class Learner:
     def learn(self, ended: Sequence[tuple[int, int, int]]) -> None:
         """Learn from the newest jobs that have ended: row, end and seconds run."""
         submit = self._jobs.submit
-        past = [Past(self._kinds[row], submit[row], at, max(ran, 1)) for row, at, ran in ended[-NEWEST:]]
+        past = [
+            EndedRequest(self._kinds[row], submit[row], at, max(ran, 1)) for row, at, ran in ended[-NEWEST:]
+        ]
         self._model, _ = learn(past)
         self._known.clear()
 

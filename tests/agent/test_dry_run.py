@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, Planned, rehearse
+from nodeagent.commands.dry_run import DryRunDriver, DryRunRuntime, PlannedStep, rehearse
 from nodeagent.drivers.errors import NvmlLikeError
 from nodeagent.host.accounts import Account
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot
@@ -47,7 +47,7 @@ class Desk:
     def files(self) -> list[Path]:
         return sorted(self.home.folder.rglob("*"))
 
-    def plan(self, *leases: DesiredLease) -> tuple[list[Planned], str, str]:
+    def plan(self, *leases: DesiredLease) -> tuple[list[PlannedStep], str, str]:
         shadow = DryRunDriver(self.driver)
         journal = Journal(self.folder / "journal.jsonl")
         reconciler = Reconciler(NODE, shadow, journal, self.time.now, DryRunRuntime(self.runtime))

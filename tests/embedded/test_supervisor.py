@@ -10,7 +10,7 @@ import pytest
 
 from portal.embedded.errors import CannotStart
 from portal.embedded.process import LOG_LIMIT_BYTES, Program, cut_when_long, describe_exit, last_lines
-from portal.embedded.supervisor import Stopped, Supervisor
+from portal.embedded.supervisor import StopAsked, Supervisor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -138,7 +138,7 @@ def test_what_a_crashed_child_left_in_its_session_goes_with_it(
 def test_ctrl_c_interrupts_a_wait(supervisor: Supervisor) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StopAsked):
         supervisor.wait_for(lambda: False, "web", within_s=10)
 
 

@@ -12,14 +12,21 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from scheduler.engine.learning.durations import Durations, durations_from
-from scheduler.engine.learning.habits import FEATURES, Habits, Past, SubmittedRequest, habits_from, walked
+from scheduler.engine.learning.habits import (
+    FEATURES,
+    EndedRequest,
+    Habits,
+    SubmittedRequest,
+    habits_from,
+    walked,
+)
 from scheduler.engine.learning.trees import forest_from
 from scheduler.training import exported, learn
 
 HOUR = 3600.0
 
 
-def history(count: int = 600) -> list[Past]:
+def history(count: int = 600) -> list[EndedRequest]:
     """Person 1 runs ten minutes, person 2 ten hours, everybody asks for a day; starts an hour apart."""
     draw = np.random.default_rng(5)
     found = []
@@ -27,7 +34,7 @@ def history(count: int = 600) -> list[Past]:
         person = 1 + at % 2
         ran = float((600 if person == 1 else 36_000) * draw.lognormal(0, 0.2))
         kind = SubmittedRequest(7, person, 3, f"run {at}", asked_s=86_400, hour=at % 24)
-        found.append(Past(kind, at * HOUR, at * HOUR + ran, ran, 10_000 if person == 1 else None))
+        found.append(EndedRequest(kind, at * HOUR, at * HOUR + ran, ran, 10_000 if person == 1 else None))
     return found
 
 
@@ -101,7 +108,7 @@ def test_a_model_survives_being_written_down() -> None:
 
 def test_only_what_had_ended_by_then_is_known() -> None:
     kind = SubmittedRequest(1, 1, 1, "a")
-    past = [Past(kind, 0, 100, 100), Past(kind, 50, 60, 10), Past(kind, 101, 110, 9)]
+    past = [EndedRequest(kind, 0, 100, 100), EndedRequest(kind, 50, 60, 10), EndedRequest(kind, 101, 110, 9)]
 
     known = walked(past, Habits())
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.learning.lengths import Record, curves_of
 from scheduler.engine.model import Booking, Held, Learned, Running
-from scheduler.engine.outcome import LONG, Lengths, outcome
+from scheduler.engine.outcome import LONG, RemainingLengths, outcome
 from tests.engine.builder import NOON, Cluster
 
 HOUR = 3600
@@ -79,7 +79,7 @@ def test_a_lease_without_a_prediction_is_taken_to_run_as_long_as_it_may(cluster:
 
 
 def test_who_outlived_the_prediction_is_not_about_to_end() -> None:
-    lengths = Lengths(curves_of(learned([HOUR * 2 ** (at % 9 - 4) for at in range(900)])))
+    lengths = RemainingLengths(curves_of(learned([HOUR * 2 ** (at % 9 - 4) for at in range(900)])))
     young, old, older = (lengths.left_s(1, 1, ran, HOUR, 1e9) for ran in (1, 2 * HOUR, 20 * HOUR))
 
     assert young == pytest.approx(HOUR, rel=0.3)
@@ -134,5 +134,5 @@ def test_what_is_left_is_bounded_and_grows_with_the_level(
     low, high = sorted((one, other))
 
     curves = curves_of(Learned())
-    less, more = (Lengths(curves, level).left_s(1, 1, ran, predicted, most) for level in (low, high))
+    less, more = (RemainingLengths(curves, level).left_s(1, 1, ran, predicted, most) for level in (low, high))
     assert 0 < less <= more <= most

@@ -16,7 +16,7 @@ from scheduler.engine.layouts import is_legal
 from scheduler.engine.model import Held, PolicyRules
 from scheduler.engine.occupancy import Occupancy
 from scheduler.engine.place.fill import Groups
-from scheduler.engine.place.mig import Term, least_loss, place_mig, spread
+from scheduler.engine.place.mig import HeldPeriod, least_loss, place_mig, spread
 from scheduler.engine.shape import Shape, shape_of
 from tests.engine.builder import HOUR, NOON, Cluster, device
 
@@ -34,7 +34,7 @@ def asked(cluster: Cluster, flavor: str, count: int = 1) -> tuple[Shape, Groups]
 def place(cluster: Cluster, flavor: str, count: int = 1, hours: float | None = None) -> list[tuple[int, int]]:
     """The (device, start) pairs that the rule chooses, with or without knowing for how long."""
     shape, groups = asked(cluster, flavor, count)
-    term = None if hours is None else Term(BEGIN, BEGIN + hours * HOUR)
+    term = None if hours is None else HeldPeriod(BEGIN, BEGIN + hours * HOUR)
     return [(board.device.id, start) for board, start in place_mig(shape, groups, term) or ()]
 
 
@@ -166,7 +166,7 @@ def test_a_place_is_found_whenever_there_is_one_and_never_overlaps(
 ) -> None:
     cluster, profile, count = case
     shape, groups = asked(cluster, profile, count)
-    term = None if hours is None else Term(BEGIN, BEGIN + hours * HOUR)
+    term = None if hours is None else HeldPeriod(BEGIN, BEGIN + hours * HOUR)
 
     spots = place_mig(shape, groups, term)
 

@@ -181,7 +181,7 @@ def sample() -> openb.Trace:
 
 
 def allocated(trace: openb.Trace, name: str, *, knows: bool = False) -> int:
-    return int(openb.play(trace, openb.Rules(name, knows)).figures["allocated_milli"])
+    return int(openb.play(trace, openb.ReplayRules(name, knows)).figures["allocated_milli"])
 
 
 @pytest.mark.parametrize(("name", "milli"), [("fgd", 115_330), ("best_fit", 114_210)])
@@ -196,7 +196,9 @@ def test_ours_places_more_of_the_sample_than_the_published_rules() -> None:
 
 def test_ours_serves_more_of_the_sample_when_requests_end() -> None:
     ours, published = (
-        openb.play_departures(sample(), openb.Rules(name, knows=name == "fgd")).figures["served_percent"]
+        openb.play_departures(sample(), openb.ReplayRules(name, knows=name == "fgd")).figures[
+            "served_percent"
+        ]
         for name in ("prr", "fgd")
     )
 
@@ -257,8 +259,8 @@ def test_the_full_trace_is_placed_better_than_by_the_published_rule(workload: st
         TRACES / f"openb_node_rank/{workload}_seed43.csv.gz",
     )
 
-    ours = openb.play(trace, openb.Rules("prr")).figures
-    published = openb.play(trace, openb.Rules("fgd", knows=True)).figures
+    ours = openb.play(trace, openb.ReplayRules("prr")).figures
+    published = openb.play(trace, openb.ReplayRules("fgd", knows=True)).figures
 
     assert ours["allocated_percent"] >= least
     assert ours["allocated_percent"] > published["allocated_percent"] + 0.8
@@ -295,6 +297,6 @@ def test_requests_for_whole_nodes_find_them_while_there_are_enough(large: float)
         hosts, tuple(map(str, range(len(arrivals)))), arrivals, (None,) * len(arrivals), Counter(arrivals)
     )
 
-    placed = openb.play(trace, openb.Rules(knows=True)).nodes >= 0
+    placed = openb.play(trace, openb.ReplayRules(knows=True)).nodes >= 0
 
     assert placed[len(small) :].all()

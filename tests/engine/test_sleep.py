@@ -24,7 +24,7 @@ from scheduler.engine.model import (
 )
 from scheduler.engine.plan import plan
 from scheduler.engine.policy import Sleep, SleepTime
-from scheduler.engine.sleep import LEAD_S, NodePower, Orders, allowed, orders
+from scheduler.engine.sleep import LEAD_S, NodePower, PowerOrders, allowed, orders
 from scheduler.engine.sleeping_nodes import ASLEEP
 from tests.engine.builder import NOON, Cluster
 
@@ -33,7 +33,7 @@ NIGHTS = Sleep((SleepTime((0, 1, 2, 3, 4), 20 * 60, 6 * 60, awake=1),), after_s=
 LONG_AGO = NOON - timedelta(hours=2)
 
 
-def told(cluster: Cluster, *power: NodePower, sleep: Sleep = ALWAYS, **more: object) -> Orders:
+def told(cluster: Cluster, *power: NodePower, sleep: Sleep = ALWAYS, **more: object) -> PowerOrders:
     return orders(replace(cluster.snapshot(), **more), PolicyRules(sleep=sleep), power)
 
 
@@ -61,13 +61,13 @@ def test_a_node_that_has_idled_long_enough_sleeps_and_a_busy_or_fresh_one_does_n
 
     found = told(cluster, idle(1), NodePower(2), idle(3, NOON - timedelta(minutes=14)))
 
-    assert found == Orders(sleep=((1, "idle"),))
+    assert found == PowerOrders(sleep=((1, "idle"),))
 
 
 def test_what_is_held_counts_even_where_the_rows_say_idle(cluster):
     cluster.node("a").hold(0)
 
-    assert told(cluster, idle(1)) == Orders()
+    assert told(cluster, idle(1)) == PowerOrders()
 
 
 def test_enough_idle_nodes_of_each_model_stay_ready(cluster):
@@ -77,7 +77,7 @@ def test_enough_idle_nodes_of_each_model_stay_ready(cluster):
 
     found = told(cluster, *(idle(n) for n in (1, 2, 3, 4)), sleep=with_awake(1))
 
-    assert found == Orders(sleep=((2, "idle"), (3, "idle")))
+    assert found == PowerOrders(sleep=((2, "idle"), (3, "idle")))
 
 
 def test_when_too_few_are_ready_one_more_wakes(cluster):
@@ -87,14 +87,14 @@ def test_when_too_few_are_ready_one_more_wakes(cluster):
 
     found = told(cluster, NodePower(1), sleeping(2), sleeping(3), sleep=with_awake(1))
 
-    assert found == Orders(wake=((2, "ready"),))
+    assert found == PowerOrders(wake=((2, "ready"),))
 
 
 def test_one_that_is_being_woken_counts_as_ready_so_that_no_other_wakes(cluster):
     cluster.node("a", blocked=ASLEEP)
     cluster.node("b", blocked=ASLEEP)
 
-    assert told(cluster, idle(1, NOON), sleeping(2), sleep=with_awake(1)) == Orders()
+    assert told(cluster, idle(1, NOON), sleeping(2), sleep=with_awake(1)) == PowerOrders()
 
 
 def test_a_claim_that_fits_nowhere_else_wakes_as_many_nodes_as_it_needs(cluster):
@@ -114,7 +114,7 @@ def test_a_claim_that_may_not_start_wakes_nobody(cluster, ceiling):
     cluster.node("a", blocked=ASLEEP)
     cluster.request("x")
 
-    assert told(cluster, sleeping(1)) == Orders()
+    assert told(cluster, sleeping(1)) == PowerOrders()
 
 
 def test_a_claim_for_another_model_wakes_nobody(cluster):
@@ -122,7 +122,7 @@ def test_a_claim_for_another_model_wakes_nobody(cluster):
     cluster.node("b", "l40s-48gb").hold(0)
     cluster.request("x", models=("l40s-48gb",))
 
-    assert told(cluster, sleeping(1), NodePower(2)) == Orders()
+    assert told(cluster, sleeping(1), NodePower(2)) == PowerOrders()
 
 
 def test_a_claim_waits_for_the_sleeping_node_and_is_not_impossible(cluster):
@@ -163,7 +163,7 @@ def test_a_node_wakes_before_what_is_booked_on_it_and_does_not_fall_asleep_short
 
     found = told(cluster, sleeping(1), sleeping(2), idle(3), bookings=bookings)
 
-    assert found == Orders(wake=((1, "booking"),))
+    assert found == PowerOrders(wake=((1, "booking"),))
 
 
 def test_silent_nodes_and_those_in_maintenance_are_left_alone(cluster):
@@ -171,14 +171,14 @@ def test_silent_nodes_and_those_in_maintenance_are_left_alone(cluster):
     cluster.node("mended")
     outage = Outage(2, NOON - timedelta(minutes=1), NOON + timedelta(hours=1))
 
-    assert told(cluster, idle(1), idle(2), outages=(outage,)) == Orders()
+    assert told(cluster, idle(1), idle(2), outages=(outage,)) == PowerOrders()
 
 
 def test_a_cordoned_node_may_sleep_and_is_not_counted_as_ready(cluster):
     cluster.node("out", blocked="cordoned")
     cluster.node("in")
 
-    assert told(cluster, idle(1), idle(2), sleep=with_awake(1)) == Orders(sleep=((1, "idle"),))
+    assert told(cluster, idle(1), idle(2), sleep=with_awake(1)) == PowerOrders(sleep=((1, "idle"),))
 
 
 def test_an_operators_word_goes_before_the_policy(cluster):
@@ -188,8 +188,10 @@ def test_an_operators_word_goes_before_the_policy(cluster):
 
     by_word = (idle(1, NOON, rule="asleep"), idle(2, rule="awake"), sleeping(3, rule="awake"))
 
-    assert told(cluster, *by_word, sleep=Sleep()) == Orders(sleep=((1, "operator"),), wake=((3, "operator"),))
-    assert told(cluster, *by_word) == Orders(sleep=((1, "operator"),), wake=((3, "operator"),))
+    assert told(cluster, *by_word, sleep=Sleep()) == PowerOrders(
+        sleep=((1, "operator"),), wake=((3, "operator"),)
+    )
+    assert told(cluster, *by_word) == PowerOrders(sleep=((1, "operator"),), wake=((3, "operator"),))
 
 
 def test_all_wake_when_the_policy_no_longer_lets_nodes_sleep_but_those_an_operator_sent(cluster):
@@ -221,13 +223,13 @@ def test_nobody_falls_asleep_for_a_nap_and_all_wake_before_the_day_begins(cluste
     sleep = replace(NIGHTS, times=(replace(NIGHTS.times[0], awake=0),), zone="UTC")
     snapshot = cluster.snapshot()
 
-    def at(text: str) -> Orders:
+    def at(text: str) -> PowerOrders:
         now = datetime.fromisoformat(f"2026-03-03 {text}").replace(tzinfo=UTC)
         return orders(replace(snapshot, taken_at=now), PolicyRules(sleep=sleep), (idle(1), sleeping(2)))
 
-    assert at("05:30") == Orders(sleep=((1, "idle"),))
-    assert at("05:45") == Orders()
-    assert at("05:56") == Orders(wake=((2, "hours"),))
+    assert at("05:30") == PowerOrders(sleep=((1, "idle"),))
+    assert at("05:45") == PowerOrders()
+    assert at("05:56") == PowerOrders(wake=((2, "hours"),))
 
 
 def test_a_sleeping_node_can_be_booked_for_later(cluster):
@@ -366,7 +368,7 @@ class Days:
                 assert self.is_up(slot.device_id // 10)
                 self.held.append(Held(slot.device_id, 0, 1, "exclusive", 1, grant.claim_id, until, 1000))
 
-    def obey(self, found: Orders, busy: set[int]) -> None:
+    def obey(self, found: PowerOrders, busy: set[int]) -> None:
         for n, why in found.sleep:
             assert n not in busy
             assert self.is_up(n)

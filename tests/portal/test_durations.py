@@ -20,12 +20,12 @@ from portal.policies.models import DurationModel
 from portal.telemetry.models import MinuteRollup
 from scheduler import durations, snapshot
 from scheduler.engine.learning.bins import BINS
-from scheduler.engine.learning.habits import Past
+from scheduler.engine.learning.habits import EndedRequest
 from tests.portal.builders import World, build_world
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
-_answers: dict[tuple[Past, ...], Any] = {}
+_answers: dict[tuple[EndedRequest, ...], Any] = {}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training takes seconds and answers the same to the same past: the first answer serves the others."""
     train = durations._trained
 
-    def trained(past: Sequence[Past]) -> Any:
+    def trained(past: Sequence[EndedRequest]) -> Any:
         key = tuple(past)
         if key not in _answers:
             _answers[key] = train(past)
@@ -178,7 +178,7 @@ def test_nothing_is_learned_again_before_enough_has_ended(
     durations.learn(now=world.now)
     answer, taught = next(iter(_answers.values())), list[int]()
 
-    def trained(past: Sequence[Past]) -> Any:
+    def trained(past: Sequence[EndedRequest]) -> Any:
         taught.append(len(past))
         return answer
 

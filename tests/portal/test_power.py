@@ -19,7 +19,7 @@ from portal.leases.models import Lease, LeaseRequest
 from scheduler import snapshot
 from scheduler.cycle import publish_snapshot
 from scheduler.engine.policy import PolicyRules, Sleep, SleepTime
-from scheduler.engine.sleep import Orders
+from scheduler.engine.sleep import PowerOrders
 from scheduler.power import settle
 from tests.agent.builder import SimulatedNode
 from tests.portal.builders import World
@@ -69,7 +69,7 @@ def agent(world: World, tmp_path: Path) -> Agent:
     return Agent(world, tmp_path)
 
 
-def later(world: World, minutes: int, policy: PolicyRules = ALWAYS) -> Orders:
+def later(world: World, minutes: int, policy: PolicyRules = ALWAYS) -> PowerOrders:
     """Let time pass with all nodes heard, and settle."""
     world.now += timedelta(minutes=minutes)
     Node.objects.update(last_seen_at=world.now)

@@ -11,7 +11,7 @@ from scheduler.engine.learning.lengths import LEAST
 from scheduler.replay import forecast, predict
 from scheduler.replay.__main__ import main
 from scheduler.replay.jobs import read
-from scheduler.replay.predict import Learner
+from scheduler.replay.predict import LengthLearner
 from scheduler.replay.queue import rules_of
 from scheduler.replay.trace_files import BadTrace
 from scheduler.replay.turns import Cluster, PlayedQueue, Turns
@@ -64,7 +64,7 @@ def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
 def played(trace: Path, watch: forecast.ForecastRecorder | None) -> PlayedQueue:
     jobs = read(trace, 8)
     policy, _ = rules_of(options(trace))
-    return Turns(jobs, policy, Cluster(2, 4), predictor=Learner(jobs), watch=watch).play()
+    return Turns(jobs, policy, Cluster(2, 4), predictor=LengthLearner(jobs), watch=watch).play()
 
 
 def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_looking_on_changes_nothing(trace: Path) -> None:
 
 def test_lengths_are_learned_on_the_way_by_the_products_model(tmp_path: Path) -> None:
     jobs = read(written(tmp_path / "jobs.csv", 400), 8)
-    learner = Learner(jobs)
+    learner = LengthLearner(jobs)
 
     before = learner.guess([300])
     learner.learn([(row, jobs.submit[row] + jobs.duration[row], jobs.duration[row]) for row in range(300)])

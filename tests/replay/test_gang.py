@@ -56,7 +56,7 @@ def test_no_board_is_ever_given_twice_and_refused_gangs_hold_nothing(nodes: str)
         [*SMALL, "--load", "0.9", "--nodes", nodes, "--boards", "12", "--live", "100"]
     )
     trace = openb.scaled(openb.read(**gang._files(None)), 2)
-    hall = gang.Hall(trace, policy_named("best_fit"), options)
+    hall = gang.RackedCluster(trace, policy_named("best_fit"), options)
     hall.fill(options.load)
     at = hall.decider.at
     before = int(at.free[at.free > 0].sum())

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from portal.telemetry.minutes import MinuteBook, Sums, read, texts
+from portal.telemetry.minutes import MinuteBook, MinuteSums, read, texts
 
 
 def test_a_minute_with_unknown_seconds_has_the_mean_of_the_known_ones() -> None:
-    sums = Sums()
+    sums = MinuteSums()
 
     sums.add(20.0, 1000)
     sums.add(None, None)
@@ -16,7 +16,7 @@ def test_a_minute_with_unknown_seconds_has_the_mean_of_the_known_ones() -> None:
 
 
 def test_a_minute_without_any_known_second_stays_unknown() -> None:
-    sums = Sums()
+    sums = MinuteSums()
 
     sums.add(None, None)
 
@@ -26,7 +26,7 @@ def test_a_minute_without_any_known_second_stays_unknown() -> None:
 def test_the_first_second_of_the_next_minute_hands_out_the_last_one() -> None:
     book = MinuteBook()
     first, nothing = book.minute("n1", 119.9)
-    first.devices[1] = Sums(samples=1)
+    first.devices[1] = MinuteSums(samples=1)
 
     second, over = book.minute("n1", 120.0)
 
@@ -61,7 +61,7 @@ def test_energy_is_the_rise_of_the_counter_within_one_boot() -> None:
 
 def test_a_minute_survives_being_written_and_read() -> None:
     minute, _none = MinuteBook().minute("n1", 60.0)
-    minute.leases[9] = Sums(samples=60, util_known=0)
+    minute.leases[9] = MinuteSums(samples=60, util_known=0)
 
     (text,) = texts([minute])
 

@@ -4,7 +4,7 @@ import json
 
 from nodeagent.protocol.messages import SlotSample
 from portal.telemetry import payloads
-from portal.telemetry.frames import DeviceNow, Frame, More, SlotNow, blank, lease_now, pack, unpack
+from portal.telemetry.frames import DeviceNow, ExtraFigures, Frame, SlotNow, blank, lease_now, pack, unpack
 from portal.telemetry.ingest import _slot
 from portal.telemetry.roster import LeaseFacts, NodeFacts, Roster, SlotPlace
 
@@ -17,7 +17,7 @@ SAID = SlotSample(
 )  # fmt: skip
 
 
-def slot(start: int = 0, *, more: More | None = None, is_whole: bool = False) -> SlotNow:
+def slot(start: int = 0, *, more: ExtraFigures | None = None, is_whole: bool = False) -> SlotNow:
     return SlotNow("lse-1", 7, "GPU-1", start, 1, is_whole, 40.0, 1000, 9984, "gpm", more)
 
 
@@ -30,7 +30,7 @@ def test_what_a_card_tells_beside_utilisation_travels_with_its_sources() -> None
     taken = _slot(ROSTER, NODE, SAID)
 
     assert taken is not None
-    assert taken.more == More(31.3, None, 9.0, 55.5, {"sm": "gpm", "power_w": "estimate"})
+    assert taken.more == ExtraFigures(31.3, None, 9.0, 55.5, {"sm": "gpm", "power_w": "estimate"})
     assert unpack(json.loads(pack(frame(taken)))) == frame(taken)
 
 
@@ -51,7 +51,7 @@ def test_frames_without_the_newer_field_are_read_as_before() -> None:
 
 
 def test_the_power_of_a_part_is_an_estimate_and_says_so() -> None:
-    more = More(None, None, None, 55.5, {"power_w": "estimate"})
+    more = ExtraFigures(None, None, None, 55.5, {"power_w": "estimate"})
 
     now = lease_now(frame(slot(more=more)), [slot(more=more)])
 
@@ -72,27 +72,27 @@ def test_the_power_of_a_whole_board_stays_the_measured_one() -> None:
 
 
 def test_one_slot_that_tells_nothing_leaves_the_lease_unknown() -> None:
-    slots = [slot(0, more=More(30.0, 20.0, None, 50.0, {})), slot(1)]
+    slots = [slot(0, more=ExtraFigures(30.0, 20.0, None, 50.0, {})), slot(1)]
 
     now = lease_now(frame(*slots), slots)
 
-    assert now.more == More(None, None, None, None, {})
+    assert now.more == ExtraFigures(None, None, None, None, {})
     assert now.power_w is None
 
 
 def test_several_slots_share_one_mean_and_one_sum() -> None:
     slots = [
-        slot(0, more=More(30.0, 0.0, 5.0, 50.0, {"sm": "gpm"})),
-        slot(1, more=More(10.0, 0.0, 7.0, 25.0, {"sm": "dcgm"})),
+        slot(0, more=ExtraFigures(30.0, 0.0, 5.0, 50.0, {"sm": "gpm"})),
+        slot(1, more=ExtraFigures(10.0, 0.0, 7.0, 25.0, {"sm": "dcgm"})),
     ]
 
     now = lease_now(frame(*slots), slots)
 
-    assert now.more == More(20.0, 0.0, 6.0, 75.0, {"sm": "dcgm, gpm"})
+    assert now.more == ExtraFigures(20.0, 0.0, 6.0, 75.0, {"sm": "dcgm, gpm"})
 
 
 def test_a_socket_is_told_null_for_what_is_unknown_or_old() -> None:
-    now = lease_now(frame(slot()), [slot(more=More(30.0, None, None, None, {"sm": "gpm"}))])
+    now = lease_now(frame(slot()), [slot(more=ExtraFigures(30.0, None, None, None, {"sm": "gpm"}))])
 
     fresh = payloads.lease_data(now, [], memory_mib=None, is_fresh=True)
     old = payloads.lease_data(now, [], memory_mib=None, is_fresh=False)

@@ -7,7 +7,7 @@ import pytest
 
 from portal.common.live import redis_client
 from portal.telemetry.ingest import MINUTES, accept_samples, intake
-from portal.telemetry.minutes import Minute, Sums, write
+from portal.telemetry.minutes import Minute, MinuteSums, write
 from portal.telemetry.models import MinuteRollup
 from portal.telemetry.rollups import roll_up_minutes
 from tests.portal.builders import World
@@ -16,7 +16,7 @@ from tests.telemetry.conftest import rows, samples_of
 
 def waiting_minute(world: World, *, samples: int = 60, lease_id: int = 7) -> str:
     begins = int(world.now.timestamp()) // 60 * 60 - 60
-    sums = Sums(samples, samples, 50.0 * samples, 90.0, 4000)
+    sums = MinuteSums(samples, samples, 50.0 * samples, 90.0, 4000)
     return write(Minute("gpu-01", begins, {1: sums}, {lease_id: sums}))
 
 

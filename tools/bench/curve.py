@@ -58,8 +58,8 @@ def measure() -> dict[str, Any]:
     chosen = tuple(os.environ.get("CURVES", "").split(","))
     for name, trace in _workloads():
         if name.startswith(chosen):
-            fgd = _curve(trace, openb.Rules("fgd", knows=True))
-            found.setdefault(name, []).append((_curve(trace, openb.Rules("default")), fgd))
+            fgd = _curve(trace, openb.ReplayRules("fgd", knows=True))
+            found.setdefault(name, []).append((_curve(trace, openb.ReplayRules("default")), fgd))
     return {name: _row(runs) for name, runs in found.items()}
 
 
@@ -150,7 +150,7 @@ def _mixed(hosts: tuple[openb.ReplayedNode, ...], drawn: Any, chance: random.Ran
     )  # fmt: skip
 
 
-def _curve(trace: openb.Trace, rules: openb.Rules) -> Curve:
+def _curve(trace: openb.Trace, rules: openb.ReplayRules) -> Curve:
     played = openb.play(trace, rules)
     gpu = np.array([form.gpu for form in trace.arrivals], np.int64)
     capacity, placed = WHOLE_BOARD * sum(host.boards for host in trace.hosts), played.nodes >= 0

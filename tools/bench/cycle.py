@@ -64,7 +64,7 @@ def _turns() -> dict[str, Any]:
     _fill(flavors, db_now())
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
-    parts = Parts()
+    parts = TurnTimes()
     granted = []
     for _ in range(ROUNDS + WARM_UP):
         now = db_now()
@@ -83,7 +83,7 @@ def _turns() -> dict[str, Any]:
     }
 
 
-class Parts:
+class TurnTimes:
     """Wall-clock milliseconds of whole turns and of their parts."""
 
     def __init__(self) -> None:

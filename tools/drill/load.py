@@ -26,7 +26,7 @@ WEIGHTS = {
 }  # fmt: skip
 
 
-class Wire(Connection):
+class DrillConnection(Connection):
     """A connection that can also send headers of the drill's choice, and be cut before the answer comes."""
 
     def __init__(self, origin: Origin) -> None:
@@ -82,8 +82,8 @@ class DrillLoad:
         await asyncio.gather(*(self._person(n) for n in range(self.actors)))
 
     async def _person(self, number: int) -> None:
-        dice, wire = random.Random(f"{self.seed}/{number}"), Wire(self.origin)
-        todo: dict[str, Callable[[random.Random, Wire], Awaitable[None]]] = {
+        dice, wire = random.Random(f"{self.seed}/{number}"), DrillConnection(self.origin)
+        todo: dict[str, Callable[[random.Random, DrillConnection], Awaitable[None]]] = {
             name: getattr(self, f"_{name}") for name in WEIGHTS
         }
         while not self._stop.is_set():
@@ -95,7 +95,7 @@ class DrillLoad:
         wire.close()
 
     async def call(
-        self, wire: Wire, who: str, method: str, path: str, body: Body | None = None, key: str = ""
+        self, wire: DrillConnection, who: str, method: str, path: str, body: Body | None = None, key: str = ""
     ) -> Answer:
         """Make one call and count its answer; raises OSError, EOFError or TimeoutError when none came."""
         try:
@@ -109,7 +109,9 @@ class DrillLoad:
         self.ledger.answer(answer.status, f"{method} {path}", answer.body)
         return answer
 
-    async def patient(self, wire: Wire, who: str, path: str, body: Body, key: str) -> Answer | None:
+    async def patient(
+        self, wire: DrillConnection, who: str, path: str, body: Body, key: str
+    ) -> Answer | None:
         """POST with a key until there is an answer that is not "later"; None when there was none."""
         for attempt in range(TRIES):
             try:
@@ -123,7 +125,7 @@ class DrillLoad:
             await asyncio.sleep(min(2.0, 0.2 * 2**attempt))
         return None
 
-    async def _ask(self, dice: random.Random, wire: Wire, **more: Any) -> dict[str, Any] | None:
+    async def _ask(self, dice: random.Random, wire: DrillConnection, **more: Any) -> dict[str, Any] | None:
         """Ask for GPU time in one of the ways a client may: with or without a key, once or often, cut or not."""
         who = more.pop("who", None) or dice.choice(list(RESEARCHERS))
         body: Body = {
@@ -144,14 +146,14 @@ class DrillLoad:
         return found
 
     async def _keyed(
-        self, dice: random.Random, wire: Wire, who: str, body: Body, key: str
+        self, dice: random.Random, wire: DrillConnection, who: str, body: Body, key: str
     ) -> list[tuple[str, str]]:
         token, name = self.world["tokens"][who], body["name"]
         if dice.random() < 0.2:
             self.ledger.send(name)
             await wire.cut("POST", "/api/v1/requests/", token=token, body=body, key=key,
                            after_s=dice.choice((0.0, 0.005, 0.02)))  # fmt: skip
-        others = [Wire(self.origin) for _ in range(dice.choice((0, 0, 0, 1, 2)))]
+        others = [DrillConnection(self.origin) for _ in range(dice.choice((0, 0, 0, 1, 2)))]
         self.ledger.send(name)
         answers = await asyncio.gather(
             *(self.patient(one, who, "requests/", body, key) for one in (wire, *others))
@@ -161,7 +163,7 @@ class DrillLoad:
         return [(a.body["id"], a.body["state"]) for a in answers if a is not None and a.status == 201]
 
     async def _plain(
-        self, dice: random.Random, wire: Wire, who: str, body: Body, key: str
+        self, dice: random.Random, wire: DrillConnection, who: str, body: Body, key: str
     ) -> list[tuple[str, str]]:
         found = []
         for _copy in range(dice.choice((1, 1, 1, 2))):
@@ -172,7 +174,7 @@ class DrillLoad:
                     found.append((answer.body["id"], answer.body["state"]))
         return found
 
-    async def _submit(self, dice: random.Random, wire: Wire) -> None:
+    async def _submit(self, dice: random.Random, wire: DrillConnection) -> None:
         more: dict[str, Any] = {}
         if dice.random() < 0.2:
             more["is_preemptible"] = True
@@ -180,16 +182,16 @@ class DrillLoad:
             more["least_duration_s"] = 5
         await self._ask(dice, wire, **more)
 
-    async def _book(self, dice: random.Random, wire: Wire) -> None:
+    async def _book(self, dice: random.Random, wire: DrillConnection) -> None:
         starts = datetime.now(UTC) + timedelta(seconds=dice.randint(6, 25))
         await self._ask(dice, wire, starts_at=starts.isoformat(), duration_s=dice.randint(5, 12))
 
-    async def _gang(self, dice: random.Random, wire: Wire) -> None:
+    async def _gang(self, dice: random.Random, wire: DrillConnection) -> None:
         who = dice.choice(("bob", "carol"))
         nodes = dice.choice((0, 2))
         await self._ask(dice, wire, who=who, flavor="a100", nodes=nodes, count=2 if nodes == 0 else 1)
 
-    async def _grow(self, dice: random.Random, wire: Wire) -> None:
+    async def _grow(self, dice: random.Random, wire: DrillConnection) -> None:
         """Ask for something that may grow, let it, and give it back soon."""
         found = await self._ask(
             dice, wire, who="bob", flavor="l40s-12gb", duration_s=900, most_count=2, count=1
@@ -204,7 +206,7 @@ class DrillLoad:
             self.ledger.note("growth", "bob", uid=found["uid"])
         await self._give_back(wire, found)
 
-    async def _give_back(self, wire: Wire, found: dict[str, Any]) -> None:
+    async def _give_back(self, wire: DrillConnection, found: dict[str, Any]) -> None:
         """End what a request became: its leases released, or itself withdrawn."""
         for _attempt in range(4):
             answer = await self.call(wire, found["who"], "GET", f"requests/{found['uid']}/")
@@ -220,7 +222,7 @@ class DrillLoad:
             else:
                 return
 
-    async def _release_one(self, wire: Wire, found: dict[str, Any], lease: str) -> None:
+    async def _release_one(self, wire: DrillConnection, found: dict[str, Any], lease: str) -> None:
         answer = await self.call(wire, found["who"], "POST", f"leases/{lease}/release/", {})
         if answer.status == 200:
             self.ledger.note(
@@ -228,7 +230,7 @@ class DrillLoad:
                 ended_at=answer.body["ended_at"], end_reason=answer.body["end_reason"],
             )  # fmt: skip
 
-    async def _withdraw_one(self, wire: Wire, found: dict[str, Any]) -> bool:
+    async def _withdraw_one(self, wire: DrillConnection, found: dict[str, Any]) -> bool:
         answer = await self.call(wire, found["who"], "POST", f"requests/{found['uid']}/withdraw/", {})
         if answer.status == 200:
             self.ledger.note("withdraw", found["who"], uid=found["uid"], state=answer.body["state"])
@@ -239,18 +241,18 @@ class DrillLoad:
         fitting = [one for one in self.known if least_s <= now - one["at"] <= most_s]
         return dice.choice(fitting) if fitting else None
 
-    async def _lease_of(self, wire: Wire, found: dict[str, Any]) -> str | None:
+    async def _lease_of(self, wire: DrillConnection, found: dict[str, Any]) -> str | None:
         answer = await self.call(wire, found["who"], "GET", f"requests/{found['uid']}/")
         return answer.body["leases"][0] if answer.status == 200 and answer.body["leases"] else None
 
-    async def _release(self, dice: random.Random, wire: Wire) -> None:
+    async def _release(self, dice: random.Random, wire: DrillConnection) -> None:
         found = self._recent(dice, 0.5, 40)
         lease = await self._lease_of(wire, found) if found else None
         if found and lease:
             for _repeat in range(dice.choice((1, 1, 2))):
                 await self._release_one(wire, found, lease)
 
-    async def _extend(self, dice: random.Random, wire: Wire) -> None:
+    async def _extend(self, dice: random.Random, wire: DrillConnection) -> None:
         found = self._recent(dice, 0.5, 25)
         lease = await self._lease_of(wire, found) if found else None
         if not found or not lease:
@@ -265,17 +267,17 @@ class DrillLoad:
                 again=again.body.get("not_after") if again is not None and again.status == 200 else None,
             )  # fmt: skip
 
-    async def _withdraw(self, dice: random.Random, wire: Wire) -> None:
+    async def _withdraw(self, dice: random.Random, wire: DrillConnection) -> None:
         found = self._recent(dice, 0.0, 30)
         if found:
             await self._withdraw_one(wire, found)
 
-    async def _cancel(self, dice: random.Random, wire: Wire) -> None:
+    async def _cancel(self, dice: random.Random, wire: DrillConnection) -> None:
         bookings = [one for one in self.known if "starts_at" in one]
         if bookings:
             await self._withdraw_one(wire, dice.choice(bookings))
 
-    async def _decide(self, dice: random.Random, wire: Wire) -> None:
+    async def _decide(self, dice: random.Random, wire: DrillConnection) -> None:
         answer = await self.call(wire, "erin", "GET", "requests/?awaiting_me=true")
         waiting = answer.body.get("results", []) if answer.status == 200 else []
         for row in waiting[:3]:
@@ -286,7 +288,7 @@ class DrillLoad:
             if said.status == 200:
                 self.ledger.note(what, "erin", uid=row["id"], state=said.body["state"])
 
-    async def _quota(self, dice: random.Random, wire: Wire) -> None:
+    async def _quota(self, dice: random.Random, wire: DrillConnection) -> None:
         team = dice.choice(("vision", "speech"))
         read = await self.call(wire, "rhea", "GET", f"teams/{team}/quota/")
         if read.status != 200:
@@ -300,7 +302,7 @@ class DrillLoad:
         if answer.status == 200:
             self.ledger.note("quota", "rhea", team=team, etag=answer.headers.get("etag"), **body)
 
-    async def _price(self, dice: random.Random, wire: Wire) -> None:
+    async def _price(self, dice: random.Random, wire: DrillConnection) -> None:
         model = dice.choice(("a100-80gb", "h100-80gb", "l40s-48gb"))
         now = datetime.now(UTC)
         if self._planned.get(model, now) > now:
@@ -313,7 +315,7 @@ class DrillLoad:
             self._planned[model] = starts
             self.ledger.note("price", "fin", model=model, price=price, starts_at=starts.isoformat())
 
-    async def _drain(self, dice: random.Random, wire: Wire) -> None:
+    async def _drain(self, dice: random.Random, wire: DrillConnection) -> None:
         if self._draining.locked():
             return
         async with self._draining:
@@ -332,7 +334,7 @@ class DrillLoad:
                         return
                 await asyncio.sleep(1)
 
-    async def _token(self, dice: random.Random, wire: Wire) -> None:
+    async def _token(self, dice: random.Random, wire: DrillConnection) -> None:
         name = f"t{next(self._numbers)}"
         body = {"name": name, "scopes": ["read"], "days": 1}
         made = await self.call(wire, "carol", "POST", "tokens/", body)
@@ -348,12 +350,12 @@ class DrillLoad:
                     return
             await asyncio.sleep(0.5)
 
-    async def _close(self, dice: random.Random, wire: Wire) -> None:
+    async def _close(self, dice: random.Random, wire: DrillConnection) -> None:
         """Close the oldest month that is open, now and then two at a time for the same one."""
         if not self.months:
             return
         month = self.months[0]
-        others = [Wire(self.origin) for _ in range(dice.choice((0, 1)))]
+        others = [DrillConnection(self.origin) for _ in range(dice.choice((0, 1)))]
         answers = await asyncio.gather(
             *(self.call(one, "fin", "POST", f"periods/{month}/close/", {}) for one in (wire, *others)),
             return_exceptions=True,

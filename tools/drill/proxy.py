@@ -12,7 +12,7 @@ CHUNK = 64 * 1024
 
 
 @dataclass
-class Line:
+class ProxyDirection:
     """How one direction is served: passed on, swallowed without a word, or late."""
 
     is_swallowed: bool = False
@@ -31,7 +31,9 @@ class ChaosProxy:
 
     host: str
     target: int
-    lines: dict[str, Line] = field(default_factory=lambda: {UP: Line(), DOWN: Line()})
+    lines: dict[str, ProxyDirection] = field(
+        default_factory=lambda: {UP: ProxyDirection(), DOWN: ProxyDirection()}
+    )
     port: int = 0
     opened: int = 0
     refused: int = 0
@@ -118,7 +120,9 @@ class ChaosProxy:
             self._open.discard(one)
             one.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: ProxyDirection
+    ) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while data := await reader.read(CHUNK):
                 if line.delay_s:

@@ -21,14 +21,14 @@ from tools.drill.ledger import DrillLedger
 from tools.drill.load import DrillLoad
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack
-from tools.drill.walk import SHORT, Walked, cases, table, walk
+from tools.drill.walk import SHORT, WalkResult, cases, table, walk
 
 LOOK_EVERY_S = 10.0
 REST_WITHIN_S = 120.0
 
 
 @dataclass
-class Met:
+class FaultCounts:
     """What became of the faults of one kind."""
 
     seen: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Result:
 
     seed: int
     trace: list[str] = field(default_factory=list)
-    met: dict[str, Met] = field(default_factory=lambda: defaultdict(Met))
+    met: dict[str, FaultCounts] = field(default_factory=lambda: defaultdict(FaultCounts))
     broken: dict[str, list[str]] = field(default_factory=dict)
     broken_meanwhile: dict[str, list[str]] = field(default_factory=dict)
     looks: int = 0
@@ -54,7 +54,7 @@ class Result:
     figures: list[dict[str, Any]] = field(default_factory=list)
     rest_s: float | None = None
     not_here: list[str] = field(default_factory=list)
-    walked: Walked = field(default_factory=Walked)
+    walked: WalkResult = field(default_factory=WalkResult)
 
     @property
     def is_good(self) -> bool:

@@ -21,7 +21,7 @@ SHORT = (("turn.committed", "kill"), ("report.before_commit", "raise"), ("driver
 
 
 @dataclass
-class Walked:
+class WalkResult:
     """What became of each case, by (point, action): seconds until the next lease, None where none came."""
 
     recovered_s: dict[tuple[str, str], float | None] = field(default_factory=dict)
@@ -42,9 +42,9 @@ def walk(
     chosen: Iterable[tuple[str, str]],
     until_s: float,
     say: Any,
-) -> Walked:
+) -> WalkResult:
     """Order each fault, see that it was met, and wait for the next lease. Ends early at an instant (monotonic)."""
-    found, nodes = Walked(), itertools.cycle(NODES)
+    found, nodes = WalkResult(), itertools.cycle(NODES)
     for point, action in chosen:
         if time.monotonic() > until_s:
             break
@@ -97,7 +97,7 @@ def _provoke(
     return None
 
 
-def table(found: Walked) -> list[str]:
+def table(found: WalkResult) -> list[str]:
     """Return the walk as lines of a table."""
     if not found.recovered_s:
         return []

@@ -48,7 +48,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class HostEvent:
     """Something that befalls a host: before the ``at_call``-th call from now, or ``at_s`` seconds from now."""
 
     name: str
@@ -100,7 +100,7 @@ class SimulatedHost:
         self.clock, self.sleep = clock, sleep
         self.devices = [self._device(index, board(model)) for index, model in enumerate(boards)]
         self._by_uuid = {device.uuid: device for device in self.devices}
-        self._scheduled: deque[Happening] = deque()
+        self._scheduled: deque[HostEvent] = deque()
         self._dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._next_token = 0x10_0000
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -324,7 +324,7 @@ class SimulatedHost:
         device.monitors = max(0, device.monitors - (not is_profiler))
         device.profilers = max(0, device.profilers - is_profiler)
 
-    def schedule(self, happenings: Iterable[Happening]) -> None:
+    def schedule(self, happenings: Iterable[HostEvent]) -> None:
         """Let things happen at their call or second from now."""
         with self.lock:
             now = self.now_s()

@@ -22,7 +22,7 @@ RESTARTS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class VisitOutcome:
     """What came of it: where a slice was made, whether one of ours was removed, whether the agent is restarted."""
 
     made: tuple[str, int] | None = None
@@ -37,7 +37,7 @@ class SoakVisitor:
         self._dice = dice
         self._devices = [fact for fact in facts if fact.profiles]
 
-    def come(self, stage: Stage, lease_records: Iterable[LeaseRecord], live: Collection[Key]) -> Visit:
+    def come(self, stage: Stage, lease_records: Iterable[LeaseRecord], live: Collection[Key]) -> VisitOutcome:
         """Make, remove, refuse and cling as the dice say; what ``live`` leases hold is left alone.
 
         Nothing is both removed and made again at one visit: between them nobody could see that it was gone.
@@ -49,9 +49,9 @@ class SoakVisitor:
             stage.cling(self._dice.randrange(1, 6))
         ending = [place for record, place in places if place.is_made and record.key not in live]
         if ending and self._dice.random() < REMOVES:
-            return Visit(has_removed=self._remove(stage, ending))
+            return VisitOutcome(has_removed=self._remove(stage, ending))
         made = self._make(stage, [place for _, place in places if not place.is_made])
-        return Visit(made, restarts=self._dice.random() < RESTARTS)
+        return VisitOutcome(made, restarts=self._dice.random() < RESTARTS)
 
     def _remove(self, stage: Stage, ending: list[LeasePlace]) -> bool:
         slot = self._dice.choice(ending).slot

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 
 from portal.common.errors import Invalid
 from portal.fleet.models import Device, DeviceModel, Node
-from portal.leases.calendar import CalendarEntry, Wanted, devices_of, entries
+from portal.leases.calendar import CalendarEntry, CalendarFilter, devices_of, entries
 from portal.leases.ical import as_ical, own_leases
 from portal.teams.models import Role
 from portal.teams.selectors import Rights, visible_teams
@@ -75,7 +75,7 @@ def page(request: HttpRequest) -> HttpResponse:
     chosen = form.chosen()
     span = span_of(chosen.get("view", ""), chosen.get("on", ""), now=now)
     names = {name: chosen.get(name, "") for name in ("node", "model", "team")}
-    wanted = Wanted(span.since, span.until, **names)
+    wanted = CalendarFilter(span.since, span.until, **names)
     page, devices = _paged(devices_of(wanted), request)
     problem = ""
     found: list[CalendarEntry] = []

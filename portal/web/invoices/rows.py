@@ -44,7 +44,7 @@ class PrintedLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Accruing:
+class AccruingLease:
     """A lease whose cost is not on a line yet."""
 
     uid: str
@@ -63,7 +63,7 @@ class TeamInvoice:
     total: Decimal | None
     gpu_hours: Decimal
     leases: int
-    accruing: list[Accruing]
+    accruing: list[AccruingLease]
     accruing_total: Decimal | None
     expected: Decimal | None
 
@@ -169,8 +169,8 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
     )
 
 
-def _accruing(lease: Lease, micro: int) -> Accruing:
-    return Accruing(
+def _accruing(lease: Lease, micro: int) -> AccruingLease:
+    return AccruingLease(
         uid=lease.uid,
         person=str(lease.user),
         flavor=lease.flavor.shown_name,

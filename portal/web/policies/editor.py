@@ -44,7 +44,7 @@ ROW_KINDS = ("pool_times", "sleep_times", "factors")
 
 
 @dataclass(slots=True)
-class Control:
+class FieldControl:
     """One field as it is drawn. ``kind`` is select, text, number or check; ``choices`` are (value, text)."""
 
     name: str
@@ -69,33 +69,33 @@ class PolicyTimeRow:
 
     number: int
     drop: str
-    days: list[Control]
-    fields: list[Control]
-    parts: list[Control]
+    days: list[FieldControl]
+    fields: list[FieldControl]
+    parts: list[FieldControl]
     errors: list[str]
 
 
 @dataclass(slots=True)
-class Drawn:
+class RuleControl:
     """One rule as it is drawn: a single field, parts side by side, or rows that can be added."""
 
     rule: PolicyRule
-    control: Control | None = None
-    parts: list[Control] = field(default_factory=list)
+    control: FieldControl | None = None
+    parts: list[FieldControl] = field(default_factory=list)
     rows: list[PolicyTimeRow] = field(default_factory=list)
     is_list: bool = False
     errors: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Section:
+class RuleSection:
     """A group of rules as it is drawn."""
 
     group: Group
-    rules: list[Drawn]
+    rules: list[RuleControl]
 
 
-class Draft:
+class PolicyDraft:
     """A body as a form has it, faults included: values that are no numbers stay the text they are."""
 
     def __init__(self, body: Mapping[str, Any], faults: Iterable[Fault] = ()) -> None:
@@ -103,7 +103,7 @@ class Draft:
         self.faults = list(faults)
 
     @classmethod
-    def typed(cls, data: QueryDict) -> Draft:
+    def typed(cls, data: QueryDict) -> PolicyDraft:
         """Return what was typed into the form; ``do=add:…`` and ``do=drop:…`` change its rows."""
         body: dict[str, Any] = {}
         for rule in RULES:
@@ -117,9 +117,9 @@ class Draft:
             _drop(body, key, int(number[:6]))
         return cls(body)
 
-    def refused(self, error: BadPolicy) -> Draft:
+    def refused(self, error: BadPolicy) -> PolicyDraft:
         """Return the draft with its faults."""
-        return Draft(self.body, error.faults)
+        return PolicyDraft(self.body, error.faults)
 
     def whole(self) -> dict[str, Any]:
         """Return the body as the engine reads it: factors as an object, a time without parts with none."""
@@ -136,14 +136,14 @@ class Draft:
             if fault.field not in shown and not self._is_in_a_row(fault.field)
         ]
 
-    def sections(self) -> list[Section]:
+    def sections(self) -> list[RuleSection]:
         """Return all rules as they are drawn, group by group."""
         return [
-            Section(group, [self._drawn(rule) for rule in RULES if rule.group == group.name])
+            RuleSection(group, [self._drawn(rule) for rule in RULES if rule.group == group.name])
             for group in GROUPS
         ]
 
-    def _controls(self) -> Iterable[Control]:
+    def _controls(self) -> Iterable[FieldControl]:
         for section in self.sections():
             for drawn in section.rules:
                 yield from [drawn.control] if drawn.control else []
@@ -160,15 +160,15 @@ class Draft:
         """Return the faults of a field, lengths of time in words."""
         return [_fault_text(fault, kind) for fault in self.faults if fault.field == name]
 
-    def _drawn(self, rule: PolicyRule) -> Drawn:
+    def _drawn(self, rule: PolicyRule) -> RuleControl:
         value = value_at(self.body, rule.key)
         errors = self._said(rule.key, rule.kind)
         if rule.kind == "parts":
-            return Drawn(rule, parts=self._parts(rule.key, value), errors=errors)
+            return RuleControl(rule, parts=self._parts(rule.key, value), errors=errors)
         if rule.kind in ROW_KINDS:
             rows = [self._row(rule, number, row) for number, row in enumerate(value)]
-            return Drawn(rule, rows=rows, is_list=True, errors=errors)
-        control = Control(rule.key, "text", rule.label, help=rule.help, unit=rule.unit, errors=errors)
+            return RuleControl(rule, rows=rows, is_list=True, errors=errors)
+        control = FieldControl(rule.key, "text", rule.label, help=rule.help, unit=rule.unit, errors=errors)
         if rule.kind in NAMES:
             names, texts = NAMES[rule.kind]
             control.kind, control.value = "select", str(value)
@@ -180,11 +180,11 @@ class Draft:
         else:
             control.kind = "number" if rule.kind == "number" else "text"
             control.value = f"{value:.12g}" if isinstance(value, float) else str(value)
-        return Drawn(rule, control, errors=errors)
+        return RuleControl(rule, control, errors=errors)
 
-    def _parts(self, at: str, value: Mapping[str, Any]) -> list[Control]:
+    def _parts(self, at: str, value: Mapping[str, Any]) -> list[FieldControl]:
         return [
-            Control(
+            FieldControl(
                 f"{at}.{work}", "number", WORK_NAMES[work], str(value.get(work, "")), errors=self._said(f"{at}.{work}")
             )
             for work in WORKS
@@ -196,21 +196,23 @@ class Draft:
             model, factor = row
             named = f"{rule.key}.{model}"
             fields = [
-                Control(f"{at}.model", "select", _("Model"), str(model), choices=_models(str(model))),
-                Control(f"{at}.factor", "number", _("Thousandths"), str(factor), errors=self._said(named)),
+                FieldControl(f"{at}.model", "select", _("Model"), str(model), choices=_models(str(model))),
+                FieldControl(
+                    f"{at}.factor", "number", _("Thousandths"), str(factor), errors=self._said(named)
+                ),
             ]
             return PolicyTimeRow(number, drop, [], fields, [], [])
         days = [
-            Control(f"{at}.days", "check", name, str(day), is_checked=day in row["days"])
+            FieldControl(f"{at}.days", "check", name, str(day), is_checked=day in row["days"])
             for day, name in enumerate(DAY_NAMES.values())
         ]
         fields = [
-            Control(f"{at}.{key}", "text", label, str(row[key]), errors=self._said(f"{at}.{key}"))
+            FieldControl(f"{at}.{key}", "text", label, str(row[key]), errors=self._said(f"{at}.{key}"))
             for key, label in (("from", _("From")), ("to", _("Until")))
         ]
         if rule.kind == "sleep_times":
             fields.append(
-                Control(
+                FieldControl(
                     f"{at}.awake", "number", _("Idle nodes that stay awake"), str(row["awake"]),
                     errors=self._said(f"{at}.awake"),
                 )
@@ -220,9 +222,9 @@ class Draft:
         return PolicyTimeRow(number, drop, days, fields, parts, errors)
 
 
-def draft_of(body: Mapping[str, Any]) -> Draft:
+def draft_of(body: Mapping[str, Any]) -> PolicyDraft:
     """Return a form filled with a whole body."""
-    return Draft({**body, "memory_factors": sorted(body["memory_factors"].items())})
+    return PolicyDraft({**body, "memory_factors": sorted(body["memory_factors"].items())})
 
 
 def _in_order(names: Iterable[str], texts: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from portal.policies.models import Policy
 from portal.policies.selectors import active_version, in_force, policy_of
 from portal.policies.services import MOST_NAME, activate, built_in, check_body, roll_back, save_policy
 from portal.web.access import done, person, refused, rights_of
-from portal.web.policies.editor import Draft, draft_of
+from portal.web.policies.editor import PolicyDraft, draft_of
 from portal.web.policies.preview import try_body
 from scheduler.engine.policy_body import BadPolicy, Fault, body_of, policy_from
 
@@ -91,7 +91,7 @@ def edit(request: HttpRequest) -> HttpResponse:
     name, based_on = request.POST.get("name", "").strip(), _number(request.POST.get("based_on"))
     if request.POST.get("do") == "back":
         return _edit_page(request, draft_of(_hidden_body(request)), name, based_on)
-    draft = Draft.typed(request.POST)
+    draft = PolicyDraft.typed(request.POST)
     name_error = "" if 1 <= len(name) <= MOST_NAME and name.isprintable() else _name_error()
     if request.POST.get("do") != "review":
         return _edit_page(request, draft, name, based_on)
@@ -218,7 +218,7 @@ def _warning() -> dict[str, Any]:
     return {"broken": found.row, "broken_faults": faults, "deciding": found.policy}
 
 
-def _start(request: HttpRequest) -> Draft:
+def _start(request: HttpRequest) -> PolicyDraft:
     """Return the form to begin with: the version in the address, else the one that decides."""
     wanted = request.GET.get("from")
     if wanted is None:
@@ -262,7 +262,13 @@ def _sentences(error: Invalid) -> list[str]:
 
 
 def _edit_page(
-    request: HttpRequest, draft: Draft, name: str, based_on: int, name_error: str = "", *, status: int = 200
+    request: HttpRequest,
+    draft: PolicyDraft,
+    name: str,
+    based_on: int,
+    name_error: str = "",
+    *,
+    status: int = 200,
 ) -> HttpResponse:
     context = {
         "sections": draft.sections(),

@@ -22,7 +22,7 @@ NOW = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedRequest:
     """A waiting request whose lot would change; positions count from 1, 0 is a start now."""
 
     uid: str
@@ -33,16 +33,16 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class PolicyTrial:
     """The two turns compared; lists hold the first rows, counts all of them."""
 
     taken_at: datetime
     looked_at: int
     waiting: int
-    starts: list[Moved]
-    stays: list[Moved]
-    sooner: list[Moved]
-    later: list[Moved]
+    starts: list[MovedRequest]
+    stays: list[MovedRequest]
+    sooner: list[MovedRequest]
+    later: list[MovedRequest]
     counts: Mapping[str, int]
     preempted_was: int
     preempted_now: int
@@ -53,12 +53,12 @@ class Tried:
         return not any(self.counts.values()) and self.preempted_was == self.preempted_now
 
 
-def try_body(body: Mapping[str, Any]) -> Tried | None:
+def try_body(body: Mapping[str, Any]) -> PolicyTrial | None:
     """Compare a checked body with what is in force; None when there is no picture to try it on."""
     return compare(active_policy(), policy_from(body))
 
 
-def compare(old: PolicyRules, new: PolicyRules) -> Tried | None:
+def compare(old: PolicyRules, new: PolicyRules) -> PolicyTrial | None:
     """Return who of the waiting would start or move by ``new``; None when there is no picture. Changes nothing."""
     snapshot = published_snapshot()
     if snapshot is None:
@@ -76,7 +76,7 @@ def compare(old: PolicyRules, new: PolicyRules) -> Tried | None:
     }
     shown = {kind: sorted(rows, key=lambda row: row[2])[:MOST_ROWS] for kind, rows in kinds.items()}
     names = _names([claim for rows in shown.values() for claim, *_ in rows])
-    return Tried(
+    return PolicyTrial(
         taken_at=snapshot.taken_at,
         looked_at=len(seen.queue),
         waiting=waiting,
@@ -84,7 +84,7 @@ def compare(old: PolicyRules, new: PolicyRules) -> Tried | None:
         preempted_was=preempted_was,
         preempted_now=preempted_now,
         **{
-            kind: [Moved(*names[claim], a, b) for claim, a, b in rows if claim in names]
+            kind: [MovedRequest(*names[claim], a, b) for claim, a, b in rows if claim in names]
             for kind, rows in shown.items()
         },
     )

@@ -49,21 +49,21 @@ class WaitingRequestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class FirstRows:
     """The first rows of a list and how many there are in all."""
 
     rows: list[HeldLeaseRow] | list[WaitingRequestRow]
     total: int
 
 
-def leases_of(team: Team, *, now: datetime) -> Some:
+def leases_of(team: Team, *, now: datetime) -> FirstRows:
     """Return the live leases of the team and those below it, the next to end first."""
     found = Lease.objects.filter(team__lineage__contains=[team.pk], state__in=LIVE_LEASES)
     rows = list(
         found.select_related("team", "user", "flavor", "node", "request").order_by("not_after")[:SHOWN]
     )
     costs = cost_so_far(rows, now=now)
-    return Some(
+    return FirstRows(
         [
             HeldLeaseRow(
                 uid=row.uid,
@@ -83,7 +83,7 @@ def leases_of(team: Team, *, now: datetime) -> Some:
     )
 
 
-def waiting_of(team: Team) -> Some:
+def waiting_of(team: Team) -> FirstRows:
     """Return what the team and those below it wait for, in the order of the queue."""
     found = LeaseRequest.objects.filter(
         team__lineage__contains=[team.pk], state__in=(RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
@@ -91,7 +91,7 @@ def waiting_of(team: Team) -> Some:
     rows = list(
         found.select_related("team", "author", "flavor").order_by("-priority", "submitted_at", "id")[:SHOWN]
     )
-    return Some([_waiting(row) for row in rows], found.count() if len(rows) == SHOWN else len(rows))
+    return FirstRows([_waiting(row) for row in rows], found.count() if len(rows) == SHOWN else len(rows))
 
 
 def _waiting(row: LeaseRequest) -> WaitingRequestRow:

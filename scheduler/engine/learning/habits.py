@@ -116,7 +116,7 @@ def habits_from(body: dict[str, Any]) -> Habits:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class EndedRequest:
     """An ended request: made and over at (seconds on one clock), how long it ran, and its memory's peak."""
 
     kind: SubmittedRequest
@@ -130,13 +130,13 @@ class Past:
 class Known:
     """An ended request with what was known when it was made; ``team_s`` is its team's average, None without."""
 
-    past: Past
+    past: EndedRequest
     habit: float
     row: list[float]
     team_s: float | None
 
 
-def walked(past: Iterable[Past], habits: Habits) -> list[Known]:
+def walked(past: Iterable[EndedRequest], habits: Habits) -> list[Known]:
     """Each request in the order it was made, with what was known then. ``habits`` knows all of them afterwards."""
     ended = deque(sorted(past, key=lambda one: one.over_s))
     found = []

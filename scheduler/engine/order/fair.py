@@ -32,16 +32,16 @@ class FairTree:
         for claim in snapshot.queue:
             self._tree.leaf(claim.team_id, claim.user_id)
 
-    def ranking(self, claims: Sequence[Claim]) -> Walk:
+    def ranking(self, claims: Sequence[Claim]) -> FairTreeWalk:
         """By Fair Tree rank as of now."""
-        return Walk(self._tree, claims)
+        return FairTreeWalk(self._tree, claims)
 
     def note(self, claim: Claim, grant: Grant) -> None:
         """Count the grant as used."""
         self._tree.use(self._tree.leaf(claim.team_id, claim.user_id), grant.cost_milli * self._penalty_s)
 
 
-class Walk:
+class FairTreeWalk:
     """The claims in the order of the tree, walked as far as asked and again from the top after a grant."""
 
     def __init__(self, tree: TeamTree, claims: Sequence[Claim]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scheduler.engine.columns import COUNT, EXCLUSIVE, USE, Columns, Ints, fits_board
 
 
-class Scale(NamedTuple):
+class LargestNode(NamedTuple):
     """The biggest node of the fleet: milli-CPU and thousandths of boards."""
 
     cpu: float

@@ -27,7 +27,7 @@ from scheduler.engine.columns import (
 )
 
 
-class Typical(NamedTuple):
+class TypicalRequests(NamedTuple):
     """Typical requests: milli-CPU, thousandths per board, boards, models they may use, share of all."""
 
     cpu: Ints
@@ -37,7 +37,7 @@ class Typical(NamedTuple):
     share: Floats
 
 
-def fragment(at: Columns, node: int, typical: Typical) -> float:
+def fragment(at: Columns, node: int, typical: TypicalRequests) -> float:
     """How much of the node's idle GPU the typical request cannot use, in thousandths of a board (kernel).
 
     The causes are summed apart and added at the end, which settles the last digit as published.
@@ -83,7 +83,7 @@ def score(before: float, after: float) -> float:
     return math.floor(100.0 / (1.0 + math.exp(-(before - after) / 1000.0)))
 
 
-def rate(at: Columns, want: Ints, node: int, typical: Typical) -> tuple[float, int, int]:
+def rate(at: Columns, want: Ints, node: int, typical: TypicalRequests) -> tuple[float, int, int]:
     """Minus the score, with the first board that has the best one (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0

@@ -30,14 +30,14 @@ Rule = Callable[[Geometry, int, int], int]
 Ends = Sequence[tuple[float, int]]
 
 
-class Term(NamedTuple):
+class HeldPeriod(NamedTuple):
     """From when until when a slice is held at the latest, in seconds since 1970."""
 
     begins: float
     ends: float
 
 
-class Move(NamedTuple):
+class BestStart(NamedTuple):
     """The best start of a profile beside one mask, its bits and what it costs."""
 
     cost: int
@@ -45,7 +45,7 @@ class Move(NamedTuple):
     bits: int
 
 
-class Moves(dict[int, Move | None]):
+class BestStarts(dict[int, BestStart | None]):
     """The best start of one profile for every mask that was asked; None where it does not fit."""
 
     def __init__(self, geometry: Geometry, profile: str, rule: Rule) -> None:
@@ -54,7 +54,7 @@ class Moves(dict[int, Move | None]):
         self._profile = profile
         self._rule = rule
 
-    def __missing__(self, mask: int) -> Move | None:
+    def __missing__(self, mask: int) -> BestStart | None:
         geometry, profile = self._geometry, self._profile
         units = geometry.units(profile, mask)
         choices = [
@@ -66,7 +66,7 @@ class Moves(dict[int, Move | None]):
         move = None
         if choices:
             cost, _, span = min(choices, key=lambda one: (one[0], one[1], one[2].start))
-            move = Move(cost, span.start, span.bits)
+            move = BestStart(cost, span.start, span.bits)
         self[mask] = move
         return move
 
@@ -78,9 +78,9 @@ class Moves(dict[int, Move | None]):
 
 
 @lru_cache(maxsize=2048)
-def moves_of(geometry: Geometry, profile: str, rule: Rule) -> Moves:
+def moves_of(geometry: Geometry, profile: str, rule: Rule) -> BestStarts:
     """The shared table of best starts for a profile on one kind of board under a rule."""
-    return Moves(geometry, profile, rule)
+    return BestStarts(geometry, profile, rule)
 
 
 def blocks_lost(geometry: Geometry, mask: int, bits: int) -> int:
@@ -99,7 +99,7 @@ def slices_taken(geometry: Geometry, mask: int, bits: int) -> int:
     return mask.bit_count()
 
 
-def place_mig(shape: Shape, groups: Groups, term: Term | None = None) -> list[Spot] | None:
+def place_mig(shape: Shape, groups: Groups, term: HeldPeriod | None = None) -> list[Spot] | None:
     """The placement of all units on one node that breaks up the least, or None when no node has room.
 
     ``term`` says how long the units stay; without it only what is taken now counts.
@@ -109,12 +109,12 @@ def place_mig(shape: Shape, groups: Groups, term: Term | None = None) -> list[Sp
     return _place_for(shape.kind.profile, groups, term)
 
 
-def least_loss(shape: Shape, groups: Groups, term: Term | None = None) -> list[Spot] | None:
+def least_loss(shape: Shape, groups: Groups, term: HeldPeriod | None = None) -> list[Spot] | None:
     """The placement that leaves the most legal positions, for comparison; the term is not used."""
     return _place(shape, groups, positions_lost)
 
 
-def spread(shape: Shape, groups: Groups, term: Term | None = None) -> list[Spot] | None:
+def spread(shape: Shape, groups: Groups, term: HeldPeriod | None = None) -> list[Spot] | None:
     """The placement on the emptiest boards, for comparison; the term is not used."""
     return _place(shape, groups, slices_taken)
 
@@ -132,11 +132,11 @@ def _place(shape: Shape, groups: Groups, rule: Rule) -> list[Spot] | None:
     return found
 
 
-def _cost(rated: tuple[Move, Board]) -> int:
+def _cost(rated: tuple[BestStart, Board]) -> int:
     return rated[0].cost
 
 
-def _rated(profile: str, groups: Groups, rule: Rule, enough: int) -> Iterator[tuple[Move, Board]]:
+def _rated(profile: str, groups: Groups, rule: Rule, enough: int) -> Iterator[tuple[BestStart, Board]]:
     """The boards with room for one unit, each with its best start, in the order of the boards.
 
     Of many boards no more are looked at once ``enough`` were found that no board could better.
@@ -167,7 +167,7 @@ def _on_node(boards: Sequence[Board], shape: Shape, rule: Rule) -> tuple[int, li
     spots: list[Spot] = []
     total = 0
     for _ in range(shape.wanted):
-        best: tuple[int, int, Move] | None = None
+        best: tuple[int, int, BestStart] | None = None
         for at, mask in enumerate(masks):
             move = tables[at][mask] if left[at] else None
             if move is not None and (best is None or move.cost < best[0]):
@@ -182,7 +182,7 @@ def _on_node(boards: Sequence[Board], shape: Shape, rule: Rule) -> tuple[int, li
     return total, spots
 
 
-class Choices(dict[int, tuple[tuple[int, list[float]], ...]]):
+class FreeStarts(dict[int, tuple[tuple[int, list[float]], ...]]):
     """The free starts of a profile for every mask that was asked, each with the blocks it costs.
 
     A start comes with a list: at each mask, the blocks lost there. The start that blocks the least on an
@@ -209,12 +209,12 @@ def _lost(geometry: Geometry, mask: int, bits: int) -> float:
 
 
 @lru_cache(maxsize=512)
-def choices_of(geometry: Geometry, profile: str) -> Choices:
+def choices_of(geometry: Geometry, profile: str) -> FreeStarts:
     """The shared table of free starts for a profile on one kind of board."""
-    return Choices(geometry, profile)
+    return FreeStarts(geometry, profile)
 
 
-def _place_for(profile: str, groups: Groups, term: Term) -> list[Spot] | None:
+def _place_for(profile: str, groups: Groups, term: HeldPeriod) -> list[Spot] | None:
     """One unit where it breaks up the least room over its term."""
     best: Spot | None = None
     least = math.inf
@@ -248,7 +248,7 @@ def _short_list(profile: str, groups: Groups) -> Groups:
     return [[board for _, board in nearest]]
 
 
-def _periods(mask: int, ends: Ends, term: Term) -> list[tuple[float, int]]:
+def _periods(mask: int, ends: Ends, term: HeldPeriod) -> list[tuple[float, int]]:
     """What is taken during a term when nothing new comes: (seconds, mask) one after the other.
 
     A slice that should have ended already counts as gone.

@@ -26,7 +26,7 @@ from scheduler.engine.place import (
     slices,
     spread,
 )
-from scheduler.engine.place.classic import Scale
+from scheduler.engine.place.classic import LargestNode
 from scheduler.engine.place.fill import Groups, Spot
 from scheduler.engine.place.statistics import allowed, typical
 from scheduler.engine.shape import Shape
@@ -51,18 +51,20 @@ class PlacePolicy:
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
     settle: Callable[[Any, Columns], Any] | None = None
-    slices: Callable[[Shape, Groups, mig.Term | None], list[Spot] | None] = mig.place_mig
+    slices: Callable[[Shape, Groups, mig.HeldPeriod | None], list[Spot] | None] = mig.place_mig
     board_worth: float = 100.0
 
 
-def _scale(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> Scale:
-    return Scale(float(at.cpu.max(initial=1)), float(np.maximum(at.free, 0).sum(1).max(initial=1)))
+def _scale(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> LargestNode:
+    return LargestNode(float(at.cpu.max(initial=1)), float(np.maximum(at.free, 0).sum(1).max(initial=1)))
 
 
-def _typical(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> fgd.Typical:
+def _typical(
+    forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns
+) -> fgd.TypicalRequests:
     found = typical(forms)
     shapes = [form for form, _ in found]
-    return fgd.Typical(
+    return fgd.TypicalRequests(
         cpu=np.array([f.cpu for f in shapes], np.int64),
         milli=np.array([f.milli for f in shapes], np.int64),
         boards=np.array([f.boards for f in shapes], np.int64),

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from portal.billing.event_repair import Repair, repair_all
+from portal.billing.event_repair import EventRepair, repair_all
 from portal.common.clock import db_now
 
 
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         )
 
 
-def _sentence(repair: Repair) -> str:
+def _sentence(repair: EventRepair) -> str:
     changes = [f"{one.step} {one.was_at.isoformat()} -> {one.at.isoformat()}" for one in repair.changes]
     stays = " (closed month: stays)" if repair.is_closed else ""
     return f"{repair.lease.uid}{stays}: {'; '.join(changes) or 'its end or clean instant'}"
