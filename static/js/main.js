@@ -4,6 +4,7 @@ import * as live from "./live.js";
 import { startClock } from "./countdown.js";
 import { startCopy } from "./copy.js";
 import { startDialogs } from "./dialog.js";
+import { startDrafts } from "./draft.js";
 import { startMoments } from "./moment.js";
 import { startTheme } from "./theme.js";
 import { startToasts } from "./toast.js";
@@ -14,6 +15,7 @@ const PARTS = [
   ["[data-calendar]", () => import("./calendar.js")],
   ["[data-slices]", () => import("./slices.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
+  ["[data-draft]", () => import("./draft.js")],
 ];
 
 const running = new WeakMap();
@@ -38,6 +40,7 @@ function mountAll(root = document) {
 
 startTheme();
 startDialogs();
+startDrafts();
 startCopy();
 startClock();
 startToasts();

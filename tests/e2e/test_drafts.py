@@ -1,0 +1,57 @@
+"""What somebody typed outlives whatever happens to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.e2e.visitor import Visitor
+
+FORM = "/requests/new/"
+
+
+def test_what_was_typed_comes_back_after_reload_language_and_sign_in(visit: Callable[..., Visitor]) -> None:
+    bob = visit("bob")
+    page = bob.open(FORM)
+    note, duration = page.locator("[data-draft]"), page.locator("#id_duration")
+    as_offered = duration.input_value()
+    assert note.is_hidden()
+
+    duration.fill("7h")
+    page.locator("input[name=flavor]:enabled").last.check(force=True)
+    chosen = page.locator("input[name=flavor]:checked").input_value()
+    page.reload()
+    note.wait_for()
+    assert duration.input_value() == "7h"
+    assert page.locator("input[name=flavor]:checked").input_value() == chosen
+
+    page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": bob.url}])
+    page.reload()
+    note.get_by_role("button", name="重新填写").wait_for()
+    assert duration.input_value() == "7h"
+    page.context.clear_cookies(name="django_language")
+
+    page.context.clear_cookies(name="sessionid")
+    page.locator("#request-form button[type=submit].btn-primary").click()
+    page.locator("button[name=demo][value=bob]").click()
+    page.wait_for_url(f"{bob.url}{FORM}")
+    note.wait_for()
+    assert duration.input_value() == "7h"
+
+    note.get_by_role("button", name="Start over").click()
+    assert duration.input_value() == as_offered
+    page.reload()
+    assert note.is_hidden()
+
+
+def test_form_that_was_taken_leaves_no_draft(visit: Callable[..., Visitor]) -> None:
+    bob = visit("bob")
+    page = bob.open(FORM)
+    page.locator("#id_duration").fill("7h")
+    page.locator("input[name=flavor]:enabled").first.check(force=True)
+    page.locator("#quote .money").first.wait_for()
+    page.locator("#request-form button[type=submit].btn-primary").click()
+    page.wait_for_url("**/requests/req-*/")
+
+    bob.go(page, FORM)
+    assert page.locator("[data-draft]").is_hidden()
+    assert page.locator("#id_duration").input_value() != "7h"
