@@ -12,7 +12,7 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
-.PHONY: package package-check sbom test-next up test lint fix bench drill e2e docs mutants hostile
+.PHONY: package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
@@ -22,6 +22,14 @@ up: $(PRIVATE_UV)
 test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
 	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest tests/e2e,echo "no Chromium here: browser tests skipped"))
+
+# How many branches of what decides, holds state and counts money the tests take (docs/measurements.md); adds to what
+# ARGS measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as Python.
+MEASURED := scheduler/engine portal/quotas portal/leases portal/billing nodeagent/reconcile
+coverage: $(PRIVATE_UV)
+	@BERTH_KERNELS=python $(DEV) coverage run -m pytest -m "not e2e" $(ARGS)
+	@$(DEV) coverage combine --append --quiet
+	@for part in $(MEASURED); do printf '%s ' $$part; $(DEV) coverage report --include="$$part/*" --format=total; done
 
 lint: $(PRIVATE_UV)
 	@$(DEV) .ci/lint
