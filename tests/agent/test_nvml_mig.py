@@ -355,15 +355,15 @@ def test_two_devices_change_their_mode_side_by_side_and_a_third_is_measured_mean
     both, measured, switch = threading.Barrier(3), threading.Event(), driver._mig.switch
 
     def slowly(handle: object, enabled: bool) -> None:
-        both.wait(10)
-        assert measured.wait(10)
+        both.wait(60)
+        assert measured.wait(60)
         switch(handle, enabled)
 
     monkeypatch.setattr(driver._mig, "switch", slowly)
     try:
         with ThreadPoolExecutor(2) as threads:
             changes = [threads.submit(driver.set_mig_mode, uuid, True) for uuid in (first, second)]
-            both.wait(10)
+            both.wait(60)
             seen = {sample.device: sample.memory_used_mib for sample in driver.metrics().devices}
             measured.set()
             done = [change.result(10) for change in changes]

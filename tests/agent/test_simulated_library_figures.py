@@ -220,9 +220,9 @@ def test_waiting_thread_is_woken_by_event_free_and_end(bench, wake, answer):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    waits.wait(5)
+    waits.wait(30)
     wake(bench, events)
-    thread.join(5)
+    thread.join(30)
 
     assert not thread.is_alive()
     assert told in ([answer], [-INVALID_ARGUMENT], [-UNINITIALIZED])
@@ -256,7 +256,7 @@ def test_threads_may_call_at_once(bench):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert failures == []
     assert bench.listed(G1) == []

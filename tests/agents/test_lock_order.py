@@ -60,7 +60,7 @@ def test_a_quarantine_and_a_hello_of_the_same_node_both_succeed(monkeypatch: pyt
         rival = Rival(pool, by_hand(world, device))
         rival.before(monkeypatch, admission, "learn_devices")
         admit(key.hello(), nonce=NONCE, now=world.now)
-        rival.found.result(timeout=20)
+        rival.found.result(timeout=60)
 
     device.refresh_from_db()
     assert device.health == "quarantined"
@@ -85,7 +85,7 @@ def test_a_quarantine_and_a_report_that_fails_a_lease_and_finds_a_fault_both_suc
         rival = Rival(pool, by_hand(world, device))
         rival.before(monkeypatch, reports, "see_health")
         assert reports.accept_report(lease.node_id, report)
-        rival.found.result(timeout=20)
+        rival.found.result(timeout=60)
 
     device.refresh_from_db()
     assert (device.health, device.health_reason) == ("quarantined", "fan")
@@ -107,7 +107,7 @@ def test_clearing_waits_for_a_report_about_the_same_device_and_clears_what_it_br
         rival.before(monkeypatch, health, "settle")
         with transaction.atomic():
             health.see_health(node, [HealthFact(device.uuid, "79", "critical", "y")], now=world.now)
-        rival.found.result(timeout=20)
+        rival.found.result(timeout=60)
 
     device.refresh_from_db()
     assert device.health == "ok"
@@ -128,7 +128,7 @@ def test_an_event_that_an_operator_clears_in_the_instant_of_a_report_stays_the_o
         with transaction.atomic():
             health.clear_health(device=device, actor=operator, now=world.now)
             rival.begin()
-        rival.found.result(timeout=20)
+        rival.found.result(timeout=60)
 
     event = HealthEvent.objects.get()
     assert (event.cleared_by, event.is_cleared_by_hand) == ("operator", True)

@@ -53,9 +53,9 @@ def beside_a_report(lease: Lease, act: Callable[[], Any]) -> tuple[Any, list[str
 
     thread = threading.Thread(target=report)
     thread.start()
-    assert holds.wait(10)
+    assert holds.wait(60)
     answer = act()
-    thread.join(20)
+    thread.join(60)
     return answer, went
 
 

@@ -67,7 +67,7 @@ def proxy(echo: int) -> Iterator[ChaosProxy]:
 
 
 def dial(proxy: ChaosProxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=30)
 
 
 def hear(line: socket.socket) -> bytes:

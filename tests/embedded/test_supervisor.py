@@ -32,7 +32,7 @@ def forever() -> int:
 
 
 def eventually(supervisor: Supervisor, what: str, ready) -> None:
-    supervisor.wait_for(ready, what, within_s=10)
+    supervisor.wait_for(ready, what, within_s=60)
 
 
 def test_a_killed_child_is_named_and_comes_back(
@@ -56,7 +56,7 @@ def test_the_last_words_of_a_dying_child_reach_the_terminal(
         return 3
 
     with pytest.raises(CannotStart, match="whole output is in"):
-        supervisor.run_once(Program("migrate", complain), within_s=10)
+        supervisor.run_once(Program("migrate", complain), within_s=60)
 
     said = capsys.readouterr().out
     assert "exit status 3" in said
@@ -68,7 +68,7 @@ def test_a_child_that_raises_leaves_its_traceback_in_its_log(supervisor: Supervi
         raise RuntimeError("fell over")
 
     with pytest.raises(CannotStart):
-        supervisor.run_once(Program("seed", fall), within_s=10)
+        supervisor.run_once(Program("seed", fall), within_s=60)
 
     assert "RuntimeError: fell over" in (tmp_path / "seed.log").read_text()
 
@@ -139,7 +139,7 @@ def test_ctrl_c_interrupts_a_wait(supervisor: Supervisor) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(StopAsked):
-        supervisor.wait_for(lambda: False, "web", within_s=10)
+        supervisor.wait_for(lambda: False, "web", within_s=60)
 
 
 def test_a_child_that_cannot_be_helped_is_named_and_left_alone(
@@ -153,7 +153,7 @@ def test_a_child_that_cannot_be_helped_is_named_and_left_alone(
         return "not started again" in said
 
     supervisor.start(Program("gpu-01", lambda: 3, final=(3,)))
-    supervisor.wait_for(told, "the news", within_s=10)
+    supervisor.wait_for(told, "the news", within_s=60)
 
     assert "gpu-01     died (exit status 3)" in said
     assert supervisor.running == {}
@@ -206,7 +206,7 @@ def test_killing_the_supervisor_itself_leaves_no_child(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while is_alive(child_pid) and time.monotonic() < until:
         os.sched_yield()
     assert not is_alive(child_pid)

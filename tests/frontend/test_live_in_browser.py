@@ -112,12 +112,12 @@ class Stage:
         self.until(lambda: bool(self.said))
 
     def until(self, is_true: Any) -> None:
-        """Let the browser work until something holds; at most five seconds."""
-        for _ in range(250):
+        """Let the browser work until something holds; at most half a minute."""
+        for _ in range(1500):
             if is_true():
                 return
             self.page.wait_for_timeout(20)
-        raise AssertionError("did not happen within five seconds")
+        raise AssertionError("did not happen within half a minute")
 
     def say(self, **message: Any) -> None:
         """Send one message down the newest socket."""

@@ -55,7 +55,7 @@ def play(story: str) -> Any:
 def _run(code: str) -> Any:
     done = subprocess.run(
         [str(NODE), "--experimental-default-type=module", "--input-type=module", "-e", code],
-        check=True, capture_output=True, text=True, timeout=20, env={"PATH": ""},
+        check=True, capture_output=True, text=True, timeout=60, env={"PATH": ""},
     )  # fmt: skip
     return json.loads(done.stdout)
 

@@ -26,7 +26,7 @@ def run(module: str, names: str, expression: str) -> Any:
     code += f"console.log(JSON.stringify({expression}));"
     done = subprocess.run(
         [str(NODE), "--experimental-default-type=module", "--input-type=module", "-e", code],
-        check=True, capture_output=True, text=True, timeout=20, env={"PATH": "", "TZ": "UTC"},
+        check=True, capture_output=True, text=True, timeout=60, env={"PATH": "", "TZ": "UTC"},
     )  # fmt: skip
     return json.loads(done.stdout)
 

@@ -29,6 +29,6 @@ def test_a_month_closed_twice_at_once_is_closed_once_and_the_other_is_told() -> 
             other = meanwhile(lambda: close_period(period=period, actor=None, now=world.now), pool)
             assert not other.done()
         with pytest.raises(PeriodClosed):
-            other.result(timeout=20)
+            other.result(timeout=60)
 
     assert Invoice.objects.count() == 1

@@ -39,7 +39,7 @@ def test_what_another_transaction_takes_of_a_quota_is_seen_before_it_is_counted(
             other = meanwhile(lambda: take(world, "robotics", 2_000), pool)
             assert not other.done()
         with pytest.raises(QuotaExceeded) as refused:
-            other.result(timeout=20)
+            other.result(timeout=60)
 
     assert refused.value.facts["headroom"] == 1_000
     assert Quota.objects.get(team__slug="robotics").used_milli == 3_000
@@ -63,7 +63,7 @@ def test_what_is_lent_is_not_taken_twice_by_a_team_that_joins_meanwhile() -> Non
                 guaranteed_milli=0, cohort=cohort, used_milli=1_000
             )
         with pytest.raises(QuotaExceeded):
-            other.result(timeout=20)
+            other.result(timeout=60)
 
     assert Quota.objects.get(team__slug="vision").used_milli == 0
 
@@ -88,7 +88,7 @@ def test_a_request_that_is_approved_meanwhile_cannot_be_rejected() -> None:
             other = meanwhile(reject, pool)
             assert not other.done()
         with pytest.raises(Conflict, match="does not wait for approval"):
-            other.result(timeout=20)
+            other.result(timeout=60)
 
     request.refresh_from_db()
     assert (request.state, request.decided_by) == ("queued", approver)
@@ -105,7 +105,7 @@ def test_a_hello_does_not_bring_back_a_key_that_is_revoked_meanwhile() -> None:
             other = meanwhile(lambda: admit(key.hello(), nonce=NONCE, now=world.now), pool)
             assert not other.done()
         with pytest.raises(AgentRefused):
-            other.result(timeout=20)
+            other.result(timeout=60)
 
     node.refresh_from_db()
     assert (node.public_key, node.epoch) == (None, 2)

@@ -140,7 +140,7 @@ def test_who_joins_while_another_waits_for_the_rows_is_not_missed(already_in: bo
                 pass
             Quota.objects.filter(team__slug="vision").update(cohort=cohort)
             Quota.objects.filter(team__slug="robotics").update(cohort=cohort, used_milli=4000)
-        assert waiting.result(timeout=20) == 1000
+        assert waiting.result(timeout=60) == 1000
 
     assert Quota.objects.get(team__slug="vision").used_milli == 0
 

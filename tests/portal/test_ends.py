@@ -154,7 +154,7 @@ def test_a_report_that_waits_for_a_release_comes_after_it() -> None:
             assert not report.done()
             released_at = db_now()
             lifecycle.release_locked(locked, actor=world.user("bob"), now=released_at)
-        assert report.result(timeout=20)
+        assert report.result(timeout=60)
 
     lease.refresh_from_db()
     assert lease.state == "ended"

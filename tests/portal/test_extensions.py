@@ -191,7 +191,7 @@ def test_of_two_who_extend_at_once_the_second_is_judged_with_what_the_first_adde
             assert extend(world, lease, 3 * 3600) is None
             second = meanwhile(lambda: extend(world, lease, 3 * 3600), pool)
             assert not second.done()
-        assert second.result(timeout=20) is not None
+        assert second.result(timeout=60) is not None
 
     lease.refresh_from_db()
     assert lease.not_after == world.now + 4 * HOUR

@@ -172,7 +172,7 @@ def test_a_report_that_comes_while_the_lease_is_given_back_finds_it_gone() -> No
             assert lost_nodes.fail_unmade(now=world.now + 6 * MINUTE) == 1
             report = meanwhile(lambda: accept_report(lease.node_id, frame), pool)
             assert not report.done()
-        assert report.result(timeout=20)
+        assert report.result(timeout=60)
 
     lease.refresh_from_db()
     assert (lease.state, lease.activated_at) == ("cleaning", None)
@@ -191,7 +191,7 @@ def test_a_node_that_cleans_it_just_then_does_not_bring_the_new_lease_to_an_end(
             assert lost_nodes.requeue_unheard(now=world.now + 6 * MINUTE) == 1
             report = meanwhile(lambda: accept_report(lease.node_id, frame), pool)
             assert not report.done()
-        assert report.result(timeout=20)
+        assert report.result(timeout=60)
 
     lease.refresh_from_db()
     assert (lease.state, lease.request.state, lease.request.attempts) == ("ended", "queued", 1)

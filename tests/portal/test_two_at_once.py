@@ -42,7 +42,7 @@ def test_a_booking_that_begins_waits_for_quota_before_it_holds_its_leases() -> N
             begins = meanwhile(lambda: bookings.start_booked(now=at), pool)
             assert not begins.done()
             take_lease_at_once(lease)
-        assert begins.result(timeout=20) == 1
+        assert begins.result(timeout=60) == 1
 
     lease.refresh_from_db()
     assert lease.state == "preparing"
@@ -57,7 +57,7 @@ def test_a_booking_that_is_given_up_meanwhile_does_not_begin_and_takes_no_quota(
 
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         lock_leases([lease.pk])
-        assert meanwhile(lambda: bookings.start_booked(now=at), pool).result(timeout=20) == 0
+        assert meanwhile(lambda: bookings.start_booked(now=at), pool).result(timeout=60) == 0
 
     lease.refresh_from_db()
     assert lease.state == "booked"
@@ -79,7 +79,7 @@ def test_a_booking_released_over_http_waits_for_its_request_before_it_holds_its_
             release = meanwhile(lambda: client.post(path, {}, "application/json"), pool)
             assert not release.done()
             take_lease_at_once(lease)
-        answer = release.result(timeout=20)
+        answer = release.result(timeout=60)
 
     assert (answer.status_code, answer.json()["state"]) == (200, "ended")
 
@@ -115,7 +115,7 @@ def test_a_cohort_that_a_team_joins_meanwhile_is_not_removed(lenders: tuple[Worl
             join(world, cohort)
             removal = meanwhile(lambda: remove(world, cohort), pool)
         with pytest.raises(Conflict, match="Teams are in this cohort"):
-            removal.result(timeout=20)
+            removal.result(timeout=60)
 
     assert Quota.objects.get(team__slug="robotics").cohort == cohort
 
@@ -130,7 +130,7 @@ def test_a_team_that_joins_a_cohort_removed_meanwhile_is_told_to_choose_another(
             remove(world, cohort)
             joining = meanwhile(lambda: join(world, cohort), pool)
         with pytest.raises(Invalid) as told:
-            joining.result(timeout=20)
+            joining.result(timeout=60)
 
     assert "just been removed" in str(told.value.fields["cohort"])
     assert Quota.objects.get(team__slug="robotics").cohort is None

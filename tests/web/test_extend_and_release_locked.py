@@ -36,7 +36,7 @@ def while_held(lease: Lease, act: Callable[[], object], then: Callable[[Lease], 
             assert not waiting.done()
             then(locked)
             at = db_now()
-        waiting.result(timeout=20)
+        waiting.result(timeout=60)
     lease.refresh_from_db()
     return at
 
