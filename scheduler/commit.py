@@ -67,7 +67,8 @@ def repartitions(found: Sequence[Repartition], *, now: datetime) -> None:
 def _claimed(found: Sequence[Grant]) -> list[Pair]:
     """Pair the grants with their requests, locked; those that somebody moved meanwhile fall out."""
     rows = _REQUESTS.where(
-        "it.id = ANY(%s) AND it.state = 'queued' FOR UPDATE OF it SKIP LOCKED", [[g.claim_id for g in found]]
+        f"it.id = ANY(%s) AND it.state = '{RequestState.QUEUED}' FOR UPDATE OF it SKIP LOCKED",
+        [[g.claim_id for g in found]],
     )
     still = {r.pk: r for r in rows}
     return [(g, still[g.claim_id]) for g in found if g.claim_id in still]
@@ -172,7 +173,7 @@ def growth(found: Sequence[Grant], *, policy_version: int, now: datetime, snapsh
 def _grow(grant: Grant, version: int, now: datetime, snapshot: Snapshot) -> list[Lease]:
     """Store one more unit. A base that ends at this moment is not waited for: a sweep ends what it left behind."""
     rows = _REQUESTS.where(
-        "it.id = %s AND it.state = 'granted' AND it.most_count > it.count FOR UPDATE OF it SKIP LOCKED",
+        f"it.id = %s AND it.state = '{RequestState.GRANTED}' AND it.most_count > it.count FOR UPDATE OF it SKIP LOCKED",
         [grant.claim_id],
     )
     live = [
@@ -278,8 +279,8 @@ def waits(found: Sequence[Wait], *, only_first: bool = False) -> int:
     with connection.cursor() as cursor:
         for text, ids in by_reason.items():
             cursor.execute(
-                "UPDATE leases_leaserequest SET reasons = %s::jsonb"
-                " WHERE id = ANY(%s) AND state = 'queued' AND reasons IS DISTINCT FROM %s::jsonb"
+                "UPDATE leases_leaserequest SET reasons = %s::jsonb"  # noqa: S608 (our own states)
+                f" WHERE id = ANY(%s) AND state = '{RequestState.QUEUED}' AND reasons IS DISTINCT FROM %s::jsonb"
                 " AND (NOT %s OR reasons = '[]'::jsonb)",
                 [text, ids, text, only_first],
             )

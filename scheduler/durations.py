@@ -20,7 +20,8 @@ from typing import Any
 from django.db import IntegrityError
 
 from portal.common.rows import execute, fetch
-from portal.leases.states import WorkloadKind
+from portal.common.states import in_sql
+from portal.leases.states import RequestState, WorkloadKind
 from portal.policies.durations import current_model
 from portal.policies.models import DurationModel
 from scheduler.engine.learning.durations import Durations, durations_from
@@ -35,10 +36,10 @@ TRAINING_S = 300
 WORK = {value: at for at, value in enumerate(WorkloadKind.values)}
 # What a request ran in all its leases; extras of an elastic one and the other nodes of a gang ran beside it.
 PAST = (
-    "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
+    "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"  # noqa: S608 (our own states)
     " r.submitted_at, max(l.ended_at), sum(extract(epoch FROM l.ended_at - l.activated_at))::float,"
     " max(u.peak), r.count * greatest(r.nodes, 1), coalesce(r.predicted_s, 0)"
-    " FROM (SELECT * FROM leases_leaserequest WHERE state = 'fulfilled' ORDER BY id DESC LIMIT %s) r"
+    f" FROM (SELECT * FROM leases_leaserequest WHERE state = '{RequestState.FULFILLED}' ORDER BY id DESC LIMIT %s) r"
     " JOIN leases_lease l ON l.request_id = r.id"
     " LEFT JOIN LATERAL (SELECT max(m.memory_max_mib) AS peak FROM telemetry_minuterollup m"
     " WHERE m.lease_id = l.id AND m.device_id IS NULL) u ON TRUE"
@@ -46,17 +47,20 @@ PAST = (
     " GROUP BY r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s,"
     " r.submitted_at, r.count, r.nodes, r.predicted_s ORDER BY r.id DESC"
 )
+UNFINISHED_STATES = (RequestState.QUEUED, RequestState.GRANTED)
+OPEN_STATES = (RequestState.AWAITING_APPROVAL, *UNFINISHED_STATES)
 # Those that have begun and not ended: what they ran so far, in leases before and in the one that lives.
 UNFINISHED = (
-    "SELECT r.team_id, r.count * greatest(r.nodes, 1),"
+    "SELECT r.team_id, r.count * greatest(r.nodes, 1),"  # noqa: S608 (our own states)
     " sum(extract(epoch FROM coalesce(l.ended_at, %s) - l.activated_at))::float"
     " FROM leases_leaserequest r JOIN leases_lease l ON l.request_id = r.id"
-    " WHERE r.state IN ('queued', 'granted') AND l.part = 0 AND l.activated_at <= coalesce(l.ended_at, %s)"
+    f" WHERE r.state IN {in_sql(UNFINISHED_STATES)} AND l.part = 0"
+    " AND l.activated_at <= coalesce(l.ended_at, %s)"
     " GROUP BY r.id, r.team_id, r.count, r.nodes"
 )
 OPEN = (
-    "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s, r.submitted_at"
-    " FROM leases_leaserequest r WHERE r.state IN ('awaiting_approval', 'queued', 'granted')"
+    "SELECT r.id, r.team_id, r.author_id, r.flavor_id, r.name, r.work, r.cost_milli, r.duration_s, r.submitted_at"  # noqa: S608 (our own states)
+    f" FROM leases_leaserequest r WHERE r.state IN {in_sql(OPEN_STATES)}"
     " AND (r.predicted_s IS NULL OR %s) AND r.id > (SELECT max(id) FROM leases_leaserequest) - %s"
     " ORDER BY r.id DESC LIMIT %s"
 )

@@ -6,39 +6,41 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from django.db import connection, transaction
+from django.db.models import Q
 
 from portal.audit.services import record
 from portal.common.rows import execute, fetch
-from portal.fleet.models import Power
+from portal.common.states import in_sql
+from portal.fleet.models import SAYS_ITS_POWER, Node, Power
 from portal.fleet.power import tell
+from portal.leases.states import LIVE_ON_NODE, LeaseState
 from portal.policies.selectors import active_policy
 from scheduler import snapshot
 from scheduler.cycle import CYCLE_LOCK
 from scheduler.engine.model import PolicyRules
 from scheduler.engine.sleep import NodePower, PowerOrders, orders
 
-# Only agents that say their own power state are asked to change it.
 NODES = (
-    "SELECT id, power_desired = 'asleep', idle_since,"
+    f"SELECT id, power_desired = '{Power.ASLEEP}', idle_since,"  # noqa: S608 (our own states)
     " CASE WHEN power_rule_until IS NULL OR power_rule_until > %s THEN power_rule ELSE '' END"
-    " FROM fleet_node WHERE power_state IN ('awake', 'asleep') ORDER BY id"
+    f" FROM fleet_node WHERE power_state IN {in_sql(SAYS_ITS_POWER)} ORDER BY id"
 )
 # A node without ``idle_since`` holds something; what is booked for later holds nothing yet.
 IDLE = (
-    "WITH busy AS (SELECT DISTINCT d.node_id FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
+    "WITH busy AS (SELECT DISTINCT d.node_id FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"  # noqa: S608 (our own states)
     "  LEFT JOIN leases_lease l ON l.id = p.lease_id"
-    "  WHERE p.is_live AND (lower(p.period) <= %s OR coalesce(l.state, 'booked') <> 'booked')),"
+    "  WHERE p.is_live AND (lower(p.period) <= %s"
+    f"   OR coalesce(l.state, '{LeaseState.BOOKED}') <> '{LeaseState.BOOKED}')),"
     " changed AS (SELECT n.id, b.node_id IS NOT NULL AS is_busy FROM fleet_node n"
-    "  LEFT JOIN busy b ON b.node_id = n.id WHERE n.power_state IN ('awake', 'asleep')"
+    f"  LEFT JOIN busy b ON b.node_id = n.id WHERE n.power_state IN {in_sql(SAYS_ITS_POWER)}"
     "  AND (n.idle_since IS NULL) <> (b.node_id IS NOT NULL) ORDER BY n.id FOR UPDATE OF n)"
     " UPDATE fleet_node n SET idle_since = CASE WHEN c.is_busy THEN NULL ELSE %s END"
     " FROM changed c WHERE n.id = c.id"
 )
 # The plan was made from what was seen; a lease that came to the node since then keeps it awake.
 STILL_FREE = (
-    "SELECT n.id FROM fleet_node n WHERE n.id = ANY(%s) AND NOT EXISTS (SELECT 1 FROM leases_lease l"
-    " WHERE l.node_id = n.id AND l.state IN"
-    " ('preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed')) ORDER BY n.id"
+    "SELECT n.id FROM fleet_node n WHERE n.id = ANY(%s) AND NOT EXISTS (SELECT 1 FROM leases_lease l"  # noqa: S608 (our own states)
+    f" WHERE l.node_id = n.id AND l.state IN {in_sql(LIVE_ON_NODE)}) ORDER BY n.id"
 )
 NEEDED = frozenset({"claim", "booking", "held"})
 
@@ -67,9 +69,7 @@ def _decide(now: datetime, policy: PolicyRules) -> PowerOrders:
     _order(found.wake, Power.AWAKE, now)
     needed = [pk for pk, why in found.wake if why in NEEDED]
     if needed:
-        execute(
-            "UPDATE fleet_node SET power_rule = '' WHERE id = ANY(%s) AND power_rule = 'asleep'", [needed]
-        )
+        Node.objects.filter(pk__in=needed, power_rule=Power.ASLEEP).update(power_rule="")
     free = {pk for (pk,) in fetch(STILL_FREE, [[pk for pk, _why in found.sleep]])} if found.sleep else set()
     _order([one for one in found.sleep if one[0] in free], Power.ASLEEP, now)
     return found
@@ -78,10 +78,8 @@ def _decide(now: datetime, policy: PolicyRules) -> PowerOrders:
 def _is_anything_to_do(policy: PolicyRules) -> bool:
     """Say whether any node sleeps, may sleep, or has an operator's word that is not spent."""
     if policy.sleep.times:
-        return bool(fetch("SELECT 1 FROM fleet_node WHERE power_state IN ('awake', 'asleep') LIMIT 1"))
-    return bool(
-        fetch("SELECT 1 FROM fleet_node WHERE power_desired = 'asleep' OR power_rule = 'asleep' LIMIT 1")
-    )
+        return Node.objects.filter(power_state__in=SAYS_ITS_POWER).exists()
+    return Node.objects.filter(Q(power_desired=Power.ASLEEP) | Q(power_rule=Power.ASLEEP)).exists()
 
 
 def _order(found: Iterable[tuple[int, str]], power: Power, now: datetime) -> None:

@@ -32,7 +32,7 @@ class RowCache(Generic[T]):
             f"SELECT array_to_string(ARRAY(SELECT concat_ws('.', {first}.id, {versions})"  # noqa: S608 (our own parts)
             f" FROM {tables} {which}), ' ')"
         )
-        self._rows = f"SELECT {first}.id, {columns} FROM {tables} WHERE {first}.id = ANY(%s)"  # noqa: S608
+        self._rows = f"SELECT {first}.id, {columns} FROM {tables} WHERE {first}.id = ANY(%s)"  # noqa: S608 (our own states)
         self._build = build
         self._text = ""
         self._known: dict[str, T] = {}

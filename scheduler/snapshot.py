@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from portal.common.rows import Rows, fetch
 from portal.fleet.models import Node
 from portal.fleet.selectors import blocked_why
+from portal.leases.states import EndReason, RequestState
 from portal.policies.demand import current_demand
 from scheduler import snapshot_rows
 from scheduler.engine.model import (
@@ -45,16 +46,16 @@ QUOTAS = (
 # Leases that were told to go for a request that still waits, until a while after they are clean; once the request
 # has started, what comes later is no debt any more.
 OWED = (
-    "SELECT DISTINCT l.preempted_for_id FROM leases_lease l JOIN leases_leaserequest r"
-    " ON r.id = l.preempted_for_id AND r.state = 'queued'"
+    "SELECT DISTINCT l.preempted_for_id FROM leases_lease l JOIN leases_leaserequest r"  # noqa: S608 (our own states)
+    f" ON r.id = l.preempted_for_id AND r.state = '{RequestState.QUEUED}'"
     " WHERE l.preempted_for_id IS NOT NULL AND (l.clean_at IS NULL OR l.clean_at > %s)"
     " AND NOT EXISTS (SELECT 1 FROM leases_lease o WHERE o.request_id = r.id AND o.starts_at >= l.preempt_at)"
 )
 OWED_FOR = timedelta(minutes=5)
 YIELDS = (
-    "SELECT r.id, array_agg(DISTINCT l.preempted_for_id) FROM leases_leaserequest r"
-    " JOIN leases_lease l ON l.request_id = r.id WHERE r.state = 'queued' AND r.evictions > 0"
-    " AND l.preempted_for_id IS NOT NULL AND l.end_reason = 'preempted' GROUP BY r.id"
+    "SELECT r.id, array_agg(DISTINCT l.preempted_for_id) FROM leases_leaserequest r"  # noqa: S608 (our own states)
+    f" JOIN leases_lease l ON l.request_id = r.id WHERE r.state = '{RequestState.QUEUED}' AND r.evictions > 0"
+    f" AND l.preempted_for_id IS NOT NULL AND l.end_reason = '{EndReason.PREEMPTED}' GROUP BY r.id"
 )
 _NODES = Rows(Node)
 

@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from portal.common.rows import Row, fetch
+from portal.common.states import in_sql
 from portal.fleet.selectors import health_blocked_why
 from portal.fleet.sizes import SIZE_SQL
 from portal.leases.elastic import LEAST_REST_S, growing_rows
+from portal.leases.states import LEAVING_LEASES, WANTED_ON_NODE, LeaseState, RequestState
 from scheduler.engine.model import Booking, Claim, DeviceInfo, Held, MigProfile, Running
 from scheduler.row_cache import RowCache
 
@@ -122,7 +124,7 @@ _PLACED = RowCache(
     "leases_placement p LEFT JOIN leases_lease l ON l.id = p.lease_id LEFT JOIN catalog_flavor f ON f.id = l.flavor_id",
     ("p", "l", "f"),
     "WHERE p.is_live ORDER BY p.device_id, p.start, p.id",
-    "CASE WHEN coalesce(l.state, 'booked') = 'booked' THEN lower(p.period) END,"
+    f"CASE WHEN coalesce(l.state, '{LeaseState.BOOKED}') = '{LeaseState.BOOKED}' THEN lower(p.period) END,"
     " p.device_id, p.start, p.size, p.mode, p.team_id, p.lease_id,"
     " least(coalesce(l.not_after, upper(p.period)), l.preempt_at), p.share_milli, p.memory_mib,"
     " p.lease_id IS NULL,"
@@ -158,7 +160,7 @@ _CLAIMS = RowCache(
     "leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
     " JOIN fleet_devicemodel m ON m.id = f.device_model_id",
     ("r", "f", "m"),
-    "WHERE r.state = 'queued' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
+    f"WHERE r.state = '{RequestState.QUEUED}' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
     _ASKED,
     _claim,
 )
@@ -198,8 +200,8 @@ def growing(now: datetime) -> tuple[Claim, ...]:
 _RUNNING = RowCache(
     "leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id",
     ("l", "r"),
-    "WHERE l.state IN ('preparing', 'active', 'interrupted')"
-    " OR (l.state IN ('ending', 'cleaning') AND l.preempted_for_id IS NOT NULL) ORDER BY l.id",
+    f"WHERE l.state IN {in_sql(WANTED_ON_NODE)}"
+    f" OR (l.state IN {in_sql(LEAVING_LEASES)} AND l.preempted_for_id IS NOT NULL) ORDER BY l.id",
     "l.id, l.request_id, l.team_id, l.user_id, l.node_id, l.starts_at, l.not_after, l.cost_milli, l.count,"
     " r.priority, r.work, l.is_preemptible, l.is_extra, r.evictions, r.duration_s - r.remaining_s,"
     " coalesce(r.predicted_s, 0), l.preempt_at, l.preempted_for_id, r.queued_at",

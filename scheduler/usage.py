@@ -8,21 +8,23 @@ from datetime import datetime
 from django.db import transaction
 
 from portal.common.rows import execute
+from portal.leases.states import LeaseState
 from portal.policies.selectors import active_policy
 
 # A person's first lease opens the row, as of that lease's beginning. The pairs come by leaping from one to the next
 # in the index ``lease_by_holder``: their number counts, not that of their leases.
 OPEN = (
-    "WITH RECURSIVE pair AS ("
-    " (SELECT team_id, user_id FROM leases_lease WHERE state <> 'booked' ORDER BY team_id, user_id LIMIT 1)"
+    "WITH RECURSIVE pair AS ("  # noqa: S608 (our own states)
+    f" (SELECT team_id, user_id FROM leases_lease WHERE state <> '{LeaseState.BOOKED}'"
+    " ORDER BY team_id, user_id LIMIT 1)"
     " UNION ALL SELECT n.team_id, n.user_id FROM pair p CROSS JOIN LATERAL"
-    " (SELECT l.team_id, l.user_id FROM leases_lease l WHERE l.state <> 'booked'"
+    f" (SELECT l.team_id, l.user_id FROM leases_lease l WHERE l.state <> '{LeaseState.BOOKED}'"
     " AND (l.team_id, l.user_id) > (p.team_id, p.user_id) ORDER BY l.team_id, l.user_id LIMIT 1) n)"
     " INSERT INTO quotas_personusage (team_id, user_id, used_milli_s, as_of)"
     " SELECT pair.team_id, pair.user_id, 0, first.at FROM pair"
     " LEFT JOIN quotas_personusage p ON p.team_id = pair.team_id AND p.user_id = pair.user_id"
     " CROSS JOIN LATERAL (SELECT min(l.starts_at) AS at FROM leases_lease l WHERE l.team_id = pair.team_id"
-    " AND l.user_id = pair.user_id AND l.state <> 'booked' AND l.starts_at < %s) first"
+    f" AND l.user_id = pair.user_id AND l.state <> '{LeaseState.BOOKED}' AND l.starts_at < %s) first"
     " WHERE p.id IS NULL AND first.at IS NOT NULL ORDER BY pair.team_id, pair.user_id ON CONFLICT DO NOTHING"
 )
 # A use of cost c from a to b, seen at ``now`` with decay k, is worth the integral of c x e^(-k (now - t)) over t.
@@ -30,13 +32,13 @@ OPEN = (
 # settled are read (``lease_by_holder`` is in the order of that end); without the bound it would be all there ever were.
 # OFFSET 0 keeps PostgreSQL from merging the part into a join that reads the whole index.
 SETTLE = (
-    "WITH f AS (SELECT %s::timestamptz AS now, %s::float8 AS k),"
+    "WITH f AS (SELECT %s::timestamptz AS now, %s::float8 AS k),"  # noqa: S608 (our own states)
     " due AS (SELECT p.id, p.team_id, p.user_id, p.used_milli_s, p.as_of FROM quotas_personusage p, f"
     " WHERE p.as_of < f.now ORDER BY p.id FOR UPDATE OF p),"
     " ran AS (SELECT d.id, sum(l.cost_milli * (exp(greatest(-700, -f.k * extract(epoch FROM f.now - t.b)))"
     " - exp(greatest(-700, -f.k * extract(epoch FROM f.now - t.a)))) / f.k) AS used"
     " FROM due d CROSS JOIN f CROSS JOIN LATERAL (SELECT l.cost_milli, l.starts_at, l.ended_at, l.not_after"
-    " FROM leases_lease l WHERE l.team_id = d.team_id AND l.user_id = d.user_id AND l.state <> 'booked'"
+    f" FROM leases_lease l WHERE l.team_id = d.team_id AND l.user_id = d.user_id AND l.state <> '{LeaseState.BOOKED}'"
     " AND coalesce(l.ended_at, l.not_after) > d.as_of OFFSET 0) l"
     " CROSS JOIN LATERAL (SELECT greatest(l.starts_at, d.as_of) AS a,"
     " least(f.now, coalesce(l.ended_at, l.not_after)) AS b) t"

@@ -11,6 +11,8 @@ from django.conf import settings
 
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Notice
 from portal.common.rows import Row, fetch
+from portal.common.states import in_sql
+from portal.fleet.models import SAYS_ITS_POWER, Power
 from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 
 # Read on every change of a node: plain rows, as far as they are needed. Who joined another team's shares under MPS
@@ -24,7 +26,7 @@ LEASES = (
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
     " JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id"
     " JOIN catalog_flavor f ON f.id = l.flavor_id"
-    f" WHERE l.node_id = %s AND l.state IN ({', '.join(repr(str(state)) for state in WANTED_ON_NODE)})"
+    f" WHERE l.node_id = %s AND l.state IN {in_sql(WANTED_ON_NODE)}"
     " ORDER BY l.id"
 )
 # On the wire a slot's memory is the limit that the driver sets.
@@ -70,7 +72,8 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> No
     The revision is read before the leases, so that it can only be older than what is sent.
     """
     ((name, epoch, revision, may_sleep, takes_notice, wants_key, is_held),) = fetch(
-        "SELECT name, epoch, desired_revision, power_desired = 'asleep' AND power_state IN ('awake', 'asleep'),"
+        "SELECT name, epoch, desired_revision,"  # noqa: S608 (our own states)
+        f" power_desired = '{Power.ASLEEP}' AND power_state IN {in_sql(SAYS_ITS_POWER)},"
         " power_state <> '', rotate_asked_at IS NOT NULL, ahead_at IS NOT NULL"
         " FROM fleet_node WHERE id = %s",
         [node_id],

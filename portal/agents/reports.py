@@ -13,6 +13,7 @@ from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
 from portal.common.failpoints import failpoint
 from portal.common.rows import Rows, execute, fetch
+from portal.common.states import in_sql
 from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
@@ -22,14 +23,12 @@ from portal.leases.access import access_of
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
 from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease
-from portal.leases.states import LIVE_LEASES, EndReason, LeaseState
+from portal.leases.states import LEAVING_LEASES, LIVE_LEASES, RUNNING_LEASES, EndReason, LeaseState
 from portal.quotas import services as quotas
 
 NEAR_END = timedelta(seconds=10)
-LEAVING = (LeaseState.ENDING, LeaseState.CLEANING)
-RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 _NODES = Rows(Node)
-_LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
+_LIVE = in_sql(LIVE_LEASES)
 
 
 @transaction.atomic
@@ -69,11 +68,12 @@ def lose_forgotten(node_id: int, *, seen_at: datetime | None, now: datetime) -> 
     What a lease held cannot be told from what is foreign any more, and nobody knows what became of the work in it.
     Their clock stops at the node's last word before; their requests go back to the queue. Locks leases, then nodes.
     """
-    rows = fetch(
-        "SELECT id FROM leases_lease WHERE node_id = %s AND state IN ('active', 'interrupted') ORDER BY id",
-        [node_id],
+    there = (
+        Lease.objects.filter(node_id=node_id, state__in=RUNNING_LEASES)
+        .order_by("pk")
+        .values_list("pk", flat=True)
     )
-    leases = [ls for ls in transitions.lock_leases([pk for (pk,) in rows]) if ls.state in RUNNING]
+    leases = [ls for ls in transitions.lock_leases(list(there)) if ls.state in RUNNING_LEASES]
     for lease in leases:
         heard = min(seen_at or now, now)
         lifecycle.fail_leases([lease], at=heard, fault=FORGOTTEN)
@@ -97,8 +97,8 @@ def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Leas
     # With all live states named the partial index serves, however many leases have ended on the node.
     rows = fetch(
         "SELECT id, uid, team_id, state FROM leases_lease WHERE node_id = %s"  # noqa: S608 (our own states)
-        f" AND state IN ({_LIVE}) AND (uid = ANY(%s) OR (%s AND state = ANY(%s)))",
-        [node.pk, list(said), is_current, [str(state) for state in LEAVING]],
+        f" AND state IN {_LIVE} AND (uid = ANY(%s) OR (%s AND state = ANY(%s)))",
+        [node.pk, list(said), is_current, [str(state) for state in LEAVING_LEASES]],
     )
     leaving = {
         team for _pk, uid, team, _st in rows if uid not in said or said[uid].phase in ("gone", "failed")

@@ -68,9 +68,9 @@ def positions(requests: Sequence[LeaseRequest]) -> dict[int, int]:
         return {}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT id, place FROM"
+            "SELECT id, place FROM"  # noqa: S608 (our own states)
             " (SELECT id, row_number() OVER (ORDER BY priority DESC, queued_at, id) AS place"
-            " FROM leases_leaserequest WHERE state = 'queued') AS waiting WHERE id = ANY(%s)",
+            f" FROM leases_leaserequest WHERE state = '{RequestState.QUEUED}') AS waiting WHERE id = ANY(%s)",
             [ids],
         )
         return dict(cursor.fetchall())

@@ -16,10 +16,11 @@ from portal.common.errors import Conflict
 from portal.common.invariants import MONEY, broken
 from portal.common.rows import fetch
 from portal.leases.models import Lease
+from portal.leases.states import LeaseState
 
 MOST_NAMED = 5
 # Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there.
-_UNLIKE_EVENTS = """
+_UNLIKE_EVENTS = f"""
   WITH month AS (
     SELECT id, starts_at, ends_at, tstzmultirange(tstzrange(starts_at, ends_at)) AS span
     FROM billing_billingperiod WHERE id = %s),
@@ -33,14 +34,14 @@ _UNLIKE_EVENTS = """
     FROM (SELECT e.lease_id, e.now, e.at, coalesce(lead(e.at) OVER (PARTITION BY e.lease_id ORDER BY e.at, e.id),
             greatest(%s, e.at)) AS left_at
           FROM leases_leaseevent e JOIN concerned c ON c.id = e.lease_id) steps
-    WHERE now = 'active' GROUP BY lease_id),
+    WHERE now = '{LeaseState.ACTIVE}' GROUP BY lease_id),
   metered AS (
     SELECT u.lease_id, range_agg(u.span) AS span
     FROM billing_usagerecord u JOIN concerned c ON c.id = u.lease_id GROUP BY u.lease_id)
   SELECT c.uid FROM concerned c CROSS JOIN month
   LEFT JOIN active a ON a.lease_id = c.id LEFT JOIN metered m ON m.lease_id = c.id
-  WHERE coalesce(a.span, '{}') * month.span <> coalesce(m.span, '{}') * month.span ORDER BY c.id
-"""
+  WHERE coalesce(a.span, '{{}}') * month.span <> coalesce(m.span, '{{}}') * month.span ORDER BY c.id
+"""  # noqa: S608 (our own states)
 
 
 @dataclass(frozen=True, slots=True)

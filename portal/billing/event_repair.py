@@ -24,15 +24,16 @@ from portal.leases.states import LeaseState
 
 STAYS: Final = "lease.events_stay"
 REPAIRED: Final = "lease.events_repaired"
-_FAULTY = """
+_FAULTY = f"""
 SELECT l.id FROM leases_lease l WHERE NOT EXISTS (
   SELECT 1 FROM audit_auditentry a WHERE a.target = l.uid AND a.action = %s)
  AND (l.ended_at > l.not_after OR l.clean_at < l.ended_at
-  OR EXISTS (SELECT 1 FROM leases_leaseevent e WHERE e.lease_id = l.id AND e.was = 'active' AND e.at > l.not_after)
+  OR EXISTS (SELECT 1 FROM leases_leaseevent e WHERE e.lease_id = l.id
+    AND e.was = '{LeaseState.ACTIVE}' AND e.at > l.not_after)
   OR EXISTS (SELECT 1 FROM leases_leaseevent e JOIN leases_leaseevent f ON f.lease_id = e.lease_id
    AND f.id > e.id AND f.at < e.at WHERE e.lease_id = l.id))
  ORDER BY l.id
-"""
+"""  # noqa: S608 (our own states)
 
 
 @dataclass(frozen=True, slots=True)

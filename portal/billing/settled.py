@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from portal.common.rows import fetch
+from portal.common.states import in_sql
+from portal.leases.states import WANTED_ON_NODE, LeaseState
 
 # What may still run, end or go on: each of these has a next event that stops or starts the money clock.
-_UNSETTLED = "('preparing', 'active', 'interrupted')"
+_UNSETTLED = in_sql(WANTED_ON_NODE)
 _OWN = """least(%s, n.last_seen_at, l.not_after, l.preempt_at)"""
 
 
@@ -42,7 +44,7 @@ def settled_until(lease_ids: Iterable[int] | None, *, now: datetime) -> dict[int
                        THEN least(m.last_seen_at, o.not_after, o.preempt_at) ELSE o.ended_at END)
             FROM leases_lease o JOIN fleet_node m ON m.id = o.node_id
             WHERE o.request_id = l.request_id AND o.generation = l.generation AND NOT o.is_extra
-            AND o.id <> l.id AND o.state <> 'booked')))
+            AND o.id <> l.id AND o.state <> '{LeaseState.BOOKED}')))
         FROM asked l JOIN fleet_node n ON n.id = l.node_id
         """,  # noqa: S608 (our own states)
         [asked is None, asked or [], now],

@@ -75,7 +75,7 @@ class NewRow(Generic[M]):
         """Return the INSERT with one placeholder per column."""
         columns = ", ".join(f'"{field.column}"' for field in self._fields)
         marks = ", ".join(["%s"] * len(self._fields))
-        return f'INSERT INTO "{self._model._meta.db_table}" ({columns}) VALUES ({marks}) RETURNING id'  # noqa: S608
+        return f'INSERT INTO "{self._model._meta.db_table}" ({columns}) VALUES ({marks}) RETURNING id'  # noqa: S608 (our own states)
 
     def values(self, one: M) -> list[Any]:
         """Return the object's values in the order of ``sql``."""
@@ -140,7 +140,7 @@ class Rows(Generic[M]):
                     f' ON "{part.alias}"."{key}" = "{parent}"."{part.link.column}"'
                 )
         table = self._model._meta.db_table
-        return f'SELECT {", ".join(columns)} FROM "{table}" "it" {" ".join(joins)}'  # noqa: S608
+        return f'SELECT {", ".join(columns)} FROM "{table}" "it" {" ".join(joins)}'  # noqa: S608 (our own states)
 
 
 def _part(

@@ -91,6 +91,10 @@ class PowerState(models.TextChoices):
     UNSUPPORTED = "unsupported", _("Cannot sleep")
 
 
+# Only agents that say their own power state are asked to change it.
+SAYS_ITS_POWER = (PowerState.AWAKE, PowerState.ASLEEP)
+
+
 class Node(models.Model):
     """A host with an agent. ``epoch`` fences frames, ``desired_revision`` rises with its desired state.
 

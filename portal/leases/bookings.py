@@ -13,11 +13,12 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from portal.audit.services import record
 from portal.common.errors import QuotaExceeded
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
-from portal.common.rows import Rows, execute, fetch
+from portal.common.rows import execute, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision
@@ -31,8 +32,6 @@ from portal.quotas import services as quotas
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 200
-_LEASES = Rows(Lease, "team", "request", "user", "node")
-_BOOKED = "it.request_id = %s AND it.state = 'booked' ORDER BY it.id"
 # What the drivers call the slices of these leases now, where that changed since they were booked.
 _NAMES_NOW = """
 UPDATE leases_placement p SET profile = own->>'name'
@@ -68,18 +67,14 @@ def start_booked(*, now: datetime) -> int:
     ``BOOKING_PATIENCE_S`` after the start, and no longer than the booking's own end. Safe to repeat and to run
     in parallel.
     """
-    due = fetch(
-        "SELECT DISTINCT request_id FROM leases_lease WHERE state = 'booked' AND starts_at <= %s"
-        " ORDER BY request_id LIMIT %s",
-        [now, MOST_AT_ONCE],
-    )
-    return sum(_start(request_id, now) for (request_id,) in due)
+    due = Lease.objects.filter(state=LeaseState.BOOKED, starts_at__lte=now)
+    return sum(_start(request_id, now) for request_id in _requests_of(due))
 
 
 @transaction.atomic
 def _start(request_id: int, now: datetime) -> bool:
     request = _locked(request_id)
-    leases = _LEASES.where(_BOOKED, [request_id]) if request else []
+    leases = list(_booked(request_id=request_id)) if request else []
     if request is None or not leases:
         return False
     why = "late" if now >= leases[0].not_after else _in_the_way(leases, now)
@@ -138,9 +133,24 @@ def _locked(request_id: int) -> LeaseRequest | None:
     )
 
 
+def _booked(**more: Any) -> QuerySet[Lease]:
+    """Return the leases that are booked and meet these conditions, by id, with what starting one reads."""
+    return (
+        Lease.objects.filter(state=LeaseState.BOOKED, **more)
+        .select_related("team", "request", "user", "node")
+        .order_by("pk")
+    )
+
+
+def _requests_of(booked: QuerySet[Lease]) -> list[int]:
+    """Return the requests of these bookings in order, ``MOST_AT_ONCE`` of them."""
+    ids = booked.order_by("request_id").values_list("request_id", flat=True).distinct()
+    return list(ids[:MOST_AT_ONCE])
+
+
 def _lock_booked(request_id: int) -> list[Lease]:
     """Return the booked leases of a locked request, locked; none where somebody else works on one."""
-    found = _LEASES.where(f"{_BOOKED} FOR UPDATE OF it SKIP LOCKED", [request_id])
+    found = list(_booked(request_id=request_id).select_for_update(of=("self",), skip_locked=True))
     count = Lease.objects.filter(request_id=request_id, state=LeaseState.BOOKED).count()
     return found if len(found) == count else []
 
@@ -182,13 +192,11 @@ def replan_on(
 
     ``MOST_AT_ONCE`` of them: the next call goes on.
     """
-    rows = fetch(
-        "SELECT DISTINCT request_id FROM leases_lease WHERE state = 'booked' AND node_id = ANY(%s)"
-        " AND starts_at < %s AND not_after > %s ORDER BY request_id LIMIT %s",
-        [list(node_ids), ends_at, starts_at, MOST_AT_ONCE],
+    there = Lease.objects.filter(
+        state=LeaseState.BOOKED, node_id__in=list(node_ids), starts_at__lt=ends_at, not_after__gt=starts_at
     )
     count = 0
-    for (request_id,) in rows:
+    for request_id in _requests_of(there):
         request = _locked(request_id)
         leases = _lock_booked(request_id) if request else []
         if request is not None and leases:
@@ -201,11 +209,11 @@ def replan_on(
 def remind_due(*, now: datetime) -> int:
     """Remind holders of bookings that begin soon, once; returns how many. Safe to repeat."""
     soon = now + timedelta(seconds=settings.BOOKING_REMIND_S)
-    wanted = (
-        "it.state = 'booked' AND it.part = 0 AND it.warned_at IS NULL AND it.starts_at <= %s AND it.starts_at > %s"
-        " ORDER BY it.id LIMIT 500 FOR UPDATE OF it SKIP LOCKED"
+    due = list(
+        _booked(part=0, warned_at=None, starts_at__lte=soon, starts_at__gt=now).select_for_update(
+            of=("self",), skip_locked=True
+        )[:500]
     )
-    due = _LEASES.where(wanted, [soon, now])
     if not due:
         return 0
     Lease.objects.filter(pk__in=[lease.pk for lease in due]).update(warned_at=now)

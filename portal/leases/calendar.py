@@ -14,8 +14,9 @@ from django.utils.translation import gettext as _
 
 from portal.common.errors import Invalid
 from portal.common.rows import fetch
+from portal.common.states import in_sql
 from portal.fleet.models import Device
-from portal.leases.states import LeaseState
+from portal.leases.states import WANTED_LEASES, LeaseState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
 
@@ -23,9 +24,9 @@ Kind = Literal["lease", "booking", "maintenance"]
 LONGEST = timedelta(days=92)
 MOST_ENTRIES = 5000
 # What outlasts its end is shown up to now: nobody knows when it will be clean.
-_HELD = """
+_HELD = f"""
 SELECT p.device_id, n.name, d.uuid, d.index, p.start, p.size, p.share_milli, p.mode, lower(p.period),
-       CASE WHEN l.state IN ('booked', 'preparing', 'active', 'interrupted') THEN l.not_after
+       CASE WHEN l.state IN {in_sql(WANTED_LEASES)} THEN l.not_after
             ELSE lower(p.period) END,
        l.state, l.uid, r.uid, r.name, l.team_id, t.slug, t.name, l.user_id, u.display_name, u.username, f.slug, f.name
   FROM leases_placement p JOIN leases_lease l ON l.id = p.lease_id
@@ -34,7 +35,7 @@ SELECT p.device_id, n.name, d.uuid, d.index, p.start, p.size, p.share_milli, p.m
   JOIN fleet_device d ON d.id = p.device_id JOIN fleet_node n ON n.id = d.node_id
  WHERE p.is_live AND p.device_id = ANY(%s) AND lower(p.period) < %s AND (upper(p.period) > %s OR %s > %s)
  ORDER BY lower(p.period), p.id LIMIT %s
-"""
+"""  # noqa: S608 (our own states)
 _WINDOWS = """
 SELECT n.name, w.starts_at, w.ends_at, w.uid, w.reason FROM fleet_maintenancewindow w
   JOIN fleet_maintenancewindow_nodes m ON m.maintenancewindow_id = w.id JOIN fleet_node n ON n.id = m.node_id

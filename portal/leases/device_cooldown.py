@@ -21,7 +21,7 @@ from portal.fleet.health import CRITICAL, RESTING, lock_devices, settle
 from portal.fleet.models import Device, Health, HealthEvent
 from portal.leases.health_notices import tell_of_health
 from portal.leases.models import Lease
-from portal.leases.states import LeaseState
+from portal.leases.states import EndReason, LeaseState
 
 # Words of a node for what only its device can be blamed for. Other words speak of the host, the holder or the place.
 CODES: Final = frozenset({"in_use", "mig_mode_refused", "refused_by_driver", "driver_error"})
@@ -33,11 +33,11 @@ SUSPECT_AFTER: Final = 2
 
 _ON = "SELECT p.device_id, d.uuid FROM leases_placement p JOIN fleet_device d ON d.id = p.device_id"
 # Other tries of a request that failed before they were active: all parts of a gang are one, each growth is its own.
-_EARLIER = """
+_EARLIER = f"""
 SELECT count(DISTINCT (generation, CASE WHEN is_extra THEN id END)) FROM leases_lease
  WHERE request_id = %s AND id <> %s AND (is_extra OR generation <> %s)
-   AND end_reason = 'fault' AND activated_at IS NULL
-"""
+   AND end_reason = '{EndReason.FAULT}' AND activated_at IS NULL
+"""  # noqa: S608 (our own states)
 
 
 def is_setup(lease: Lease, code: str) -> bool:
@@ -119,9 +119,9 @@ _END = (
     " WHERE device_id = ANY(%s) AND cleared_at IS NULL AND until <= %s"
 )
 # A quarantine without a reason is given that of what is still open, if anything is.
-_LIFT = """
+_LIFT = f"""
 UPDATE fleet_device d SET health_reason = '', health = CASE WHEN EXISTS (
-   SELECT 1 FROM fleet_healthevent e WHERE e.device_id = d.id AND e.cleared_at IS NULL AND e.severity = 'critical')
-  THEN d.health ELSE 'ok' END
- WHERE d.id = ANY(%s) AND d.health = 'quarantined'
-"""
+   SELECT 1 FROM fleet_healthevent e WHERE e.device_id = d.id AND e.cleared_at IS NULL AND e.severity = '{CRITICAL}')
+  THEN d.health ELSE '{Health.OK}' END
+ WHERE d.id = ANY(%s) AND d.health = '{Health.QUARANTINED}'
+"""  # noqa: S608 (our own states)

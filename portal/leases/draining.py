@@ -14,18 +14,19 @@ from django.db import transaction
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.rows import fetch
+from portal.common.states import in_sql
 from portal.fleet.draining import ask_drain, check_deadline
 from portal.fleet.models import Node
 from portal.fleet.services import uncordon
 from portal.leases.maintenance import DRAIN_AHEAD, AffectedLease, affected, follow
+from portal.leases.states import LIVE_ON_NODE
 from portal.notifications.services import notify
 from portal.teams.selectors import operators
 
 # What still stands on a node; a booking holds nothing there yet.
-_LIVE = "('preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed')"
 _DRAINING = (
     "SELECT n.id, n.name, n.drained_at, n.cordon_reason, EXISTS (SELECT 1 FROM leases_lease l"  # noqa: S608 (ours)
-    f" WHERE l.node_id = n.id AND l.state IN {_LIVE})"
+    f" WHERE l.node_id = n.id AND l.state IN {in_sql(LIVE_ON_NODE)})"
     " FROM fleet_node n WHERE n.drain_by IS NOT NULL ORDER BY n.id FOR UPDATE OF n SKIP LOCKED"
 )
 

@@ -11,31 +11,31 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.rows import Row, fetch
+from portal.common.states import in_sql
 from portal.leases.extending import whole_s
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import needs_approval
-from portal.leases.states import LeaseState, RequestState
+from portal.leases.states import LIVE_ON_NODE, RUNNING_LEASES, LeaseState, RequestState
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
 
 # Below this much time left a further unit is not worth its start.
 LEAST_REST_S = 600
-RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-_GROWING = """
+_GROWING = f"""
   FROM leases_leaserequest r
-  JOIN leases_lease b ON b.request_id = r.id AND b.part = 0 AND NOT b.is_extra AND b.state = 'active'
+  JOIN leases_lease b ON b.request_id = r.id AND b.part = 0 AND NOT b.is_extra AND b.state = '{LeaseState.ACTIVE}'
    AND b.preempt_at IS NULL AND b.not_after > %s + make_interval(secs => %s)
   JOIN LATERAL (SELECT sum(l.count) AS units FROM leases_lease l WHERE l.request_id = r.id
    AND l.generation = b.generation
-   AND l.state IN ('preparing', 'active', 'interrupted', 'ending', 'cleaning', 'failed')) u ON u.units < r.most_count
- WHERE r.state = 'granted' AND r.most_count > r.count
-"""
+   AND l.state IN {in_sql(LIVE_ON_NODE)}) u ON u.units < r.most_count
+ WHERE r.state = '{RequestState.GRANTED}' AND r.most_count > r.count
+"""  # noqa: S608 (our own states)
 
 
 def growing_rows(*, now: datetime) -> list[Row]:
     """Return (request id, units it may still get, whole seconds its lease has left) of all that may grow."""
     return fetch(
-        "SELECT r.id, r.most_count - u.units, floor(extract(epoch FROM b.not_after - %s))::bigint"  # noqa: S608
+        "SELECT r.id, r.most_count - u.units, floor(extract(epoch FROM b.not_after - %s))::bigint"  # noqa: S608 (our own states)
         f" {_GROWING} ORDER BY r.id",
         [now, now, LEAST_REST_S],
     )
@@ -95,5 +95,5 @@ def set_growth(
 
 def _whole_s(request: LeaseRequest) -> int:
     """Return how long a request may run in all: as asked, or longer where its lease was extended."""
-    running = request.leases.filter(state__in=RUNNING, is_extra=False, activated_at__isnull=False)
+    running = request.leases.filter(state__in=RUNNING_LEASES, is_extra=False, activated_at__isnull=False)
     return max([request.duration_s, *(whole_s(lease) for lease in running.select_related("request"))])

@@ -19,6 +19,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.common.rows import execute
+from portal.common.states import in_sql
 from portal.fleet.services import raise_revision
 from portal.leases import gangs
 from portal.leases.hold_periods import hold_until
@@ -26,7 +27,7 @@ from portal.leases.models import Lease, LeaseExtension
 from portal.leases.next_blocks import NextBlock, block_sentence, next_blocks
 from portal.leases.requests import approvers, needs_approval
 from portal.leases.selectors import may_manage_lease
-from portal.leases.states import ExtensionState, LeaseState
+from portal.leases.states import RUNNING_LEASES, ExtensionState, LeaseState
 from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
 from portal.teams.models import Role
@@ -207,8 +208,8 @@ def _decide(asked: LeaseExtension, state: str, actor: User, note: str, now: date
 def lapse_extensions(*, now: datetime) -> int:
     """Let extensions lapse that still waited when their lease ended; returns how many. Safe to repeat."""
     return execute(
-        "UPDATE leases_leaseextension e SET state = 'lapsed', decided_at = %s FROM leases_lease l"
-        " WHERE l.id = e.lease_id AND e.state = 'awaiting_approval'"
-        " AND l.state NOT IN ('active', 'interrupted')",
+        f"UPDATE leases_leaseextension e SET state = '{ExtensionState.LAPSED}', decided_at = %s FROM leases_lease l"  # noqa: S608 (our own states)
+        f" WHERE l.id = e.lease_id AND e.state = '{ExtensionState.AWAITING_APPROVAL}'"
+        f" AND l.state NOT IN {in_sql(RUNNING_LEASES)}",
         [now],
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from portal.common.rows import execute, fetch
 from portal.leases.models import StartForecast
+from portal.leases.states import LeaseState, RequestState
 from scheduler.engine.calibration import MOST_SAMPLES, Calibration, Sample
 
 KEEP = timedelta(days=90)
@@ -19,16 +20,16 @@ MOST_SHOWN = 50_000
 # Bounds of the shown likely wait, in seconds; the last one is open.
 LENGTHS = (300, 1800, 7200, 28_800)
 SETTLE = (
-    "UPDATE leases_startforecast f SET started_at = s.at FROM ("
+    "UPDATE leases_startforecast f SET started_at = s.at FROM ("  # noqa: S608 (our own states)
     " SELECT f.id, min(l.starts_at) AS at FROM leases_startforecast f"
     " JOIN leases_lease l ON l.request_id = f.request_id AND l.starts_at >= f.queued_at AND NOT l.is_extra"
-    " AND l.state <> 'booked'"
+    f" AND l.state <> '{LeaseState.BOOKED}'"
     " WHERE f.started_at IS NULL AND f.made_at > %s GROUP BY f.id) s WHERE f.id = s.id AND f.started_at IS NULL"
 )
 # Newest first; a wait that ended without a start lasted until the request's last step.
 RECORD = (
-    "SELECT f.raw_s, extract(epoch FROM f.p90_at - f.made_at)::float,"
-    " extract(epoch FROM coalesce(f.started_at, CASE WHEN r.state <> 'queued' THEN"
+    "SELECT f.raw_s, extract(epoch FROM f.p90_at - f.made_at)::float,"  # noqa: S608 (our own states)
+    f" extract(epoch FROM coalesce(f.started_at, CASE WHEN r.state <> '{RequestState.QUEUED}' THEN"
     " (SELECT max(e.at) FROM leases_requestevent e WHERE e.request_id = r.id) END, %s) - f.made_at)::float,"
     " f.started_at IS NOT NULL"
     ", extract(epoch FROM f.made_at)::float"
@@ -36,13 +37,14 @@ RECORD = (
     " ORDER BY f.made_at DESC, f.id DESC LIMIT %s"
 )
 SHOWN = (
-    "SELECT f.made_at, f.p50_at, f.p90_at, f.started_at FROM leases_startforecast f"
+    "SELECT f.made_at, f.p50_at, f.p90_at, f.started_at FROM leases_startforecast f"  # noqa: S608 (our own states)
     " JOIN leases_leaserequest r ON r.id = f.request_id"
-    " WHERE f.made_at > %s AND (f.started_at IS NOT NULL OR r.state = 'queued' AND f.p90_at < %s)"
+    f" WHERE f.made_at > %s AND (f.started_at IS NOT NULL OR r.state = '{RequestState.QUEUED}' AND f.p90_at < %s)"
     " ORDER BY f.made_at DESC LIMIT %s"
 )
 AWAITED = (
-    "SELECT r.id, r.queued_at FROM leases_leaserequest r WHERE r.state = 'queued' AND r.starts_at IS NULL"
+    "SELECT r.id, r.queued_at FROM leases_leaserequest r"  # noqa: S608 (our own states)
+    f" WHERE r.state = '{RequestState.QUEUED}' AND r.starts_at IS NULL"
     " AND r.queued_at > %s AND r.queued_at <= %s AND NOT EXISTS (SELECT 1 FROM leases_startforecast f"
     " WHERE f.request_id = r.id AND f.queued_at = r.queued_at) ORDER BY r.queued_at, r.id LIMIT %s"
 )

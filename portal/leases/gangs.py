@@ -13,14 +13,23 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from portal.common.rows import Rows, fetch
+from portal.common.states import in_sql
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.states import LIVE_LEASES, EndReason
+from portal.leases.states import (
+    ENDING_LEASES,
+    LIVE_LEASES,
+    WANTED_ON_NODE,
+    EndReason,
+    LeaseState,
+    RequestState,
+)
 
 # What is granted is held this much longer than its time until it is active.
 PREPARE_MARGIN = timedelta(minutes=5)
 AGAIN = (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE)
 MOST = 500
-_WANTED = "('preparing', 'active', 'interrupted')"
+_GONE = (*ENDING_LEASES, LeaseState.ENDED)
+_WANTED = in_sql(WANTED_ON_NODE)
 _LEASES = Rows(Lease, "team", "request")
 _REQUESTS = Rows(LeaseRequest)
 
@@ -60,7 +69,7 @@ def gang_ids(lease: Lease) -> list[int]:
     if lease.request.nodes == 1 or lease.is_extra:
         return [lease.pk]
     rows = fetch(
-        "SELECT id FROM leases_lease WHERE request_id = %s AND generation = %s AND NOT is_extra"  # noqa: S608
+        "SELECT id FROM leases_lease WHERE request_id = %s AND generation = %s AND NOT is_extra"  # noqa: S608 (our own states)
         f" AND state IN {_WANTED} ORDER BY id",
         [lease.request_id, lease.generation],
     )
@@ -79,7 +88,7 @@ def left_behind() -> list[tuple[Lease, str]]:
         "SELECT DISTINCT ON (l.id) l.id, b.end_reason FROM leases_lease l"  # noqa: S608 (our own states)
         " JOIN leases_leaserequest r ON r.id = l.request_id AND (r.nodes <> 1 OR r.most_count > 0)"
         " JOIN leases_lease b ON b.request_id = l.request_id AND b.generation = l.generation"
-        "  AND NOT b.is_extra AND b.id <> l.id AND b.state IN ('ending', 'cleaning', 'failed', 'ended')"
+        f"  AND NOT b.is_extra AND b.id <> l.id AND b.state IN {in_sql(_GONE)}"
         f" WHERE l.state IN {_WANTED} ORDER BY l.id, b.ended_at LIMIT %s",
         [MOST],
     )
@@ -96,7 +105,7 @@ def silent_gangs(leases: Sequence[Lease], *, at: datetime) -> set[int]:
     """Return the requests among these leases' whose other parts stand on a node that is not heard."""
     since = at - timedelta(seconds=settings.NODE_LOST_AFTER_S)
     rows = fetch(
-        "SELECT DISTINCT l.request_id FROM leases_lease l JOIN fleet_node n ON n.id = l.node_id"  # noqa: S608
+        "SELECT DISTINCT l.request_id FROM leases_lease l JOIN fleet_node n ON n.id = l.node_id"  # noqa: S608 (our own states)
         f" WHERE l.request_id = ANY(%s) AND l.state IN {_WANTED} AND NOT l.is_extra"
         " AND NOT l.id = ANY(%s) AND n.last_seen_at < %s",
         [[ls.request_id for ls in leases], [ls.pk for ls in leases], since],
@@ -124,7 +133,7 @@ def outcomes(gone: Sequence[Lease]) -> list[Outcome]:
     other's end, and a request that went on without them stays as it is: a lease of an earlier generation brings
     nothing to an end. Call in the transaction that ended them.
     """
-    wanted = "it.id = ANY(%s) AND it.state = 'granted' ORDER BY it.id FOR UPDATE OF it"
+    wanted = f"it.id = ANY(%s) AND it.state = '{RequestState.GRANTED}' ORDER BY it.id FOR UPDATE OF it"
     requests = {row.pk: row for row in _REQUESTS.where(wanted, [sorted({ls.request_id for ls in gone})])}
     alone, several = [], []
     for lease in gone:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from portal.common.rows import execute, fetch
+from portal.common.states import in_sql
+from portal.leases.states import ENDING_LEASES, LeaseState
 
 
 def hold_until(lease_ids: Sequence[int], until: datetime) -> datetime | None:
@@ -31,16 +33,16 @@ def prolong(*, until: datetime, before: datetime) -> int:
     What is booked for later and what reaches up to a booking is left as it is. Safe to repeat.
     """
     return execute(
-        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), least(%s, leases_next_start(p)))"
+        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), least(%s, leases_next_start(p)))"  # noqa: S608 (our own states)
         " WHERE p.is_live AND p.host_id IS NULL AND upper(p.period) < %s AND lower(p.period) <= %s"
         " AND coalesce(leases_next_start(p), 'infinity') > upper(p.period)"
-        " AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = p.lease_id AND l.state = 'booked')",
+        f" AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = p.lease_id AND l.state = '{LeaseState.BOOKED}')",
         [until, before, before],
     ) + execute(
-        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), upper(h.period))"
+        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), upper(h.period))"  # noqa: S608 (our own states)
         " FROM leases_placement h WHERE h.id = p.host_id AND p.is_live AND upper(p.period) < %s"
         " AND lower(p.period) <= %s AND upper(h.period) > upper(p.period)"
-        " AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = p.lease_id AND l.state = 'booked')",
+        f" AND NOT EXISTS (SELECT 1 FROM leases_lease l WHERE l.id = p.lease_id AND l.state = '{LeaseState.BOOKED}')",
         [before, before],
     )
 
@@ -53,12 +55,12 @@ def give_way(device_ids: Sequence[int], at: datetime) -> int:
     the transaction that stores the booking.
     """
     return execute(
-        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), %s)"
+        "UPDATE leases_placement p SET period = tstzrange(lower(p.period), %s)"  # noqa: S608 (our own states)
         " WHERE p.device_id = ANY(%s) AND p.is_live AND p.host_id IS NULL"
         " AND lower(p.period) < %s AND upper(p.period) > %s"
         " AND NOT EXISTS (SELECT 1 FROM leases_lease l"
         "  LEFT JOIN leases_placement s ON s.lease_id = l.id AND s.host_id = p.id AND s.is_live"
         "  WHERE (l.id = p.lease_id OR s.id IS NOT NULL) AND NOT (l.not_after <= %s"
-        "   OR l.state IN ('ending', 'cleaning', 'failed')))",
+        f"   OR l.state IN {in_sql(ENDING_LEASES)}))",
         [at, list(device_ids), at, at, at],
     )

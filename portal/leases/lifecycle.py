@@ -97,8 +97,8 @@ def lock_request_of_booking(lease_uid: str) -> bool:
     locked. A lease never becomes a booking later.
     """
     found = fetch(
-        "SELECT 1 FROM leases_leaserequest WHERE id ="
-        " (SELECT request_id FROM leases_lease WHERE uid = %s AND state = 'booked') FOR UPDATE",
+        "SELECT 1 FROM leases_leaserequest WHERE id ="  # noqa: S608 (our own states)
+        f" (SELECT request_id FROM leases_lease WHERE uid = %s AND state = '{LeaseState.BOOKED}') FOR UPDATE",
         [lease_uid],
     )
     return bool(found)

@@ -13,27 +13,29 @@ from django.db import transaction
 
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.common.rows import fetch
+from portal.common.states import in_sql
 from portal.leases import gangs
 from portal.leases.failures import UNHEARD
 from portal.leases.lifecycle import fail_leases, settle_requests
 from portal.leases.models import Lease
-from portal.leases.states import LeaseState
+from portal.leases.states import LEAVING_LEASES, WANTED_LEASES, EndReason, LeaseState, RequestState
 
 MOST = 500
 _UNMADE = (
-    "SELECT l.id FROM fleet_node n JOIN leases_lease l ON l.node_id = n.id"
-    " WHERE n.last_seen_at < %s AND l.state = 'preparing' ORDER BY l.id LIMIT %s"
+    "SELECT l.id FROM fleet_node n JOIN leases_lease l ON l.node_id = n.id"  # noqa: S608 (our own states)
+    f" WHERE n.last_seen_at < %s AND l.state = '{LeaseState.PREPARING}' ORDER BY l.id LIMIT %s"
 )
 # Requests whose present leases are all over, of which some cannot be confirmed clean by a node that is not heard.
-_OVER = """
+_OVER = f"""
 SELECT DISTINCT r.id FROM fleet_node n JOIN leases_lease l ON l.node_id = n.id
   JOIN leases_leaserequest r ON r.id = l.request_id AND r.attempts + 1 = l.generation
- WHERE n.last_seen_at < %s AND l.state IN ('ending', 'cleaning') AND NOT l.is_extra AND r.state = 'granted'
-   AND l.end_reason IN ('fault', 'preempted', 'maintenance') AND NOT EXISTS (
+ WHERE n.last_seen_at < %s AND l.state IN {in_sql(LEAVING_LEASES)} AND NOT l.is_extra
+   AND r.state = '{RequestState.GRANTED}'
+   AND l.end_reason IN ('{EndReason.FAULT}', '{EndReason.PREEMPTED}', '{EndReason.MAINTENANCE}') AND NOT EXISTS (
    SELECT 1 FROM leases_lease o WHERE o.request_id = r.id AND o.generation = l.generation
-    AND o.state IN ('booked', 'preparing', 'active', 'interrupted'))
+    AND o.state IN {in_sql(WANTED_LEASES)})
  ORDER BY r.id LIMIT %s
-"""
+"""  # noqa: S608 (our own states)
 
 
 def _silent_since(now: datetime) -> datetime:

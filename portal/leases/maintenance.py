@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.common.retry import with_retries
 from portal.common.rows import fetch
+from portal.common.states import in_sql
 from portal.fleet import maintenance as windows
 from portal.fleet.draining import deadlines
 from portal.fleet.models import MaintenanceWindow, Node
@@ -24,7 +25,7 @@ from portal.leases.hold_periods import hold_until
 from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease
 from portal.leases.next_blocks import NextBlock, next_blocks
-from portal.leases.states import EndReason, LeaseState
+from portal.leases.states import RUNNING_LEASES, WANTED_ON_NODE, EndReason, LeaseState
 from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
 
@@ -37,22 +38,22 @@ RUNS = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 # Leases that run into a window or into the deadline of a drain, were shortened by one that may be gone, or are being
 # made when one begins. Those that end where it begins are right, however many: they must not keep the others from
 # being looked at.
-_TOUCHED = """
+_TOUCHED = f"""
 SELECT l.id FROM leases_lease l JOIN fleet_node d ON d.id = l.node_id
- WHERE (l.state IN ('active', 'interrupted') AND l.wanted_until IS NOT NULL
+ WHERE (l.state IN {in_sql(RUNNING_LEASES)} AND l.wanted_until IS NOT NULL
         AND d.drain_by IS DISTINCT FROM l.not_after AND NOT EXISTS (
         SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
             ON n.maintenancewindow_id = w.id
          WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
            AND w.starts_at = l.not_after))
-    OR (l.state IN ('preparing', 'active', 'interrupted') AND (
-        CASE WHEN l.state = 'preparing' THEN d.drain_by <= %s ELSE d.drain_by < l.not_after END OR EXISTS (
+    OR (l.state IN {in_sql(WANTED_ON_NODE)} AND (
+        CASE WHEN l.state = '{LeaseState.PREPARING}' THEN d.drain_by <= %s ELSE d.drain_by < l.not_after END OR EXISTS (
         SELECT 1 FROM fleet_maintenancewindow w JOIN fleet_maintenancewindow_nodes n
             ON n.maintenancewindow_id = w.id
          WHERE n.node_id = l.node_id AND w.cancelled_at IS NULL AND w.ends_at > %s
-           AND CASE WHEN l.state = 'preparing' THEN w.starts_at <= %s ELSE w.starts_at < l.not_after END)))
+           AND CASE WHEN l.state = '{LeaseState.PREPARING}' THEN w.starts_at <= %s ELSE w.starts_at < l.not_after END)))
  ORDER BY l.id LIMIT %s
-"""
+"""  # noqa: S608 (our own states)
 
 
 @dataclass(frozen=True, slots=True)

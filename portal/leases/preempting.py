@@ -14,10 +14,11 @@ from django.db import transaction
 
 from portal.audit.services import record
 from portal.common.rows import fetch
+from portal.common.states import in_sql
 from portal.fleet.services import raise_revision
 from portal.leases.lifecycle import end_leases
-from portal.leases.models import Lease
-from portal.leases.states import EndReason, LeaseState
+from portal.leases.models import Lease, LeaseRequest
+from portal.leases.states import WANTED_ON_NODE, EndReason, LeaseState, RequestState
 from portal.leases.transitions import announce, lock_leases
 from portal.notifications.services import notify
 
@@ -41,11 +42,8 @@ def tell(found: Sequence[ToldLease], *, grace_s: int, now: datetime) -> list[Lea
     all that go for one request can be told, none of them is: alone they would make no room. Call inside a
     transaction; locks leases, then nodes.
     """
-    waiting = fetch(
-        "SELECT id FROM leases_leaserequest WHERE id = ANY(%s) AND state = 'queued'",
-        [[one.request_id for one in found]],
-    )
-    queued = {pk for (pk,) in waiting}
+    asking = LeaseRequest.objects.filter(pk__in=[one.request_id for one in found], state=RequestState.QUEUED)
+    queued = set(asking.values_list("pk", flat=True))
     why = {one.lease_id: one for one in found if one.request_id in queued}
     leases = lock_leases(why)
     still = {ls.pk for ls in leases if ls.state in TOLD and ls.preempt_at is None}
@@ -70,9 +68,9 @@ def spare(lease_ids: Iterable[int] = (), *, now: datetime) -> int:
     These are the ones named, and all whose request does not wait any more: withdrawn, or started elsewhere.
     """
     rows = fetch(
-        "SELECT l.id FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.preempted_for_id"
+        "SELECT l.id FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.preempted_for_id"  # noqa: S608 (our own states)
         " WHERE l.preempted_for_id IS NOT NULL AND l.clean_at IS NULL AND l.preempt_at > %s"
-        " AND l.state IN ('preparing', 'active', 'interrupted') AND (r.state <> 'queued' OR l.id = ANY(%s))"
+        f" AND l.state IN {in_sql(WANTED_ON_NODE)} AND (r.state <> '{RequestState.QUEUED}' OR l.id = ANY(%s))"
         " ORDER BY l.id LIMIT %s",
         [now, list(lease_ids), MOST],
     )
@@ -101,8 +99,8 @@ def preempt_due(*, now: datetime) -> int:
     They end by the ordinary path; their request goes back to the queue with the time that is left.
     """
     rows = fetch(
-        "SELECT id FROM leases_lease WHERE preempted_for_id IS NOT NULL AND clean_at IS NULL AND preempt_at <= %s"
-        " AND state IN ('preparing', 'active', 'interrupted') ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED",
+        "SELECT id FROM leases_lease WHERE preempted_for_id IS NOT NULL AND clean_at IS NULL AND preempt_at <= %s"  # noqa: S608 (our own states)
+        f" AND state IN {in_sql(WANTED_ON_NODE)} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED",
         [now, MOST],
     )
     leases = lock_leases([pk for (pk,) in rows]) if rows else []

@@ -13,7 +13,7 @@ from portal.common.errors import NotFound
 from portal.common.rows import Rows, fetch
 from portal.fleet.models import Node
 from portal.leases.models import Lease, LeaseExtension, LeaseRequest, Reservation
-from portal.leases.states import LIVE_LEASES, Approval, ExtensionState, LeaseState, RequestState
+from portal.leases.states import LIVE_LEASES, Approval, EndReason, ExtensionState, LeaseState, RequestState
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, below
 
@@ -23,16 +23,15 @@ _LEASES = Rows(Lease, "team", "user", "flavor", "flavor.device_model", "node", "
 def waiting_count(team: Team) -> int:
     """Return how many requests of the team wait."""
     ((count,),) = fetch(
-        "SELECT count(*) FROM leases_leaserequest WHERE team_id = %s AND state = 'queued'", [team.pk]
+        f"SELECT count(*) FROM leases_leaserequest WHERE team_id = %s AND state = '{RequestState.QUEUED}'",  # noqa: S608 (our own states)
+        [team.pk],
     )
     return int(count)
 
 
 def is_booked(request: LeaseRequest) -> bool:
     """Say whether a granted request is a booking that has not begun."""
-    return bool(
-        fetch("SELECT 1 FROM leases_lease WHERE request_id = %s AND state = 'booked' LIMIT 1", [request.pk])
-    )
+    return Lease.objects.filter(request=request, state=LeaseState.BOOKED).exists()
 
 
 MAX_FAULTS: Final = 5  # as often as this a request may fail before it is given up
@@ -40,17 +39,13 @@ MAX_FAULTS: Final = 5  # as often as this a request may fail before it is given 
 
 def fault_count(request: LeaseRequest) -> int:
     """Return how often what was granted to a request failed; a gang fails once, however many of its parts did."""
-    ((count,),) = fetch(
-        "SELECT count(DISTINCT generation) FROM leases_lease"
-        " WHERE request_id = %s AND end_reason = 'fault' AND NOT is_extra",
-        [request.pk],
-    )
-    return int(count)
+    failed = Lease.objects.filter(request=request, end_reason=EndReason.FAULT, is_extra=False)
+    return failed.values("generation").distinct().count()
 
 
 def is_anybody_waiting() -> bool:
     """Say whether the queue holds any request."""
-    return bool(fetch("SELECT 1 FROM leases_leaserequest WHERE state = 'queued' LIMIT 1"))
+    return LeaseRequest.objects.filter(state=RequestState.QUEUED).exists()
 
 
 def visible_requests(rights: Rights) -> QuerySet[LeaseRequest]:

@@ -15,6 +15,7 @@ from psycopg.types.range import Int8Range, TimestamptzRange
 
 from portal.common.rows import execute, fetch
 from portal.leases.models import Placement, SharedHost
+from portal.leases.states import LeaseState
 
 _COUNT = (
     "UPDATE leases_sharedhost h SET used_share_milli = h.used_share_milli + %s * s.share,"
@@ -25,7 +26,7 @@ _COUNT = (
 )
 # A host whose shares are all gone is free; one in whose time none ran held nothing at any time. Where only booked
 # shares are left it is held from the first of them on, and what ran before is no part of its time any more.
-_SETTLE = """
+_SETTLE = f"""
 UPDATE leases_placement p SET is_live = s.first IS NOT NULL, period = CASE
          WHEN s.first IS NOT NULL THEN tstzrange(greatest(s.first, lower(p.period)), upper(p.period))
          WHEN NOT s.has_run THEN 'empty'
@@ -33,12 +34,12 @@ UPDATE leases_placement p SET is_live = s.first IS NOT NULL, period = CASE
                         lower(p.period) + interval '1 microsecond')) END
   FROM (SELECT h.id, min(lower(s.period)) FILTER (WHERE s.is_live) AS first,
                coalesce(bool_or(NOT s.is_live AND upper(s.period) > lower(h.period)), false) AS has_run,
-               coalesce(bool_or(s.is_live AND l.state <> 'booked'), false) AS runs
+               coalesce(bool_or(s.is_live AND l.state <> '{LeaseState.BOOKED}'), false) AS runs
           FROM leases_placement h LEFT JOIN leases_placement s ON s.host_id = h.id
           LEFT JOIN leases_lease l ON l.id = s.lease_id
          WHERE h.id = ANY(%s) GROUP BY h.id) s
  WHERE p.id = s.id AND p.is_live AND NOT s.runs
-"""
+"""  # noqa: S608 (our own states)
 
 
 @dataclass(frozen=True, slots=True)

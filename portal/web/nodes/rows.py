@@ -9,6 +9,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from portal.common.rows import fetch
+from portal.common.states import in_sql
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.power import shown_power
@@ -20,12 +21,12 @@ from portal.web.power.rows import power_text
 
 # Counted apart: joined together, devices, leases and events would multiply. With all live states named, and open
 # events asked for as their index has them, what has ended is not read at all.
-_LIVE = ", ".join(f"'{state}'" for state in LIVE_LEASES)
+_LIVE = in_sql(LIVE_LEASES)
 _DEVICES = (
     "SELECT node_id, count(*), count(*) FILTER (WHERE NOT is_accepted) AS waits"
     " FROM fleet_device GROUP BY node_id"
 )
-_LEASES = f"SELECT node_id, count(*) FROM leases_lease WHERE state IN ({_LIVE}) GROUP BY node_id"  # noqa: S608 (our own states)
+_LEASES = f"SELECT node_id, count(*) FROM leases_lease WHERE state IN {_LIVE} GROUP BY node_id"  # noqa: S608 (our own states)
 OPEN_EVENTS = "SELECT node_id, count(*) FROM fleet_healthevent WHERE cleared_at IS NULL GROUP BY node_id"
 _COUNTS = (
     "SELECT n.id, coalesce(d.count, 0), coalesce(l.count, 0), coalesce(e.count, 0), coalesce(d.waits, 0)"  # noqa: S608 (our own words)
