@@ -19,8 +19,7 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from portal.common.rows import execute, fetch
-from portal.common.states import in_sql
+from portal.common.sql import execute, fetch, in_sql
 from portal.leases.states import RequestState, WorkloadKind
 from portal.policies.durations import current_model
 from portal.policies.models import DurationModel

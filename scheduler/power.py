@@ -9,8 +9,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from portal.audit.services import record
-from portal.common.rows import execute, fetch
-from portal.common.states import in_sql
+from portal.common.sql import execute, fetch, in_sql
 from portal.fleet.models import SAYS_ITS_POWER, Node, Power
 from portal.fleet.power import tell
 from portal.leases.states import LIVE_ON_NODE, LeaseState

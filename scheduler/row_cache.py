@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from portal.common.rows import Row, fetch
+from portal.common.sql import Row, fetch
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from portal.common.rows import Rows, fetch
+from portal.common.sql import fetch
 from portal.fleet.models import Node
 from portal.fleet.selectors import blocked_why
 from portal.leases.states import EndReason, RequestState
@@ -57,7 +57,6 @@ YIELDS = (
     f" JOIN leases_lease l ON l.request_id = r.id WHERE r.state = '{RequestState.QUEUED}' AND r.evictions > 0"
     f" AND l.preempted_for_id IS NOT NULL AND l.end_reason = '{EndReason.PREEMPTED}' GROUP BY r.id"
 )
-_NODES = Rows(Node)
 
 
 def take(*, now: datetime) -> Snapshot:
@@ -69,9 +68,7 @@ def take(*, now: datetime) -> Snapshot:
     away = {outage.node_id for outage in outages if outage.starts_at <= now}
     return Snapshot(
         taken_at=now,
-        nodes=tuple(
-            _node(n, blocked_why(n, now=now, away=away)) for n in _NODES.where("TRUE ORDER BY it.name", [])
-        ),
+        nodes=tuple(_node(n, blocked_why(n, now=now, away=away)) for n in Node.objects.order_by("name")),
         devices=snapshot_rows.devices(),
         held=tuple(p.held for p in placed if p.booking is None or p.booking.starts_at <= now),
         queue=_claims(now, steps),

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from portal.common.rows import Row, fetch
-from portal.common.states import in_sql
+from portal.common.sql import Row, fetch, in_sql
 from portal.fleet.selectors import health_blocked_why
 from portal.fleet.sizes import SIZE_SQL
 from portal.leases.elastic import LEAST_REST_S, growing_rows

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from portal.common.rows import execute
+from portal.common.sql import execute
 from portal.leases.states import LeaseState
 from portal.policies.selectors import active_policy
 

@@ -19,7 +19,7 @@ from django.db import DatabaseError, connection
 
 from portal.accounts.models import SignInPlace, Tries, User
 from portal.common.addresses import group_of
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 
 log = logging.getLogger(__name__)
 KNOWN_FOR = timedelta(days=30)

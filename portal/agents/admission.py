@@ -20,7 +20,7 @@ from portal.agents.handshake import Handshake
 from portal.agents.models import EnrolToken
 from portal.agents.portal_key import known_keys
 from portal.agents.restored_database import FAR_EPOCH, overtake, tell_ahead
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import forget_acceptance, learn_devices
 

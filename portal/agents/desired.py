@@ -10,8 +10,7 @@ from datetime import datetime
 from django.conf import settings
 
 from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Notice
-from portal.common.rows import Row, fetch
-from portal.common.states import in_sql
+from portal.common.sql import Row, fetch, in_sql
 from portal.fleet.models import SAYS_ITS_POWER, Power
 from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from portal.common.rows import execute
+from portal.common.sql import execute
 
 
 def heard(node_id: int, *, now: datetime) -> None:

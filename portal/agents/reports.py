@@ -12,8 +12,8 @@ from nodeagent.protocol.messages import LeaseReport, Report
 from portal.agents.errors import AgentRefused
 from portal.common.clock import db_now
 from portal.common.failpoints import failpoint
-from portal.common.rows import Rows, execute, fetch
-from portal.common.states import in_sql
+from portal.common.rows import Rows
+from portal.common.sql import execute, fetch, in_sql
 from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power

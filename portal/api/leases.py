@@ -43,7 +43,7 @@ from portal.billing.selectors import cost_and_price, cost_so_far, currency
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden
 from portal.common.failpoints import failpoint
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.leases import lifecycle
 from portal.leases.access import way_in, whole_environment
 from portal.leases.extending import (

@@ -1,4 +1,9 @@
-"""Pages by keyset: stable while rows are added, one query each, no count."""
+"""Pages by keyset: stable while rows are added, one query each, no count.
+
+Not the framework's ``CursorPagination``: it asks the same of the database (200,000 entries deep 3.8 ms for both,
+``make bench ARGS="rows"``), but takes a bad page size for the default and a bad cursor for a missing page, where ours
+say what is wrong with which field, and its cursors are opaque where ours is the id of the last row.
+"""
 
 from __future__ import annotations
 

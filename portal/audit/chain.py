@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from portal.audit.models import AuditHead
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 
 BATCH, PART = 1000, 50_000
 GENESIS = hashlib.sha256(b"berth audit 1").digest()

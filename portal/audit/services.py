@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.accounts.models import User
-from portal.common.rows import execute
+from portal.common.sql import execute
 
 ENTRY = (
     "INSERT INTO audit_auditentry (actor_id, action, target, team_id, detail, at)"

@@ -22,7 +22,7 @@ from django.db.migrations.loader import MigrationLoader
 from portal.audit.services import record
 from portal.common.clock import db_now
 from portal.common.invariants import INVARIANTS, Breach, broken
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.embedded.discovery import postgres
 from portal.embedded.errors import CannotStart
 from portal.fleet.models import Node

@@ -14,7 +14,7 @@ from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.billing.settled import settled_until
 from portal.common.errors import Conflict
 from portal.common.invariants import MONEY, broken
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 

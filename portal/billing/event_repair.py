@@ -18,7 +18,7 @@ from portal.audit.services import record
 from portal.billing.metering import meter_all
 from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
 from portal.common.retry import with_retries
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.leases.models import Lease, LeaseEvent
 from portal.leases.states import LeaseState
 

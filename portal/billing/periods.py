@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from django.db import connection
 
 from portal.billing.models import BillingPeriod
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 
 # The key of the lock under which a month closes. Whoever writes an event of a lease or a price holds it shared
 # (the triggers of billing 0004 take it), so that a close sees all of them or they see the month closed.

@@ -16,7 +16,7 @@ from portal.billing.periods import month_bounds, period_of
 from portal.catalog.models import Rate
 from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
 from portal.common.errors import Conflict
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from portal.teams.models import Team

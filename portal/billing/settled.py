@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.leases.states import WANTED_ON_NODE, LeaseState
 
 # What may still run, end or go on: each of these has a next event that stops or starts the money clock.

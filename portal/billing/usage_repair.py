@@ -11,7 +11,7 @@ from portal.billing.metering import meter_all
 from portal.billing.models import PeriodState, UsageRecord
 from portal.common.invariants import ACTIVE_TIME, CLOSED_UNTIL, USAGE_TIME
 from portal.common.retry import with_retries
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.leases.models import Lease
 
 # Leases whose usage is not their active time, up to where it was metered; and whether a closed month has too much.

@@ -17,7 +17,7 @@ from portal.celery import app as celery
 from portal.common.failpoints import failpoint
 from portal.common.live import redis_client
 from portal.common.models import OutboxItem
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 
 log = logging.getLogger(__name__)
 RUN_CYCLE = "scheduler.tasks.run_cycle"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 
 Table = Mapping[str, Set[str]]
 
@@ -15,8 +15,3 @@ def check_move(table: Table, was: str, now: str, what: str) -> None:
     """Raise ``IllegalMove`` when ``now`` may not follow ``was``."""
     if now not in table.get(was, frozenset()):
         raise IllegalMove(f"{what}: {was} -> {now}")
-
-
-def in_sql(states: Iterable[str]) -> str:
-    """Return states as SQL writes a list of them, e.g. "('active', 'ended')"; only for states of our own enums."""
-    return "(" + ", ".join(f"'{state}'" for state in states) + ")"

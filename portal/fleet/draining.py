@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Invalid
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import Node
 from portal.fleet.services import clean_reason
 

@@ -30,7 +30,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid
 from portal.common.retry import with_retries
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.fleet.models import Device, Health, HealthEvent, Node
 
 CRITICAL: Final = "critical"

@@ -12,7 +12,7 @@ from typing import Final
 from django.conf import settings
 
 from portal.common.retry import with_retries
-from portal.common.rows import execute
+from portal.common.sql import execute
 from portal.fleet.health import REMEMBERED
 
 BATCH: Final = 1000

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Invalid, NotFound
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import MaintenanceWindow, Node
 
 LONGEST = timedelta(days=90)

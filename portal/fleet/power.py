@@ -12,7 +12,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common import outbox
 from portal.common.errors import Conflict, Invalid
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.fleet.models import Node, NodeSleep, Power, PowerState
 from portal.fleet.services import raise_revision
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import Device, Health, Node
 
 ONLINE, STALE, OFFLINE, NEVER = "online", "stale", "offline", "never"

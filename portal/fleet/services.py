@@ -16,7 +16,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Invalid
 from portal.common.live import NODES, publish_on_commit
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.fleet.health import settle
 from portal.fleet.models import Device, DeviceModel, Health, Mode, Node
 from portal.fleet.sizes import is_near, learn_sizes, told_by

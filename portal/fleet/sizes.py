@@ -14,7 +14,7 @@ from typing import Any
 from django.db import transaction
 
 from nodeagent.protocol.messages import DeviceFact
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import DeviceModel, Profile
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from portal.audit.services import record
 from portal.common.errors import QuotaExceeded
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.selectors import blocked_why, device_blocked_why
 from portal.fleet.services import raise_revision

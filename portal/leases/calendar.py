@@ -13,8 +13,7 @@ from typing import Literal
 from django.utils.translation import gettext as _
 
 from portal.common.errors import Invalid
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.fleet.models import Device
 from portal.leases.states import WANTED_LEASES, LeaseState
 from portal.teams.models import Role, Team

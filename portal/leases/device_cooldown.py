@@ -16,7 +16,7 @@ from typing import Final
 from django.db import transaction
 
 from portal.common.outbox import RUN_CYCLE, add, nudge_on_commit
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.fleet.health import CRITICAL, RESTING, lock_devices, settle
 from portal.fleet.models import Device, Health, HealthEvent
 from portal.leases.health_notices import tell_of_health

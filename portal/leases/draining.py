@@ -13,8 +13,7 @@ from django.db import transaction
 
 from portal.accounts.models import User
 from portal.audit.services import record
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.fleet.draining import ask_drain, check_deadline
 from portal.fleet.models import Node
 from portal.fleet.services import uncordon

@@ -10,8 +10,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
-from portal.common.rows import Row, fetch
-from portal.common.states import in_sql
+from portal.common.sql import Row, fetch, in_sql
 from portal.leases.extending import whole_s
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import needs_approval

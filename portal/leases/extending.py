@@ -18,8 +18,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
-from portal.common.rows import execute
-from portal.common.states import in_sql
+from portal.common.sql import execute, in_sql
 from portal.fleet.services import raise_revision
 from portal.leases import gangs
 from portal.leases.hold_periods import hold_until

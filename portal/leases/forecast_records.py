@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.leases.models import StartForecast
 from portal.leases.states import LeaseState, RequestState
 from scheduler.engine.calibration import MOST_SAMPLES, Calibration, Sample

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db.models import QuerySet
 
-from portal.common.rows import Rows, fetch
-from portal.common.states import in_sql
+from portal.common.rows import Rows
+from portal.common.sql import fetch, in_sql
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import (
     ENDING_LEASES,
@@ -30,7 +31,6 @@ AGAIN = (EndReason.FAULT, EndReason.PREEMPTED, EndReason.MAINTENANCE)
 MOST = 500
 _GONE = (*ENDING_LEASES, LeaseState.ENDED)
 _WANTED = in_sql(WANTED_ON_NODE)
-_LEASES = Rows(Lease, "team", "request")
 _REQUESTS = Rows(LeaseRequest)
 
 
@@ -57,23 +57,17 @@ def others_of(leases: Sequence[Lease]) -> list[Lease]:
     asked = {ls.request_id for ls in leases if not ls.is_extra and lives_with_others(ls.request)}
     if not asked:
         return []
-    return _LEASES.where(
-        f"it.request_id = ANY(%s) AND it.state IN {_WANTED} AND NOT it.id = ANY(%s)"
-        " ORDER BY it.id FOR UPDATE OF it SKIP LOCKED",
-        [sorted(asked), [ls.pk for ls in leases]],
-    )
+    return list(_lock_wanted().filter(request_id__in=asked).exclude(pk__in=[ls.pk for ls in leases]))
 
 
 def gang_ids(lease: Lease) -> list[int]:
     """Return the ids of all wanted parts of the gang that a lease belongs to, its own alone where it is none."""
     if lease.request.nodes == 1 or lease.is_extra:
         return [lease.pk]
-    rows = fetch(
-        "SELECT id FROM leases_lease WHERE request_id = %s AND generation = %s AND NOT is_extra"  # noqa: S608 (our own states)
-        f" AND state IN {_WANTED} ORDER BY id",
-        [lease.request_id, lease.generation],
+    parts = Lease.objects.filter(
+        request=lease.request_id, generation=lease.generation, is_extra=False, state__in=WANTED_ON_NODE
     )
-    return sorted({lease.pk, *(pk for (pk,) in rows)})
+    return sorted({lease.pk, *parts.values_list("pk", flat=True)})
 
 
 def gang_parts_of(leases: Sequence[Lease]) -> list[Lease]:
@@ -95,10 +89,17 @@ def left_behind() -> list[tuple[Lease, str]]:
     why: dict[int, str] = dict(rows)
     if not why:
         return []
-    found = _LEASES.where(
-        f"it.id = ANY(%s) AND it.state IN {_WANTED} ORDER BY it.id FOR UPDATE OF it SKIP LOCKED", [list(why)]
+    return [(lease, why[lease.pk]) for lease in _lock_wanted().filter(pk__in=why)]
+
+
+def _lock_wanted() -> QuerySet[Lease]:
+    """Return wanted leases by id, locked when they are read; those that another transaction holds are left out."""
+    return (
+        Lease.objects.filter(state__in=WANTED_ON_NODE)
+        .select_related("team", "request")
+        .select_for_update(of=("self",), skip_locked=True)
+        .order_by("pk")
     )
-    return [(lease, why[lease.pk]) for lease in found]
 
 
 def silent_gangs(leases: Sequence[Lease], *, at: datetime) -> set[int]:
@@ -159,7 +160,8 @@ def _present(request_ids: Sequence[int]) -> list[list[Lease]]:
     """Return the leases of each request's present generation, in id order."""
     found: dict[int, list[Lease]] = {}
     if request_ids:
-        for lease in _LEASES.where("it.request_id = ANY(%s) ORDER BY it.id", [sorted(request_ids)]):
+        there = Lease.objects.filter(request_id__in=request_ids).select_related("team", "request")
+        for lease in there.order_by("pk"):
             if lease.generation == lease.request.attempts + 1:
                 found.setdefault(lease.request_id, []).append(lease)
     return list(found.values())

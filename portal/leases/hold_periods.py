@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from portal.common.rows import execute, fetch
-from portal.common.states import in_sql
+from portal.common.sql import execute, fetch, in_sql
 from portal.leases.states import ENDING_LEASES, LeaseState
 
 

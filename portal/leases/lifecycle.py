@@ -18,7 +18,7 @@ from portal.audit.services import record
 from portal.common.errors import Conflict
 from portal.common.failpoints import failpoint
 from portal.common.outbox import RUN_CYCLE, add, nudge
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.services import raise_revision
 from portal.leases import gangs, shared_hosts
 from portal.leases.failures import public_fault

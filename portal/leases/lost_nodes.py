@@ -12,8 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.leases import gangs
 from portal.leases.failures import UNHEARD
 from portal.leases.lifecycle import fail_leases, settle_requests

@@ -14,8 +14,7 @@ from django.db.models import Q
 from portal.accounts.models import User
 from portal.common.outbox import RUN_CYCLE, nudge_on_commit
 from portal.common.retry import with_retries
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.fleet import maintenance as windows
 from portal.fleet.draining import deadlines
 from portal.fleet.models import MaintenanceWindow, Node

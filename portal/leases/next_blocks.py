@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 

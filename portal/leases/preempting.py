@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from portal.audit.services import record
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.fleet.services import raise_revision
 from portal.leases.lifecycle import end_leases
 from portal.leases.models import Lease, LeaseRequest

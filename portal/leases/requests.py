@@ -20,7 +20,8 @@ from portal.catalog.services import cost_milli
 from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
 from portal.common.failpoints import failpoint
-from portal.common.rows import NewRow, Rows, fetch
+from portal.common.rows import NewRow, Rows
+from portal.common.sql import fetch
 from portal.fleet.models import Mode
 from portal.fleet.selectors import boards_by_node
 from portal.leases.lifecycle import cancel_booking

@@ -10,7 +10,8 @@ from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
 from portal.common.errors import NotFound
-from portal.common.rows import Rows, fetch
+from portal.common.rows import Rows
+from portal.common.sql import fetch
 from portal.fleet.models import Node
 from portal.leases.models import Lease, LeaseExtension, LeaseRequest, Reservation
 from portal.leases.states import LIVE_LEASES, Approval, EndReason, ExtensionState, LeaseState, RequestState

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from psycopg.types.range import Int8Range, TimestamptzRange
 
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.leases.models import Placement, SharedHost
 from portal.leases.states import LeaseState
 

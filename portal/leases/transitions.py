@@ -14,7 +14,8 @@ from django.db import connection
 from django.db.models import Model
 
 from portal.common.live import EVENTS, publish_on_commit
-from portal.common.rows import Rows, execute, fetch
+from portal.common.rows import Rows
+from portal.common.sql import execute, fetch
 from portal.common.states import check_move
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, LeaseState

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from portal.accounts.models import User
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.policies.selectors import active_policy
 from portal.quotas.models import PersonUsage
 from portal.teams.models import Role, Team

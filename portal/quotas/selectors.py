@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from django.db.models import Q
 
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights

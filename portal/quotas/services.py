@@ -11,7 +11,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common import outbox
 from portal.common.errors import Conflict, Invalid, QuotaExceeded
-from portal.common.rows import Row, execute, fetch
+from portal.common.sql import Row, execute, fetch
 from portal.quotas.cohorts import cohorts_for
 from portal.quotas.models import Quota
 from portal.teams.models import Team

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 
 # Of a minute at one sample a second, so many must be there for its energy to be the whole minute's.
 LEAST_SAMPLES = 55

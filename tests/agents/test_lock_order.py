@@ -12,7 +12,7 @@ from django.db import transaction
 from nodeagent.protocol.messages import HealthFact, LeaseReport, Report
 from portal.agents import admission, reports
 from portal.agents.admission import admit
-from portal.common.rows import execute
+from portal.common.sql import execute
 from portal.fleet import health
 from portal.fleet.models import Device, HealthEvent, Node
 from portal.leases.health_notices import take_out_of_work

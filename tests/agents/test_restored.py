@@ -17,7 +17,7 @@ from portal.agents.errors import AgentRefused
 from portal.agents.services import create_enrol_token
 from portal.audit.models import AuditEntry
 from portal.common.clock import db_now
-from portal.common.rows import execute
+from portal.common.sql import execute
 from portal.fleet.models import Node
 from portal.fleet.selectors import blocked_why
 from portal.leases.lifecycle import release_lease

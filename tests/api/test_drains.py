@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from portal.accounts.services import create_token
-from portal.common.rows import execute
+from portal.common.sql import execute
 from portal.fleet.models import Node
 from portal.leases import transitions
 from portal.leases.draining import drain_node

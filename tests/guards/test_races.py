@@ -11,7 +11,7 @@ from portal.agents.admission import admit
 from portal.agents.errors import AgentRefused
 from portal.agents.services import revoke_node
 from portal.common.errors import Conflict, QuotaExceeded
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import Node
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import approve_request, reject_request

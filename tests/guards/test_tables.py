@@ -7,7 +7,7 @@ from django.db import DatabaseError, transaction
 
 from portal.audit.models import AuditEntry
 from portal.audit.services import record
-from portal.common.rows import execute
+from portal.common.sql import execute
 from tests.portal.builders import World
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connections
 
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 
 # Within a transaction PostgreSQL goes on showing the sessions as they were at the first look, unless told otherwise.
 _LOOK_ANEW = "SELECT 1 FROM pg_stat_clear_snapshot()"

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.common.errors import QuotaExceeded
 from portal.common.retry import with_retries
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.quotas import services
 from portal.quotas.models import Cohort, Quota
 from portal.quotas.selectors import headroom, smallest_ceiling

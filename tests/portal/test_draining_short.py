@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.agents.desired import LEASES
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 from portal.fleet.models import MaintenanceWindow
 from portal.leases import lifecycle
 from portal.leases.maintenance import cancel_window, change_window

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import DataError
 
-from portal.common.rows import fetch
+from portal.common.sql import fetch
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,7 @@ from django.test import Client
 
 from portal.common import invariants
 from portal.common.models import InvariantCheck
-from portal.common.rows import execute
+from portal.common.sql import execute
 from portal.notifications.models import Notification
 from portal.web.notifications.rows import notification_rows
 from scheduler import invariant_check, tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from tests.portal.builders import World
 from tests.portal.test_invariants import busy  # noqa: F401
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from portal.common.rows import NewRow, Rows, fetch
+from portal.common.rows import NewRow, Rows
+from portal.common.sql import fetch
 from portal.leases.models import Lease, LeaseRequest, Placement
 from tests.portal.builders import World
 

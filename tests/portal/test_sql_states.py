@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from portal.billing.models import PeriodState
-from portal.common.states import in_sql
+from portal.common.sql import in_sql
 from portal.fleet.models import Health, Power, PowerState
 from portal.leases.states import Approval, EndReason, ExtensionState, LeaseState, RequestState
 

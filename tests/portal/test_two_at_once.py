@@ -10,7 +10,7 @@ from django.db import transaction
 from django.test import Client
 
 from portal.common.errors import Conflict, Invalid
-from portal.common.rows import execute, fetch
+from portal.common.sql import execute, fetch
 from portal.leases import bookings
 from portal.leases.models import Lease
 from portal.leases.transitions import lock_leases

@@ -19,6 +19,7 @@ from tools.bench import (
     machine,
     night,
     placement,
+    rows,
     soak,
     stages,
     startup,
@@ -29,6 +30,7 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "latency": ("submit to active, idle cluster, 2 × 8 whole A100, simulated driver", latency.measure),
     "throughput": ("1,000 single-GPU requests at once on 16 GPUs, released when active", throughput.measure),
     "stages": ("one lease's way through the portal in one process: CPU and queries", stages.measure),
+    "rows": ("objects by SQL written once beside querysets; a page far down a list", rows.measure),
     "startup": ("first and second start to the first page, memory 10 s after it", startup.measure),
     "engine": (
         "the figures the engine is held to, through its plan: Philly traces (folder in TRACES) or samples",

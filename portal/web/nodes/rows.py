@@ -8,8 +8,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from portal.common.rows import fetch
-from portal.common.states import in_sql
+from portal.common.sql import fetch, in_sql
 from portal.fleet.maintenance import nodes_in_maintenance
 from portal.fleet.models import HealthEvent, Node
 from portal.fleet.power import shown_power
