@@ -25,6 +25,7 @@ def demand_of(row: DemandTable) -> Demand:
         tuple((size, price) for size, price in row.prices),
         row.churn_milli,
         row.used_milli,
+        row.requests,
     )
 
 

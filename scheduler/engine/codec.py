@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 7, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 8, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -28,7 +28,7 @@ from scheduler.engine.tables import (
     booking_row,
 )
 
-VERSION = 7
+VERSION = 8
 # Tables whose rows are the fields of a value: how a row is written and read.
 ROWS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = {
     "held": (HELD.row, HELD.value),
@@ -143,6 +143,7 @@ def _demand_row(demand: Demand) -> Row | None:
         demand.prices,
         demand.churn_milli,
         demand.used_milli,
+        demand.requests,
     ]
 
 
@@ -150,13 +151,14 @@ def _demand(document: dict[str, Any]) -> Demand:
     if document["demand"] is None:
         return Demand()
     try:
-        version, forms, prices, churn, used = items(document["demand"])
+        version, forms, prices, churn, used, requests = items(document["demand"])
         return Demand(
             whole(version, 1),
             tuple(_form(items(row)) for row in items(forms)),
             tuple((whole(size, 1), float(price)) for size, price in items(prices)),
             whole(churn, 0, MOST_CHURN_MILLI),
             whole(used, 0, 1000),
+            whole(requests, 0),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise BadSnapshot("demand", str(error)) from None

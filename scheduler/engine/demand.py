@@ -30,7 +30,7 @@ class Demand(NamedTuple):
 
     ``churn_milli`` is the part of the demand that came and is over, in thousandths: where much ends, the
     present cut of a board says little about the next one. ``used_milli`` is how much of the fleet was in use
-    when the prices were solved.
+    when the prices were solved. ``requests`` is how many were counted; 0: the numbers are all there will be.
     """
 
     version: int = 0
@@ -38,6 +38,12 @@ class Demand(NamedTuple):
     prices: tuple[tuple[int, float], ...] = ()
     churn_milli: int = 0
     used_milli: int = 0
+    requests: int = 0
+
+    @property
+    def one(self) -> float:
+        """What one request counts among the numbers of the forms; 0 where nothing was counted."""
+        return sum(number for _, number in self.forms) / self.requests if self.requests else 0.0
 
     def counts(self) -> dict[Form, int]:
         """Number by form."""

@@ -259,4 +259,4 @@ def _cached_tables(
     """The policy's tables; equal fleets with equal demand share them, because making them takes a while."""
     kinds = [kind for kind, number in nodes for _ in range(number)]
     idle = columns([cpu for cpu, _ in kinds], [PLENTY] * len(kinds), [0] * len(kinds), [n for _, n in kinds])
-    return policy.tables(demand.counts(), demand.prices, models, idle)
+    return policy.tables(demand, models, idle)

@@ -139,8 +139,8 @@ class PodTrace:
         self.gpu = wants[self.rows, MILLI] * wants[self.rows, COUNT]
         capacity = int(at.totals[1])
         left = Left(((WHOLE, capacity // WHOLE),), 0, capacity)
-        prices = priced(Demand(1, tuple(trace.listed.items())), left).prices
-        self.decider = Decider(policy, at, wants, policy.tables(trace.listed, prices, models, at))
+        demand = priced(Demand(1, tuple(trace.listed.items())), left)
+        self.decider = Decider(policy, at, wants, policy.tables(demand, models, at))
 
 
 def _bind(at: Columns, hosts: Sequence[openb.ReplayedNode], specs: Sequence[str]) -> None:

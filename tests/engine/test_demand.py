@@ -58,11 +58,23 @@ def test_nothing_is_learned_from_a_few_requests() -> None:
     assert seen(1, asked(*[WHOLE] * (ENOUGH - 1))) is None
 
 
+def test_twice_as_many_requests_are_a_new_version_however_alike_they_look() -> None:
+    first = relearned(Demand(), 1, asked(*[WHOLE] * 30), IDLE)
+    assert first is not None
+
+    assert relearned(first, 2, asked(*[WHOLE] * 59), IDLE) is None
+    again = relearned(first, 2, asked(*[WHOLE] * 60), IDLE)
+
+    assert again is not None
+    assert (first.requests, again.requests) == (30, 60)
+
+
 def test_equal_mixes_are_learned_alike_whatever_their_number() -> None:
     few, many = seen(1, asked(*[WHOLE, HALF] * ENOUGH)), seen(1, asked(*[HALF, WHOLE] * ENOUGH * 3))
 
-    assert few == many
     assert few is not None
+    assert many is not None
+    assert few == many._replace(requests=few.requests)
     assert dict(few.forms) == {WHOLE: 5000, HALF: 5000}
 
 
@@ -79,7 +91,7 @@ def test_the_first_requests_make_the_first_version_and_equal_ones_no_other() -> 
 
     assert first is not None
     assert (first.version, first.used_milli) == (1, 0)
-    assert relearned(first, 2, asked(*[WHOLE, HALF] * 2 * ENOUGH), IDLE) is None
+    assert relearned(first, 2, asked(*[WHOLE, HALF] * (2 * ENOUGH - 1)), IDLE) is None
 
 
 def test_prices_are_renewed_when_the_fleet_has_filled() -> None:

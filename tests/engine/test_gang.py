@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.engine import Ended, EngineState, Granted, kernel
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, MILLI, SHARE, USE, WANT_FIELDS, WHOLE, columns
-from scheduler.engine.demand import Form
+from scheduler.engine.demand import Demand, Form
 from scheduler.engine.events import held_by
 from scheduler.engine.model import Grant, PolicyRules
 from scheduler.engine.place import gang
@@ -219,8 +219,8 @@ def decider(policy: str, *, is_compiled: bool) -> gang.GangDecider:
     wants[:, USE], wants[:, MILLI], wants[:, SHARE] = EXCLUSIVE, WHOLE, WHOLE
     wants[:, COUNT] = 1, 2, 4, 30
     rule = policy_named(policy)
-    forms = {Form(8000, 0, WHOLE, 1, ""): 3, Form(32000, 0, WHOLE, 4, ""): 1}
-    tables = rule.tables(forms, ((WHOLE, 1.0),), ("x",), at)
+    forms = (Form(8000, 0, WHOLE, 1, ""), 3), (Form(32000, 0, WHOLE, 4, ""), 1)
+    tables = rule.tables(Demand(1, forms, ((WHOLE, 1.0),)), ("x",), at)
     where = gang.places(
         ["" if n % 13 == 5 else f"r{n // 9}" for n in range(40)], [f"z{n // 27}" for n in range(40)]
     )

@@ -55,10 +55,10 @@ MODELS = ("A", "B")
 SHARED = 3
 
 
-def prices_of(listed: dict[Form, int], boards: int) -> tuple[tuple[int, float], ...]:
-    """The price of each size on an idle fleet of so many boards."""
+def demand_of(listed: dict[Form, int], boards: int) -> Demand:
+    """The demand with its prices on an idle fleet of so many boards."""
     left = Left(((WHOLE, boards),), 0, WHOLE * boards)
-    return priced(Demand(1, tuple(listed.items())), left).prices
+    return priced(Demand(1, tuple(listed.items())), left)
 
 
 class Fleet:
@@ -80,7 +80,7 @@ class Fleet:
             self.wants[row, [KIND, SHARE]] = specs.index(form.models), form.milli
             self.wants[row, USE] = EXCLUSIVE if form.milli == WHOLE else SHARED
         rule = policy_named(name)
-        tables = rule.tables(LISTED, prices_of(LISTED, sum(self.boards)), MODELS, self.at)
+        tables = rule.tables(demand_of(LISTED, sum(self.boards)), MODELS, self.at)
         self.decider = Decider(rule, self.at, self.wants, tables, is_compiled=is_compiled)
 
     def has_room(self, row: int) -> bool:
@@ -279,6 +279,37 @@ def test_of_several_edges_the_one_that_divides_the_nodes_most_evenly_counts() ->
     wanted = [(8_000, 1.0), (60_000, 1.0), (120_000, 1.0)]
 
     assert prr.tiers(wanted, np.array([16_000, *[96_000] * 4, *[128_000] * 5])) == (60_000, 120_000)
+
+
+def test_one_request_more_than_were_counted_is_expected_of_each_size() -> None:
+    """Of a hundred requests one wanted eight boards, and none what only the largest node has CPU for."""
+    forms = (Form(8_000, 0, 1000, 1, ""), 99), (Form(88_000, 0, 1000, 8, ""), 1)
+    at = columns([128_000, *[96_000] * 9], [1] * 10, [0] * 10, [8] * 10)
+    boards = 99 + 8
+
+    counted = prr.prices(Demand(1, forms, requests=100), ("A",), at, prr.Weights())
+    known = prr.prices(Demand(1, forms), ("A",), at, prr.Weights())
+
+    assert counted.reserve_cpu[:2].tolist() == [88_000, 128_000]
+    assert counted.rates[:2] * boards == pytest.approx([2, 1])
+    assert known.reserve_cpu[:2].tolist() == [88_000, 88_000]
+    assert known.rates[:2] * boards == pytest.approx([1, 0])
+
+
+def test_a_request_that_nobody_made_before_finds_the_only_node_that_has_room_for_it() -> None:
+    """Twelve nodes of which the last is large, and 57 small requests, before it comes."""
+    hosts = tuple(
+        openb.ReplayedNode(f"n{at}", 128_000 if at == 11 else 96_000, 1 << 20, 8, "A", at) for at in range(12)
+    )
+    large, small = Form(120_000, 1024, 1000, 8, ""), Form(16_000, 1024, 1000, 1, "")
+    arrivals = (*[small] * 57, large)
+    trace = openb.Trace(
+        hosts, tuple(map(str, range(len(arrivals)))), arrivals, (None,) * len(arrivals), Counter(arrivals)
+    )
+
+    placed = openb.play(trace, openb.Rules()).nodes >= 0
+
+    assert placed.all()
 
 
 @pytest.mark.parametrize("large", [0.1, 0.5])

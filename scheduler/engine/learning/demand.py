@@ -29,15 +29,16 @@ Seen = Mapping[tuple[Form, bool], int]  # how many of the last requests had this
 def relearned(present: Demand, version: int, requests: Seen, left: Left) -> Demand | None:
     """The next demand by the last requests; None: as at present.
 
-    A new one is worth it when the requests look different, more or less of the demand is over, or the fleet
-    is fuller or emptier than when the prices were solved. Solves a small linear program then.
+    A new one is worth it when the requests look different or are twice as many, more or less of the demand is over,
+    or the fleet is fuller or emptier than when the prices were solved. Solves a small linear program then.
     """
     found = seen(version, requests)
     if found is None:
         return None
     # Where much ends, the prices of what is left hardly count.
     moved = abs(left.used_milli - present.used_milli) * (1000 - found.churn_milli) / 1e6
-    if present.version and differ(found, present) < NEW_FROM and moved < RENEW_EVERY:
+    is_alike = differ(found, present) < NEW_FROM and found.requests < 2 * present.requests
+    if present.version and is_alike and moved < RENEW_EVERY:
         return None
     return priced(found, left)
 
@@ -68,7 +69,8 @@ def seen(version: int, requests: Seen) -> Demand | None:
         asked += form.gpu * number
         over += form.gpu * number * is_over
     rounded = [(form, max(1, round(number * UNITS / everything))) for form, number in sorted(numbers.items())]
-    return Demand(version, tuple(rounded), (), min(over * 1000 // max(asked, 1), MOST_CHURN_MILLI))
+    churn = min(over * 1000 // max(asked, 1), MOST_CHURN_MILLI)
+    return Demand(version, tuple(rounded), (), churn, requests=everything)
 
 
 def priced(demand: Demand, left: Left) -> Demand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler.engine import kernel
 from scheduler.engine.columns import Columns, Ints
-from scheduler.engine.demand import Form
+from scheduler.engine.demand import Demand
 from scheduler.engine.errors import UnknownPolicy
 from scheduler.engine.place import (
     best_fit,
@@ -34,9 +34,6 @@ from scheduler.engine.shape import Shape
 COMPILE_FROM = 200  # nodes; below, plain Python answers before the compiler has started
 
 
-Sized = Sequence[tuple[int, float]]  # sizes with their price
-
-
 @dataclass(frozen=True, slots=True)
 class PlacePolicy:
     """A placement rule: kernels, how its tables are made from what requests look like, and its rule for MIG.
@@ -47,7 +44,7 @@ class PlacePolicy:
 
     name: str
     rate: Callable[..., Any]
-    tables: Callable[[Mapping[Form, int], Sized, Sequence[str], Columns], Any]
+    tables: Callable[[Demand, Sequence[str], Columns], Any]
     weigh: Callable[..., Any] | None = None
     note: Callable[..., Any] | None = None
     settle: Callable[[Any, Columns], Any] | None = None
@@ -55,14 +52,12 @@ class PlacePolicy:
     board_worth: float = 100.0
 
 
-def _scale(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> LargestNode:
+def _scale(demand: Demand, models: Sequence[str], at: Columns) -> LargestNode:
     return LargestNode(float(at.cpu.max(initial=1)), float(np.maximum(at.free, 0).sum(1).max(initial=1)))
 
 
-def _typical(
-    forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns
-) -> fgd.TypicalRequests:
-    found = typical(forms)
+def _typical(demand: Demand, models: Sequence[str], at: Columns) -> fgd.TypicalRequests:
+    found = typical(demand.counts())
     shapes = [form for form, _ in found]
     return fgd.TypicalRequests(
         cpu=np.array([f.cpu for f in shapes], np.int64),
@@ -73,8 +68,8 @@ def _typical(
     )
 
 
-def _prices(forms: Mapping[Form, int], sizes: Sized, models: Sequence[str], at: Columns) -> prr.Prices:
-    return prr.prices(forms, sizes, models, at, prr.Weights())
+def _prices(demand: Demand, models: Sequence[str], at: Columns) -> prr.Prices:
+    return prr.prices(demand, models, at, prr.Weights())
 
 
 _PRR = PlacePolicy("prr", prr.rate, _prices, prr.weigh, prr.note, prr.heeding_churn, board_worth=1.0)

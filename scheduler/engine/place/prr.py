@@ -28,7 +28,7 @@ from scheduler.engine.columns import (
     fits_node,
     idle_boards,
 )  # fmt: skip
-from scheduler.engine.demand import Form
+from scheduler.engine.demand import Demand, Form
 from scheduler.engine.place.node_ratings import Memo
 from scheduler.engine.place.prices import piece_values
 from scheduler.engine.place.statistics import allowed, quantile, typical
@@ -69,14 +69,8 @@ class Prices(NamedTuple):
     churn: Floats
 
 
-def prices(
-    forms: Mapping[Form, int],
-    sizes: Sequence[tuple[int, float]],
-    models: Sequence[str],
-    at: Columns,
-    weights: Weights,
-) -> Prices:
-    """The tables for requests that look like ``forms``, on the idle nodes of ``at``; ``sizes`` with their price.
+def prices(demand: Demand, models: Sequence[str], at: Columns, weights: Weights) -> Prices:
+    """The tables for requests that look like ``demand``, on the idle nodes of ``at``.
 
     ``piece[r]``: price of r free thousandths of a board. ``knots``: milli-CPU wanted per board, six
     quantiles. ``fits_one[model, level, r]`` and ``fits_many[model, level, n]``: share of the typical GPU
@@ -84,14 +78,14 @@ def prices(
     ``levels[:level]``. For each reserve ``reserve_size`` idle boards and ``reserve_cpu`` milli-CPU make a node one
     of it, and ``rates`` are the requests per board of demand that it is kept for.
     """
+    forms = demand.counts()
     gpu = {form: number for form, number in forms.items() if form.gpu}
-    demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
     even = np.arange(WHOLE + 1) / WHOLE
     per_board = [(form.cpu * WHOLE / form.gpu, float(number * form.gpu)) for form, number in gpu.items()]
     levels, fits_one, fits_many = _fits(forms, models, at.free.shape[1])
-    reserves = _reserves(gpu, demand, at)
+    reserves = _reserves(gpu, demand.one, at)
     return Prices(
-        piece=(1 - EVEN) * piece_values(sizes) + EVEN * even,
+        piece=(1 - EVEN) * piece_values(demand.prices) + EVEN * even,
         knots=np.array([max(quantile(per_board, share), 500.0) for share in KNOTS]),
         levels=levels,
         fits_one=fits_one,
@@ -104,21 +98,36 @@ def prices(
     )
 
 
-def _reserves(gpu: Mapping[Form, int], demand: float, at: Columns) -> list[tuple[int, int, float]]:
+def _reserves(gpu: Mapping[Form, int], one: float, at: Columns) -> list[tuple[int, int, float]]:
     """Boards, milli-CPU and requests per board of demand of each reserve: two tiers for each size.
 
     The lower tier counts every request of its size, as those of the upper take its nodes as well; the upper one
-    counts only the requests that the lower has too little CPU for.
+    counts only the requests that the lower has too little CPU for. What was counted so far says little of what is
+    rare, so each size has had one request more (Laplace); ``one`` is what it counts among the numbers.
     """
     found = []
+    demand = sum(form.gpu * number for form, number in gpu.items()) / WHOLE or 1.0
     boards = (at.free >= 0).sum(1)
     for size in RESERVED:
         wanted = [(form.cpu, float(number)) for form, number in gpu.items() if form.boards == size]
+        there = at.cpu[boards >= size]
+        if one:
+            wanted.append((_not_seen(wanted, there), one))
         below = -1
-        for cpu in tiers(wanted, at.cpu[boards >= size]):
+        for cpu in tiers(wanted, there):
             found.append((size, cpu, sum(number for needs, number in wanted if needs > below) / demand))
             below = cpu
     return found
+
+
+def _not_seen(wanted: Sequence[tuple[int, float]], there: Ints) -> int:
+    """The milli-CPU of a request that has not come yet: the most that anybody wanted, or all that the largest nodes
+    have where nobody has wanted more than the others have.
+    """
+    largest = int(there.max(initial=0))
+    others = int(there[there < largest].max(initial=0))
+    most = max((cpu for cpu, _ in wanted), default=0)
+    return most if most > others else largest
 
 
 def tiers(wanted: Sequence[tuple[int, float]], there: Ints) -> tuple[int, int]:
