@@ -101,7 +101,8 @@ class PolicyRules:
     others meet, unless ``mps_across_teams`` is set too. ``repartition`` lets idle boards change a pinned MIG
     layout. ``keep_empty`` is what it costs, in idle boards' worth, to be the first on a wholly idle node: more
     leaves whole nodes idle, which can then save energy. ``keep_short`` (0 to 1) is the part of the fleet that
-    very long requests leave free for shorter ones where they cannot be stopped (see ``engine.spare``).
+    very long requests leave free for shorter ones where they cannot be stopped and many wait (see
+    ``engine.short_reserve``).
 
     ``half_life_s`` is how fast used time is forgotten, ``penalty_s`` how much a grant counts as used at once.
     With ``backfill`` the first ``depth`` claims that do not fit and have waited ``reserve_after_s`` get a

@@ -2,9 +2,9 @@
 
 Once such a request runs it keeps its boards to its end, however many short ones come meanwhile. So one whose
 burden, expected seconds x size^0.8, is above ``LONG`` starts only where a part of the boards that could serve it
-stays idle behind it, and above ``VERY_LONG`` the whole part that the policy names. What could then never start is
-exempt, and so is what goes for better scores once it runs. Whole boards only; an order without lengths keeps
-nothing free.
+stays idle behind it, and above ``VERY_LONG`` the whole part. The part grows with what waits towards the one that the
+policy names: where nobody waits, nothing is idle for nobody. What could then never start is exempt, and so is what
+goes for better scores once it runs. Whole boards only; an order without lengths keeps nothing free.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ShortReserve:
         burden = self._order.burden(claim)
         if burden <= LONG:
             return False
-        part = self._policy.keep_short * (1.0 if burden > VERY_LONG else LONG_PART)
+        part = self._policy.keep_short * self._order.overload * (1.0 if burden > VERY_LONG else LONG_PART)
         idle, boards = self._boards(shape.kind)
         spare = int(part * boards)
         return shape.units + spare <= boards and len(idle) - shape.units < spare

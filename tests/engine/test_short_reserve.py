@@ -7,7 +7,7 @@ import pytest
 from scheduler.engine.policy import PolicyRules, Preempting
 from tests.engine.builder import Cluster
 
-RULES = PolicyRules(order="default", keep_short=0.11)
+RULES = PolicyRules(order="default", keep_short=0.3)
 
 
 @pytest.fixture
@@ -27,8 +27,9 @@ def test_the_last_board_stays_free_of_long_requests_and_goes_to_a_short_one(one_
     assert set(one_left.plan().grants) == {"short"}
 
 
-def test_a_long_request_that_is_held_back_alone_hears_why(one_left: Cluster) -> None:
+def test_a_long_request_hears_that_others_wait_for_more_than_is_idle(one_left: Cluster) -> None:
     one_left.request("long", hours=100)
+    one_left.request("short", hours=0.5, count=2)
 
     turn = one_left.plan()
 
@@ -36,15 +37,22 @@ def test_a_long_request_that_is_held_back_alone_hears_why(one_left: Cluster) -> 
     assert turn.codes("long") == ["kept_for_short"]
 
 
-def test_nothing_is_kept_unless_the_policy_says_so(one_left: Cluster) -> None:
-    one_left.policy = PolicyRules(order="default")
+def test_nothing_is_kept_for_nobody(one_left: Cluster) -> None:
     one_left.request("long", hours=100)
 
     assert set(one_left.plan().grants) == {"long"}
 
 
+def test_nothing_is_kept_unless_the_policy_says_so(one_left: Cluster) -> None:
+    one_left.policy = PolicyRules(order="default")
+    one_left.request("long", hours=100)
+    one_left.request("short", hours=0.5, count=2)
+
+    assert set(one_left.plan().grants) == {"long"}
+
+
 def test_what_goes_for_better_scores_once_it_runs_need_not_leave_anything_free(one_left: Cluster) -> None:
-    one_left.policy = PolicyRules(order="default", keep_short=0.11, preempting=Preempting(by_score=True))
+    one_left.policy = PolicyRules(order="default", keep_short=0.3, preempting=Preempting(by_score=True))
     one_left.request("long", hours=100, is_preemptible=True, work="training")
     one_left.request("firm", hours=100, work="training")
 
@@ -69,12 +77,13 @@ def test_grants_of_the_same_turn_count(cluster: Cluster) -> None:
 
     turn = cluster.plan()
 
-    assert len(turn.grants) == 9
-    assert [wait.reasons[0].code for wait in turn.waits.values()] == ["kept_for_short"]
+    assert len(turn.grants) == 8
+    assert [wait.reasons[0].code for wait in turn.waits.values()] == ["kept_for_short"] * 2
 
 
 def test_orders_that_know_no_lengths_keep_nothing(one_left: Cluster) -> None:
-    one_left.policy = PolicyRules(order="priority_fifo", keep_short=0.11)
+    one_left.policy = PolicyRules(order="priority_fifo", keep_short=0.3)
     one_left.request("long", hours=100)
+    one_left.request("short", hours=0.5, count=2)
 
     assert set(one_left.plan().grants) == {"long"}

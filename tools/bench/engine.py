@@ -20,7 +20,7 @@ WEEK, OTHER_WEEK = "philly_w1_20171001.csv.gz", "philly_20171108_1w.csv.gz"
 SAMPLE = Path("tests/data/philly/jobs.csv")
 SAMPLE_NODES = 6
 DRAWS = (1, 2, 3)
-KEEP_SHORT = "0.11"
+KEEP_SHORT = "0.2"
 FIFO, SJF = 24397.49, 2113.65
 
 

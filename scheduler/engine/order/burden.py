@@ -27,6 +27,11 @@ def aged(waited_s: Any, ageing_s: Any, power: float) -> Floats:
     return found
 
 
+def overload(asked: int, capacity: int) -> float:
+    """How pressing it is that others wait, from 0 (nobody does) towards 1, by what the queue asks."""
+    return 1.0 - 1.0 / (1.0 + RELIEF * asked / max(capacity, 1))
+
+
 def power_at(asked: int, capacity: int) -> float:
     """How strongly the time waited counts under the pressure of what the queue asks."""
     return AGEING_POWER / (1.0 + RELIEF * asked / max(capacity, 1))

@@ -23,7 +23,7 @@ import numpy as np
 from scheduler.engine.columns import Flags, Floats, Ints
 from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot, TeamQuota
-from scheduler.engine.order.burden import UNSTOPPABLE_AGEING, aged, burden, power_at, waited_s
+from scheduler.engine.order.burden import UNSTOPPABLE_AGEING, aged, burden, overload, power_at, waited_s
 from scheduler.engine.order.costs import Costs, units_of
 from scheduler.engine.order.ranking import Heaped, Lives
 from scheduler.engine.order.tree import Branch, used_tree
@@ -51,6 +51,7 @@ class Hybrid:
         self.costs = Costs(snapshot)
         asked = sum(self.costs.of(claim) for claim in snapshot.queue)
         self._power = power_at(asked, self.costs.capacity)
+        self.overload = overload(asked, self.costs.capacity)
         for claim in snapshot.queue:
             self._tree.leaf(claim.team_id, claim.user_id)
         if policy.preempting.by_score:

@@ -103,7 +103,12 @@ class Scored(Protocol):
 
 @runtime_checkable
 class Burdened(Protocol):
-    """An order that knows how long and large claims are, whatever they have waited."""
+    """An order that knows how long and large claims are, whatever they have waited.
+
+    ``overload`` is how pressing it is that others wait, from 0 (nobody does) towards 1.
+    """
+
+    overload: float
 
     def burden(self, claim: Claim) -> float:
         """Expected seconds x size^0.8."""
