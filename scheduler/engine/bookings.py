@@ -39,7 +39,7 @@ class Bookings:
         room, shape = self._calendar.room, shape_of(claim, self._calendar.room.policy)
         if claim.starts_at is None or self._never(claim, shape):
             return None
-        spots = self._sweep(claim, shape).at(claim.starts_at)
+        spots = self._search(claim, shape).at(claim.starts_at)
         if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
             return None
         grant = replace(room.granted(claim, shape, spots), starts_at=claim.starts_at)
@@ -52,9 +52,9 @@ class Bookings:
         never = self._never(claim, shape)
         if never is not None or claim.starts_at is None:
             return (never,) if never else ()
-        sweep = self._sweep(claim, shape)
-        code = "booking_taken" if sweep.at(claim.starts_at) is None else "booking_above_quota"
-        nearest = [at.isoformat() for at in self._nearest(sweep, claim, shape, claim.starts_at)]
+        search = self._search(claim, shape)
+        code = "booking_taken" if search.at(claim.starts_at) is None else "booking_above_quota"
+        nearest = [at.isoformat() for at in self._nearest(search, claim, shape, claim.starts_at)]
         figures = {
             "starts_at": claim.starts_at.isoformat(),
             "duration_s": claim.duration_s,
@@ -73,10 +73,10 @@ class Bookings:
         silent = [board for board in self._calendar.room.matching(shape.kind) if is_silent(board)]
         if not silent:
             return None
-        sweep = StartSearch(
+        search = StartSearch(
             self._calendar.room, self._calendar.blocks, shape, claim.duration_s, with_silent=True
         )
-        spots = sweep.at(claim.starts_at)
+        spots = search.at(claim.starts_at)
         if spots is None or not self._can_pay(claim, shape, spots, claim.starts_at):
             return None
         names = list(dict.fromkeys(board.node.name for board in silent))
@@ -88,15 +88,15 @@ class Bookings:
             return Reason("malformed", {"field": "starts_at", "value": starts_at.isoformat()})
         return self._explainer.never(claim, shape)
 
-    def _sweep(self, claim: Claim, shape: Shape) -> StartSearch:
+    def _search(self, claim: Claim, shape: Shape) -> StartSearch:
         return StartSearch(self._calendar.room, self._calendar.blocks, shape, claim.duration_s)
 
-    def _nearest(self, sweep: StartSearch, claim: Claim, shape: Shape, wanted: datetime) -> list[datetime]:
+    def _nearest(self, search: StartSearch, claim: Claim, shape: Shape, wanted: datetime) -> list[datetime]:
         """Up to three starts near the wanted one that are free, one of them before and one behind if any are."""
         since = max(self._calendar.now, wanted - AROUND)
         free = [
             at
-            for at, spots in sweep.openings(since, wanted + AROUND)
+            for at, spots in search.openings(since, wanted + AROUND)
             if spots is not None
             and at not in (self._calendar.now, wanted)
             and self._can_pay(claim, shape, spots, at)

@@ -160,8 +160,8 @@ class Calendar:
 
     def promise(self, claim: Claim, shape: Shape) -> datetime | None:
         """Keep the earliest place that the known ends leave for the claim; when that is, None if never."""
-        sweep = StartSearch(self.room, self.blocks, shape, claim.duration_s)
-        found = sweep.earliest()
+        search = StartSearch(self.room, self.blocks, shape, claim.duration_s)
+        found = search.earliest()
         if found is None:
             return None
         starts_at, spots = found

@@ -73,7 +73,7 @@ class Forecaster:
         self._timeline = timeline = Timeline(kept.seen, policy, turn, self._order, first)
         timeline.starts.update((grant.claim_id, snapshot.taken_at) for grant in kept.grants)
         timeline.run(snapshot.taken_at + timedelta(seconds=min(horizon_s, LONGEST_S)))
-        self._records = timeline.track.closed()
+        self._records = timeline.history.closed()
         self._reasons: dict[tuple[Want, int], tuple[Reason, ...]] = {}
         self._rooms: dict[Shape, Ints] = {}
         self._get_ready()
@@ -183,11 +183,11 @@ class Forecaster:
         is_last &= seen < len(times)
         room = self._turn.calendar.room
         asker = Asker(claim, shape, rank, room.least_cost(shape), room.most_cost(shape))
-        clearance = WhatIf(self._timeline, self._records, seen, asker)
+        what_if = WhatIf(self._timeline, self._records, seen, asker)
         for tried, (step, nodes) in enumerate(self._openings(shape, seen, is_last)):
             if tried >= MOST_CHECKS or times[step] > until:
                 return None
-            if clearance.holds(step, nodes):
+            if what_if.holds(step, nodes):
                 return times[step]
         return None
 
@@ -217,13 +217,13 @@ class Forecaster:
         known = self._rooms.get(shape)
         if known is not None:
             return known
-        track, records = self._timeline.track, self._records
-        device_of = {(b.device.memory_mib, b.device.max_clients): None for b in track.boards}
+        history, records = self._timeline.history, self._records
+        device_of = {(b.device.memory_mib, b.device.max_clients): None for b in history.boards}
         classes = {key: number for number, key in enumerate(device_of)}
         serving = np.array(
             [
                 classes[b.device.memory_mib, b.device.max_clients] if b.serves(shape.kind) else -1
-                for b in track.boards
+                for b in history.boards
             ],
             np.int64,
         )
@@ -231,7 +231,7 @@ class Forecaster:
         for (memory_mib, max_clients), number in classes.items():
             here = np.flatnonzero(serving[records.row] == number)
             states, back = np.unique(records.state[here], return_inverse=True)
-            rooms = [track.states[state].room(shape, memory_mib, max_clients) for state in states]
+            rooms = [history.states[state].room(shape, memory_mib, max_clients) for state in states]
             found[here] = np.array(rooms, np.int64)[back] if len(here) else 0
         self._rooms[shape] = found
         return found

@@ -72,7 +72,7 @@ class _Line:
 class Timeline:
     """The future of one snapshot. ``starts`` says when each queued claim starts, as far as it was played.
 
-    ``times`` are the instants of the steps, ``track`` the boards' states, ``ahead`` what was kept for later,
+    ``times`` are the instants of the steps, ``history`` the boards' states, ``ahead`` what was kept for later,
     ``spends`` what was taken of quotas: (step, rank, team, weighted thousandths), ``checkpoints`` what every
     team used before each ``CHECKPOINT`` of them.
     ``order`` is the queue in order, a claim's place in it is its rank; ``first`` are those for whom leases
@@ -112,8 +112,8 @@ class Timeline:
         self._promises_left = MOST_PROMISES
         self._depth = {"none": 0, "easy": min(policy.depth, 1)}.get(policy.backfill, policy.depth)
         self._open_again(snapshot)
-        self.track = BoardHistory([board for board in self.room.boards if not board.blocked])
-        self.row_of = {board.device.id: row for row, board in enumerate(self.track.boards)}
+        self.history = BoardHistory([board for board in self.room.boards if not board.blocked])
+        self.row_of = {board.device.id: row for row, board in enumerate(self.history.boards)}
         self._boards_of: dict[int, list[Board]] = defaultdict(list)
         for board in self.room.boards:
             self._boards_of[board.node.id].append(board)
@@ -141,8 +141,8 @@ class Timeline:
             if held.device_id in self.room.board_of:
                 end = held.until if held.until > self.now else self.now + timedelta(seconds=OVERDUE_S)
                 self._push(end, 0, (held,))
-        for board in self.track.boards:
-            self.track.note(0, AT_FIRST, board, self.room.host_of(board))
+        for board in self.history.boards:
+            self.history.note(0, AT_FIRST, board, self.room.host_of(board))
         for grant in sorted(self.turn.grants, key=lambda grant: self.rank_of[grant.claim_id]):
             self._start(grant, self.rank_of[grant.claim_id])
         for grant in self.turn.booked:
@@ -219,7 +219,7 @@ class Timeline:
             if not kind:
                 self._end(held)
         for board in changed:
-            self.track.note(len(self.times) - 1, AT_FIRST, board, self.room.host_of(board))
+            self.history.note(len(self.times) - 1, AT_FIRST, board, self.room.host_of(board))
         return list(freed)
 
     def _end(self, held: Iterable[Held]) -> None:
@@ -457,7 +457,7 @@ class Timeline:
         self.starts[grant.claim_id] = self.now
         step = len(self.times) - 1
         for board in {self.room.board_of[one.device_id]: None for one in held}:
-            self.track.note(step, rank, board, self.room.host_of(board))
+            self.history.note(step, rank, board, self.room.host_of(board))
         if grant.claim_id in self._promised:
             self._promised.discard(grant.claim_id)
             kept = [one for one in self.ahead if one.block.claim_id == grant.claim_id and one.till > step]

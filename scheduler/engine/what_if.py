@@ -94,7 +94,7 @@ class WhatIf:
         costs, until = self._prices.get(node, ([], 0))
         if step < until:
             return costs
-        boards, costs = self._timeline.track.boards, []
+        boards, costs = self._timeline.history.boards, []
         for row, units in self._fitting(step, node):
             if units:
                 costs += [boards[row].unit_cost(self._shape)] * units
@@ -187,11 +187,11 @@ class WhatIf:
         ]
 
     def _room(self, step: int, row: int, later: Sequence[Held]) -> int:
-        track = self._timeline.track
-        device = track.boards[row].device
-        if not track.boards[row].serves(self._shape.kind):
+        history = self._timeline.history
+        device = history.boards[row].device
+        if not history.boards[row].serves(self._shape.kind):
             return 0
-        state = track.states[int(self._records.state[self._record_at(step, row)])]
+        state = history.states[int(self._records.state[self._record_at(step, row)])]
         if later:
             beside = state.beside(later, self._timeline.policy)
             return 0 if beside is None else beside.room(self._shape, device.memory_mib, device.max_clients)
