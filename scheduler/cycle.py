@@ -26,7 +26,7 @@ from portal.policies import cycles
 from portal.policies.selectors import active_policy
 from scheduler import commit, snapshot
 from scheduler.commit_preemptions import preemptions
-from scheduler.engine.codec import Written, snapshot_to_json
+from scheduler.engine.codec import TableTexts, snapshot_to_json
 from scheduler.engine.model import Plan, PolicyRules, Snapshot, Wait
 from scheduler.engine.place.policy import COMPILE_FROM
 from scheduler.engine.plan import plan
@@ -236,7 +236,7 @@ def _tell_waits(found: Sequence[Wait]) -> None:
         commit.waits(found, only_first=True)
 
 
-_WRITTEN = Written()
+_WRITTEN = TableTexts()
 
 
 def is_due(*, now: datetime) -> bool:

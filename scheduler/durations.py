@@ -25,7 +25,7 @@ from portal.policies.durations import current_model
 from portal.policies.models import DurationModel
 from scheduler.engine.learning.durations import Durations, durations_from
 from scheduler.engine.learning.habits import EndedRequest, SubmittedRequest
-from scheduler.engine.learning.lengths import LEAST, NEW, Record
+from scheduler.engine.learning.lengths import LEAST, NEW, LengthRecord
 
 log = logging.getLogger(__name__)
 MOST = 20_000  # the newest ended requests that are learned from
@@ -138,7 +138,7 @@ def current() -> Durations | None:
 
 def lengths(rows: Iterable[Sequence[Any]], unfinished: Iterable[Sequence[Any]]) -> dict[str, Any]:
     """Return how long requests run by team and size, from rows of PAST and UNFINISHED, as the engine learns it."""
-    record = Record()
+    record = LengthRecord()
     for row in rows:
         record.note(row[1], row[12], max(row[10], 1.0), row[13])
     found = record.learned(1, [(team, units, ran_s) for team, units, ran_s in unfinished])

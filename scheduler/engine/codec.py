@@ -46,13 +46,13 @@ T = TypeVar("T")
 Row = list[Any]
 
 
-def snapshot_to_json(snapshot: Snapshot, written: Written | None = None) -> bytes:
+def snapshot_to_json(snapshot: Snapshot, written: TableTexts | None = None) -> bytes:
     """The snapshot as compact JSON. Instants must carry a time zone.
 
     ``written`` remembers the text of each table: one whose values are the same as last time is not written
     again. The bytes are the same with and without it.
     """
-    texts = Written() if written is None else written
+    texts = TableTexts() if written is None else written
     parts = [
         f'"v":{VERSION},"taken_at":{us(snapshot.taken_at)}',
         texts.of("devices", snapshot.devices, lambda: _boards_and_devices(snapshot.devices)),
@@ -65,7 +65,7 @@ def snapshot_to_json(snapshot: Snapshot, written: Written | None = None) -> byte
     return ("{" + ",".join(parts) + "}").encode()
 
 
-class Written:
+class TableTexts:
     """The text of each table of the last snapshot, with the values it was written from."""
 
     def __init__(self) -> None:

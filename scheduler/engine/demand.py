@@ -53,7 +53,7 @@ class Demand(NamedTuple):
         return forms
 
 
-class Left(NamedTuple):
+class FreeCapacity(NamedTuple):
     """What is left of a fleet: how many boards have each free amount, and what is used of what there is.
 
     Thousandths of boards.

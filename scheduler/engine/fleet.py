@@ -28,7 +28,7 @@ from scheduler.engine.columns import (
     Columns,
     columns,
 )  # fmt: skip
-from scheduler.engine.demand import Demand, Left
+from scheduler.engine.demand import Demand, FreeCapacity
 from scheduler.engine.host import Host
 from scheduler.engine.place import gang
 from scheduler.engine.place.fill import Spot
@@ -136,12 +136,12 @@ class Fleet:
         node = self._decider.choose(self._row(shape))
         return None if node == NOWHERE else self._nodes[node]
 
-    def left(self) -> Left:
+    def left(self) -> FreeCapacity:
         """What is left of the boards."""
         at = self._decider.at
         amounts, numbers = np.unique(at.free[at.free > 0], return_counts=True)
         free = tuple(zip(amounts.tolist(), numbers.tolist(), strict=True))
-        return Left(free, int(at.totals[0]), int(at.totals[1]))
+        return FreeCapacity(free, int(at.totals[0]), int(at.totals[1]))
 
     def _spread(self, shape: Shape) -> list[Spot] | None:
         """Where the units of a gang over several nodes go, node by node."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from scheduler.engine.columns import Floats
 from scheduler.engine.model import Held, PolicyRules, Running, Snapshot
-from scheduler.engine.order.ranking import Lives, Scored
+from scheduler.engine.order.ranking import LeaseColumns, Scored
 from scheduler.engine.policy import Preempting, heeds_scores
 from scheduler.engine.quota import Budget
 from scheduler.engine.state import EngineState
@@ -120,10 +120,10 @@ def units_of(
         order = np.lexsort((at[_LEASE], losses))
     else:
         scores = scored.scores_of(known.lives)
-        costs, is_extra = lives[Lives.cost_milli], at[_IS_EXTRA] > 0
+        costs, is_extra = lives[LeaseColumns.cost_milli], at[_IS_EXTRA] > 0
         losses = np.where(is_extra, 0.0, costs / scores)
         # Who was preempted before is left alone for longer each time.
-        is_ripe = now - lives[Lives.began] >= max(rules.least_run_s, 1) * (1 + at[_EVICTIONS])
+        is_ripe = now - lives[LeaseColumns.began] >= max(rules.least_run_s, 1) * (1 + at[_EVICTIONS])
         scores = np.where(is_ripe & (at[_HEEDS_SCORES] > 0), scores, 0.0)
         # The worst scores first, as they have least to lose for what they hold.
         order = np.lexsort((at[_LEASE], losses / np.maximum(costs, 1)))
@@ -141,7 +141,7 @@ class _Known:
 
     def __init__(self, room: EngineState) -> None:
         self.units: list[Unit] = []
-        self.lives = Lives()
+        self.lives = LeaseColumns()
         self.columns: Floats = np.zeros((6, 0))
         self.kinds: set[UnitKind] = set()
         self.is_whole = True  # whether all hold whole boards

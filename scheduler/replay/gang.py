@@ -34,7 +34,7 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )  # fmt: skip
-from scheduler.engine.demand import Demand, Left
+from scheduler.engine.demand import Demand, FreeCapacity
 from scheduler.engine.learning.demand import priced
 from scheduler.engine.place import gang
 from scheduler.engine.place.policy import Decider, PlacePolicy, policy_named
@@ -138,7 +138,7 @@ class PodTrace:
         self.rows = np.array([number[form] for form in trace.arrivals], np.int64)
         self.gpu = wants[self.rows, MILLI] * wants[self.rows, COUNT]
         capacity = int(at.totals[1])
-        left = Left(((WHOLE, capacity // WHOLE),), 0, capacity)
+        left = FreeCapacity(((WHOLE, capacity // WHOLE),), 0, capacity)
         demand = priced(Demand(1, tuple(trace.listed.items())), left)
         self.decider = Decider(policy, at, wants, policy.tables(demand, models, at))
 

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Protocol
 
 from scheduler.engine.events import Ended, held_by
-from scheduler.engine.learning.lengths import EVERY_S, LEAST, NEW, Record
+from scheduler.engine.learning.lengths import EVERY_S, LEAST, NEW, LengthRecord
 from scheduler.engine.model import (
     Claim,
     DecayedUsage,
@@ -135,7 +135,7 @@ class Turns:
         self._used = [0.0] * len(jobs.teams)
         self._rate = [0] * len(jobs.teams)
         self._counted_to = 0
-        self._record = Record()
+        self._record = LengthRecord()
         self._learned = Learned()
         self._seen = self._learned_at = 0
         self._room = EngineState.from_snapshot(self._snapshot(0), policy)

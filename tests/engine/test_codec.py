@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler.engine import snapshot_from_json, snapshot_to_json
-from scheduler.engine.codec import Written
-from scheduler.engine.demand import Demand, Form, Left
+from scheduler.engine.codec import TableTexts
+from scheduler.engine.demand import Demand, Form, FreeCapacity
 from scheduler.engine.errors import BadSnapshot
 from scheduler.engine.learning.demand import relearned
 from tests.engine.builder import Cluster
@@ -41,7 +41,7 @@ def test_learned_demand_travels_with_the_snapshot(full: Cluster) -> None:
         (Form(4000, 1024, 500, 1, "h100-80gb|a100-80gb"), True): 100,
         (Form(0, 0, 1000, 2, ""), False): 100,
     }
-    demand = relearned(Demand(), 3, asked, Left(((1000, 30),), 20_000, 50_000))
+    demand = relearned(Demand(), 3, asked, FreeCapacity(((1000, 30),), 20_000, 50_000))
     assert demand is not None
     snapshot = replace(full.snapshot(), demand=demand)
 
@@ -125,7 +125,7 @@ def test_noise_is_refused(data: bytes) -> None:
 
 
 def test_what_was_written_before_is_written_the_same_again(full: Cluster) -> None:
-    written, first = Written(), full.snapshot()
+    written, first = TableTexts(), full.snapshot()
     full.request("three", "mps 125 4000", team="vision")
     second = full.snapshot()
 

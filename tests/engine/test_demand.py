@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from scheduler.engine.columns import Floats
-from scheduler.engine.demand import Demand, Form, Left
+from scheduler.engine.demand import Demand, Form, FreeCapacity
 from scheduler.engine.learning.demand import ENOUGH, differ, priced, relearned, seen
 from scheduler.engine.place.prices import piece_values
 
@@ -14,7 +14,7 @@ HALF = Form(0, 0, 500, 1, "")
 AWKWARD = Form(0, 0, 810, 1, "")
 
 
-IDLE = Left(((1000, 100),), 0, 100_000)
+IDLE = FreeCapacity(((1000, 100),), 0, 100_000)
 
 
 def values_of(forms: dict[Form, int]) -> Floats:
@@ -99,7 +99,7 @@ def test_prices_are_renewed_when_the_fleet_has_filled() -> None:
     requests = asked(*[WHOLE, HALF] * ENOUGH)
     first = relearned(Demand(), 1, requests, IDLE)
     assert first is not None
-    full = Left(((400, 100),), 60_000, 100_000)
+    full = FreeCapacity(((400, 100),), 60_000, 100_000)
 
     second = relearned(first, 2, requests, full)
 
@@ -113,7 +113,7 @@ def test_where_nearly_all_demand_is_over_a_fuller_fleet_changes_nothing() -> Non
     first = relearned(Demand(), 1, requests, IDLE)
     assert first is not None
 
-    assert relearned(first, 2, requests, Left(((1000, 40),), 60_000, 100_000)) is None
+    assert relearned(first, 2, requests, FreeCapacity(((1000, 40),), 60_000, 100_000)) is None
 
 
 def test_solved_prices_travel_with_the_demand() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine.learning.lengths import Curves, Record, curves_of
+from scheduler.engine.learning.lengths import Curves, LengthRecord, curves_of
 from scheduler.engine.model import Learned
 
 
@@ -13,7 +13,7 @@ def chance_to_pass(learned: Learned, team: int, bins: int) -> float:
 
 
 def test_those_that_have_not_ended_count_as_longer_than_so_far() -> None:
-    record = Record()
+    record = LengthRecord()
     for _ in range(50):
         record.note(1, 1, 100.0)
 
@@ -24,7 +24,7 @@ def test_those_that_have_not_ended_count_as_longer_than_so_far() -> None:
 
 
 def test_a_size_nobody_had_is_like_its_team_and_a_new_team_like_everybody() -> None:
-    record = Record()
+    record = LengthRecord()
     for _ in range(100):
         record.note(1, 1, 60.0)
         record.note(2, 1, 60_000.0)
@@ -44,7 +44,7 @@ def test_without_anything_learned_a_request_is_the_longer_the_longer_it_has_run(
 
 
 def test_a_prediction_counts_as_much_as_predictions_were_right() -> None:
-    right = Record()
+    right = LengthRecord()
     for _ in range(200):
         right.note(1, 1, 60.0, 60.0)
         right.note(1, 1, 6000.0, 6000.0)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from scheduler.engine import plan
-from scheduler.engine.learning.lengths import Record
+from scheduler.engine.learning.lengths import LengthRecord
 from scheduler.engine.model import Claim, DecayedUsage, Learned, PolicyRules, Running, Snapshot, TeamQuota
 from scheduler.engine.order import ORDERS
 from scheduler.engine.order.costs import Costs
@@ -21,7 +21,7 @@ ALICE, BOB, CHARLIE = 1, 2, 3
 
 
 def ended(team: int, lengths: list[float]) -> Learned:
-    record = Record()
+    record = LengthRecord()
     for length in lengths:
         record.note(team, 1, length)
     return record.learned(1)
@@ -231,7 +231,7 @@ def test_what_cannot_be_stopped_goes_by_its_mean_length_and_what_can_by_its_chan
     cluster: Cluster,
 ) -> None:
     cluster.node("a")
-    record = Record()
+    record = LengthRecord()
     for number in range(100):
         record.note(cluster.team_id("vision"), 1, 60.0 if number % 10 else 100_000.0)
         record.note(cluster.team_id("speech"), 1, 1_000.0)
@@ -254,7 +254,7 @@ def test_the_default_heeds_what_is_predicted_as_far_as_predictions_were_right(cl
     cluster.request("long", queued_s=0, predicted_s=8000, hours=9)
     cluster.request("short", queued_s=0, predicted_s=80, hours=9)
     vision = cluster.team_id("vision")
-    right, wrong = Record(), Record()
+    right, wrong = LengthRecord(), LengthRecord()
     for at in range(400):
         length = 80 if at % 2 else 8000
         right.note(vision, 1, length, length)

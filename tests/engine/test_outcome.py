@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.learning.lengths import Record, curves_of
+from scheduler.engine.learning.lengths import LengthRecord, curves_of
 from scheduler.engine.model import Booking, Held, Learned, Running
 from scheduler.engine.outcome import LONG, RemainingLengths, outcome
 from tests.engine.builder import NOON, Cluster
@@ -28,7 +28,7 @@ def hours_left(held: Held) -> float:
 
 def learned(lengths_s: list[float], running_s: list[float] | None = None) -> Learned:
     """What is learned of requests of team 1 that ran so long, beside those that have not ended."""
-    record = Record()
+    record = LengthRecord()
     for length in lengths_s:
         record.note(1, 1, length, length)
     return record.learned(1, [(1, 1, ran) for ran in running_s or ()])
@@ -58,7 +58,7 @@ def test_those_that_have_not_ended_make_the_outcome_longer(cluster: Cluster) -> 
 def test_a_prediction_counts_as_far_as_predictions_were_right(cluster: Cluster) -> None:
     cluster.node("a").hold(0, hours=1000, lease=7)
     runs = (running(7, ran_s=0, predicted_s=100 * HOUR, left_h=1000),)
-    right, wrong = Record(), Record()
+    right, wrong = LengthRecord(), LengthRecord()
     for at in range(600):
         length = (HOUR, HOUR, HOUR, 100 * HOUR)[at % 4]
         right.note(1, 1, length, length)

@@ -25,7 +25,7 @@ from scheduler.engine.columns import (
     Ints,
     columns,
 )
-from scheduler.engine.demand import Demand, Form, Left
+from scheduler.engine.demand import Demand, Form, FreeCapacity
 from scheduler.engine.learning.demand import priced
 from scheduler.engine.place import prices, prr
 from scheduler.engine.place.policy import Decider, policy_named
@@ -57,7 +57,7 @@ SHARED = 3
 
 def demand_of(listed: dict[Form, int], boards: int) -> Demand:
     """The demand with its prices on an idle fleet of so many boards."""
-    left = Left(((WHOLE, boards),), 0, WHOLE * boards)
+    left = FreeCapacity(((WHOLE, boards),), 0, WHOLE * boards)
     return priced(Demand(1, tuple(listed.items())), left)
 
 

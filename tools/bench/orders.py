@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.engine.events import held_by
-from scheduler.engine.learning.lengths import Record
+from scheduler.engine.learning.lengths import LengthRecord
 from scheduler.engine.model import (
     Claim,
     DecayedUsage,
@@ -107,7 +107,7 @@ class _Run:
         self.used: dict[tuple[int, int], float] = defaultdict(float)
         self.counted_to = 0
         self.started: dict[int, int] = {}
-        self.record = Record() if learns else None
+        self.record = LengthRecord() if learns else None
         self.due = 0
         self.learned = Learned()
 

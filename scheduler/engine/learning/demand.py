@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from scheduler.engine.columns import WHOLE
-from scheduler.engine.demand import MOST_CHURN_MILLI, Demand, Form, Left
+from scheduler.engine.demand import MOST_CHURN_MILLI, Demand, Form, FreeCapacity
 from scheduler.engine.place.prices import pieces_of
 from scheduler.engine.place.shadow_prices import shadow_prices
 
@@ -26,7 +26,7 @@ LEAST_COMING = 0.02
 Seen = Mapping[tuple[Form, bool], int]  # how many of the last requests had this form, and are over or not
 
 
-def relearned(present: Demand, version: int, requests: Seen, left: Left) -> Demand | None:
+def relearned(present: Demand, version: int, requests: Seen, left: FreeCapacity) -> Demand | None:
     """The next demand by the last requests; None: as at present.
 
     A new one is worth it when the requests look different or are twice as many, more or less of the demand is over,
@@ -73,7 +73,7 @@ def seen(version: int, requests: Seen) -> Demand | None:
     return Demand(version, tuple(rounded), (), churn, requests=everything)
 
 
-def priced(demand: Demand, left: Left) -> Demand:
+def priced(demand: Demand, left: FreeCapacity) -> Demand:
     """The demand with the price of each size, given what is left and what is still expected to come."""
     pieces = pieces_of(demand.counts())
     coming = max(LOAD * left.capacity - left.used, LEAST_COMING * left.capacity) / WHOLE

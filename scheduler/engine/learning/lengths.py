@@ -27,7 +27,7 @@ def group_of(units: int) -> int:
     return 0 if units <= 1 else 1 if units <= 4 else 2 if units <= 8 else 3
 
 
-class Record:
+class LengthRecord:
     """Ends by team and group of sizes, and how far predictions were off. Not for several threads at once."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Curves:
 
     def __init__(self, learned: Learned) -> None:
         # Of everybody something is known also where nothing was learned.
-        rows = (*Record().learned(0).lengths, *learned.lengths)
+        rows = (*LengthRecord().learned(0).lengths, *learned.lengths)
         self._chances = {(team, group): np.array(row) for team, group, row in rows}
         errors = EstimateErrors()
         if learned.errors:

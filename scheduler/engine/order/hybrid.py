@@ -25,7 +25,7 @@ from scheduler.engine.learning.lengths import curves_of
 from scheduler.engine.model import Claim, Grant, PolicyRules, Snapshot, TeamQuota
 from scheduler.engine.order.burden import UNSTOPPABLE_AGEING, aged, burden, overload, power_at, waited_s
 from scheduler.engine.order.costs import Costs, units_of
-from scheduler.engine.order.ranking import Heaped, Lives
+from scheduler.engine.order.ranking import Heaped, LeaseColumns
 from scheduler.engine.order.tree import Branch, used_tree
 from scheduler.engine.policy import heeds_scores
 
@@ -92,20 +92,22 @@ class Hybrid:
         """Expected seconds x size^0.8, whatever the claim has waited."""
         return self._burdens[claim.id]
 
-    def scores_of(self, lives: Lives) -> Floats:
+    def scores_of(self, lives: LeaseColumns) -> Floats:
         """The indices of leases that live, as if they could choose again."""
         at = lives.columns
-        ages = at[Lives.ran_s] + np.maximum(self._now - at[Lives.began], 0.0)
-        left = np.maximum(at[Lives.until] - self._now, 1.0)
+        ages = at[LeaseColumns.ran_s] + np.maximum(self._now - at[LeaseColumns.began], 0.0)
+        left = np.maximum(at[LeaseColumns.until] - self._now, 1.0)
         forms = np.array([self._curves.form(*sort) for sort in lives.sorts], np.int64)
         weights = np.array([self._weight_of(*who) for who in lives.people])
         may_stop = np.ones(len(ages), np.bool_)
         lengths = self._lengths(
-            forms[at[Lives.sort].astype(np.int64)], ages, left, at[Lives.predicted_s], may_stop
+            forms[at[LeaseColumns.sort].astype(np.int64)], ages, left, at[LeaseColumns.predicted_s], may_stop
         )
         ageing_s = self._ageing_of(may_stop)
-        found = burden(lengths, at[Lives.cost_milli]) / aged(at[Lives.waited_s], ageing_s, self._power)
-        scores: Floats = found * weights[at[Lives.who].astype(np.int64)]
+        found = burden(lengths, at[LeaseColumns.cost_milli]) / aged(
+            at[LeaseColumns.waited_s], ageing_s, self._power
+        )
+        scores: Floats = found * weights[at[LeaseColumns.who].astype(np.int64)]
         return scores
 
     def _rate(self, claims: Sequence[Claim]) -> None:

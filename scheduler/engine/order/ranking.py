@@ -49,7 +49,7 @@ class Order(Protocol):
         """Count what the claim was granted."""
 
 
-class Lives:
+class LeaseColumns:
     """What the scores of leases depend on, as columns: one row for leases that live and end together.
 
     Instants in seconds since 1970. ``units`` and ``cost_milli`` are of all of them, ``ran_s`` is what their
@@ -97,7 +97,7 @@ class Scored(Protocol):
     def score(self, claim: Claim) -> float:
         """The score of a claim that waits."""
 
-    def scores_of(self, lives: Lives) -> Floats:
+    def scores_of(self, lives: LeaseColumns) -> Floats:
         """The scores of leases that live, as if they could choose again; always above 0."""
 
 

@@ -11,7 +11,7 @@ from scheduler.engine.columns import Floats
 from scheduler.engine.model import Claim, PolicyRules, Snapshot
 from scheduler.engine.order.costs import units_of
 from scheduler.engine.order.fixed import Fifo
-from scheduler.engine.order.ranking import Lives, Sorted, tie
+from scheduler.engine.order.ranking import LeaseColumns, Sorted, tie
 
 LEVEL_GPU_S = 18_000
 
@@ -30,10 +30,13 @@ class Attained(Fifo):
         """GPU-seconds used."""
         return float(self._scores(np.array([claim.ran_s]), np.array([units_of(claim)]))[0])
 
-    def scores_of(self, lives: Lives) -> Floats:
+    def scores_of(self, lives: LeaseColumns) -> Floats:
         """GPU-seconds used, those of the present run included."""
         at = lives.columns
-        return self._scores(at[Lives.ran_s] + np.maximum(self._now - at[Lives.began], 0.0), at[Lives.units])
+        return self._scores(
+            at[LeaseColumns.ran_s] + np.maximum(self._now - at[LeaseColumns.began], 0.0),
+            at[LeaseColumns.units],
+        )
 
     def _scores(self, ages_s: Any, units: Any) -> Floats:
         found: Floats = (ages_s + 1.0) * units

@@ -12,7 +12,7 @@ from scheduler.engine.model import Claim, PolicyRules, Snapshot
 from scheduler.engine.order.burden import aged, power_at, waited_s
 from scheduler.engine.order.costs import Costs
 from scheduler.engine.order.fixed import Fifo
-from scheduler.engine.order.ranking import Lives, Sorted, tie
+from scheduler.engine.order.ranking import LeaseColumns, Sorted, tie
 
 
 class BlockingFifo(Fifo):
@@ -45,9 +45,9 @@ class ShortestLeft(Fifo):
         """Seconds left."""
         return float(claim.duration_s)
 
-    def scores_of(self, lives: Lives) -> Floats:
+    def scores_of(self, lives: LeaseColumns) -> Floats:
         """Seconds left."""
-        found: Floats = np.maximum(lives.columns[Lives.until] - self._now, 1.0)
+        found: Floats = np.maximum(lives.columns[LeaseColumns.until] - self._now, 1.0)
         return found
 
 
@@ -73,6 +73,8 @@ class AgedShortestLeft(ShortestLeft):
         """Seconds left over what waiting counts."""
         return self._scores[claim.id]
 
-    def scores_of(self, lives: Lives) -> Floats:
+    def scores_of(self, lives: LeaseColumns) -> Floats:
         """Seconds left over what waiting counted."""
-        return super().scores_of(lives) / aged(lives.columns[Lives.waited_s], self._ageing_s, self._power)
+        return super().scores_of(lives) / aged(
+            lives.columns[LeaseColumns.waited_s], self._ageing_s, self._power
+        )
