@@ -23,6 +23,7 @@ def test_releases_are_dated_and_the_newest_comes_first() -> None:
 
     assert heads[0] == "Unreleased"
     assert all(releases)
+    assert len(heads) == len(set(heads)), "a merge has written a release twice"
     order = [(*map(int, one.groups()[:3]), date.fromisoformat(one[4])) for one in releases if one]
     assert order == sorted(order, reverse=True)
 
