@@ -34,6 +34,7 @@ from portal.catalog.services import (
     set_rate,
 )
 from portal.catalog.standard import make_standard_flavors
+from portal.common.clock import db_now
 from portal.common.errors import Invalid, NotFound
 from portal.fleet.models import DeviceModel, Mode
 from portal.leases.forecasting import Offer, free_units, preview
@@ -176,7 +177,7 @@ class Currency(Endpoint):
     def put(self, request: Request) -> Response:
         """Say in which currency prices are, as long as none is set: finance only."""
         self.require_finance()
-        set_currency(actor=self.person, now=timezone.now(), **self.take(CurrencyBody))
+        set_currency(actor=self.person, now=db_now(), **self.take(CurrencyBody))
         return Response(_currency_row())
 
 
@@ -241,7 +242,7 @@ class Rates(Endpoint):
         values = self.take(RateBody)
         rate = set_rate(
             model=_model(values["device_model"]), micro_per_hour=values["price_per_hour"],
-            starts_at=values["starts_at"], actor=self.person, now=timezone.now(),
+            starts_at=values["starts_at"], actor=self.person, now=db_now(),
         )  # fmt: skip
         rate.refresh_from_db()
         return Response(rate_row(rate), status=201, headers={"Location": "/api/v1/rates/"})

@@ -23,6 +23,7 @@ from portal.api.wire import money
 from portal.billing.closing import close_period
 from portal.billing.models import BillingPeriod, Invoice, PeriodState, UsageRecord
 from portal.billing.selectors import InvoiceView, currency, invoice_view, line_usage
+from portal.common.clock import db_now
 from portal.common.errors import NotFound
 from portal.teams.models import Team
 from portal.teams.selectors import Rights, visible_team, visible_teams
@@ -141,7 +142,7 @@ class ClosePeriod(Endpoint):
         self.require_finance()
         self.take(Empty)
         period = named(month)
-        close_period(period=period, actor=self.person, now=timezone.now())
+        close_period(period=period, actor=self.person, now=db_now())
         period.refresh_from_db()
         return Response(period_row(period))
 

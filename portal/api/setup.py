@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -15,6 +14,7 @@ from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Text
 from portal.api.responses_setup import SetUpAnswer, StepsAnswer
 from portal.catalog.first_start import progress, set_up
+from portal.common.clock import db_now
 from portal.common.errors import Forbidden
 from portal.web.setup import runs_organisation
 
@@ -48,7 +48,7 @@ class SetUp(Endpoint):
     )
     def put(self, request: Request) -> Response:
         """Make the organisation and its first administrator. Needs the setup code instead of a token; works once."""
-        user = set_up(now=timezone.now(), **self.take(SetUpBody))
+        user = set_up(now=db_now(), **self.take(SetUpBody))
         team = user.memberships.select_related("team").order_by("pk")[0].team
         return Response({"username": user.username, "team": team.slug}, status=201)
 

@@ -10,7 +10,6 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
@@ -19,6 +18,7 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts.sessions import note_browser
 from portal.catalog.first_start import SetupProgress, is_set_up, progress, set_up
+from portal.common.clock import db_now
 from portal.common.errors import Forbidden, Invalid
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -95,7 +95,7 @@ def _first(request: HttpRequest) -> HttpResponse:
                 username=values["username"],
                 display_name=values["display_name"],
                 password=values["password"],
-                now=timezone.now(),
+                now=db_now(),
             )
         except Invalid as error:
             form.take(error)

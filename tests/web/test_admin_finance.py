@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.utils import timezone
@@ -59,6 +60,28 @@ def test_a_month_that_still_runs_cannot_be_closed(world: World, signed_in: Signe
     assert 'data-open-dialog="close-month"' not in page
     assert "not over yet" in answer.text
     assert not BillingPeriod.objects.filter(state=PeriodState.CLOSED).exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "views"),
+    [
+        ("/finance/months/{}/close/", "portal.web.invoices.periods"),
+        ("/api/v1/periods/{}/close/", "portal.api.invoices"),
+    ],
+)
+def test_a_web_host_whose_clock_runs_ahead_closes_nothing_early(
+    world: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch, path: str, views: str
+) -> None:
+    running = period_of(world.now)
+    finance = signed_in("finance")
+    ahead = SimpleNamespace(now=lambda: running.ends_at + timedelta(hours=1))
+    monkeypatch.setattr(f"{views}.timezone", ahead)
+
+    answer = finance.post(
+        path.format(f"{running.starts_at:%Y-%m}"), {}, content_type="application/json", follow=True
+    )
+
+    assert "not over yet" in answer.text
 
 
 def test_the_checklist_names_what_keeps_the_month_open(

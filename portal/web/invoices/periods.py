@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.billing.checklist import close_items, is_ready
 from portal.billing.closing import close_period
 from portal.billing.selectors import currency
+from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden
 from portal.teams.models import Role
 from portal.teams.selectors import visible_teams
@@ -62,7 +63,7 @@ def close(request: HttpRequest, month: str) -> HttpResponse:
     require_finance(request)
     found = named(month)
     try:
-        issued = close_period(period=found, actor=person(request), now=timezone.now())
+        issued = close_period(period=found, actor=person(request), now=db_now())
     except BerthError as error:
         return refused(request, error, "web:period", month)
     said = ngettext(

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.billing.periods import month_bounds
 from portal.catalog.services import set_currency, set_rate
+from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.web.access import done, person, refused, rights_of
 from portal.web.rates.forms import CurrencyForm, RateForm
@@ -28,7 +29,7 @@ def page(request: HttpRequest) -> HttpResponse:
         if not is_finance:
             raise Forbidden(_("Only finance works on billing periods and prices."))
         form = RateForm(request.POST)
-        if form.is_valid() and _stored(request, form, now):
+        if form.is_valid() and _stored(request, form):
             return done(request, _("The new price is set."), "web:rates")
     else:
         form = RateForm(initial=_usual(models, request.GET.get("model", "")[:40], now))
@@ -50,7 +51,7 @@ def currency(request: HttpRequest) -> HttpResponse:
         raise Forbidden(_("Only finance works on billing periods and prices."))
     wanted = request.POST.get("currency", "")[:20]
     try:
-        card = set_currency(currency=wanted, actor=person(request), now=timezone.now())
+        card = set_currency(currency=wanted, actor=person(request), now=db_now())
     except BerthError as error:
         return refused(request, error, "web:rates")
     return done(request, _("Prices are in %(currency)s now.") % {"currency": card.currency}, "web:rates")
@@ -64,7 +65,7 @@ def _usual(models: list[ModelPrices], wanted: str, now: datetime) -> dict[str, o
     return {"model": slug, "starts_at": now.replace(second=0) if is_first else month_bounds(now)[1]}
 
 
-def _stored(request: HttpRequest, form: RateForm, now: datetime) -> bool:
+def _stored(request: HttpRequest, form: RateForm) -> bool:
     """Set the price; False when it was refused, with the reason on the form."""
     try:
         set_rate(
@@ -72,7 +73,7 @@ def _stored(request: HttpRequest, form: RateForm, now: datetime) -> bool:
             micro_per_hour=form.micro_per_hour(),
             starts_at=form.cleaned_data["starts_at"],
             actor=person(request),
-            now=now,
+            now=db_now(),
         )
     except Invalid as error:
         for field, text in error.fields.items():

@@ -37,34 +37,31 @@ class MemberForm(forms.Form):
         return found
 
 
+def _devices_field(label: Any, help_text: Any, *, required: bool = False) -> forms.DecimalField:
+    return forms.DecimalField(
+        label=label,
+        required=required,
+        min_value=0,
+        max_value=MOST_DEVICES,
+        decimal_places=3,
+        help_text=help_text,
+        widget=forms.NumberInput({"class": "form-control", "step": "0.125", "min": "0"}),
+    )
+
+
 class QuotaForm(forms.Form):
     """A team's quota in devices; ``version`` guards against a change in between, ``cohorts`` are on offer."""
 
-    guaranteed = forms.DecimalField(
-        label=_("Guaranteed"),
-        min_value=0,
-        max_value=MOST_DEVICES,
-        decimal_places=3,
-        help_text=_("The team can always have this much, once others give back what they borrowed."),
-        widget=forms.NumberInput({"class": "form-control", "step": "0.125", "min": "0"}),
+    guaranteed = _devices_field(
+        _("Guaranteed"),
+        _("The team can always have this much, once others give back what they borrowed."),
+        required=True,
     )
-    ceiling = forms.DecimalField(
-        label=_("Ceiling"),
-        required=False,
-        min_value=0,
-        max_value=MOST_DEVICES,
-        decimal_places=3,
-        help_text=_("The team never has more than this. Empty: only the teams above limit it."),
-        widget=forms.NumberInput({"class": "form-control", "step": "0.125", "min": "0"}),
+    ceiling = _devices_field(
+        _("Ceiling"), _("The team never has more than this. Empty: only the teams above limit it.")
     )
-    lending = forms.DecimalField(
-        label=_("Lends at most"),
-        required=False,
-        min_value=0,
-        max_value=MOST_DEVICES,
-        decimal_places=3,
-        help_text=_("Of what it does not use of its guarantee. Empty: all of it."),
-        widget=forms.NumberInput({"class": "form-control", "step": "0.125", "min": "0"}),
+    lending = _devices_field(
+        _("Lends at most"), _("Of what it does not use of its guarantee. Empty: all of it.")
     )
     cohort = forms.ChoiceField(
         label=_("Cohort"),

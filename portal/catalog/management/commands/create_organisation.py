@@ -4,9 +4,9 @@ from getpass import getpass
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils import timezone
 
 from portal.catalog.first_start import is_set_up, set_up
+from portal.common.clock import db_now
 from portal.common.errors import Conflict, Invalid
 
 
@@ -35,7 +35,7 @@ class Command(BaseCommand):
                 username=options["person"],
                 display_name="",
                 password=getpass(f"Password for {options['person']}: "),
-                now=timezone.now(),
+                now=db_now(),
             )
         except Invalid as error:
             raise CommandError(" ".join(map(str, error.fields.values()))) from error

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.utils import timezone
 
 from portal.catalog.standard import make_standard_flavors
+from portal.common.clock import db_now
 from portal.fleet.models import DeviceModel
 
 
@@ -16,7 +16,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make what is missing and name it."""
-        now = timezone.now()
+        now = db_now()
         made = [f for model in DeviceModel.objects.all() for f in make_standard_flavors(model, now=now)]
         for flavor in made:
             self.stdout.write(f"{flavor.slug}: {flavor.name}, {flavor.share_milli / 1000:g} of a device")

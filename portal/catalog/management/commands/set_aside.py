@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils import timezone
 
 from portal.catalog.models import Flavor
 from portal.catalog.services import set_aside
+from portal.common.clock import db_now
 from portal.common.errors import Invalid
 
 
@@ -33,7 +33,7 @@ class Command(BaseCommand):
                 cpu_cores=options["cpu_cores"],
                 memory_gib=options["memory_gib"],
                 actor=None,
-                now=timezone.now(),
+                now=db_now(),
             )
         except Invalid as error:
             raise CommandError("; ".join(map(str, error.fields.values()))) from error
