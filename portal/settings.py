@@ -14,6 +14,8 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
+from nodeagent.protocol.forms import is_gateway
+from nodeagent.protocol.limits import MOST_GATEWAYS
 from portal.common.environment import read_bool, read_networks, read_whole, refuse_unsafe
 from portal.common.static_files import digest
 
@@ -81,6 +83,7 @@ INSTALLED_APPS = [
     "portal.telemetry",
     "portal.billing",
     "portal.agents",
+    "portal.gateway",
     "portal.backup",
     "portal.web",
     "portal.api",
@@ -367,6 +370,14 @@ API_CHANGES_PER_MINUTE = read_whole(env, "BERTH_API_CHANGES_PER_MINUTE", default
 ACCEPT_NODES: str = env.str("BERTH_ACCEPT_NODES", default="operator")
 if ACCEPT_NODES not in ("operator", "auto"):
     raise ImproperlyConfigured("BERTH_ACCEPT_NODES is operator or auto.")
+
+# Addresses of the gateways (portal/gateway): whole ones, or what differs from the portal's own (docs/settings.md).
+GATEWAYS: list[str] = [told.strip() for told in env.list("BERTH_GATEWAYS", default=[])]
+if len(GATEWAYS) > MOST_GATEWAYS or len(set(GATEWAYS)) < len(GATEWAYS) or not all(map(is_gateway, GATEWAYS)):
+    raise ImproperlyConfigured(
+        f"BERTH_GATEWAYS names at most {MOST_GATEWAYS} gateways, each once, such as :8001, /gateway or"
+        " wss://gateway.example.org"
+    )
 
 LOGGING = {
     "version": 1,

@@ -76,6 +76,8 @@ PACKAGES = (
         purged=True,
     ),
     Package("htmx.org", "4.0.1", "htmx", "0BSD", ("dist/htmx.min.js",)),
+    Package("@xterm/xterm", "6.0.0", "xterm", "MIT", ("lib/xterm.js", "css/xterm.css")),
+    Package("@xterm/addon-fit", "0.11.0", "xterm-fit", "MIT", ("lib/addon-fit.js",)),
     Package("uplot", "1.6.32", "uplot", "MIT", ("dist/uPlot.iife.min.js", "dist/uPlot.min.css")),
 )
 ICONS = Package("@tabler/icons", "3.51.0", "icons", "MIT", ())

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from django.db import transaction
 from django.db.models import QuerySet
 
-from nodeagent.protocol.messages import Hello
-from nodeagent.protocol.signing import challenge_text
+from nodeagent.protocol.messages import Hello, StreamHello
+from nodeagent.protocol.signing import challenge_text, stream_text
 from portal.accounts.services import digest_of
 from portal.agents.acceptance import tell_waiting, waiting_devices
 from portal.agents.errors import AgentRefused
@@ -59,6 +59,16 @@ class Admitted:
     seen_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class ProvenNode:
+    """A node whose agent opened a socket for streams, by the key and in the enrolment it proved."""
+
+    node_id: int
+    name: str
+    epoch: int
+    public_key: bytes
+
+
 def admit(hello: Hello, *, nonce: str, now: datetime, handshake: Handshake | None = None) -> Admitted:
     """Check who is calling and store its inventory, or raise AgentRefused and change nothing.
 
@@ -95,18 +105,40 @@ def _proven_key(hello: Hello, nonce: str, now: datetime) -> bytes:
     A node that does not exist, one without a key and another key than the stored one are answered alike: who holds
     no key learns no name.
     """
+    text = challenge_text(nonce, hello.node, hello.nonce, hello.portal_key)
     if hello.enrol_token:
         key = unhex(hello.public_key, KEY_BYTES)
         if key is None:
             raise AgentRefused("bad_key", "The public key must be 32 bytes in hex.")
         if not _tokens(hello, now).exists():
             raise _bad_token()
-        if not _is_signed(key, hello, nonce):
+        if not _is_signed(key, hello.signature, text):
             raise _not_known("the token's key did not sign")
         return key
-    found = fetch("SELECT public_key FROM fleet_node WHERE name = %s", [hello.node])
+    return _stored_key(hello.node, hello.signature, text)
+
+
+def prove_streams(hello: StreamHello, *, nonce: str) -> ProvenNode:
+    """Check whose agent opens a socket for streams, or raise AgentRefused; changes nothing."""
+    if unhex(hello.nonce, NONCE_BYTES) is None:
+        raise AgentRefused("bad_nonce", "The agent's nonce must be 32 bytes in hex.")
+    text = stream_text(
+        nonce=nonce, agent_nonce=hello.nonce, node=hello.node, epoch=hello.epoch, portal_key=hello.portal_key
+    )
+    key = _stored_key(hello.node, hello.signature, text)
+    ((pk, epoch),) = fetch("SELECT id, epoch FROM fleet_node WHERE name = %s", [hello.node])
+    if hello.portal_key not in known_keys():
+        raise AgentRefused("other_portal", "This agent was enrolled at a portal with another key.")
+    if epoch != hello.epoch:
+        raise AgentRefused("stale_epoch", "This node was enrolled anew. Connect again.")
+    return ProvenNode(pk, hello.node, epoch, key)
+
+
+def _stored_key(node: str, signature: str, text: bytes) -> bytes:
+    """Return the node's stored key, by which the text is signed, or raise AgentRefused."""
+    found = fetch("SELECT public_key FROM fleet_node WHERE name = %s", [node])
     stored = found[0][0] if found else None
-    is_signed = _is_signed(bytes(stored or _DECOY), hello, nonce)
+    is_signed = _is_signed(bytes(stored or _DECOY), signature, text)
     if stored is None or not is_signed:
         raise _not_known("no such node" if not found else "no key" if stored is None else "another key")
     return bytes(stored)
@@ -164,10 +196,9 @@ def _tokens(hello: Hello, now: datetime) -> QuerySet[EnrolToken]:
     )
 
 
-def _is_signed(key: bytes, hello: Hello, nonce: str) -> bool:
-    signature = unhex(hello.signature, 64) or bytes(64)
+def _is_signed(key: bytes, told: str, text: bytes) -> bool:
+    signature = unhex(told, 64) or bytes(64)
     try:
-        text = challenge_text(nonce, hello.node, hello.nonce, hello.portal_key)
         Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
     except (InvalidSignature, ValueError):
         return False

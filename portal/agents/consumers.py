@@ -13,10 +13,12 @@ from typing import Any
 
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
 
 from nodeagent.protocol.codec import ProtocolError, decode, encode
 from nodeagent.protocol.messages import (
     HEALTH_SLICES,
+    STREAMS,
     Ack,
     Challenge,
     Heartbeat,
@@ -181,6 +183,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         welcome = Welcome(who.name, who.epoch, HEARTBEAT_S, SAMPLE_S, shared)
         if hello.nonce:
             welcome = replace(welcome, portal_key=public_key(), proofs=self._proofs(hello, who))
+        if STREAMS in who.features:
+            welcome = replace(welcome, gateways=tuple(settings.GATEWAYS))
         await self._send(welcome)
         self.look.set()
         self.tasks.append(asyncio.create_task(self._keep_desired(who)))

@@ -299,6 +299,16 @@ class AccessAnswer(ResponseShape):
     slots = AccessSlot(many=True)
 
 
+class TerminalTicketAnswer(ResponseShape):
+    """The way into a terminal."""
+
+    ticket = s.CharField(
+        help_text="The first word on the socket; null in a repeated answer.", allow_null=True
+    )
+    good_for_s = s.IntegerField()
+    gateways = s.ListField(child=s.CharField(), help_text="WebSocket addresses; any of them will do.")
+
+
 class UsageAnswer(ResponseShape):
     """A billed interval in whole seconds, under one rate."""
 

@@ -30,6 +30,7 @@ from portal.api import (
     sessions,
     setup,
     teams,
+    terminals,
 )
 
 
@@ -96,6 +97,7 @@ v1: list[URLPattern | URLResolver] = [
     ),
     path("leases/<str:uid>/release/", leases.Release.as_view(), name="release"),
     path("leases/<str:uid>/events/", leases.LeaseSteps.as_view(), name="lease-steps"),
+    path("leases/<str:uid>/terminal/", terminals.TerminalTicket.as_view(), name="terminal"),
     path("leases/<str:uid>/access/", leases.LeaseAccess.as_view(), name="access"),
     path("leases/<str:uid>/usage/", leases.LeaseUsage.as_view(), name="lease-usage"),
     path("leases/<str:uid>/sample/", leases.LeaseSample.as_view(), name="sample"),

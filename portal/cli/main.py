@@ -29,6 +29,7 @@ from portal.cli import (
     sessions,
     setup,
     show,
+    terminal,
 )
 from portal.cli.command import Json, api, guarded
 
@@ -127,6 +128,7 @@ app.command("request")(requests.request)
 app.command("list")(show.list_work)
 app.command("show")(show.show)
 app.command("release")(requests.release)
+app.command("terminal")(terminal.terminal)
 app.command("extend")(requests.extend)
 app.command("grow")(requests.grow)
 app.command("approve")(requests.approve)

@@ -298,7 +298,8 @@ INVARIANTS = (
         "secrets_are_digests",
         "Of a token only its SHA-256 is kept.",
         """SELECT 'api ' || id FROM accounts_apitoken WHERE octet_length(digest) <> 32
-           UNION ALL SELECT 'enrolment ' || id FROM agents_enroltoken WHERE octet_length(digest) <> 32""",
+           UNION ALL SELECT 'enrolment ' || id FROM agents_enroltoken WHERE octet_length(digest) <> 32
+           UNION ALL SELECT 'ticket ' || id FROM gateway_streamticket WHERE octet_length(digest) <> 32""",
     ),
     Invariant(
         "somebody_runs_it",

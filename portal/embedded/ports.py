@@ -45,3 +45,13 @@ def wanted_port(text: str | None, default: int = 8000) -> int:
             "bad_port", f"BERTH_PORT={text} is not a port: use a number from 1 to {FIRST_EPHEMERAL - 1}."
         )
     return int(text)
+
+
+def next_port(port: int, default: int = 8001) -> int:
+    """The port to try for what stands beside the portal."""
+    return port + 1 if port + TRIES < FIRST_EPHEMERAL else default
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches what listens there."""
+    return host == "localhost" or host == "::1" or host.startswith("127.")

@@ -32,6 +32,7 @@ MODULES = (
     "portal.accounts.sessions",
     "portal.asgi",
     "portal.celery",
+    "portal.gateway.application",
 )
 
 
@@ -71,10 +72,19 @@ def demo_fleet() -> tuple[DemoBoard, ...]:
 
 def serve_web(sock: socket.socket) -> int:
     """Answer HTTP and WebSockets on the supervisor's socket until told to stop."""
+    return _serve("portal.asgi", sock)
+
+
+def serve_gateway(sock: socket.socket) -> int:
+    """Carry terminals between browsers and agents until told to stop."""
+    return _serve("portal.gateway.application", sock)
+
+
+def _serve(module: str, sock: socket.socket) -> int:
     gc.enable()
     uvicorn = importlib.import_module("uvicorn")
     config = uvicorn.Config(
-        importlib.import_module("portal.asgi").application,
+        importlib.import_module(module).application,
         loop="uvloop",
         http="httptools",
         ws="websockets-sansio",

@@ -17,7 +17,7 @@ from portal.embedded import demo, discovery, fingerprint, postgres, programs, sc
 from portal.embedded.errors import CannotStart
 from portal.embedded.lock import FolderLock
 from portal.embedded.places import CHECKOUT, engine_account, lay_out
-from portal.embedded.ports import listen, wanted_port
+from portal.embedded.ports import is_loopback, listen, next_port, wanted_port
 from portal.embedded.process import Program
 from portal.embedded.supervisor import StopAsked, Supervisor
 
@@ -40,6 +40,8 @@ class Stack:
         wanted = wanted_port(env.get("BERTH_PORT"))
         self.socket = listen(self.host, wanted)
         self.port: int = self.socket.getsockname()[1]
+        # A gateway of one's own is named by hand; then none is started here.
+        self.gateway_socket = None if env.get("BERTH_GATEWAYS") else listen(self.host, next_port(self.port))
         self.supervisor = Supervisor(self.places.logs, self.lock.close)
         self.demo_nodes: list[demo.DemoNode] = []
         if self.port != wanted:
@@ -110,6 +112,11 @@ class Stack:
             os.environ["DATABASE_URL"] = self.places.database_url()
         if self.own_broker:
             os.environ["REDIS_URL"] = self.places.redis_url()
+        if self.gateway_socket is not None:
+            os.environ["BERTH_GATEWAYS"] = f":{self.gateway_socket.getsockname()[1]}"
+        if not is_loopback(self.host) and not self.env.get("BERTH_TERMINALS"):
+            # The demo's passwords are known to everybody: no shells for the whole network.
+            os.environ["BERTH_TERMINALS"] = "0"
 
     def _start_engines(self) -> None:
         if self.own_database:
@@ -190,6 +197,11 @@ class Stack:
             Program("worker", lambda: programs.work(WORKER_PROCESSES), stop_within_s=15, folder=CHECKOUT)
         )
         self.supervisor.start(Program("beat", programs.beat, stop_within_s=5, folder=CHECKOUT))
+        if self.gateway_socket is not None:
+            sock = self.gateway_socket
+            self.supervisor.start(
+                Program("gateway", lambda: programs.serve_gateway(sock), stop_within_s=5, folder=CHECKOUT)
+            )
         self.lock.describe(f"process {os.getpid()}, {self.url}")
         self._welcome()
 
@@ -262,8 +274,10 @@ class Stack:
     def _stop(self) -> None:
         screen.title("Stopping")
         nodes = [node.name for node in self.demo_nodes]
-        self.supervisor.stop([[*nodes, "beat"], ["worker"], ["web"], ["valkey"], ["postgres"]])
+        self.supervisor.stop([[*nodes, "beat"], ["worker", "gateway"], ["web"], ["valkey"], ["postgres"]])
         self.socket.close()
+        if self.gateway_socket is not None:
+            self.gateway_socket.close()
         shutil.rmtree(self.places.sockets, ignore_errors=True)
         self.lock.close()
         screen.title("Stopped")

@@ -8,6 +8,7 @@ from portal.web import auth, design, forecasts, home, invitation, lists, reserva
 from portal.web.calendar import page as calendar
 from portal.web.leases import actions as leases_actions
 from portal.web.leases import page as leases
+from portal.web.leases import terminal as lease_terminal
 from portal.web.notifications import page as notifications
 from portal.web.requests import approvals as requests_approvals
 from portal.web.requests import detail as requests_detail
@@ -30,6 +31,8 @@ urlpatterns = [
     path("approvals/", requests_approvals.page, name="approvals"),
     path("leases/", lists.leases, name="leases"),
     path("leases/<str:uid>/", leases.page, name="lease"),
+    path("leases/<str:uid>/terminal/", lease_terminal.terminal, name="lease_terminal"),
+    path("leases/<str:uid>/terminal/ticket/", lease_terminal.ticket, name="lease_ticket"),
     path("leases/<str:uid>/processes/", leases.processes, name="lease_processes"),
     path("leases/<str:uid>/extend/", leases_actions.extend, name="lease_extend"),
     path("leases/<str:uid>/extension/withdraw/", leases_actions.withdraw, name="extension_withdraw"),

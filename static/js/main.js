@@ -14,6 +14,7 @@ const PARTS = [
   ["[data-map]", () => import("./map.js")],
   ["[data-calendar]", () => import("./calendar.js")],
   ["[data-slices]", () => import("./slices.js")],
+  ["[data-terminal]", () => import("./terminal.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
   ["[data-draft]", () => import("./draft.js")],
 ];

@@ -49,6 +49,11 @@ def _raw(more: dict[str, Any]) -> dict[str, Any]:
     return more
 
 
+@pytest.fixture(autouse=True)
+def _gateway(settings: Any) -> None:
+    settings.GATEWAYS = [":8001"]
+
+
 @pytest.fixture
 def calls(world: World) -> Callable[..., Caller]:  # noqa: F811
     """Return a caller by name, ``calls("bob")``, or nobody with ``calls("")``."""

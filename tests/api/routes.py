@@ -161,6 +161,7 @@ ROUTES = (
     Route("POST", "leases/{asked}/extension/reject/", "approver", {"note": "no"}, 200, True),
     Route("POST", "leases/{asked}/extension/withdraw/", is_foreign=True),
     Route("POST", "leases/{lease}/release/", is_foreign=True),
+    Route("POST", "leases/{lease}/terminal/", status=201, is_foreign=True),
     Route("GET", "leases/{lease}/events/", is_foreign=True),
     Route("GET", "leases/{lease}/access/", is_foreign=True),
     Route("GET", "leases/{ended}/usage/", is_foreign=True),
@@ -276,6 +277,7 @@ def scene(world: World) -> dict[str, str]:
     period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
     line = next(iter(invoice_view(team, period_of(ended.activated_at), now=world.now).lines))
     Node.objects.filter(name="gpu-01").update(power_state="awake")
+    Node.objects.update(features=["streams"])
     return {
         "lease": lease.uid,
         "ended": ended.uid,

@@ -68,6 +68,10 @@ def _dialog(name: str) -> Callable[[Any], None]:
     return act
 
 
+def _connected(page: Any) -> None:
+    page.locator("[data-terminal][data-state=open]").wait_for()
+
+
 def _token_made(page: Any) -> None:
     page.locator("#id_name").fill("notebook")
     page.locator("aside form button[type=submit]").click()
@@ -148,6 +152,13 @@ PAGES = (
         first("/leases/?whose=mine&state=active", LEASE),
         "lease",
         act=_dialog("release"),
+    ),
+    Page(
+        "terminal",
+        "bob",
+        first("/leases/?whose=mine&state=active", LEASE, "terminal/"),
+        "lease_terminal",
+        act=_connected,
     ),
     Page("lease-ended", "bob", first("/leases/?whose=mine&state=ended", LEASE), "lease"),
     Page("approvals", "approver", "/approvals/", "approvals"),

@@ -38,7 +38,7 @@ def test_every_process_of_the_design_is_there_and_every_lasting_one_is_checked(
 
     lasting = {name for name, service in services.items() if service.get("restart") != "no"}
 
-    assert lasting == {"postgres", "redis", "proxy", "web", "worker", "beat", "agent"}
+    assert lasting == {"postgres", "redis", "proxy", "web", "gateway", "worker", "beat", "agent"}
     assert all("healthcheck" in services[name] for name in lasting)
 
 

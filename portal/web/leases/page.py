@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
+from portal.gateway.tickets import why_no_terminal
 from portal.leases.extending import waiting_extension
 from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, Placement
@@ -89,6 +90,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         if may_see_access(rights, lease) and not is_over
         else None,
         "may_see_access": may_see_access(rights, lease),
+        "has_terminal": why_no_terminal(lease, rights.user) is None,
         "values": live_values(lease, now=now) if lease.state in MEASURED else [],
         "shows_processes": may_see_access(rights, lease) and lease.state in WITH_PROCESSES,
         "processes": own_processes(lease, now=now) if may_see_access(rights, lease) else None,

@@ -1,0 +1,11 @@
+"""What a node's agent said it understands."""
+
+from __future__ import annotations
+
+from nodeagent.protocol.messages import STREAMS
+from portal.fleet.models import Node
+
+
+def serves_streams(node: Node) -> bool:
+    """Say whether the node's agent serves terminals; older ones and those told not to do not."""
+    return STREAMS in (node.features or [])

@@ -1,0 +1,88 @@
+"""A gateway as one plain ASGI application, in a process of its own: agents dial it, and so do terminals.
+
+uvicorn --ws websockets-sansio portal.gateway.application:application
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+
+import django
+from django.conf import settings
+
+django.setup()
+
+from portal.common.environment import NEW_KEY  # noqa: E402
+from portal.common.live import hub  # noqa: E402 (needs the app registry)
+from portal.gateway.addresses import AGENT_PATH, TERMINAL_PATH  # noqa: E402
+from portal.gateway.nodes import AsgiMessage, Receive, Send, agent_socket, links  # noqa: E402
+from portal.gateway.terminals import terminal_socket, terminals  # noqa: E402
+from portal.gateway.watch import RightsWatch  # noqa: E402
+
+NO_KEY = "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to that of the portal. " + NEW_KEY
+GOING_AWAY = 1012
+
+
+async def application(scope: AsgiMessage, receive: Receive, send: Send) -> None:
+    """Serve sockets of agents and of terminals, and say over HTTP that it is there."""
+    if scope["type"] == "lifespan":
+        await _lifespan(receive, send)
+    elif scope["type"] == "websocket":
+        await _socket(scope, receive, send)
+    elif scope["type"] == "http":
+        await _answer(send, is_known=scope["path"].rstrip("/").endswith("/healthz"))
+
+
+async def _socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
+    # A proxy may have given a gateway a path of its own, and may have left it in place.
+    path = scope["path"].rstrip("/")
+    if path.endswith(TERMINAL_PATH):
+        await terminal_socket(scope, receive, send)
+    elif path.endswith(AGENT_PATH):
+        await agent_socket(scope, receive, send)
+    else:
+        await receive()
+        await send({"type": "websocket.close", "code": 4404})
+
+
+async def _answer(send: Send, *, is_known: bool) -> None:
+    status, body = (
+        (200, b"ok\n") if is_known else (404, b"This is a gateway of Berth; it speaks WebSocket.\n")
+    )
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    watching: asyncio.Task[None] | None = None
+    while True:
+        message: dict[str, Any] = await receive()
+        if message["type"] == "lifespan.startup":
+            if not settings.HAS_SECRET_KEY:
+                await send({"type": "lifespan.startup.failed", "message": NO_KEY})
+                return
+            watching = asyncio.get_running_loop().create_task(RightsWatch().run())
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await stop(watching)
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+
+async def stop(watching: asyncio.Task[None] | None) -> None:
+    """Let everybody go, so that they find another gateway or come back to this one; shells live on meanwhile."""
+    for terminal in list(terminals):
+        terminal.end("restart")
+    for link in list(links.values()):
+        link.close(GOING_AWAY)
+    if watching is not None:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+    await hub().close()

@@ -1,0 +1,82 @@
+"""Tickets: made by the portal for a person it knows, taken once by a gateway that needs no cookie."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.accounts.services import digest_of
+from portal.agents.features import serves_streams
+from portal.common.errors import Conflict, Forbidden
+from portal.common.sql import fetch
+from portal.gateway.models import StreamTicket
+from portal.leases.models import Lease
+from portal.leases.states import LeaseState
+
+GOOD_FOR: Final = timedelta(seconds=30)
+KEPT_FOR: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenTicket:
+    """What a ticket was made for."""
+
+    user_id: int
+    lease_id: int
+    generation: int
+    session_key: str
+    token_id: int
+    origin: str
+
+
+def why_no_terminal(lease: Lease, user: User) -> Conflict | Forbidden | None:
+    """Return why this person opens no terminal in a lease that they see, None where they may."""
+    if lease.user_id != user.pk:
+        return Forbidden(_("Only its holder opens a terminal in a lease."))
+    if lease.state != LeaseState.ACTIVE:
+        return Conflict(_("A terminal opens while the lease is active."))
+    if not settings.GATEWAYS:
+        return Conflict(_("This installation has no gateway, so there are no terminals. Ask an operator."))
+    if not serves_streams(lease.node):
+        return Conflict(_("The node of this lease serves no terminals. Ask an operator."))
+    return None
+
+
+@transaction.atomic
+def make_ticket(
+    lease: Lease, user: User, *, session_key: str = "", token_id: int = 0, origin: str = "", now: datetime
+) -> str:
+    """Return the secret of a ticket for a terminal; raises Conflict or Forbidden where there may be none."""
+    refusal = why_no_terminal(lease, user)
+    if refusal is not None:
+        raise refusal
+    StreamTicket.objects.filter(expires_at__lt=now - KEPT_FOR).delete()
+    secret = secrets.token_urlsafe(32)
+    StreamTicket.objects.create(
+        digest=digest_of(secret),
+        user=user,
+        lease=lease,
+        generation=lease.generation,
+        session_key=session_key,
+        token_id=token_id,
+        origin=origin[:300],
+        expires_at=now + GOOD_FOR,
+    )
+    return secret
+
+
+def take_ticket(secret: str, *, now: datetime) -> TakenTicket | None:
+    """Return what a ticket is for and spend it; None for one that is spent, too old or was never made."""
+    rows = fetch(
+        "UPDATE gateway_streamticket SET used_at = %s WHERE digest = %s AND used_at IS NULL AND expires_at > %s"
+        " RETURNING user_id, lease_id, generation, session_key, token_id, origin",
+        [now, digest_of(secret), now],
+    )
+    return TakenTicket(*rows[0]) if rows else None

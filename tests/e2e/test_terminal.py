@@ -1,0 +1,91 @@
+"""A shell in the page: typed into, found again after a reload and after its gateway died, and gone with its lease."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.e2e.pages import LEASE
+
+OPEN = "[data-terminal][data-state=open]"
+
+
+@pytest.fixture
+def lease(visit: Any, stack: Any) -> str:
+    """Return the address of an active lease of bob's; the stack may only just have begun to make it."""
+    bob, listed = visit("bob"), "/leases/?whose=mine&state=active"
+    stack.until(lambda: re.search(LEASE, bob.text(listed)), within_s=60)
+    return bob.link(listed, LEASE)
+
+
+def type_line(page: Any, text: str) -> None:
+    page.locator(".terminal-pane:visible .xterm-helper-textarea").focus()
+    page.keyboard.type(f"{text}\n")
+
+
+def shows(page: Any, text: str) -> None:
+    page.wait_for_function(
+        "text => [...document.querySelectorAll('.terminal-pane:not([hidden]) .xterm-rows > div')]"
+        ".some(row => row.textContent.trim() === text)",
+        arg=text,
+    )
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_shell_in_a_lease_answers(visit, lease, phone):
+    bob = visit("bob", phone=phone)
+    page = bob.open(lease)
+
+    page.get_by_role("link", name="Terminal").click()
+    page.locator(OPEN).wait_for()
+    type_line(page, "echo $((6*7))-中文")
+
+    shows(page, "42-中文")
+
+
+def test_shell_is_found_again_after_a_reload_and_after_its_gateway_died(visit, lease, stack):
+    bob = visit("bob")
+    bob.expect("WebSocket connection to .*failed")
+    page = bob.open(lease + "terminal/")
+    page.locator(OPEN).wait_for()
+    type_line(page, "here=still-here")
+
+    page.reload()
+    page.locator(OPEN).wait_for()
+    type_line(page, "echo $here-1")
+    shows(page, "still-here-1")
+    stack.kill("gateway")
+    page.locator("[data-terminal][data-state=reconnecting]").wait_for()
+    page.locator(OPEN).wait_for(timeout=60_000)
+    type_line(page, "echo $here-2")
+
+    shows(page, "still-here-2")
+
+
+def test_several_pasted_lines_are_asked_about_and_tabs_have_shells_of_their_own(visit, lease):
+    bob = visit("bob")
+    page = bob.open(lease + "terminal/")
+    page.locator(OPEN).wait_for()
+    paste = """text => {
+      const data = new DataTransfer();
+      data.setData("text/plain", text);
+      document.querySelector(".terminal-pane:not([hidden]) .xterm-helper-textarea")
+        .dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+    }"""
+
+    page.evaluate(paste, "echo one-1\necho two-2\n")
+    page.locator("dialog[open]").get_by_role("button", name="Cancel").click()
+    page.evaluate(paste, "echo one-1\necho two-2\n")
+    page.locator("dialog[open]").get_by_role("button", name="Continue").click()
+    type_line(page, "")
+    shows(page, "two-2")
+    page.locator("[data-terminal-new]").click()
+    page.get_by_role("tab", name="2").wait_for()
+    page.locator(OPEN).wait_for()
+    type_line(page, "echo fresh-$((1+1))")
+    shows(page, "fresh-2")
+    page.locator("[data-terminal-close]").click()
+
+    shows(page, "two-2")
