@@ -18,10 +18,11 @@ endif
 up: $(PRIVATE_UV)
 	@$(RUN) python -m portal.embedded up
 
-# The browser tests run by themselves: Playwright's event loop and Django's database tests exclude each other.
+# The browser tests run by themselves: Playwright's event loop and Django's database tests exclude each other. One
+# worker has the stack with the demo, the other an empty one.
 test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
-	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest tests/e2e,echo "no Chromium here: browser tests skipped"))
+	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadgroup tests/e2e,echo "no Chromium here: browser tests skipped"))
 
 # How many branches of what decides, holds state and counts money the tests take (docs/measurements.md); adds to what
 # ARGS measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as Python.

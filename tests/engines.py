@@ -139,8 +139,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Start at once under pytest-xdist: there the controller never sees the collected tests."""
-    if session.config.getoption("dist", "no") != "no" and not session.config.option.collectonly:
+    """Start at once under pytest-xdist: there the controller never sees the collected tests.
+
+    Browser tests by themselves have stacks of their own.
+    """
+    is_shared = session.config.getoption("dist", "no") != "no" and session.config.args != ["tests/e2e"]
+    if is_shared and not session.config.option.collectonly:
         _start(session.config)
 
 

@@ -34,8 +34,12 @@ def _missing() -> str:
     return "" if BROWSER else "no browser test: no Chromium on PATH (apt-get install chromium)"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark everything here as a browser test; one stack serves them all, so one worker runs them."""
+    """Mark everything here as a browser test; those of one stack stay with one worker, an empty one beside them.
+
+    First, because a worker of pytest-xdist reads the groups at this hook.
+    """
     missing = _missing()
     if not {"e2e", "shots"} & set(re.findall(r"\w+", config.option.markexpr)):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("shots")])
@@ -44,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.e2e)
-        item.add_marker(pytest.mark.xdist_group("e2e"))
+        item.add_marker(pytest.mark.xdist_group("empty" if "empty" in item.fixturenames else "e2e"))
         if missing:
             item.add_marker(pytest.mark.skip(reason=missing))
 
