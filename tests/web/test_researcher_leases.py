@@ -75,6 +75,19 @@ def test_extending_adds_the_time_once_however_often_one_clicks(world: World, sig
     assert Lease.objects.get().not_after - lease.not_after == timedelta(hours=1)
 
 
+def test_a_page_that_refreshes_itself_takes_no_message_from_the_one_that_comes(
+    world: World, signed_in: SignedIn
+) -> None:
+    client, lease = signed_in("bob"), world.active("bob", duration_s=3600)
+    path = f"/leases/{lease.uid}/"
+    client.post(f"{path}extend/", {"extra": "1 h", "seen": lease.not_after.isoformat()})
+
+    refreshed, came, again = (client.get(path, headers=more) for more in ({"HX-Request": "true"}, {}, {}))
+
+    said = ["Extended by 1 h." in answer.text for answer in (refreshed, came, again)]
+    assert said == [False, True, False]
+
+
 @pytest.mark.parametrize("extra", ["", "soon", "-1 h", "99999 d", "0", "9" * 60, "1 h\x00"])
 def test_an_extension_that_cannot_be_changes_nothing(world: World, signed_in: SignedIn, extra: str) -> None:
     lease = world.active("bob")
