@@ -52,18 +52,28 @@ class Curve(NamedTuple):
     per_s: float
 
 
+Run = tuple[Curve, Curve]  # ours and FGD
+
+
 def measure() -> dict[str, Any]:
     """Ours minus FGD in points for each workload: mean over its seeds, and the worst run."""
-    found: dict[str, list[tuple[Curve, Curve]]] = {}
+    found: dict[str, list[Run]] = {}
     chosen = tuple(os.environ.get("CURVES", "").split(","))
-    for name, trace in _workloads():
+    folder = os.environ.get("TRACES")
+    for name, trace in workloads(Path(folder) if folder else None):
         if name.startswith(chosen):
-            fgd = _curve(trace, openb.ReplayRules("fgd", knows=True))
-            found.setdefault(name, []).append((_curve(trace, openb.ReplayRules("default")), fgd))
-    return {name: _row(runs) for name, runs in found.items()}
+            found.setdefault(name, []).append(played(trace))
+    return {name: row(runs) for name, runs in found.items()}
 
 
-def _row(runs: list[tuple[Curve, Curve]]) -> dict[str, Any]:
+def played(trace: openb.Trace) -> Run:
+    """Ours and the published rule on the same trace, one after the other."""
+    fgd = _curve(trace, openb.ReplayRules("fgd", knows=True))
+    return _curve(trace, openb.ReplayRules("default")), fgd
+
+
+def row(runs: list[Run]) -> dict[str, Any]:
+    """Ours minus FGD in points: mean over the runs, and the worst."""
     at = {
         f"at {point}": round(mean(ours.allocated[i] - fgd.allocated[i] for ours, fgd in runs), 2)
         for i, point in enumerate(POINTS)
@@ -81,15 +91,15 @@ def _row(runs: list[tuple[Curve, Curve]]) -> dict[str, Any]:
     }
 
 
-def _workloads() -> Iterator[tuple[str, openb.Trace]]:
-    folder = os.environ.get("TRACES")
+def workloads(folder: Path | None) -> Iterator[tuple[str, openb.Trace]]:
+    """Each run by the name of its workload, from the folder of the traces; None: the sample in the repository."""
     if folder is None:
         yield "sample", _read(*(SAMPLE / name for name in ("nodes.csv", "pods.csv", "order.txt", "rank.csv")))
         return
     for workload in WORKLOADS:
         for seed in SEEDS:
-            yield workload, _openb(Path(folder), workload, seed)
-    base = _openb(Path(folder), "default", 42)
+            yield workload, _openb(folder, workload, seed)
+    base = _openb(folder, "default", 42)
     for seed in (1, 2, 3):
         for part, large, nodes in WHOLE:
             fleet = "openb's nodes" if nodes is None else f"{nodes:.0%} large nodes"

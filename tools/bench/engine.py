@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler.replay import queue
+from scheduler.replay import forecast, queue
+from tools.bench import curve
 
 WEEK, OTHER_WEEK = "philly_w1_20171001.csv.gz", "philly_20171108_1w.csv.gz"
 SAMPLE = Path("tests/data/philly/jobs.csv")
@@ -93,8 +94,67 @@ def _played(jobs: Path, nodes: int, *options: str) -> dict[str, Any]:
     return queue.run(known.parse_args(["--jobs", str(jobs), "--nodes", str(nodes), *options]))
 
 
+# What of ``tools.bench.curve`` is played here: the workloads of the trace and the mix that refuses earliest.
+PLACED = ("default", "gpushare40", "multigpu20", "gpuspec20", "whole nodes 45%, 10%")
+RUNS = 2
+
+
+def placement_rows(traces: Path | None) -> Iterator[TargetRow]:
+    """Boards given out beside the published rule, two runs of each workload, and decisions per second."""
+    runs: dict[str, list[curve.Run]] = {}
+    for name, trace in curve.workloads(traces):
+        if (traces is None or name.startswith(PLACED)) and len(runs.setdefault(name, [])) < RUNS:
+            runs[name].append(curve.played(trace))
+    for name, known in runs.items():
+        found = curve.row(known)
+        yield TargetRow(
+            f"gain over FGD at 130 %, {name}", "+0.9 on the mean of the trace's", "+1.3", _of(found, "at 130")
+        )
+        yield TargetRow(f"gain over FGD at 100 %, {name}", "0", "+0.3", _of(found, "at 100"))
+        yield TargetRow(
+            f"first refusal after FGD's, {name}",
+            "-1",
+            "0",
+            _of(found, "first refusal", "worst first refusal"),
+        )
+        yield TargetRow(
+            f"decisions beside FGD's, {name}", "1", "3", _of(found, "decisions per second", "times FGD's")
+        )
+
+
+def forecast_rows(traces: Path | None) -> Iterator[TargetRow]:
+    """How many starts came before P90, and how wide the windows were, by ``scheduler.replay forecast``."""
+    weeks = [("sample", SAMPLE, SAMPLE_NODES, 1)]
+    if traces is not None:
+        weeks = [("2017-10-01", traces / WEEK, 64, 10), ("2017-11-08", traces / OTHER_WEEK, 48, 10)]
+    for name, jobs, nodes, every in weeks:
+        for consent in queue.CONSENTS:
+            known = argparse.ArgumentParser()
+            forecast.add_arguments(known)
+            options = [
+                "--jobs",
+                str(jobs),
+                "--nodes",
+                str(nodes),
+                "--consent",
+                consent,
+                "--every",
+                str(every),
+            ]
+            found = forecast.run(known.parse_args(options))
+            measured = _of(found, "share_before_p90", "share_before_p50", "samples", "certain", "wall_s")
+            measured["median_width_s"] = found.get("median_width_s")
+            yield TargetRow(
+                f"starts before P90, {name}, {nodes} nodes, consent {consent}", "0.88-0.92", "same", measured
+            )
+
+
+def _of(found: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: found[key] for key in keys}
+
+
 # In order, the rows of each part: given the folder of the traces, or None for the samples.
-ROWS: tuple[Callable[[Path | None], Iterable[TargetRow]], ...] = (queue_rows,)
+ROWS: tuple[Callable[[Path | None], Iterable[TargetRow]], ...] = (queue_rows, placement_rows, forecast_rows)
 
 
 def measure() -> dict[str, Any]:
