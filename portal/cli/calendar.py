@@ -54,9 +54,6 @@ def calendar(
         until = instant(end, "--to") if end else ""
         rows = portal.get("calendar/", **{"from": since, "to": until, "node": node})["results"]
     rows = [row for row in rows if row["is_own"] or not mine]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             row["node"], "all" if row["device_index"] is None else row["device_index"], row["kind"],
@@ -66,7 +63,7 @@ def calendar(
         for row in rows
     ]  # fmt: skip
     columns = ("NODE", "DEVICE", "KIND", "BEGINS", "ENDS", "WHAT", "TEAM", "WHO", "ID")
-    output.table(columns, cells, empty="Nothing is held or planned then.")
+    output.listing(rows, columns, cells, empty="Nothing is held or planned then.", as_json=as_json)
 
 
 @guarded
@@ -129,9 +126,6 @@ def list_series(as_json: Json = False) -> None:
     """List the reservations of your teams."""
     with api() as portal:
         rows = list(portal.every("reservations/"))
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             r["id"], _again(r), f"{r['count']} × {r['flavor']}",
@@ -141,7 +135,13 @@ def list_series(as_json: Json = False) -> None:
         for r in rows
     ]  # fmt: skip
     columns = ("ID", "AGAIN", "WHAT", "FIRST", "FOR", "ZONE", "TEAM", "WHO", "NAME")
-    output.table(columns, cells, empty="There are none. Make one with “berth reserve FLAVOR --start …”.")
+    output.listing(
+        rows,
+        columns,
+        cells,
+        empty="There are none. Make one with “berth reserve FLAVOR --start …”.",
+        as_json=as_json,
+    )
 
 
 def _again(row: dict[str, Any]) -> str:
@@ -159,14 +159,13 @@ def show_series(name: Series, as_json: Json = False) -> None:
     """Show a reservation and what became of its times."""
     with api() as portal:
         found = portal.get(f"reservations/{_part(name)}/")
-    if as_json:
-        output.out_json(found)
-        return
     cells = [
         (formatting.when(t["starts_at"]), t["state"], t["request"], " ".join(t["leases"]))
         for t in found["times"]
     ]
-    output.table(("BEGINS", "STATE", "REQUEST", "LEASES"), cells, empty="No times ahead.")
+    output.listing(
+        found, ("BEGINS", "STATE", "REQUEST", "LEASES"), cells, empty="No times ahead.", as_json=as_json
+    )
 
 
 @reservation.command("cancel")
@@ -192,9 +191,6 @@ def list_windows(as_json: Json = False) -> None:
     """List the windows that are on or to come."""
     with api() as portal:
         rows = portal.get("maintenance/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             w["id"],
@@ -205,7 +201,13 @@ def list_windows(as_json: Json = False) -> None:
         )
         for w in rows
     ]
-    output.table(("ID", "NODES", "BEGINS", "ENDS", "REASON"), cells, empty="No maintenance is planned.")
+    output.listing(
+        rows,
+        ("ID", "NODES", "BEGINS", "ENDS", "REASON"),
+        cells,
+        empty="No maintenance is planned.",
+        as_json=as_json,
+    )
 
 
 @maintenance.command("add")
@@ -236,9 +238,6 @@ def add_window(
 
 def show_affected(rows: list[Any], as_json: bool) -> None:
     """Print the leases and bookings that maintenance, or a drain, would reach."""
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             r["lease"], "booked" if r["is_booking"] else r["state"], r["node"], r["team"], r["user"],
@@ -247,7 +246,7 @@ def show_affected(rows: list[Any], as_json: bool) -> None:
         for r in rows
     ]  # fmt: skip
     columns = ("LEASE", "STATE", "NODE", "TEAM", "WHO", "WOULD END", "LOSES")
-    output.table(columns, cells, empty="It reaches nobody.")
+    output.listing(rows, columns, cells, empty="It reaches nobody.", as_json=as_json)
 
 
 @maintenance.command("change")

@@ -101,9 +101,6 @@ def list_prices(as_json: Json = False) -> None:
     """List the price of an hour of each whole device: past, present and planned."""
     with api() as portal:
         rows = portal.get("rates/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             r["device_model"],
@@ -113,7 +110,9 @@ def list_prices(as_json: Json = False) -> None:
         )
         for r in rows
     ]
-    output.table(("MODEL", "PRICE/H", "FROM", "UNTIL"), cells, empty="There are no prices yet.")
+    output.listing(
+        rows, ("MODEL", "PRICE/H", "FROM", "UNTIL"), cells, empty="There are no prices yet.", as_json=as_json
+    )
 
 
 @price.command("set")

@@ -54,6 +54,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
     Console(width=width, soft_wrap=not sys.stdout.isatty()).print(shown)
 
 
+def listing(
+    found: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, as_json: bool
+) -> None:
+    """Print what was found as JSON where that was asked for, else its rows as a table."""
+    if as_json:
+        out_json(found)
+    else:
+        table(columns, rows, empty=empty)
+
+
 def facts(pairs: Iterable[tuple[str, Any]]) -> None:
     """Print names and values, one a line."""
     rows = [(name, clean(value)) for name, value in pairs]

@@ -22,11 +22,10 @@ def list_people(team: Of, as_json: Json = False) -> None:
     """List the roles held on a team itself."""
     with api() as portal:
         rows = portal.get(f"teams/{_safe(team)}/members/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [(r["username"], r["display_name"], r["role"], formatting.when(r["since"])) for r in rows]
-    output.table(("NAME", "SHOWN AS", "ROLE", "SINCE"), cells, empty="Nobody holds a role here.")
+    output.listing(
+        rows, ("NAME", "SHOWN AS", "ROLE", "SINCE"), cells, empty="Nobody holds a role here.", as_json=as_json
+    )
 
 
 @app.command("add")

@@ -20,11 +20,10 @@ def list_periods(as_json: Json = False) -> None:
     """List billing periods, the present one first."""
     with api() as portal:
         found = portal.get("periods/")["results"]
-    if as_json:
-        output.out_json(found)
-        return
     cells = [(row["month"], row["state"], formatting.when(row["closed_at"])) for row in found]
-    output.table(("MONTH", "STATE", "CLOSED"), cells, empty="There are no billing periods yet.")
+    output.listing(
+        found, ("MONTH", "STATE", "CLOSED"), cells, empty="There are no billing periods yet.", as_json=as_json
+    )
 
 
 @app.command("show")

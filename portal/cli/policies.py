@@ -30,9 +30,6 @@ def list_versions(as_json: Json = False) -> None:
     """List the versions, newest first."""
     with api() as portal:
         rows = list(portal.every("policies/"))
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             row["version"], row["name"], _state(row), row["made_by"] or "Berth",
@@ -41,7 +38,9 @@ def list_versions(as_json: Json = False) -> None:
         for row in rows
     ]  # fmt: skip
     columns = ("VERSION", "NAME", "STATE", "BY", "MADE", "NOTE")
-    output.table(columns, cells, empty="There is no version yet: the built-in rules decide.")
+    output.listing(
+        rows, columns, cells, empty="There is no version yet: the built-in rules decide.", as_json=as_json
+    )
 
 
 @app.command()

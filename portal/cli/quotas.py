@@ -73,9 +73,6 @@ def list_cohorts(as_json: Json = False) -> None:
     """List cohorts with their teams, what is borrowed and what could be lent."""
     with api() as portal:
         rows = portal.get("cohorts/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             row["id"], row["name"], member["team"], _devices(member["guaranteed_milli"]),
@@ -85,7 +82,7 @@ def list_cohorts(as_json: Json = False) -> None:
         for member in row["members"] or [dict.fromkeys(NO_MEMBER, 0) | {"team": "no team yet"}]
     ]  # fmt: skip
     columns = ("ID", "COHORT", "TEAM", "GUARANTEED", "IN USE", "BORROWS", "COULD LEND")
-    output.table(columns, cells, empty="There are no cohorts yet.")
+    output.listing(rows, columns, cells, empty="There are no cohorts yet.", as_json=as_json)
 
 
 @cohort.command("create")
@@ -127,9 +124,6 @@ def list_grants(slug: Slug, as_json: Json = False) -> None:
     """List what lets a team go first, its own and from teams above."""
     with api() as portal:
         rows = portal.get(f"teams/{_safe(slug)}/priority/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             row["id"], row["team"], f"+{row['steps']}", row["state"].replace("_", " "),
@@ -138,7 +132,7 @@ def list_grants(slug: Slug, as_json: Json = False) -> None:
         for row in rows
     ]  # fmt: skip
     columns = ("ID", "TEAM", "STEPS", "STATE", "FROM", "UNTIL", "REASON")
-    output.table(columns, cells, empty="It never went first.")
+    output.listing(rows, columns, cells, empty="It never had a priority boost.", as_json=as_json)
 
 
 @priority.command("give")

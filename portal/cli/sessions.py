@@ -24,9 +24,6 @@ def list_sessions(as_json: Json = False) -> None:
     """List the browsers in which you are signed in."""
     with api() as portal:
         rows = list(portal.every("sessions/"))
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             r["id"], r["browser"] or "unknown", r["address"] or "unknown", formatting.when(r["began_at"]),
@@ -35,7 +32,7 @@ def list_sessions(as_json: Json = False) -> None:
         for r in rows
     ]  # fmt: skip
     columns = ("ID", "BROWSER", "FROM", "SIGNED IN", "LAST USED", "ENDS")
-    output.table(columns, cells, empty="You are signed in with no browser.")
+    output.listing(rows, columns, cells, empty="You are signed in with no browser.", as_json=as_json)
 
 
 @app.command("end")

@@ -201,9 +201,6 @@ def flavors(as_json: Json = False) -> None:
     """List what can be asked for, with price and how many are free now."""
     with api() as portal:
         rows = portal.get("flavors/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             f["slug"], f["name"], f["mode"], formatting.memory(f["memory_mib"]), f"{f['share_milli'] / 10:g} %",
@@ -212,7 +209,7 @@ def flavors(as_json: Json = False) -> None:
         for f in rows
     ]  # fmt: skip
     columns = ("FLAVOR", "NAME", "MODE", "MEMORY", "OF A DEVICE", "PRICE/H", "FREE")
-    output.table(columns, cells, empty="There are no flavors yet.")
+    output.listing(rows, columns, cells, empty="There are no flavors yet.", as_json=as_json)
 
 
 @guarded
@@ -220,11 +217,14 @@ def teams(as_json: Json = False) -> None:
     """List your teams."""
     with api() as portal:
         rows = portal.get("teams/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [(t["slug"], t["name"], t["parent"] or "", t["cost_centre"]) for t in rows]
-    output.table(("TEAM", "NAME", "BELOW", "COST CENTRE"), cells, empty="You are in no team yet.")
+    output.listing(
+        rows,
+        ("TEAM", "NAME", "BELOW", "COST CENTRE"),
+        cells,
+        empty="You are in no team yet.",
+        as_json=as_json,
+    )
 
 
 @guarded
@@ -232,9 +232,6 @@ def nodes(as_json: Json = False) -> None:
     """List the nodes."""
     with api() as portal:
         rows = portal.get("nodes/")["results"]
-    if as_json:
-        output.out_json(rows)
-        return
     cells = [
         (
             n["name"], n["drain"] or ("cordoned" if n["is_cordoned"] else n["state"]), n["device_count"],
@@ -242,7 +239,13 @@ def nodes(as_json: Json = False) -> None:
         )
         for n in rows
     ]  # fmt: skip
-    output.table(("NODE", "STATE", "DEVICES", "MODEL", "LAST HEARD"), cells, empty="There are no nodes yet.")
+    output.listing(
+        rows,
+        ("NODE", "STATE", "DEVICES", "MODEL", "LAST HEARD"),
+        cells,
+        empty="There are no nodes yet.",
+        as_json=as_json,
+    )
 
 
 @guarded
