@@ -148,7 +148,8 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
         return None
     events = events_by_lease(leases)
     rates = rates_by_model(ls.flavor.device_model_id for ls in leases)
-    known = _known_spans(leases)
+    stored = UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list("lease_id", "span")
+    known = {(lease_id, span.lower) for lease_id, span in stored}
     settled = settled_until([ls.pk for ls in leases], now=now)
     due: list[tuple[Lease, RateInterval]] = []
     finished: list[int] = []
@@ -165,7 +166,10 @@ def _meter_batch(after: int, now: datetime) -> tuple[int, int] | None:
             (lease, p.stretch) for p in found if p.is_final and (lease.pk, p.stretch.starts_at) not in known
         ]
         if lease.state not in STILL_RUNNING:
-            if sum(p.stretch.seconds for p in found) == _seconds(intervals):
+            ran_s = sum(
+                int((i.ends_at - i.starts_at).total_seconds()) for i in intervals if i.ends_at is not None
+            )
+            if sum(p.stretch.seconds for p in found) == ran_s:
                 finished.append(lease.pk)
             else:
                 log.error("lease %s is not metered to its end: no price was in force", lease.uid)
@@ -197,16 +201,6 @@ def _store(records: Sequence[UsageRecord]) -> set[int]:
             log.exception("usage of the lease with id %s is refused by the database", lease_id)
             refused.add(lease_id)
     return refused
-
-
-def _seconds(intervals: Iterable[Interval]) -> int:
-    """Return the length of intervals that have ended, in whole seconds."""
-    return sum(int((i.ends_at - i.starts_at).total_seconds()) for i in intervals if i.ends_at is not None)
-
-
-def _known_spans(leases: Sequence[Lease]) -> set[tuple[int, datetime]]:
-    rows = UsageRecord.objects.filter(lease__in=[ls.pk for ls in leases]).values_list("lease_id", "span")
-    return {(lease_id, span.lower) for lease_id, span in rows}
 
 
 def _records(due: Sequence[tuple[Lease, RateInterval]], now: datetime) -> list[UsageRecord]:

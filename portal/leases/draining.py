@@ -97,13 +97,12 @@ def reached_by_drain(node: Node, by: datetime, *, now: datetime) -> list[Affecte
     check_deadline(by, now=now)
     until = max(by, now)
     found = affected([node.pk], now, until + DRAIN_AHEAD, now=now)
-    reached = [one for one in found if one.is_booking or _end(one) > until]
-    return [one if one.is_booking else _from(one, until) for one in reached]
-
-
-def _end(one: AffectedLease) -> datetime:
-    return one.lease.wanted_until or one.lease.not_after
-
-
-def _from(one: AffectedLease, until: datetime) -> AffectedLease:
-    return AffectedLease(one.lease, max(0, int((_end(one) - until).total_seconds())), is_booking=False)
+    reached = []
+    for one in found:
+        # What maintenance has shortened already counts from the end it would have without.
+        lost = (one.lease.wanted_until or one.lease.not_after) - until
+        if one.is_booking:
+            reached.append(one)
+        elif lost.total_seconds() > 0:
+            reached.append(AffectedLease(one.lease, int(lost.total_seconds()), is_booking=False))
+    return reached

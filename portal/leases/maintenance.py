@@ -182,13 +182,11 @@ def _end_of(lease: Lease, block: NextBlock | None) -> LeaseEnd:
     if block is not None:  # never before what has happened to it already: its events run forward
         until = max(block.at, lease.activated_at + timedelta(seconds=1), lease.moved_at or block.at)
     if block is None or until >= wish:
-        return LeaseEnd(wish, None, _first_cut(wish, block) if lease.wanted_until else lease.cut_by)
+        cut_by = lease.cut_by
+        if lease.wanted_until:  # as it was granted again: what made it shorter then, before maintenance did
+            cut_by = block.why if block is not None and block.at == wish else ""
+        return LeaseEnd(wish, None, cut_by)
     return LeaseEnd(until, None if block.why == "booking" else wish, block.why)
-
-
-def _first_cut(wish: datetime, block: NextBlock | None) -> str:
-    """Return what made a lease shorter before maintenance did, now that it ends as it was granted again."""
-    return block.why if block is not None and block.at == wish else ""
 
 
 def _is_wrong(lease: Lease, block: NextBlock | None, now: datetime) -> bool:

@@ -142,7 +142,11 @@ def check_possible(team: Team, flavor: Flavor, count: int, nodes: int = 1) -> No
     per_device = 1 if flavor.mode == Mode.EXCLUSIVE else max(1, 1000 // flavor.share_milli)
     most = sum(boards) if nodes == 0 else max(boards) * per_device
     if count > most:
-        raise Impossible(_too_many(nodes) % {"n": most, "flavor": flavor.shown_name}, nearest_count=most)
+        if nodes == 0:
+            said = _("All nodes together can hold %(n)d of %(flavor)s at once.")
+        else:
+            said = _("The largest node can hold %(n)d of %(flavor)s at once.")
+        raise Impossible(said % {"n": most, "flavor": flavor.shown_name}, nearest_count=most)
     able = sum(have >= count for have in boards)
     if nodes > 1 and able < nodes:
         raise Impossible(
@@ -165,12 +169,6 @@ def check_possible(team: Team, flavor: Flavor, count: int, nodes: int = 1) -> No
             },
             nearest_count=ceiling // each,
         )
-
-
-def _too_many(nodes: int) -> str:
-    if nodes == 0:
-        return _("All nodes together can hold %(n)d of %(flavor)s at once.")
-    return _("The largest node can hold %(n)d of %(flavor)s at once.")
 
 
 def check_may_ask(rights: Rights, team: Team, priority: str) -> None:
