@@ -27,7 +27,7 @@ def test_rules_are_kept_in_a_file_checked_saved_and_rolled_back(berth: Any, rule
     shown = berth("policy", "diff", "1", "2", who="operator")
     back = berth("policy", "rollback", "1", who="operator")
 
-    assert ("depth" in checked.stdout, "no picture" in checked.stderr) == (True, True)
+    assert ("depth" in checked.stdout, "no snapshot" in checked.stderr) == (True, True)
     assert (first.stdout, second.stdout, back.stdout) == ("1\n", "2\n", "3\n")
     assert "depth" in shown.stdout
     assert json.loads(berth("policy", "show", "3", who="operator").stdout)["depth"] == 3
