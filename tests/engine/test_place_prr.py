@@ -307,7 +307,7 @@ def test_a_request_that_nobody_made_before_finds_the_only_node_that_has_room_for
         hosts, tuple(map(str, range(len(arrivals)))), arrivals, (None,) * len(arrivals), Counter(arrivals)
     )
 
-    placed = openb.play(trace, openb.Rules()).nodes >= 0
+    placed = openb.play(trace, openb.ReplayRules()).nodes >= 0
 
     assert placed.all()
 

@@ -124,5 +124,5 @@ class BusyHome(FullHost):
 
 
 if __name__ == "__main__":
-    simulating.SimulatedHome = BusyHome  # type: ignore[misc]
+    simulating.FullHost = BusyHome  # type: ignore[misc]
     sys.exit(cli.main(["run", *sys.argv[1:]], os.environ))
