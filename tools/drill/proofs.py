@@ -356,6 +356,11 @@ def everything_came_to_an_end(seen: RowsSeen) -> list[str]:
 
 def promises_were_kept(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
     """What was acknowledged is there, once; what was not is there at most as often as it was sent."""
+    return [*_submitted(seen, ledger), *_decided(seen, ledger), *_set_up(seen, ledger, session)]
+
+
+def _submitted(seen: RowsSeen, ledger: DrillLedger) -> list[str]:
+    """Each request that was acknowledged is there as it was sent; a key makes one, whatever was lost on the way."""
     wrong = []
     named = Counter(row["name"] for row in seen.requests.values())
     acknowledged: dict[str, set[str]] = defaultdict(set)
@@ -379,6 +384,12 @@ def promises_were_kept(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Con
         at_most = 1 if name in keyed else times
         if not len(acknowledged[name]) <= named[name] <= at_most:
             wrong.append(f"{name}: sent {times}, acknowledged {len(acknowledged[name])}, there {named[name]}")
+    return wrong
+
+
+def _decided(seen: RowsSeen, ledger: DrillLedger) -> list[str]:
+    """Releases, withdrawals, decisions and extensions hold as they were answered."""
+    wrong = []
     by_uid = {row["uid"]: row for row in seen.leases.values()}
     for entry in ledger.by_kind["release"]:
         row = by_uid.get(entry["lease"])
@@ -406,6 +417,12 @@ def promises_were_kept(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Con
         for entry in ledger.by_kind["extend"]
         if entry["again"] not in (None, entry["not_after"])
     ]
+    return wrong
+
+
+def _set_up(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
+    """Tokens and prices are there, and tokens that were ended are over."""
+    wrong = []
     tokens = dict(session.execute("SELECT id, revoked_at FROM accounts_apitoken").fetchall())
     wrong += [f"token {e['id']} is lost" for e in ledger.by_kind["token"] if e["id"] not in tokens]
     wrong += [
