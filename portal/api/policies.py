@@ -50,7 +50,7 @@ class BasedOnBody(Body):
 
 
 class CheckBody(Body):
-    """Rules to check; with `preview` one turn is played with them on the last published picture."""
+    """Rules to check; with `preview` one cycle is played with them on the last published snapshot."""
 
     body = serializers.JSONField()
     preview = Flag(default=False)

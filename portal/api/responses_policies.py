@@ -21,7 +21,7 @@ class PolicyRow(ResponseShape):
 
 
 class PolicyFault(ResponseShape):
-    """Why a stored version cannot decide a turn."""
+    """Why a stored version cannot decide a cycle."""
 
     field = s.CharField(allow_blank=True)
     code = s.CharField()
@@ -55,7 +55,7 @@ class PolicyMoved(ResponseShape):
 
 
 class PolicyTried(ResponseShape):
-    """One turn on the last published picture, played with the active policy and with the other one."""
+    """One cycle on the last published snapshot, played with the active policy and with the other one."""
 
     taken_at = s.DateTimeField()
     waiting = s.IntegerField()
@@ -70,11 +70,11 @@ class PolicyTried(ResponseShape):
 
 
 class PolicyChecked(ResponseShape):
-    """A body that can decide a turn, with every rule named, and what it would change."""
+    """A body that can decide a cycle, with every rule named, and what it would change."""
 
     body = s.JSONField()
     changes = PolicyChange(many=True)
-    preview = PolicyTried(allow_null=True, help_text="Null: not asked for, or no picture to try it on.")
+    preview = PolicyTried(allow_null=True, help_text="Null: not asked for, or no snapshot to try it on.")
 
 
 class CohortMember(ResponseShape):

@@ -1,4 +1,4 @@
-"""``berth policy``: the rules of a turn, kept in a file or looked at. Operators."""
+"""``berth policy``: the rules of a cycle, kept in a file or looked at. Operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from portal.cli import formatting, output
 from portal.cli.command import Json, api, guarded
 
-app = typer.Typer(help="See and change the rules of a turn.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="See and change the rules of a cycle.", no_args_is_help=True, rich_markup_mode=None)
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As “berth policy list” shows it.")]
 File = Annotated[str, typer.Argument(metavar="FILE", help="Rules as JSON; “-” reads them from stdin.")]
 Note = Annotated[str, typer.Option(help="Why; it stands in the list of versions.")]
@@ -21,7 +21,7 @@ MOST_BYTES = 1_000_000
 
 @app.callback()
 def group() -> None:
-    """See and change the rules of a turn."""
+    """See and change the rules of a cycle."""
 
 
 @app.command("list")
