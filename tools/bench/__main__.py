@@ -24,6 +24,7 @@ from tools.bench import (
     stages,
     startup,
     throughput,
+    work,
 )
 
 BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
@@ -55,6 +56,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         agent.measure,
     ),
     "soak": ("10,000 stories of one node, with crashes of its agent at every kind of change", soak.measure),
+    "work": (
+        "a terminal in a lease: echo of a key, 100 MB drawn, 100 floods that nobody draws",
+        work.measure,
+    ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
 
