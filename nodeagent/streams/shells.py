@@ -76,6 +76,10 @@ class ShellHost(Protocol):
         """End what is left of a lease's shells when it is over. Safe to repeat."""
         ...
 
+    def close(self) -> None:
+        """Leave nothing behind when the agent stops. Safe to repeat."""
+        ...
+
 
 class UnitShells:
     """Shells in units: ``berth-agent enter`` on a terminal."""
@@ -121,6 +125,9 @@ class UnitShells:
     def clear(self, key: Key) -> None:
         """Do nothing: what is in a unit ends with it."""
 
+    def close(self) -> None:
+        """Do nothing: there is nothing of ours."""
+
 
 class PlayedShells:
     """Shells where holders are played, for demos: a folder per lease, the agent's own account, ``nobody`` for root."""
@@ -150,6 +157,11 @@ class PlayedShells:
                 os.kill(pid, signal.SIGKILL)
         if self._folder is not None:
             shutil.rmtree(self._folder / stem_of(key), ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove a folder that no later agent would find."""
+        if self._account is not None and self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _made(self, key: Key) -> Path:
         """Return the lease's folder, made for the shell's account alone; raises ShellRefusedError."""

@@ -232,6 +232,7 @@ class Terminals:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._shells.close()
 
     def look(self) -> None:
         """End what is over."""

@@ -329,6 +329,8 @@ def test_folder_of_a_played_shell_is_nobodys_and_goes_with_the_lease(tmp_path):
 
     facts = folder.stat()
     shells.clear(("lse-1", 3))
+    shells.close()
 
+    assert not folder.parent.exists()
     assert (facts.st_uid, facts.st_mode & 0o777) == (65534, 0o700)
     assert not folder.exists()
