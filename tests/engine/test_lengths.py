@@ -25,7 +25,7 @@ def test_those_that_have_not_ended_count_as_longer_than_so_far() -> None:
 
 def test_a_size_nobody_had_is_like_its_team_and_a_new_team_like_everybody() -> None:
     record = LengthRecord()
-    for _ in range(100):
+    for _ in range(1000):
         record.note(1, 1, 60.0)
         record.note(2, 1, 60_000.0)
     curves = Curves(record.learned(1))

@@ -208,7 +208,7 @@ def test_the_default_goes_by_what_was_learned_of_team_and_size(cluster: Cluster)
     cluster.request("vision", team="vision", user_id=ALICE, queued_s=0)
     vision = cluster.team_id("vision")
 
-    short, long = ended(vision, [60] * 100), ended(vision, [10**9] * 100)
+    short, long = ended(vision, [60] * 1000), ended(vision, [10**9] * 1000)
 
     assert order(cluster, "default", learned=short)[0] == "vision"
     assert order(cluster, "default", learned=long)[0] == "speech"
@@ -222,7 +222,7 @@ def test_the_default_reads_what_was_learned_at_the_age_a_preempted_request_has_r
     cluster.request("nearly done", ran_s=720, queued_s=720)
 
     # Whatever of this team is old enough is about to end.
-    learned = ended(cluster.team_id("vision"), [1000] * 100)
+    learned = ended(cluster.team_id("vision"), [1000] * 1000)
 
     assert order(cluster, "default", learned=learned) == ["nearly done", "fresh"]
 

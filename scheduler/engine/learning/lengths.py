@@ -15,7 +15,7 @@ from scheduler.engine.model import Learned
 
 GROUPS = 4  # of GPU counts: 1, 2-4, 5-8, more
 EVERYBODY, ANY_SIZE = 0, -1
-SMOOTHING = 10.0  # so many imagined requests of the wider group stand beside those of a narrow one
+SMOOTHING = 50.0  # so many imagined requests of the wider group stand beside those of a narrow one
 # When lengths are learned anew: with so many ended requests, and so many more since the last time.
 LEAST, NEW, EVERY_S = 200, 50, 3_600
 
