@@ -92,7 +92,9 @@ def test_the_agent_reaches_neither_the_database_nor_the_broker(compose: dict[str
     assert "environment" not in services["agent"]
     assert not seen & set(services["postgres"]["networks"])
     assert not seen & set(services["redis"]["networks"])
-    assert seen & set(services["web"]["networks"])
+    assert not seen & set(services["web"]["networks"])
+    assert seen & set(services["proxy"]["networks"])
+    assert "--portal=ws://proxy:8000" in services["agent"]["command"]
 
 
 def test_no_secret_stands_in_the_compose_file(compose: dict[str, Any]) -> None:
