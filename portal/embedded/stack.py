@@ -114,9 +114,7 @@ class Stack:
             os.environ["REDIS_URL"] = self.places.redis_url()
         if self.gateway_socket is not None:
             os.environ["BERTH_GATEWAYS"] = f":{self.gateway_socket.getsockname()[1]}"
-        if not is_loopback(self.host) and not self.env.get("BERTH_TERMINALS"):
-            # The demo's passwords are known to everybody: no shells for the whole network.
-            os.environ["BERTH_TERMINALS"] = "0"
+        os.environ["BERTH_TERMINALS"] = terminals_of(self.host, self.env)
 
     def _start_engines(self) -> None:
         if self.own_database:
@@ -281,6 +279,11 @@ class Stack:
         shutil.rmtree(self.places.sockets, ignore_errors=True)
         self.lock.close()
         screen.title("Stopped")
+
+
+def terminals_of(host: str, env: Mapping[str, str]) -> str:
+    """Return BERTH_TERMINALS as set, else 1 on this machine alone: everybody knows the demo's passwords."""
+    return env.get("BERTH_TERMINALS") or ("1" if is_loopback(host) else "0")
 
 
 def secret_key_file(path: Path) -> Path:

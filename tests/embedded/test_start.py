@@ -11,7 +11,7 @@ from portal.embedded.errors import CannotStart
 from portal.embedded.lock import FolderLock
 from portal.embedded.ports import FIRST_EPHEMERAL, listen, wanted_port
 from portal.embedded.restart import FIRST_DELAY_S, HEALTHY_AFTER_S, LONGEST_DELAY_S, Restarts
-from portal.embedded.stack import secret_key_file
+from portal.embedded.stack import secret_key_file, terminals_of
 
 BOARD = SimpleNamespace(node="gpu-01", board="h100-80gb", count=8, modes=("mig", "exclusive"))
 
@@ -41,6 +41,23 @@ def test_a_port_that_is_taken_is_answered_with_the_next_free_one() -> None:
 def test_an_address_this_machine_does_not_have_is_refused_with_the_setting_to_change() -> None:
     with pytest.raises(CannotStart, match="BERTH_HOST"):
         listen("192.0.2.1", 21_000)
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted", "served"),
+    [
+        ("127.0.0.1", None, "1"),
+        ("::1", None, "1"),
+        ("0.0.0.0", None, "0"),
+        ("192.0.2.1", "", "0"),
+        ("0.0.0.0", "1", "1"),
+        ("127.0.0.1", "0", "0"),
+    ],
+)
+def test_shells_are_for_this_machine_alone_unless_somebody_insists(
+    host: str, wanted: str | None, served: str
+) -> None:
+    assert terminals_of(host, {} if wanted is None else {"BERTH_TERMINALS": wanted}) == served
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "http", "99999", str(FIRST_EPHEMERAL), "８０００", "8000 "])
