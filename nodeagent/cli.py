@@ -18,7 +18,7 @@ from typing import Final
 
 from nodeagent import __version__
 from nodeagent.commands import install
-from nodeagent.commands.opening import OpenedHost, is_simulated, notices_of, open_host, state_of
+from nodeagent.commands.opening import OpenedHost, is_simulated, notices_of, open_host, run_dir_of, state_of
 from nodeagent.commands.options import (
     OFF,
     ON,
@@ -53,8 +53,8 @@ from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.choice import RuntimeMissingError, has_units
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.streams.gateways import Gateways
-from nodeagent.streams.shells import PlayedShells, ShellHost, UnitShells
 from nodeagent.streams.terminals import Terminals
+from nodeagent.workloads.entry import LeaseEntry, PlayedEntry, UnitEntry
 
 log = logging.getLogger("nodeagent")
 
@@ -247,19 +247,19 @@ def _streams(
 ) -> Gateways | None:
     """Return who serves terminals; nobody on a host whose holders get in by neither a unit nor play."""
     runtime = reconciler.units.runtime
-    shells: ShellHost
+    entry: LeaseEntry
     if is_simulated(options):
-        shells = PlayedShells(state, reconciler.notice_of, boot_clock)
+        entry = PlayedEntry(state, reconciler.notice_of, boot_clock)
     elif runtime is not None and has_units(runtime):
         units = SystemdRuntime(HostShell())
-        shells = UnitShells(lambda key: units.show(key).main_pid)
+        entry = UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid)
     else:
         log.warning("no terminals: leases have no units on this host (docs/terminal.md)")
         return None
     return Gateways(
         dialling.address,
         dialling.enrolment.identity,
-        lambda: Terminals(shells, reconciler.ready),
+        lambda: Terminals(entry, reconciler.ready),
         allow_plain=switch(options, "allow_plain"),
     )
 

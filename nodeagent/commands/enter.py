@@ -33,6 +33,8 @@ FAILED: Final = 1
 NOT_FOUND: Final = 127
 SAFE_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT: Final = ("TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "DISPLAY", "SSH_TTY")
+# The agent, which is root itself, hands variables in under this prefix: a command line is for everybody to read.
+GIVEN: Final = "BERTH_GIVEN_"
 MANAGER: Final = (
     "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
 )  # fmt: skip
@@ -99,6 +101,8 @@ def enter(
         if asker not in (0, holder.uid):
             raise EnterError(f"lease {lease} is {user}'s, not yours; only its holder may enter it")
         env = session_env(_environ(read, main_pid, lease), holder, caller.environ)
+        if asker == 0:
+            env |= given_env(caller.environ)
         _move(caller.pid, key, shell)
         if runtime.lease_of(caller.pid) != key:
             raise EnterError(f"this process could not be moved into lease {lease}; tell your operator")
@@ -126,6 +130,11 @@ def session_env(holders: Mapping[str, str], holder: Account, callers: Mapping[st
     own = {"HOME": holder.home, "USER": holder.name, "LOGNAME": holder.name, "SHELL": holder.shell}
     path = holders.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
     return kept | dict(holders) | own | {"PATH": path}
+
+
+def given_env(callers: Mapping[str, str]) -> dict[str, str]:
+    """Return what root gives the command on top of the lease's variables; sudo keeps nobody else's."""
+    return {name.removeprefix(GIVEN): value for name, value in callers.items() if name.startswith(GIVEN)}
 
 
 def _open_lease(lease: str, runtime: SystemdRuntime) -> tuple[Key, str, int]:

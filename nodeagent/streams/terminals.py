@@ -31,7 +31,8 @@ from nodeagent.protocol.terminals import (
 )
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.runtimes.base import Key
-from nodeagent.streams.shells import LeaseShell, ShellHost, ShellRefusedError
+from nodeagent.streams.shells import LeaseShell, start_shell
+from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry
 
 log = logging.getLogger(__name__)
 
@@ -204,9 +205,9 @@ class Terminal:
 class Terminals:
     """All terminals of this node, over all gateways."""
 
-    def __init__(self, shells: ShellHost, ready: Callable[[Key], LeaseRecord | None]) -> None:
+    def __init__(self, entry: LeaseEntry, ready: Callable[[Key], LeaseRecord | None]) -> None:
         """``ready`` returns the record of a lease that is open to its holder now, None for any other."""
-        self._shells = shells
+        self._entry = entry
         self._ready = ready
         self._terminals: dict[str, Terminal] = {}
         self._by_stream: dict[tuple[StreamEnd, int], Terminal] = {}
@@ -232,7 +233,7 @@ class Terminals:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._shells.close()
+            self._entry.close()
 
     def look(self) -> None:
         """End what is over."""
@@ -246,7 +247,7 @@ class Terminals:
             elif terminal.is_over or (_has_exited(terminal.shell) and terminal.drain()):
                 self._exit(terminal)
         for key in over:
-            self._shells.clear(key)
+            self._entry.clear(key)
 
     def take(self, end: StreamEnd, event: Event) -> None:
         """Act on what a gateway said; raises ProtocolError for what no gateway says."""
@@ -300,9 +301,9 @@ class Terminals:
         """Start a shell off the loop: systemd is asked, and may take its time."""
         try:
             shell = await self._loop.run_in_executor(
-                None, self._shells.start, record, wish.rows, wish.columns
+                None, start_shell, self._entry, record, wish.rows, wish.columns
             )
-        except ShellRefusedError as no:
+        except EntryRefusedError as no:
             log.warning("no terminal in lease %s: %s", wish.lease, no.detail)
             self._starting.pop((end, stream), None)
             end.reset(stream, no.code, no.detail)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from websockets.asyncio.server import serve
 
-from nodeagent.host.accounts import Account
 from nodeagent.host.clock import boot_clock
 from nodeagent.link.address import AddressError, address_of, gateway_of
 from nodeagent.link.agent import Agent
@@ -29,8 +25,8 @@ from nodeagent.reconcile.worker import Worker
 from nodeagent.simulation.devices.driver import SimulatedDriver
 from nodeagent.streams import terminals
 from nodeagent.streams.gateways import Gateways
-from nodeagent.streams.shells import PlayedShells, ShellRefusedError, UnitShells
 from nodeagent.streams.terminals import Terminals
+from nodeagent.workloads.entry import PlayedEntry
 from tests.agent.builder import lease
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.fake_portal import FakePortal, listening, port_of
@@ -50,11 +46,11 @@ async def node(tmp_path: Path, *leases: str) -> AsyncIterator[tuple[FakePortal, 
     driver = SimulatedDriver(FACTS, tmp_path, "boot-1", clock=boot_clock)
     reconciler = Reconciler("gpu-01", driver, Journal(tmp_path / "journal.jsonl"), boot_clock())
     enrolment = NodeEnrolment(Identity("gpu-01", tmp_path), token_source("once", None))
-    shells = PlayedShells(tmp_path, reconciler.notice_of, boot_clock)
+    entry = PlayedEntry(tmp_path, reconciler.notice_of, boot_clock)
     async with listening(portal) as port, serve(gateway.serve_one, "127.0.0.1", 0) as server:
         portal.gateways = (f":{port_of(server)}/gw",)
         address = address_of(f"ws://127.0.0.1:{port}")
-        streams = Gateways(address, enrolment.identity, lambda: Terminals(shells, reconciler.ready))
+        streams = Gateways(address, enrolment.identity, lambda: Terminals(entry, reconciler.ready))
         agent = Agent(address, enrolment, driver, Worker(reconciler, driver, boot_clock), streams=streams)
         async with running(agent):
             await gateway.connected()
@@ -296,44 +292,3 @@ def test_gateway_is_found_from_the_portals_address(portal, told, url):
 def test_gateway_elsewhere_is_not_dialled_without_encryption():
     with pytest.raises(AddressError):
         gateway_of(address_of("ws://127.0.0.1:8000"), "ws://gw.example")
-
-
-def record(**more: Any) -> Any:
-    return SimpleNamespace(lease="lse-1", generation=3, key=("lse-1", 3), user="bob", **more)
-
-
-def test_shell_in_a_unit_goes_by_enter_from_the_units_own_view_of_the_host():
-    words = UnitShells(lambda key: 4711, lambda name: Account(1001, 1001, "/home/bob", name)).words(
-        "lse-1", 4711
-    )
-
-    assert words[:5] == ["nsenter", "--target", "4711", "--mount", "--"]
-    assert words[6:] == [
-        "-I", "-m", "nodeagent", "enter", "lse-1", "--", "/bin/sh", "-c", 'cd 2>/dev/null; exec "$SHELL" -l',
-    ]  # fmt: skip
-
-
-def test_no_shell_in_a_unit_that_is_not_there_or_for_somebody_without_an_account():
-    def nobody(name: str) -> Account:
-        raise LookupError(f"this host has no account {name!r}")
-
-    for shells in (
-        UnitShells(lambda key: 0, lambda name: Account(1001, 1001, "/", name)),
-        UnitShells(lambda key: 9, nobody),
-    ):
-        with pytest.raises(ShellRefusedError):
-            shells.start(record(), 24, 80)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can show that root is left")
-def test_folder_of_a_played_shell_is_nobodys_and_goes_with_the_lease(tmp_path):
-    shells = PlayedShells(tmp_path, lambda record: tmp_path / "n" / "notice.json", lambda: 0)
-    folder = shells._made(("lse-1", 3))
-
-    facts = folder.stat()
-    shells.clear(("lse-1", 3))
-    shells.close()
-
-    assert not folder.parent.exists()
-    assert (facts.st_uid, facts.st_mode & 0o777) == (65534, 0o700)
-    assert not folder.exists()

@@ -1,0 +1,266 @@
+"""How a program gets into a lease: as its holder, inside it, with its variables. Shells, apps and jobs all go this way.
+
+On hosts with units that is ``berth-agent enter``, as from a login: one way in, one set of rules. The agent's own unit
+hides homes, so it goes by the namespaces of the lease's first process. Where holders are only played there is no
+account and no unit: programs run as the agent's own account there, never as root, in a folder of the lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from nodeagent.commands.enter import GIVEN
+from nodeagent.host.accounts import Account, account_of
+from nodeagent.protocol.variables import allowed
+from nodeagent.reconcile.lease_records import LeaseRecord
+from nodeagent.reconcile.units import grant_of
+from nodeagent.runtimes.base import Key
+from nodeagent.runtimes.names import stem_of
+
+SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+NOBODY: Final = "nobody"
+GENERATION: Final = "BERTH_GENERATION"
+RUN_FOLDERS: Final = "workloads"
+_AT_HOME: Final = 'cd 2>/dev/null; exec "$@"'
+_LOGIN_SHELL: Final = 'cd 2>/dev/null; exec "$SHELL" -l'
+
+
+class EntryRefusedError(Exception):
+    """Nothing is started; ``code`` is stable, the sentence says why and what to do."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class HolderCommand:
+    """What to start so that it runs in a lease as its holder, from their home folder.
+
+    ``account``: become it before anything runs; None where the words do that themselves. ``holder`` owns what is
+    made for the program, such as its terminal; None is the agent's own account.
+    """
+
+    words: Sequence[str]
+    env: Mapping[str, str]
+    folder: str
+    account: Account | None
+    holder: Account | None
+
+
+class LeaseEntry(Protocol):
+    """How programs get into leases on this host; calls may take some milliseconds."""
+
+    def command(
+        self, record: LeaseRecord, words: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> HolderCommand:
+        """Return what to start for ``words`` in a ready lease, the holder's login shell for none.
+
+        ``env`` comes on top of the lease's variables, and is in no command line. Raises EntryRefusedError.
+        """
+        ...
+
+    def run_folder(self, record: LeaseRecord) -> Path:
+        """Return the lease's folder for sockets, 0700 and the holder's, made if need be; raises EntryRefusedError."""
+        ...
+
+    def clear(self, key: Key) -> None:
+        """End what is left of a lease that is over, and remove its folders. Safe to repeat."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind that no later agent would find. Safe to repeat."""
+        ...
+
+
+def start(command: HolderCommand, **streams: object) -> subprocess.Popen[bytes]:
+    """Start a command as the first of a session; ``streams`` are Popen's stdin, stdout, stderr and pass_fds.
+
+    Raises EntryRefusedError.
+    """
+    account = command.account
+    try:
+        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]  # noqa: S603 - the holder's own
+            list(command.words),
+            env=dict(command.env),
+            cwd=command.folder,
+            start_new_session=True,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else [],
+            **streams,
+        )
+    except (OSError, subprocess.SubprocessError) as no:
+        raise EntryRefusedError("not_started", f"nothing can be started on this node: {no}") from no
+
+
+class UnitEntry:
+    """Into units, by ``berth-agent enter``."""
+
+    def __init__(
+        self, run_dir: Path, main_pid: Callable[[Key], int], account: Callable[[str], Account] = account_of
+    ) -> None:
+        """Take the agent's run folder, and how to find the first process of a lease's unit (0: none)."""
+        self._folders = run_dir / RUN_FOLDERS
+        self._main_pid = main_pid
+        self._account = account
+
+    def command(
+        self, record: LeaseRecord, words: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> HolderCommand:
+        """Return how the agent, as root, gets into the lease's view of the host, and from there into the lease."""
+        holder = self._holder(record)
+        pid = self._main_pid(record.key)
+        if not pid:
+            raise EntryRefusedError(
+                "not_open", "the lease is just being opened or closed; try again in a moment"
+            )
+        inside = ["/bin/sh", "-c", _AT_HOME, "sh", *words] if words else ["/bin/sh", "-c", _LOGIN_SHELL]
+        there = ["nsenter", "--target", str(pid), "--mount", "--"]
+        enter = [sys.executable, "-I", "-m", "nodeagent", "enter", record.lease, "--"]
+        given = {f"{GIVEN}{name}": value for name, value in (env or {}).items()}
+        return HolderCommand([*there, *enter, *inside], {"PATH": SAFE_PATH, **given}, "/", None, holder)
+
+    def run_folder(self, record: LeaseRecord) -> Path:
+        """Return the lease's folder below the agent's, which holders can pass."""
+        holder = self._holder(record)
+        folder = self._folders / stem_of(record.key)
+        try:
+            self._folders.mkdir(mode=0o711, exist_ok=True)
+            _make_for(folder, holder)
+        except OSError as no:
+            raise EntryRefusedError("no_folder", f"no folder for this lease: {no.strerror}") from no
+        return folder
+
+    def clear(self, key: Key) -> None:
+        """Remove the lease's folder; what is in a unit ends with it."""
+        shutil.rmtree(self._folders / stem_of(key), ignore_errors=True)
+
+    def close(self) -> None:
+        """Do nothing: what runs in units runs on, and the next agent finds the folders."""
+
+    def _holder(self, record: LeaseRecord) -> Account:
+        try:
+            return self._account(record.user)
+        except LookupError as no:
+            raise EntryRefusedError("no_account", str(no.args[0] if no.args else no)) from no
+
+
+class PlayedEntry:
+    """Where holders are played, for demos: a folder per lease, the agent's own account, ``nobody`` for root."""
+
+    def __init__(self, state: Path, notice: Callable[[LeaseRecord], Path], clock: Callable[[], int]) -> None:
+        """Keep folders below the state folder, for root in one of the system's that ``nobody`` can reach."""
+        self._account = _nobody() if os.geteuid() == 0 else None
+        self._folder = state / "shells" if self._account is None else None
+        self._sockets: Path | None = None
+        self._notice = notice
+        self._clock = clock
+
+    def command(
+        self, record: LeaseRecord, words: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> HolderCommand:
+        """Return a command with the lease's variables in the lease's folder."""
+        folder = self._made(record.key)
+        shell = shutil.which("bash", path=SAFE_PATH) or "/bin/sh"
+        user = self._account.name if self._account else pwd.getpwuid(os.geteuid()).pw_name
+        own = {"HOME": str(folder), "USER": user, "LOGNAME": user, "SHELL": shell, "PATH": SAFE_PATH}
+        grant = grant_of(record, self._clock(), str(self._notice(record)))
+        lease = allowed({**grant.env, GENERATION: str(record.generation)})
+        return HolderCommand(
+            list(words) or [shell, "-l"],
+            {**lease, **own, **_language(), **(env or {})},
+            str(folder),
+            self._account,
+            self._account,
+        )
+
+    def run_folder(self, record: LeaseRecord) -> Path:
+        """Return a folder with a short name: that of a socket has at most 107 bytes."""
+        try:
+            if self._sockets is None:  # a fresh name: nobody can have put a link in its place
+                self._sockets = Path(tempfile.mkdtemp(prefix="berth-run-"))
+                self._sockets.chmod(0o711)
+            folder = self._sockets / stem_of(record.key)
+            _make_for(folder, self._account)
+        except OSError as no:
+            raise EntryRefusedError("no_folder", f"no folder for this lease: {no.strerror}") from no
+        return folder
+
+    def clear(self, key: Key) -> None:
+        """Kill what carries the lease in its environment, and remove its folders."""
+        marks = {f"BERTH_LEASE={key[0]}".encode(), f"{GENERATION}={key[1]}".encode()}
+        for pid in marked(marks):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for folder in (self._folder, self._sockets):
+            if folder is not None:
+                shutil.rmtree(folder / stem_of(key), ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove folders that no later agent would find."""
+        temporary = [self._sockets, self._folder if self._account is not None else None]
+        for folder in temporary:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _made(self, key: Key) -> Path:
+        """Return the lease's folder, made for the shell's account alone; raises EntryRefusedError."""
+        try:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="berth-shells-"))
+                self._folder.chmod(0o711)
+            folder = self._folder / stem_of(key)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _make_for(folder, self._account)
+        except OSError as no:
+            raise EntryRefusedError("no_folder", f"no folder for this lease's shells: {no.strerror}") from no
+        return folder
+
+
+def marked(marks: Iterable[bytes]) -> list[int]:
+    """Return the processes that were started with all of these in their environment, this one aside."""
+    wanted, found = frozenset(marks), []
+    for pid in pids():
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                found.append(pid)
+    return found
+
+
+def pids() -> list[int]:
+    """Return all processes of this host."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return []
+
+
+def _make_for(folder: Path, account: Account | None) -> None:
+    """Make a folder for one account alone. Safe to repeat; only the agent can make anything beside it."""
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700)
+    if account is not None and folder.stat().st_uid != account.uid:
+        os.chown(folder, account.uid, account.gid)
+
+
+def _nobody() -> Account:
+    found = pwd.getpwnam(NOBODY)
+    return Account(found.pw_uid, found.pw_gid, "/", NOBODY)
+
+
+def _language() -> dict[str, str]:
+    """Return a language in which any text can be shown."""
+    return {"LANG": os.environ.get("LANG") or "C.UTF-8"}
