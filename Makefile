@@ -12,6 +12,13 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
+# An environment that forbids byte code beside the sources (those of containers do) would have each of some hundred
+# processes compile Django and SciPy anew: it is kept in a folder of our own instead.
+ifdef PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.uv/bytecode
+endif
+
 .PHONY: package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
