@@ -59,6 +59,10 @@ class Me(ResponseShape):
 
     username = s.CharField()
     display_name = s.CharField()
+    time_zone = s.CharField(
+        allow_blank=True, help_text="Of pages and of sentences here; empty: the portal's."
+    )
+    language = s.CharField(allow_blank=True, help_text="Empty: what the browser asks for.")
     roles = RoleHeld(many=True)
     teams = s.ListField(child=s.SlugField(), help_text="Teams for which this person may ask.")
     token_scopes = s.ListField(child=s.ChoiceField(Scope.choices), allow_null=True)

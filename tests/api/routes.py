@@ -91,6 +91,7 @@ AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Eur
 AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
 ROUTES = (
     Route("GET", "me/"),
+    Route("PUT", "me/", body={"time_zone": "Europe/Berlin"}),
     Route("GET", "setup/steps/", "operator"),
     Route("GET", "teams/"),
     Route("POST", "teams/", "alice", {"parent": "vision", "name": "Robots"}, 201),

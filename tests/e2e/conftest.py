@@ -115,9 +115,8 @@ def visit(browser: Any, url: str, signed_in: Callable[[str], Any]) -> Iterator[C
             storage_state=signed_in(username),
             viewport=PHONE if phone else DESK,
             locale="en-GB",
-            timezone_id="UTC",
             reduced_motion="reduce",
-            **options,
+            **{"timezone_id": "UTC", **options},
         )
         visitors.append(Visitor(context, url))
         return visitors[-1]
