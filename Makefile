@@ -31,11 +31,13 @@ test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
 	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadgroup tests/e2e,echo "no Chromium here: browser tests skipped"))
 
-# How many branches of what decides, holds state and counts money the tests take (docs/measurements.md); adds to what
-# ARGS measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as Python.
+# How many branches of what decides, holds state and counts money the whole suite takes (docs/measurements.md). With ARGS
+# it adds to what was measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as
+# Python.
 MEASURED := scheduler/engine portal/quotas portal/leases portal/billing nodeagent/reconcile
 coverage: $(PRIVATE_UV)
-	@BERTH_KERNELS=python $(DEV) coverage run -m pytest -m "not e2e" $(ARGS)
+	@$(if $(ARGS),,$(DEV) coverage erase)
+	@BERTH_KERNELS=python $(DEV) coverage run -m pytest -m "not e2e" $(or $(ARGS),-n auto --maxprocesses 4 --dist loadfile)
 	@$(DEV) coverage combine --append --quiet
 	@for part in $(MEASURED); do printf '%s ' $$part; $(DEV) coverage report --include="$$part/*" --format=total; done
 
