@@ -157,6 +157,22 @@ def _give_back(fleet: Fleet, rows: Ints, requests: list[int], nodes: Ints, board
     fleet.decider.replay(rows, ends, nodes, boards)
 
 
+@settings(max_examples=25, deadline=None)
+@given(nodes=some_nodes, rows=some_rows, name=st.sampled_from(["prr", "fgd", "best_fit"]))
+def test_what_is_kept_of_nodes_between_decisions_is_what_a_new_look_finds(
+    nodes: list[tuple[int, int, int]], rows: list[int], name: str
+) -> None:
+    fleet = Fleet(nodes, name)
+    fleet.decider.play(np.array(rows), in_and_out(rows))
+    fresh = Decider(policy_named(name), fleet.at, fleet.wants, fleet.decider.tables)
+
+    for row in range(len(FORMS)):
+        assert fleet.decider.decide(row) == fresh.decide(row)
+        assert fleet.decider.index.cost[row].tolist() == fresh.index.cost[row].tolist()
+    assert fleet.decider.memo.nodes.tolist() == fresh.memo.nodes.tolist()
+    assert fleet.decider.memo.figures.tolist() == fresh.memo.figures.tolist()
+
+
 @needs_compiler
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["prr", "fgd"])
