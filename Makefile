@@ -29,7 +29,7 @@ up: $(PRIVATE_UV)
 # worker has the stack with the demo, the other an empty one.
 test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
-	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadgroup tests/e2e,echo "no Chromium here: browser tests skipped"))
+	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadscope tests/e2e,echo "no Chromium here: browser tests skipped"))
 
 # How many branches of what decides, holds state and counts money the whole suite takes (docs/measurements.md). With ARGS
 # it adds to what was measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as
