@@ -40,6 +40,7 @@ from nodeagent.drivers.waiting import Patience, missing, wait_for_latecomers
 from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.host.shell import HostShell
+from nodeagent.jobs.running import NodeJobs
 from nodeagent.link.address import Address, AddressError, address_of
 from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
@@ -214,8 +215,16 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
     )
     worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
     log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
-    streams = _streams(options, state, dialling, reconciler) if options.terminals else None
-    agent = Agent(dialling.address, dialling.enrolment, driver, worker, host=dialling.facts, streams=streams)
+    entry = _entry(options, state, reconciler) if options.terminals else None
+    agent = Agent(
+        dialling.address,
+        dialling.enrolment,
+        driver,
+        worker,
+        host=dialling.facts,
+        streams=_streams(options, dialling, reconciler, entry) if entry else None,
+        jobs=_jobs(state, worker, entry) if entry else None,
+    )
     try:
         return asyncio.run(_until_stopped(agent, host))
     finally:
@@ -242,20 +251,29 @@ async def _until_stopped(agent: Agent, host: OpenedHost) -> bool:
     return work not in done
 
 
-def _streams(
-    options: argparse.Namespace, state: Path, dialling: Dialling, reconciler: Reconciler
-) -> Gateways | None:
-    """Return who serves terminals; nobody on a host whose holders get in by neither a unit nor play."""
+def _entry(options: argparse.Namespace, state: Path, reconciler: Reconciler) -> LeaseEntry | None:
+    """Return how programs get into leases; None on a host whose holders get in by neither a unit nor play."""
     runtime = reconciler.units.runtime
-    entry: LeaseEntry
     if is_simulated(options):
-        entry = PlayedEntry(state, reconciler.notice_of, boot_clock)
-    elif runtime is not None and has_units(runtime):
+        return PlayedEntry(state, reconciler.notice_of, boot_clock)
+    if runtime is not None and has_units(runtime):
         units = SystemdRuntime(HostShell())
-        entry = UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid)
-    else:
-        log.warning("no terminals: leases have no units on this host (docs/terminal.md)")
-        return None
+        return UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid)
+    log.warning("no terminals and no jobs: leases have no units on this host (docs/terminal.md)")
+    return None
+
+
+def _jobs(state: Path, worker: Worker, entry: LeaseEntry) -> NodeJobs:
+    """Return who runs batch jobs."""
+    jobs = NodeJobs(state / "jobs", entry, worker.reconciler, boot_clock, worker.poke)
+    worker.listeners.append(jobs.look)
+    return jobs
+
+
+def _streams(
+    options: argparse.Namespace, dialling: Dialling, reconciler: Reconciler, entry: LeaseEntry
+) -> Gateways:
+    """Return who serves terminals."""
     return Gateways(
         dialling.address,
         dialling.enrolment.identity,

@@ -17,7 +17,7 @@ from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.session import PortalSession
-from nodeagent.protocol.messages import FEATURES, MAX_FRAME_BYTES, STREAMS, Welcome
+from nodeagent.protocol.messages import FEATURES, JOBS, MAX_FRAME_BYTES, STREAMS, Welcome
 from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ LOST = (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketExce
 
 
 class StreamService(Protocol):
-    """What serves streams beside this connection; it may end, and so end the agent, only by an error of its own."""
+    """What works beside this connection; it may end, and so end the agent, only by an error of its own."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -53,6 +53,7 @@ class Agent:
         dice: random.Random | None = None,
         host: HostFacts | None = None,
         streams: StreamService | None = None,
+        jobs: StreamService | None = None,
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -61,12 +62,13 @@ class Agent:
         self._clock = clock or boot_clock
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._host = host or HostFacts()
-        self._streams = streams
+        self._services = [service for service in (streams, jobs) if service is not None]
+        self._features = (*FEATURES, *([STREAMS] if streams else ()), *([JOBS] if jobs else ()))
         self._failures = 0
 
     async def run(self) -> None:
         """Work and talk until cancelled; raises RefusedError when a node never known is turned away."""
-        jobs = [self._worker.run(), self._talk(), *([self._streams.run()] if self._streams else [])]
+        jobs = [self._worker.run(), self._talk(), *(service.run() for service in self._services)]
         tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -85,7 +87,6 @@ class Agent:
 
     async def _talk_once(self) -> None:
         """Hold one connection from dialling to its end; every loss of it is normal."""
-        features = (*FEATURES, STREAMS) if self._streams else FEATURES
         try:
             async with connect(
                 self._address.url,
@@ -98,11 +99,17 @@ class Agent:
                 proxy=None if self._address.is_local else True,
             ) as socket:
                 session = PortalSession(
-                    socket, self._enrolment, self._driver, self._worker, self._clock, self._host, features
+                    socket,
+                    self._enrolment,
+                    self._driver,
+                    self._worker,
+                    self._clock,
+                    self._host,
+                    self._features,
                 )
                 welcome = await session.greet()
-                if self._streams:
-                    self._streams.welcomed(welcome)
+                for service in self._services:
+                    service.welcomed(welcome)
                 self._failures = 0
                 log.info("connected to %s", self._address.url)
                 await session.run()

@@ -9,6 +9,7 @@ T = TypeVar("T")
 
 MODES: Final = ("exclusive", "mig", "mps", "memlimit", "timeslice")
 PHASES: Final = ("preparing", "ready", "draining", "failed", "gone")
+JOB_PHASES: Final = ("waiting", "running", "exited", "lost")
 SEVERITIES: Final = ("info", "warning", "critical")
 WHYS: Final = ("reclaim", "priority", "elastic", "maintenance")
 PROCESS_STATES: Final = ("held", "open", "orphan", "system")
@@ -18,6 +19,9 @@ POWERS: Final = ("awake", "asleep")
 POWER_STATES: Final = ("", *POWERS, "unsupported")
 
 TEXT_DEFAULT: Final = 200
+# What a job's order may take; of several in one frame all together (MOST_JOBS), the others come with the next.
+MOST_JOB: Final = 300 * 1024
+MOST_JOBS: Final = 1024 * 1024
 # Names are as long as the portal can keep: a longer one would cost its node every report.
 TEXT: Final[dict[str, int]] = {
     "detail": 2000,
@@ -43,6 +47,7 @@ TEXT: Final[dict[str, int]] = {
     "StreamHello.nonce": 64,
     "StreamHello.portal_key": 64,
     "gateways": 300,
+    "DesiredLease.job": MOST_JOB,
     "Welcome.portal_key": 64,
     "Challenge.nonce": 64,
     "Rotate.nonce": 64,
@@ -50,6 +55,7 @@ TEXT: Final[dict[str, int]] = {
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "DesiredSlot.mode": MODES,
     "LeaseReport.phase": PHASES,
+    "JobReport.phase": JOB_PHASES,
     "HealthFact.severity": SEVERITIES,
     "Desired.power": POWERS,
     "HealthFact.action": ACTIONS,
@@ -93,6 +99,9 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "rows": (1, 1000),
     "columns": (1, 1000),
     "status": (-255, 255),
+    "exit": (0, 255),
+    "signal": (1, 128),
+    "peak_mib": (0, 2**31 - 1),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {

@@ -20,6 +20,8 @@ HEALTH_SLICES = "health_slices"
 FEATURES = ("host_limits", "rotate", "maintenance", HEALTH_SLICES)
 # Named by agents that serve streams (streams.py) as well: not all of them may.
 STREAMS = "streams"
+# Named by agents that run batch jobs in leases: where programs can be started in them at all.
+JOBS = "jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class DesiredLease:
     notice: Notice | None = None
     cpu_milli: int | None = None
     host_memory_mib: int | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,27 @@ class SlotAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class JobReport:
+    """How the batch job of a lease goes.
+
+    ``phase``: waiting, running, exited (``exit`` or ``signal`` says how), lost (nobody knows how it ended). ``why``
+    is a stable word where it could not be started (``word`` names what could not), ``is_asked``: it had been asked
+    to end, ``is_oom``: the kernel ended something in the lease for its memory. ``peak_mib`` is the most memory that
+    the lease's unit had, or the largest process of the job where there is none.
+    """
+
+    phase: str
+    exit: int | None = None
+    signal: int | None = None
+    why: str = ""
+    word: str = ""
+    peak_mib: int | None = None
+    ran_ms: int | None = None
+    is_asked: bool = False
+    is_oom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseReport:
     """What the agent observes of one lease.
 
@@ -239,6 +263,7 @@ class LeaseReport:
     active_ms: int | None = None
     reason: str = ""
     entrance: dict[str, str] = field(default_factory=dict)
+    job: JobReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

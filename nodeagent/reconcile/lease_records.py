@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers.base import PartitionShape
-from nodeagent.protocol.messages import DesiredLease, DesiredSlot, LeaseReport, Notice, SlotAccess
+from nodeagent.protocol.messages import DesiredLease, DesiredSlot, JobReport, LeaseReport, Notice, SlotAccess
 
 PREPARING: Final = "preparing"
 READY: Final = "ready"
@@ -98,7 +98,8 @@ class LeaseRecord(Backoff):
     """One generation of one lease. Times are nanoseconds of the boot clock, meaningless after a reboot.
 
     ``is_open``: its holder's unit was opened in this life of the agent, or found; ``is_closed``: nothing runs in
-    it any more. Its patience is that of opening and closing the unit.
+    it any more. Its patience is that of opening and closing the unit. ``job`` is how its batch job goes, None where
+    it has none; ``job_order`` what to run, as the portal said last: it holds secrets and is written down nowhere.
     """
 
     lease: str
@@ -128,6 +129,8 @@ class LeaseRecord(Backoff):
     is_open: bool = False
     is_closed: bool = False
     armed_for: int = 0
+    job: JobReport | None = None
+    job_order: str = ""
 
     @property
     def key(self) -> Key:
@@ -193,6 +196,12 @@ class LeaseRecord(Backoff):
             place.is_told = False
         return True
 
+    def order_job(self, order: str) -> None:
+        """Take over what to run in it; a job that has begun is never begun again."""
+        if order:
+            self.job_order = order
+            self.job = self.job or JobReport("waiting")
+
     def stop_clock(self, now: int) -> None:
         """Fix the time between ready and now, once."""
         if self.active_ms is None and not self.is_clock_lost:
@@ -211,12 +220,15 @@ class LeaseRecord(Backoff):
             active_ms=None if self.phase in (PREPARING, READY) else self.active_ms,
             reason=self.reason,
             entrance=dict(self.entrance) if is_ready else {},
+            job=self.job,
         )
 
     def as_row(self) -> dict[str, Any]:
         """Return its line for the journal."""
         row = {name: getattr(self, name) for name in (*_PLAIN, *_ADDED)}
         row["places"] = [_place_record(place) for place in self.places]
+        if self.job is not None:
+            row["job"] = asdict(self.job)
         return {"op": "work", **row}
 
 
@@ -266,12 +278,15 @@ def new_record(wanted: DesiredLease, now: int) -> LeaseRecord:
         host_memory_mib=wanted.host_memory_mib,
     )
     record.hear(wanted.notice, now)
+    record.order_job(wanted.job)
     return record
 
 
 def record_from_row(row: dict[str, Any]) -> LeaseRecord:
     """Return the record of a journal line."""
     added = {name: row[name] for name in _ADDED if name in row}
+    if "job" in row:
+        added["job"] = JobReport(**row["job"])
     return LeaseRecord(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
 
 

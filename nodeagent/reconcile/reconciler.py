@@ -12,7 +12,14 @@ from pathlib import Path
 
 from nodeagent.drivers.base import Driver
 from nodeagent.host.notices import take_down
-from nodeagent.protocol.messages import Desired, DesiredLease, HealthFact, LeaseReport, PartitionFact
+from nodeagent.protocol.messages import (
+    Desired,
+    DesiredLease,
+    HealthFact,
+    JobReport,
+    LeaseReport,
+    PartitionFact,
+)
 from nodeagent.reconcile.agenda import DueItem, agenda
 from nodeagent.reconcile.draining import close_without_device, ending_step, leader
 from nodeagent.reconcile.goals import (
@@ -49,6 +56,7 @@ from nodeagent.runtimes.base import Key, Runtime
 log = logging.getLogger(__name__)
 
 LIVE = (PREPARING, READY)
+JOB_ENDED = "job_ended"
 DEADLINE_SLACK_NS = 2 * NS
 REWRITE_AFTER_NS = 5 * NS
 JOURNAL_FULL = HealthFact(
@@ -117,6 +125,8 @@ class Reconciler(NodeState):
         known = [key for key in wanted if key in self.lease_records]
         moved = [self.lease_records[key] for key in known if self._moved(key, wanted[key], now)]
         moved += [self.lease_records[key] for key in known if self._heard(key, wanted[key], now)]
+        for key in known:
+            self.lease_records[key].order_job(wanted[key].job)
         fresh = [new_record(lease, now) for key, lease in wanted.items() if key not in self.lease_records]
         for record in fresh:
             self._adopt_open(record)
@@ -188,6 +198,14 @@ class Reconciler(NodeState):
         """Return the record of a lease that is its holder's to use now, None for any other."""
         record = self.lease_records.get(key)
         return record if record is not None and record.phase == READY else None
+
+    def note_job(self, record: LeaseRecord, job: JobReport, now: int) -> None:
+        """Take over how a lease's batch job goes; the lease goes with the job, at once."""
+        record.job = job
+        self.note(record)
+        if job.phase in ("exited", "lost") and record.phase == READY:
+            self.drain(record, JOB_ENDED, now)
+        self.ledger.save()
 
     # Time
 

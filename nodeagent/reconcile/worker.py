@@ -31,7 +31,10 @@ SPARE_THREADS = 6
 
 
 class Worker:
-    """One per agent. ``changed`` is set when there is something new to report."""
+    """One per agent. ``changed`` is set when there is something new to report.
+
+    ``listeners`` are called, in the loop, after everything that may have changed a lease; they do not wait.
+    """
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class Worker:
         self._strangers: tuple[HealthFact, ...] = ()
         self.processes: tuple[ProcessSample, ...] | None = None
         self._jobs: set[asyncio.Task[None]] = set()
+        self.listeners: list[Callable[[], None]] = []
         self._threads = (
             ThreadPoolExecutor(len(reconciler.lanes) + SPARE_THREADS, "driver")
             if driver.is_blocking
@@ -227,5 +231,11 @@ class Worker:
 
     def _announce(self) -> None:
         self.reconciler.ledger.save()
+        for listener in self.listeners:
+            listener()
         if self.reconciler.changed:
             self.changed.set()
+
+    def poke(self) -> None:
+        """Look soon at what is to be done: something outside of the desired state has changed it."""
+        self._poked.set()

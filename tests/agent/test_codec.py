@@ -23,6 +23,7 @@ FORMED = {
     forms.is_device_node: st.from_regex(r"/dev/[a-z0-9]{1,9}(/[a-z0-9-]{1,9})?", fullmatch=True),
     forms.is_gateway: st.from_regex(r"(wss://[a-z]{1,9})?:[0-9]{1,5}(/[a-z]{1,9})?", fullmatch=True),
     forms.is_line: SHOWN,
+    forms.is_any: st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=50),
     None: SHOWN,
 }
 
@@ -255,7 +256,7 @@ def test_every_text_that_names_something_has_a_form():
     shown = {
         "DeviceFact.link_domain", "DeviceFact.model", "DeviceFact.pcie_switch", "DeviceFact.serial",
         "DeviceSample.source", "HealthFact.detail", "Hello.agent_version", "Hello.driver", "Hello.driver_version",
-        "Hello.rack", "Hello.site", "LeaseReport.detail", "ProcessSample.name", "Refused.detail",
+        "Hello.rack", "Hello.site", "JobReport.word", "LeaseReport.detail", "ProcessSample.name", "Refused.detail",
         "Report.power_note", "SlotSample.source",
     }  # fmt: skip
     classes = [cls for cls in vars(messages).values() if is_dataclass(cls)]

@@ -1,0 +1,219 @@
+"""The folder of one job on its node: whether it runs, how it ended, and what it printed, whoever asks.
+
+It lies in the agent's own state folder; the holder gets two open files, never a path. The lock on the status tells a
+job that runs from one whose first process died with it, over restarts of the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.protocol.messages import JobReport
+from nodeagent.runtimes.base import Key
+from nodeagent.runtimes.names import key_of_stem, stem_of
+
+STATUS: Final = "status"
+OUTPUT: Final = "output"
+ERRORS: Final = "errors"
+LIMITS: Final = "limits"
+HEADER: Final = 4096
+MOST_SAID: Final = 500
+# Newer output may stand already where the oldest is said to be still: the size is told after it.
+MARGIN: Final = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """What a job's first process is given, open. Whoever starts it closes these."""
+
+    status: int
+    output: int
+    errors: int
+
+    def close(self) -> None:
+        """Let go of the files; the lock that the process took stays its own."""
+        for fd in (self.status, self.output, self.errors):
+            os.close(fd)
+
+
+class JobFolder:
+    """One generation of one lease's job. Every call looks at the disk."""
+
+    def __init__(self, root: Path, key: Key) -> None:
+        self.key = key
+        self.path = root / stem_of(key)
+
+    def make(self, head: int, tail: int) -> JobFiles:
+        """Make the files of a job that is to begin; raises OSError, FileExistsError where one was begun."""
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        self.path.mkdir(mode=0o700)
+        (self.path / LIMITS).write_text(json.dumps([head, tail]))
+        opened = [
+            os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | append, 0o600)
+            for name, append in ((STATUS, os.O_APPEND), (OUTPUT, 0), (ERRORS, os.O_APPEND))
+        ]
+        return JobFiles(*opened)
+
+    def is_running(self) -> bool:
+        """Say whether the job's first process lives."""
+        with self._status() as fd:
+            return fd is not None and not _is_free(fd)
+
+    def give_up_unbegun(self) -> bool:
+        """Remove a job that never began, so that it can be begun anew; False where it has begun.
+
+        One that is only about to begin finds the line that is left for it, and does not.
+        """
+        with self._status() as fd:
+            if fd is None:
+                self.remove()
+                return True
+            if not _is_free(fd) or os.fstat(fd).st_size:
+                return False
+            os.write(fd, b"{}\n")
+        self.remove()
+        return True
+
+    def lines(self) -> dict[str, Any]:
+        """Return what the status says, all lines together; nothing for one that has not begun."""
+        found: dict[str, Any] = {}
+        try:
+            text = (self.path / STATUS).read_text(errors="replace")[:8192]
+        except OSError:
+            return found
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    found |= told
+        return found
+
+    @property
+    def runner(self) -> int:
+        """Return the number of the job's first process, 0 when it is not known."""
+        told = self.lines().get("runner")
+        return told if type(told) is int and told > 1 else 0
+
+    def report(self) -> JobReport:
+        """Return how the job goes by its files. What its holder may have written there is believed of nobody else."""
+        told = self.lines()
+        if "ran_ms" not in told:
+            if self.is_running():
+                return JobReport("running")
+            if "runner" not in told:
+                return JobReport("exited", exit=126, why="not_entered", word=self._said())
+            return JobReport("lost", why="vanished")
+        peak = _whole(told.get("peak_kib"), 2**40)
+        return JobReport(
+            "exited",
+            exit=_whole(told.get("exit"), 255),
+            signal=_whole(told.get("signal"), 128, least=1),
+            why=told["why"] if told.get("why") in ("workdir", "command") else "",
+            word=str(told.get("word") or "")[:200],
+            peak_mib=None if peak is None else -(-peak // 1024),
+            ran_ms=_whole(told.get("ran_ms"), 2**50),
+            is_asked=told.get("asked") is True,
+        )
+
+    def _said(self) -> str:
+        """Return what was said where the holder could not be entered for."""
+        try:
+            return (self.path / ERRORS).read_text(errors="replace")[:MOST_SAID].strip()[:200]
+        except OSError:
+            return ""
+
+    # Output
+
+    def size(self) -> int:
+        """Return how many bytes were kept in all, those that newer ones replaced counted in."""
+        try:
+            with open(self.path / OUTPUT, "rb") as file:
+                return _total(file.fileno())
+        except OSError:
+            return 0
+
+    def read(self, offset: int, most: int) -> tuple[int, bytes]:
+        """Return output from ``offset`` on, and where it really begins: what was replaced meanwhile is left out."""
+        head, tail = self._limits()
+        try:
+            with open(self.path / OUTPUT, "rb") as file:
+                while True:
+                    offset, data = _read(file.fileno(), offset, most, head, tail)
+                    total = _total(file.fileno())
+                    if offset < head or offset >= total - tail:  # not replaced while it was read
+                        return offset, data
+        except OSError:
+            return offset, b""
+
+    def _limits(self) -> tuple[int, int]:
+        try:
+            head, tail = json.loads((self.path / LIMITS).read_text())
+            return max(1, int(head)), max(1, int(tail))
+        except (OSError, ValueError, TypeError):
+            return 1, 1
+
+    def remove(self) -> None:
+        """Forget the job. Safe to repeat."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _status(self) -> Iterator[int | None]:
+        try:
+            fd = os.open(self.path / STATUS, os.O_RDWR | os.O_APPEND)
+        except OSError:
+            yield None
+            return
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def job_folders(root: Path) -> list[JobFolder]:
+    """Return every job that has files here."""
+    try:
+        names = sorted(os.listdir(root))
+    except OSError:
+        return []
+    return [JobFolder(root, key) for key in map(key_of_stem, names) if key is not None]
+
+
+def _is_free(fd: int) -> bool:
+    """Say whether nobody holds the lock; where it is free it is this file description's until that is closed."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _total(fd: int) -> int:
+    return min(int(struct.unpack(">Q", os.pread(fd, 8, 0).ljust(8, b"\0"))[0]), 2**50)
+
+
+def _read(fd: int, offset: int, most: int, head: int, tail: int) -> tuple[int, bytes]:
+    total = _total(fd)
+    if offset >= head:
+        margin = min(MARGIN, tail // 2) if total > head + tail else 0
+        offset = max(offset, head, total - tail + margin)
+    if offset >= total:
+        return offset, b""
+    if offset < head:
+        at, there = HEADER + offset, min(head, total) - offset
+    else:
+        within = (offset - head) % tail
+        at, there = HEADER + head + within, min(tail - within, total - offset)
+    return offset, os.pread(fd, min(most, there), at)
+
+
+def _whole(value: object, most: int, least: int = 0) -> int | None:
+    return value if type(value) is int and least <= value <= most else None

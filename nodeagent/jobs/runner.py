@@ -1,0 +1,243 @@
+"""The first process of a batch job, as its lease's holder: starts the job's command, keeps its output and how it ended.
+
+It outlives the agent that started it, so it is a program of its own: the agent hands it this file's text (nothing
+needs to be readable by the holder) and two open files (the holder could replace a path). Standard library only, and
+as little of that as will do: a node may start dozens of jobs at once.
+
+``python -I -S -c TEXT STATUS OUTPUT`` with a JSON object on stdin. STATUS is the number of an open file that holds a
+line once the job is begun and another once it has ended; its lock (flock) says that this process lives. OUTPUT has a
+header of one page, of which the first eight bytes say how much there was in all, then the first bytes of the output,
+then a ring with the last ones: however much is printed, the file stays that small.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource  # os.wait4 needs it, and the holder may not be able to read it
+import select
+import signal
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # loading typing would take longer than all the rest
+    from typing import Any
+
+HEADER = 4096
+PIECE = 65536
+RECENT = 16384
+NOT_FOUND, NOT_RUNNABLE = 127, 126
+MASKED = b"***"
+
+
+class Output:
+    """Writes what a job prints, masked, at most so fast, into a file of bounded size."""
+
+    def __init__(
+        self, fd: int, head: int, tail: int, rate: int, burst: int, masks: list[str], now: float
+    ) -> None:
+        self.fd, self.head, self.tail, self.rate, self.burst = fd, head, tail, rate, burst
+        self.masks = sorted((m.encode() for m in masks if m), key=len, reverse=True)
+        self.total, self.held, self.room, self.at = 0, b"", float(burst), now
+        self.left_out_lines = self.left_out_bytes = 0
+        self.recent = b""
+
+    def take(self, data: bytes, now: float) -> None:
+        """Keep what was printed, as far as the rate allows; lines beyond it are counted and left out."""
+        self.room, self.at = min(self.burst, self.room + (now - self.at) * self.rate), now
+        data = self._masked(data)
+        if self.left_out_bytes and self.room < self.burst // 4:
+            self._leave_out(data)
+            return
+        self._say_left_out()
+        if len(data) <= self.room:
+            self._put(data)
+            return
+        fits = data.rfind(b"\n", 0, int(self.room)) + 1
+        self._put(data[:fits])
+        self._leave_out(data[fits:])
+
+    def finish(self) -> None:
+        """Keep what was held back, and say what was left out."""
+        held, self.held = self.held, b""
+        if held and not self.left_out_bytes:
+            self._put(held)
+        self._say_left_out()
+
+    def _masked(self, data: bytes) -> bytes:
+        """Return output without the values of secrets; an end that may begin one is held back until more comes."""
+        if not self.masks:
+            return data
+        data = self.held + data
+        for mask in self.masks:
+            data = data.replace(mask, MASKED)
+        keep = 0
+        for mask in self.masks:
+            for length in range(min(len(mask) - 1, len(data)), keep, -1):
+                if data.endswith(mask[:length]):
+                    keep = length
+                    break
+        self.held = data[len(data) - keep :] if keep else b""
+        return data[: len(data) - keep]
+
+    def _leave_out(self, data: bytes) -> None:
+        """Count what is left out; its end is remembered, as why a job fails is mostly said last."""
+        self.left_out_lines += data.count(b"\n")
+        self.left_out_bytes += len(data)
+        self.recent = (self.recent + data)[-RECENT:]
+
+    def _say_left_out(self) -> None:
+        if not self.left_out_bytes:
+            return
+        recent, self.recent = self.recent, b""
+        if len(recent) < self.left_out_bytes:
+            recent = recent[recent.find(b"\n") + 1 :]
+        self.left_out_lines -= recent.count(b"\n")
+        self.left_out_bytes -= len(recent)
+        if not self.left_out_bytes:
+            self.left_out_lines = 0
+            self._put(recent)
+            return
+        what = f"{self.left_out_lines} lines" if self.left_out_lines else f"{self.left_out_bytes} bytes"
+        self.left_out_lines = self.left_out_bytes = 0
+        self._put((f"\n… {what} left out: printed faster than is kept\n").encode() + recent)
+
+    def _put(self, data: bytes) -> None:
+        self.room -= len(data)
+        while data:
+            if self.total < self.head:
+                at, most = HEADER + self.total, self.head - self.total
+            else:
+                within = (self.total - self.head) % self.tail
+                at, most = HEADER + self.head + within, self.tail - within
+            done = os.pwrite(self.fd, data[:most], at)
+            data = data[done:]
+            self.total += done
+        os.pwrite(self.fd, struct.pack(">Q", self.total), 0)
+
+
+def say(fd: int, **facts: Any) -> None:
+    """Add a line to the status."""
+    os.write(fd, json.dumps(facts).encode() + b"\n")
+
+
+def begin(spec: dict[str, Any], writer: int) -> int:
+    """Start the command; returns its pid, or raises OSError with the word that cannot be run as its filename."""
+    env = {**os.environ, **spec["env"]}
+    os.environ["PATH"] = env.get("PATH", "/usr/bin:/bin")  # by which posix_spawnp looks
+    words = spec["words"]
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, writer, 1),
+        (os.POSIX_SPAWN_DUP2, writer, 2),
+    ]
+    usual = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT]
+    return os.posix_spawnp(words[0], words, env, file_actions=actions, setsid=True, setsigdef=usual)
+
+
+def main() -> int:
+    """Run one job to its end; whatever happens to it is said in the status."""
+    status, fd = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(status, False)
+    os.set_inheritable(fd, False)
+    spec = json.load(sys.stdin)
+    if spec.get("become"):
+        uid, gid = spec["become"]
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    try:
+        fcntl.flock(status, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return 3
+    if os.fstat(status).st_size:  # an agent that came back decided that this one never began
+        return 3
+    start = time.monotonic()
+    out = Output(fd, spec["head"], spec["tail"], spec["rate"], spec["burst"], spec["masks"], start)
+    child = 0
+    asked: list[int] = []
+
+    def ask(number: int, _frame: object) -> None:
+        asked.append(number)
+        if child:
+            try:  # noqa: SIM105 - contextlib takes longer to load than the rest
+                os.killpg(child, signal.SIGTERM)
+            except OSError:
+                pass
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    say(status, runner=os.getpid())
+    reader, writer = os.pipe()
+    folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(spec["workdir"]))
+    try:
+        os.chdir(folder)
+    except OSError as no:
+        out.take((f"berth: cannot work in {folder}: {no.strerror}\n").encode(), start)
+        say(status, exit=NOT_RUNNABLE, why="workdir", word=folder[:200], ran_ms=0)
+        return 0
+    try:
+        child = begin(spec, writer)
+    except OSError as no:
+        word = spec["words"][0]
+        out.take((f"berth: cannot run {word}: {no.strerror}\n").encode(), start)
+        code = NOT_FOUND if isinstance(no, FileNotFoundError) else NOT_RUNNABLE
+        say(status, exit=code, why="command", word=word[:200], ran_ms=0)
+        return 0
+    os.close(writer)
+    say(status, child=child)
+    if asked:
+        ask(0, None)
+    os.chdir("/")
+    ended, usage = follow(child, reader, out)
+    out.finish()
+    code = os.waitstatus_to_exitcode(ended)
+    say(
+        status,
+        exit=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        peak_kib=usage.ru_maxrss,
+        ran_ms=int((time.monotonic() - start) * 1000),
+        asked=bool(asked),
+    )
+    return 0
+
+
+def follow(child: int, reader: int, out: Output) -> tuple[int, resource.struct_rusage]:
+    """Keep what the job prints until its first process has ended; returns how it ended, and what it used."""
+    os.set_blocking(reader, False)
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    exits = os.pidfd_open(child)
+    poll.register(exits, select.POLLIN)
+    has_ended = False
+    while not has_ended:
+        has_ended = any(ready == exits for ready, _event in poll.poll())
+        if drained(reader, out) and not has_ended:  # all who could print have closed it
+            poll.unregister(reader)
+            poll.poll()
+            has_ended = True
+    _pid, ended, usage = os.wait4(child, 0)
+    return ended, usage
+
+
+def drained(reader: int, out: Output) -> bool:
+    """Keep what is there now; says whether nothing can come any more."""
+    while True:
+        try:
+            data = os.read(reader, PIECE)
+        except BlockingIOError:
+            return False
+        except InterruptedError:
+            continue
+        if not data:
+            return True
+        out.take(data, time.monotonic())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

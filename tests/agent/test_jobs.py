@@ -1,0 +1,289 @@
+"""Batch jobs on a node: real processes, simulated devices, an agent that may die at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from nodeagent.host.clock import boot_clock
+from nodeagent.jobs.folder import JobFolder, job_folders
+from nodeagent.jobs.running import NodeJobs
+from nodeagent.protocol.jobs import JobOrder
+from nodeagent.protocol.messages import DesiredLease, JobReport, Report
+from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.reconciler import Reconciler
+from nodeagent.reconcile.worker import Worker
+from nodeagent.simulation.devices.driver import SimulatedDriver
+from nodeagent.workloads.entry import PlayedEntry
+from tests.agent.builder import lease
+from tests.agent.test_agent import FACTS, slice_at
+
+SOON_S = 20
+# What is left of a lease is killed by its name, and other workers run these tests as well.
+A = f"a{os.getpid()}"
+
+
+def job(name: str, *words: str, **more: object) -> DesiredLease:
+    """Return a desired lease that carries a job."""
+    wanted = lease(name, slice_at(0))
+    return replace(wanted, job=JobOrder(tuple(words), **more).text())  # type: ignore[arg-type]
+
+
+class Node:
+    """An agent's worker and jobs without a portal, over as many lives as are begun on one state folder."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.revision = 0
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncIterator[Node]:
+        driver = SimulatedDriver(FACTS, self.state, "boot-1", clock=boot_clock)
+        self.reconciler = Reconciler("gpu-01", driver, Journal(self.state / "journal.jsonl"), boot_clock())
+        worker = Worker(self.reconciler, driver, boot_clock)
+        entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock)
+        self.worker = worker
+        self.jobs = NodeJobs(self.state / "jobs", entry, self.reconciler, boot_clock, worker.poke)
+        worker.listeners.append(self.jobs.look)
+        tasks = [asyncio.create_task(worker.run()), asyncio.create_task(self.jobs.run())]
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            worker.close()
+
+    def desire(self, *leases: DesiredLease) -> None:
+        from nodeagent.protocol.messages import Desired
+
+        self.revision = max(self.revision, self.reconciler.ledger.revision) + 1
+        self.worker.accept(Desired("gpu-01", 1, self.revision, leases))
+
+    def report(self, name: str) -> JobReport | None:
+        found = [one for one in self.reconciler.lease_records.values() if one.lease == name]
+        return found[0].job if found else None
+
+    def phase(self, name: str) -> str:
+        return next(one.phase for one in self.reconciler.lease_records.values() if one.lease == name)
+
+    async def until(self, name: str, *phases: str) -> JobReport:
+        async with asyncio.timeout(SOON_S):
+            while (found := self.report(name)) is None or found.phase not in phases:
+                await asyncio.sleep(0.01)
+        return found
+
+    def output(self, name: str) -> bytes:
+        folder = JobFolder(self.state / "jobs", (name, 1))
+        found, offset = b"", 0
+        while True:
+            offset, data = folder.read(offset, 1 << 20)
+            if not data:
+                return found
+            found, offset = found + data, offset + len(data)
+
+    def clean(self) -> None:
+        for folder in job_folders(self.state / "jobs"):
+            folder.remove()
+
+
+async def ran(tmp_path: Path, *words: str, **more: object) -> tuple[JobReport, bytes]:
+    """Run one job to its end and return how it ended, and what it printed."""
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, *words, **more))
+        report = await node.until(A, "exited", "lost")
+        return report, node.output(A)
+
+
+async def test_job_runs_as_the_holder_in_its_lease_and_takes_the_lease_with_it(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, "sh", "-c", 'echo "$LR $BERTH_LEASE"; id -u; cat; exit 3', env={"LR": "1e-4"}))
+        report = await node.until(A, "exited")
+
+        assert (report.exit, report.signal) == (3, None), report
+        assert node.phase(A) in ("draining", "gone")
+    said, uid = node.output(A).decode().split("\n")[:2]
+    assert said == f"1e-4 {A}"
+    assert int(uid) != 0
+    assert report.peak_mib is not None
+    assert report.ran_ms is not None
+
+
+async def test_word_that_is_no_program_is_named(tmp_path):
+    report, shown = await ran(tmp_path, "no-such-program")
+
+    assert (report.exit, report.why, report.word) == (127, "command", "no-such-program")
+    assert b"no-such-program" in shown
+
+
+async def test_folder_that_is_not_there_is_named(tmp_path):
+    report, _ = await ran(tmp_path, "true", workdir="/no/such/folder")
+
+    assert (report.exit, report.why, report.word) == (126, "workdir", "/no/such/folder")
+
+
+async def test_value_of_a_secret_is_in_the_environment_and_never_in_the_output_or_on_the_disk(tmp_path):
+    script = 'printf "it is %s!\\n" "$KEY"; for c in h u n; do printf $c; sleep 0.05; done; echo ter-12345'
+    report, shown = await ran(tmp_path, "sh", "-c", script, secrets={"KEY": "hunter-12345"})
+
+    assert report.exit == 0
+    assert shown == b"it is ***!\n***\n"
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert b"hunter-12345" not in file.read_bytes(), file
+
+
+async def test_gigabyte_without_a_line_end_costs_little_and_its_end_is_kept(tmp_path):
+    script = "head -c 300000000 /dev/zero | tr '\\0' x; echo; echo the end"
+    report, shown = await ran(tmp_path, "sh", "-c", script, head=100_000, tail=200_000, rate=50_000)
+
+    assert report.exit == 0
+    assert b"left out" in shown
+    assert shown.endswith(b"the end\n")
+    assert len(shown) < 400_000
+    assert (tmp_path / "jobs" / f"{A}-1" / "output").stat().st_size <= 4096 + 300_000
+
+
+async def test_job_that_ignores_being_asked_forks_and_deletes_its_folder_ends_with_its_lease(tmp_path):
+    script = (
+        "trap '' TERM; cd; rmdir \"$PWD\"; for i in 1 2 3 4 5 6 7 8; do setsid sleep 1000 & done; echo on; wait; "
+        "while :; do sleep 1; done"
+    )
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, "bash", "-c", script))
+        await node.until(A, "running")
+        while b"on" not in node.output(A):
+            await asyncio.sleep(0.02)
+
+        node.desire()
+        async with asyncio.timeout(SOON_S):
+            while JobFolder(tmp_path / "jobs", (A, 1)).is_running() or sleepers():
+                await asyncio.sleep(0.05)
+
+
+def sleepers() -> list[str]:
+    """Return what is left of the job above."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            env = Path(f"/proc/{pid}/environ").read_bytes()
+            if f"BERTH_LEASE={A}\0".encode() in env and Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+async def test_job_is_asked_before_its_lease_ends(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        wanted = job(
+            A,
+            "bash",
+            "-c",
+            "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done",
+            ask_before_s=3599,
+        )
+        node.desire(replace(wanted, remaining_s=3600))
+        report = await node.until(A, "exited")
+
+    assert report.exit == 0
+    assert report.is_asked
+    assert b"saved\n" in node.output(A)
+
+
+async def test_job_outlives_its_agent_and_is_found_again(tmp_path):
+    node = Node(tmp_path)
+    folder = Path(tempfile.mkdtemp(prefix="berth-test-"))  # nobody can reach that of the test
+    folder.chmod(0o755)
+    go = folder / "go"
+    script = f"echo begun; while [ ! -e {go} ]; do sleep 0.05; done; echo done; exit 7"
+    async with node.alive():
+        node.desire(job(A, "sh", "-c", script))
+        await node.until(A, "running")
+
+    async with node.alive():
+        assert (await node.until(A, "running")).phase == "running"
+        node.desire(job(A, "sh", "-c", script))  # the portal says it again
+        go.touch()
+        report = await node.until(A, "exited")
+
+    shutil.rmtree(folder)
+    assert report.exit == 7
+    assert node.output(A) == b"begun\ndone\n"
+
+
+async def test_job_that_ended_while_no_agent_was_there_is_reported(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, "sh", "-c", "sleep 0.2; exit 75"))
+        await node.until(A, "running")
+    folder = JobFolder(tmp_path / "jobs", (A, 1))
+    async with asyncio.timeout(SOON_S):
+        while folder.is_running():
+            await asyncio.sleep(0.05)
+
+    async with node.alive():
+        report = await node.until(A, "exited")
+
+    assert report.exit == 75
+
+
+async def test_job_whose_first_process_is_killed_is_called_lost_and_not_begun_again(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, "sleep", "1000"))
+        await node.until(A, "running")
+        folder = JobFolder(tmp_path / "jobs", (A, 1))
+        async with asyncio.timeout(SOON_S):
+            while not folder.lines().get("child"):
+                await asyncio.sleep(0.01)
+        os.kill(folder.runner, signal.SIGKILL)
+        report = await node.until(A, "lost")
+
+        assert report.why == "vanished"
+        node.desire(job(A, "sleep", "1000"))
+        assert node.phase(A) != "ready"
+        async with asyncio.timeout(SOON_S):
+            while sleepers():
+                await asyncio.sleep(0.05)
+
+
+async def test_job_that_was_only_about_to_begin_is_begun_once(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(lease(A, slice_at(0)))
+        async with asyncio.timeout(SOON_S):
+            while node.phase(A) != "ready":
+                await asyncio.sleep(0.01)
+    folder = JobFolder(tmp_path / "jobs", (A, 1))
+    folder.make(100, 100).close()  # the agent died between this and the start
+
+    async with node.alive():
+        node.desire(job(A, "echo", "once"))
+        report = await node.until(A, "exited")
+
+    assert report.exit == 0
+    assert node.output(A) == b"once\n"
+
+
+async def test_how_a_job_goes_is_in_each_report_until_its_lease_is_forgotten(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, "true"))
+        await node.until(A, "exited")
+        reports = node.reconciler.lease_reports(1)
+
+    assert reports is not None
+    assert reports[0].job is not None
+    assert reports[0].job.exit == 0
+    assert Report(1, "b", 1, 1, reports, ())
