@@ -80,6 +80,7 @@ INSTALLED_APPS = [
     "portal.policies",
     "portal.quotas",
     "portal.leases",
+    "portal.jobs",
     "portal.telemetry",
     "portal.billing",
     "portal.agents",
@@ -106,7 +107,6 @@ MIDDLEWARE = [
     "portal.accounts.sessions.keep_session",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
-    "portal.accounts.zones.OwnTimeZone",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -128,7 +128,6 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.web.context.page",
             ],
-            "builtins": ["portal.common.templatetags.readable"],
         },
     }
 ]
@@ -349,6 +348,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "RequestState": "portal.leases.states.RequestState",
         "LeaseState": "portal.leases.states.LeaseState",
+        "JobState": "portal.jobs.states.JobState",
         "Work": "portal.leases.states.WorkloadKind",
         "PeriodState": "portal.billing.models.PeriodState",
         "NodeState": ["online", "stale", "offline", "never"],
@@ -362,6 +362,7 @@ NODE_STALE_AFTER_S = read_whole(env, "BERTH_NODE_STALE_AFTER_S", default=15, lea
 NODE_LOST_AFTER_S = read_whole(env, "BERTH_NODE_LOST_AFTER_S", default=300, least=1, most=DAY_S)
 LEASE_WARN_BEFORE_S = read_whole(env, "BERTH_LEASE_WARN_BEFORE_S", default=600, least=0, most=30 * DAY_S)
 LEASE_GRACE_S = read_whole(env, "BERTH_LEASE_GRACE_S", default=30, least=0, most=DAY_S)
+JOB_NOTICE_S = read_whole(env, "BERTH_JOB_NOTICE_S", default=30, least=0, most=3600)
 BOOKING_PATIENCE_S = read_whole(env, "BERTH_BOOKING_PATIENCE_S", default=120, least=0, most=DAY_S)
 BOOKING_REMIND_S = read_whole(env, "BERTH_BOOKING_REMIND_S", default=900, least=0, most=30 * DAY_S)
 HEALTH_KEEP_DAYS = read_whole(env, "BERTH_HEALTH_KEEP_DAYS", default=400, least=1, most=36_500)

@@ -19,6 +19,7 @@ from portal.common.live import NODES, publish
 from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import health_retention
 from portal.fleet.models import Node
+from portal.jobs import outcomes, services
 from portal.leases import (
     bookings,
     device_cooldown,
@@ -51,6 +52,8 @@ DUE: Final[tuple[Callable[..., object], ...]] = (
     extending.lapse_extensions,
     draining.settle_drains,
     device_cooldown.end_rests,
+    outcomes.settle,
+    services.feed_jobs,
 )
 
 

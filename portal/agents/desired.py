@@ -9,9 +9,10 @@ from datetime import datetime
 
 from django.conf import settings
 
-from nodeagent.protocol.messages import Desired, DesiredLease, DesiredSlot, Notice
+from nodeagent.protocol.messages import JOBS, Desired, DesiredLease, DesiredSlot, Notice
 from portal.common.sql import Row, fetch, in_sql
 from portal.fleet.models import SAYS_ITS_POWER, Power
+from portal.jobs.orders import orders_of
 from portal.leases.states import WANTED_ON_NODE, LeaseState, why_told
 
 # Read on every change of a node: plain rows, as far as they are needed. Who joined another team's shares under MPS
@@ -20,7 +21,7 @@ LEASES = (
     "SELECT l.id, l.uid, l.generation, l.state, l.not_after, l.load_pattern,"  # noqa: S608 (our own states)
     " r.remaining_s, CASE WHEN EXISTS (SELECT 1 FROM leases_placement p WHERE p.lease_id = l.id AND p.is_live"
     " AND p.met_teams) THEN '' ELSE t.slug END, u.username, l.preempt_at, l.is_extra, l.is_preemptible,"
-    " l.wanted_until IS NOT NULL,"
+    " l.wanted_until IS NOT NULL, r.is_job,"
     " nullif(f.cpu_milli::bigint * l.count, 0), nullif(f.host_memory_mib::bigint * l.count, 0)"
     " FROM leases_lease l JOIN leases_leaserequest r ON r.id = l.request_id"
     " JOIN teams_team t ON t.id = l.team_id JOIN accounts_user u ON u.id = l.user_id"
@@ -46,6 +47,7 @@ class AgentAbilities:
     notice: bool
     host_limits: bool
     maintenance: bool
+    jobs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,17 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> No
     )
     rows = fetch(LEASES, [node_id])
     slots = _slots([row[0] for row in rows])
-    knows = AgentAbilities(takes_notice, HOST_LIMITS in features, MAINTENANCE in features)
+    knows = AgentAbilities(takes_notice, HOST_LIMITS in features, MAINTENANCE in features, JOBS in features)
+    jobs = orders_of([row[0] for row in rows]) if knows.jobs and any(row[13] for row in rows) else {}
     desired = Desired(
         node=name,
         epoch=epoch,
         revision=revision,
-        leases=tuple(_lease(row, tuple(slots[row[0]]), now, knows) for row in rows if slots[row[0]]),
+        leases=tuple(
+            _lease(row, tuple(slots[row[0]]), now, knows, jobs.get(row[0], ""))
+            for row in rows
+            if slots[row[0]]
+        ),
         power="asleep" if may_sleep and not rows else "awake",
     )
     return NodeOrders(desired, wants_key, is_held)
@@ -98,8 +105,24 @@ def _slots(lease_ids: list[int]) -> dict[int, list[DesiredSlot]]:
     return slots
 
 
-def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: AgentAbilities) -> DesiredLease:
-    _pk, uid, generation, state, not_after, load_pattern, remaining_s, team, user, *told, cpu, memory = row
+def _lease(
+    row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: AgentAbilities, job: str
+) -> DesiredLease:
+    (
+        _pk,
+        uid,
+        generation,
+        state,
+        not_after,
+        load_pattern,
+        remaining_s,
+        team,
+        user,
+        *told,
+        _is_job,
+        cpu,
+        memory,
+    ) = row
     preempt_at, is_extra, is_preemptible, is_cut = told
     left_s = max(0, int((not_after - now).total_seconds()))
     # Before it is active it is held for its time and a margin; what was cut short or grown for less than its time.
@@ -124,4 +147,5 @@ def _lease(row: Row, slots: tuple[DesiredSlot, ...], now: datetime, knows: Agent
         notice=notice,
         cpu_milli=cpu if knows.host_limits else None,
         host_memory_mib=memory if knows.host_limits else None,
+        job=job,
     )

@@ -18,6 +18,7 @@ from portal.fleet.health import hold_devices, see_health
 from portal.fleet.models import Node
 from portal.fleet.power import see_power
 from portal.fleet.services import see_partitions
+from portal.jobs.outcomes import take_reports
 from portal.leases import device_cooldown, lifecycle, transitions
 from portal.leases.access import access_of
 from portal.leases.failures import ENDED_BY_NODE, FORGOTTEN
@@ -47,6 +48,7 @@ def accept_report(node_id: int, report: Report) -> bool:
     leases = _lock(node, report, said)
     now = db_now()  # what it waited for above may have taken its steps meanwhile
     _ready([ls for ls in leases if _phase(said, ls) == "ready"], said, now)
+    take_reports(leases, said, node.features or (), now)
     _failed([ls for ls in leases if _phase(said, ls) == "failed"], said, now)
     _gone([ls for ls in leases if _phase(said, ls) in ("gone", "")], said, now)
     see_partitions(node, report.partitions, now=now)

@@ -36,3 +36,13 @@ def window_uid() -> str:
 def invoice_uid() -> str:
     """Return a name for an invoice."""
     return new_uid("inv")
+
+
+def job_uid() -> str:
+    """Return a name for a batch job."""
+    return new_uid("job")
+
+
+def array_uid() -> str:
+    """Return a name for an array of batch jobs."""
+    return new_uid("arr")

@@ -36,11 +36,15 @@ _REQUESTS = Rows(LeaseRequest)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request's leases ended, all of them: why, and the whole seconds that are still owed if it goes on."""
+    """How a request's leases ended, all of them: why, and the whole seconds that are still owed if it goes on.
+
+    ``has_run``: they had all become active.
+    """
 
     request: LeaseRequest
     end_reason: str
     left_s: int
+    has_run: bool = False
 
 
 def lives_with_others(request: LeaseRequest) -> bool:
@@ -143,7 +147,7 @@ def outcomes(gone: Sequence[Lease]) -> list[Outcome]:
             continue
         lease.request = request
         if not lives_with_others(request):
-            alone.append(Outcome(request, lease.end_reason, _left_s([lease])))
+            alone.append(Outcome(request, lease.end_reason, _left_s([lease]), _has_run([lease])))
         elif request.pk not in several:
             several.append(request.pk)
     return alone + [
@@ -171,7 +175,11 @@ def _outcome(leases: Sequence[Lease]) -> Outcome:
     base = [ls for ls in leases if not ls.is_extra]
     reasons = [ls.end_reason for ls in base]
     why = next((reason for reason in reasons if reason in AGAIN), reasons[0])
-    return Outcome(base[0].request, why, _left_s(base))
+    return Outcome(base[0].request, why, _left_s(base), _has_run(base))
+
+
+def _has_run(leases: Sequence[Lease]) -> bool:
+    return all(lease.activated_at is not None for lease in leases)
 
 
 def _left_s(leases: Sequence[Lease]) -> int:

@@ -272,7 +272,8 @@ def settle_requests(outcomes: Sequence[gangs.Outcome], at: datetime) -> None:
         request = outcome.request
         if request.state != RequestState.GRANTED:
             continue
-        if outcome.end_reason not in gangs.AGAIN:
+        is_over = request.is_job and outcome.has_run  # the job asks anew, where its own rule says so
+        if outcome.end_reason not in gangs.AGAIN or is_over:
             done.append(request)
             continue
         request.remaining_s = outcome.left_s

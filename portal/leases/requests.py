@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +18,6 @@ from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.catalog.services import cost_milli
 from portal.common import outbox
-from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
 from portal.common.failpoints import failpoint
 from portal.common.rows import NewRow, Rows
@@ -181,12 +179,20 @@ def check_may_ask(rights: Rights, team: Team, priority: str) -> None:
 
 
 def submit_request(
-    *, team: Team, actor: User, rights: Rights, spec: RequestSpec, now: datetime, is_approved: bool = False
+    *,
+    team: Team,
+    actor: User,
+    rights: Rights,
+    spec: RequestSpec,
+    now: datetime,
+    is_approved: bool = False,
+    is_job: bool = False,
 ) -> LeaseRequest:
     """Accept a request for GPU time, or raise with what to change.
 
-    ``is_approved``: somebody has approved it already, as one time of a series. Invalid, Impossible, Forbidden,
-    NotFound and TooManyWaiting change nothing. Opens its own transaction; the scheduler is nudged after commit.
+    ``is_approved``: somebody has approved it already, as one time of a series. ``is_job``: for a batch job.
+    Invalid, Impossible, Forbidden, NotFound and TooManyWaiting change nothing. Opens its own transaction; the
+    scheduler is nudged after commit.
     """
     check_may_ask(rights, team, spec.priority)
     flavor = check_spec(spec, now=now)
@@ -220,6 +226,7 @@ def submit_request(
         least_duration_s=spec.least_duration_s,
         most_count=spec.most_count,
         nodes=spec.nodes,
+        is_job=is_job,
     )
     with transaction.atomic() if is_large else nullcontext():  # one statement needs no transaction of its own
         failpoint("submit.before_store")
@@ -307,17 +314,6 @@ def _locked(request: LeaseRequest) -> LeaseRequest:
         .select_related("team", "author", "flavor")
         .get(pk=request.pk)
     )
-
-
-@contextmanager
-def held(request: LeaseRequest) -> Iterator[datetime]:
-    """Hold a request for one step of it, in a transaction, and give the database's clock as of then.
-
-    An instant from before whoever held it would put this step ahead of theirs.
-    """
-    with transaction.atomic():
-        list(LeaseRequest.objects.select_for_update().filter(pk=request.pk).values_list("pk"))
-        yield db_now()
 
 
 @transaction.atomic

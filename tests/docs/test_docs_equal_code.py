@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 from portal.billing.models import PERIOD_NEXT, PeriodState
+from portal.jobs.states import JOB_NEXT, JobState
 from portal.leases.reasons import CODES
 from portal.leases.states import LEASE_NEXT, REQUEST_NEXT, LeaseState, RequestState
 from scheduler.engine.reasons import REASONS
@@ -17,8 +18,12 @@ DOCS = ROOT / "docs"
 
 def rows(name: str) -> list[list[str]]:
     """Return the cells of every table row of a page, heads left out."""
+    return cells_of((DOCS / name).read_text())
+
+
+def cells_of(text: str) -> list[list[str]]:
     found = []
-    for line in (DOCS / name).read_text().splitlines():
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and not set(line) <= set("|- "):
             found.append(cells)
@@ -44,10 +49,17 @@ def test_every_dependency_has_its_sentence() -> None:
 
 
 def test_states_page_is_the_state_tables() -> None:
-    page = {next(iter(names(c[0]))): names(c[1]) for c in rows("states.md") if names(c[0])}
-    tables = [(REQUEST_NEXT, RequestState), (LEASE_NEXT, LeaseState), (PERIOD_NEXT, PeriodState)]
+    text = (DOCS / "states.md").read_text()
+    tables = [
+        ("Request", REQUEST_NEXT, RequestState),
+        ("Lease", LEASE_NEXT, LeaseState),
+        ("Batch job", JOB_NEXT, JobState),
+        ("Billing period", PERIOD_NEXT, PeriodState),
+    ]
 
-    for table, states in tables:
+    for title, table, states in tables:
+        section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        page = {next(iter(names(c[0]))): names(c[1]) for c in cells_of(section) if names(c[0])}
         for state in states.values:
             assert page[state] == set(table.get(state, ())), state
 

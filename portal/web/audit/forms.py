@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from django import forms
 from django.core.validators import MaxValueValidator
 from django.db.models import QuerySet
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
@@ -32,7 +31,7 @@ class AuditFilter(forms.Form):
     def narrow(self, rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         """Return the entries asked for; a field that cannot be used narrows nothing and shows its error."""
         self.is_valid()
-        asked, zone = self.cleaned_data, timezone.get_current_timezone()
+        asked = self.cleaned_data
         if asked.get("actor"):
             rows = rows.filter(actor__username__icontains=asked["actor"])
         if asked.get("action"):
@@ -40,7 +39,7 @@ class AuditFilter(forms.Form):
         if asked.get("target"):
             rows = rows.filter(target__icontains=asked["target"])
         if asked.get("since"):
-            rows = rows.filter(at__gte=datetime.combine(asked["since"], time.min, zone))
+            rows = rows.filter(at__gte=datetime.combine(asked["since"], time.min, UTC))
         if asked.get("until"):
-            rows = rows.filter(at__lt=datetime.combine(asked["until"] + timedelta(days=1), time.min, zone))
+            rows = rows.filter(at__lt=datetime.combine(asked["until"], time.min, UTC) + timedelta(days=1))
         return rows

@@ -11,11 +11,11 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from portal.common.moments import moment_of
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
 from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseRequest
+from portal.leases.next_blocks import clock
 from portal.notifications.models import Notification
 
 Facts = dict[str, Any]
@@ -154,7 +154,10 @@ def _rejected(f: Facts) -> str:
 
 def _at(f: Facts, name: str) -> str:
     """Return an instant among the figures as people read it; "?" where there is none."""
-    return moment_of(f.get(name)) or "?"
+    try:
+        return clock(datetime.fromisoformat(str(f.get(name))))
+    except ValueError:
+        return "?"
 
 
 def _booking_soon(f: Facts) -> str:
@@ -341,6 +344,18 @@ def _invariant_healed(f: Facts) -> str:
     return _("The rows agree with each other again (%(name)s).") % {"name": f.get("name", "?")}
 
 
+def _job_started(f: Facts) -> str:
+    return _("The job %(name)s has begun.") % {"name": f.get("name") or f.get("job", "?")}
+
+
+def _job_succeeded(f: Facts) -> str:
+    return _("The job %(name)s succeeded.") % {"name": f.get("name") or f.get("job", "?")}
+
+
+def _job_ended(f: Facts) -> str:
+    return _("The job %(name)s ended without success.") % {"name": f.get("name") or f.get("job", "?")}
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -368,6 +383,9 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "reservation.ended": ("calendar", "warn", _reservation_ended),
     "invariant.broken": ("alert-triangle", "bad", _invariant_broken),
     "invariant.healed": ("circle-check", "good", _invariant_healed),
+    "job.started": ("player-play", "info", _job_started),
+    "job.succeeded": ("circle-check", "good", _job_succeeded),
+    "job.ended": ("circle-x", "bad", _job_ended),
     "request.awaits_approval": ("checkbox", "info", _awaits),
     "request.approved": ("circle-check", "good", _approved),
     "request.given_up": ("ban", "bad", _given_up),

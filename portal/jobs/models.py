@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from portal.catalog.models import Flavor
+from portal.common.ids import array_uid, job_uid
+from portal.jobs.states import ATTEMPT_STATES, JobState
+from portal.leases.models import Lease, LeaseRequest
+from portal.teams.models import Team
+
+
+class JobArray(models.Model):
+    """Jobs that were handed in together, one per index; ``at_once`` 0 is as many at once as there is room for."""
+
+    uid = models.CharField(max_length=24, default=array_uid, unique=True)
+    at_once = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.uid
+
+
+class Job(models.Model):
+    """A program to be run once in a lease, with a lease of its own per attempt.
+
+    ``spec`` is what was handed in, checked and complete (portal.jobs.spec); values of secrets are not in it.
+    ``request`` is the request of its present or last attempt, None while nothing is asked for: other jobs come first,
+    or its array may not have more at once. How it ended is that of its last attempt; None is unknown.
+    """
+
+    uid = models.CharField(max_length=24, default=job_uid, unique=True)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False
+    )
+    name = models.CharField(max_length=80, blank=True)
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="+", db_index=False)
+    count = models.PositiveSmallIntegerField(default=1)
+    time_s = models.PositiveIntegerField()
+    spec = models.JSONField()
+    state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.WAITING)
+    request = models.OneToOneField(
+        LeaseRequest, null=True, blank=True, on_delete=models.PROTECT, related_name="job"
+    )
+    array = models.ForeignKey(JobArray, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs")
+    index = models.PositiveIntegerField(null=True, blank=True)
+    after = models.ManyToManyField("self", symmetrical=False, related_name="before", blank=True)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    retries_left = models.PositiveSmallIntegerField(default=0)
+    submitted_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    why = models.CharField(max_length=40, blank=True)
+    word = models.CharField(max_length=300, blank=True)
+    peak_memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    ran_ms = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["team", "-id"], name="job_by_team"),
+            models.Index(fields=["user", "-id"], name="job_by_user"),
+            models.Index(
+                fields=["id"],
+                name="job_to_ask_for",
+                condition=Q(state=JobState.WAITING, request__isnull=True),
+            ),
+            models.Index(
+                fields=["state"],
+                name="job_open",
+                condition=Q(state__in=(JobState.WAITING, JobState.STARTING, JobState.RUNNING)),
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["array", "index"], name="array_has_an_index_once", condition=~Q(array=None)
+            ),
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="job_state_known"),
+            models.CheckConstraint(
+                condition=~Q(state__in=(JobState.STARTING, JobState.RUNNING)) | Q(request__isnull=False),
+                name="job_that_runs_has_a_request",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.uid
+
+
+class JobAttempt(models.Model):
+    """One run of a job in a lease of its own: a lease has at most one, and a job at most one that is not over.
+
+    ``log_size`` counts the bytes of output that are stored, without a gap but for what the node left out;
+    ``log_is_closed``: nothing more will come.
+    """
+
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="tries", db_index=False)
+    number = models.PositiveSmallIntegerField()
+    lease = models.OneToOneField(Lease, on_delete=models.PROTECT, related_name="attempt")
+    state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.STARTING)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    signal = models.PositiveSmallIntegerField(null=True, blank=True)
+    why = models.CharField(max_length=40, blank=True)
+    word = models.CharField(max_length=300, blank=True)
+    peak_memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    ran_ms = models.BigIntegerField(null=True, blank=True)
+    log_size = models.BigIntegerField(default=0)
+    log_lines = models.BigIntegerField(default=0)
+    log_is_closed = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["job", "number"]
+        indexes = [
+            models.Index(
+                fields=["id"],
+                name="attempt_open",
+                condition=Q(state__in=(JobState.STARTING, JobState.RUNNING)),
+            )
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
+            models.UniqueConstraint(
+                fields=["job"],
+                name="one_open_attempt_per_job",
+                condition=Q(state__in=(JobState.STARTING, JobState.RUNNING)),
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=[str(state) for state in ATTEMPT_STATES]), name="attempt_state_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.job_id}"
+
+
+class Secret(models.Model):
+    """A value that a person's jobs get as a variable, and nobody reads: encrypted, shown nowhere."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="secrets")
+    name = models.CharField(max_length=80)
+    sealed = models.BinaryField()
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="secret_named_once")]
+
+    def __str__(self) -> str:
+        return self.name
