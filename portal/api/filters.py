@@ -17,6 +17,8 @@ from portal.api.pagination import PARAMETERS
 from portal.audit.models import AuditEntry
 from portal.billing.models import UsageRecord
 from portal.fleet.models import Device, Health
+from portal.jobs.models import Job
+from portal.jobs.states import JobState
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest
 from portal.leases.states import EndReason, LeaseState, RequestState
 from portal.notifications.models import Notification
@@ -69,6 +71,21 @@ class RequestFilters(Filters):
 
     class Meta:
         model = LeaseRequest
+        fields: list[str] = []
+
+
+class JobFilters(Filters):
+    """Jobs by state, team, person, array and time."""
+
+    state = choice("state", JobState.choices, "State; repeat for several.")
+    team = text("team__slug", "Slug of the team.")
+    user = text("user__username", "Whose it is.", most=150)
+    array = text("array__uid", "Name of the array.")
+    submitted_after = moment("submitted_at", "gte", "Handed in at or after this instant.")
+    submitted_before = moment("submitted_at", "lt", "Handed in before this instant.")
+
+    class Meta:
+        model = Job
         fields: list[str] = []
 
 

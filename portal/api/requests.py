@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -20,7 +21,6 @@ from portal.api.representations import Row, event_row, positions, request_row, r
 from portal.api.responses import EventAnswer
 from portal.api.responses_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.wire import instant
-from portal.common.clock import db_now
 from portal.common.errors import Invalid
 from portal.leases import requests
 from portal.leases.elastic import set_growth
@@ -134,7 +134,7 @@ class Requests(Endpoint):
             actor=self.person,
             rights=self.rights,
             spec=spec_of(values),
-            now=db_now(),
+            now=timezone.now(),
         )
         return Response(
             request_row(made, names_in_sight(self.rights, made.reasons)),
@@ -173,8 +173,7 @@ class Withdraw(Endpoint):
         """Withdraw a request that has not started. Safe to repeat."""
         self.take(Empty)
         found = visible_request(self.rights, uid)
-        with requests.held(found) as now:
-            requests.withdraw_request(request=found, actor=self.person, rights=self.rights, now=now)
+        requests.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -192,8 +191,7 @@ class Growth(Endpoint):
         """Say up to how many units an elastic request may grow; its own `count` stops it. Safe to repeat."""
         most = self.take(GrowthBody)["most_count"]
         found = visible_request(self.rights, uid)
-        with requests.held(found) as now:
-            set_growth(request=found, most_count=most, actor=self.person, rights=self.rights, now=now)
+        set_growth(request=found, most_count=most, actor=self.person, rights=self.rights, now=timezone.now())
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -206,8 +204,9 @@ class Approve(Endpoint):
         """Let a request that awaits approval into the queue; nobody decides on their own."""
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
-        with requests.held(found) as now:
-            requests.approve_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
+        requests.approve_request(
+            request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
+        )
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -220,8 +219,9 @@ class Reject(Endpoint):
         """Turn a request down with a note that its author will read."""
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
-        with requests.held(found) as now:
-            requests.reject_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
+        requests.reject_request(
+            request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
+        )
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 

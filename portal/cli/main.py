@@ -18,6 +18,7 @@ from portal.cli import (
     forecasts,
     formatting,
     health,
+    jobs,
     nodes,
     offers,
     output,
@@ -30,7 +31,6 @@ from portal.cli import (
     setup,
     show,
     terminal,
-    zones,
 )
 from portal.cli.command import Json, api, guarded
 
@@ -41,19 +41,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-@app.callback()
-def berth(
-    zone: Annotated[
-        str,
-        typer.Option(
-            help="Time zone to read and show times in, e.g. Europe/Berlin; default: this machine's."
-        ),
-    ] = "",
-) -> None:
-    """Choose what holds for every command."""
-    zones.choose(zone)
 
 
 @app.command()
@@ -109,24 +96,6 @@ def me(as_json: Json = False) -> None:
     output.facts((("name", found["username"]), ("roles", roles), ("asks for", ", ".join(found["teams"]))))
 
 
-@app.command()
-@guarded
-def profile(
-    zone: Annotated[str, typer.Option(help="Time zone of your pages, e.g. Europe/Berlin.")] = "",
-    language: Annotated[str, typer.Option(help="Language of your pages: en or zh-hans.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Show or change the time zone and the language of your pages."""
-    chosen = {name: value for name, value in (("time_zone", zone), ("language", language)) if value}
-    with api() as portal:
-        found = portal.put("me/", chosen) if chosen else portal.get("me/")
-    if as_json:
-        output.out_json(found)
-        return
-    zone_text, language_text = found["time_zone"] or "the portal's", found["language"] or "the browser's"
-    output.facts((("time zone", zone_text), ("language", language_text)))
-
-
 app.command("password")(sessions.password)
 
 
@@ -167,6 +136,12 @@ app.command("approve")(requests.approve)
 app.command("reject")(requests.reject)
 app.command("withdraw")(requests.withdraw)
 app.command("quote")(requests.quote)
+app.command("submit")(jobs.submit)
+app.command("run")(jobs.run)
+app.command("sbatch")(jobs.sbatch)
+app.command("jobs")(jobs.jobs)
+app.add_typer(jobs.job, name="job")
+app.add_typer(jobs.secret, name="secret")
 app.command("flavors")(show.flavors)
 app.command("invoice")(show.invoice)
 app.command("teams")(show.teams)

@@ -17,6 +17,8 @@ from portal.accounts.sessions import SessionStore, uid_of
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device, Node
+from portal.jobs.services import end_unbegun, store_secret, submit_job
+from portal.jobs.spec import read_spec
 from portal.leases.extending import extend_lease
 from portal.leases.maintenance import plan_window
 from portal.leases.requests import RequestSpec, submit_request
@@ -49,6 +51,9 @@ MISSING = {
     "draft": "999999999",
     "cohort": "999999999",
     "grant": "999999999",
+    "job": "job-0000000000000000",
+    "failed_job": "job-0000000000000000",
+    "secret": "NO_SUCH_SECRET",
 }
 
 
@@ -91,7 +96,6 @@ AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Eur
 AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
 ROUTES = (
     Route("GET", "me/"),
-    Route("PUT", "me/", body={"time_zone": "Europe/Berlin"}),
     Route("GET", "setup/steps/", "operator"),
     Route("GET", "teams/"),
     Route("POST", "teams/", "alice", {"parent": "vision", "name": "Robots"}, 201),
@@ -155,6 +159,14 @@ ROUTES = (
     Route("POST", "requests/{queued}/withdraw/", is_foreign=True),
     Route("POST", "requests/{awaiting}/approve/", "approver", {"note": "yes"}, 200, True),
     Route("POST", "requests/{awaiting}/reject/", "approver", {"note": "no"}, 200, True),
+    Route("GET", "jobs/"),
+    Route("POST", "jobs/", body={"job": {"command": "true", "resources": "h100-1g-10gb"}}, status=201),
+    Route("GET", "jobs/{job}/", is_foreign=True),
+    Route("POST", "jobs/{job}/cancel/", is_foreign=True),
+    Route("POST", "jobs/{failed_job}/retry/", is_foreign=True),
+    Route("GET", "secrets/"),
+    Route("PUT", "secrets/{secret}/", body={"value": "hunter-2"}),
+    Route("DELETE", "secrets/{secret}/", status=204, is_foreign=True),
     Route("GET", "leases/"),
     Route("GET", "leases/{lease}/", is_foreign=True),
     Route("POST", "leases/{lease}/extend/", body={"extra_s": 60}, is_foreign=True),
@@ -239,41 +251,13 @@ def scene(world: World) -> dict[str, str]:
     lease = world.active("bob", at=world.now - timedelta(seconds=120))
     asked = world.active("bob", at=world.now - timedelta(seconds=60))
     meter_all(now=world.now)
-    requests = _asked_for(world)
-    extend_lease(lease=asked, actor=world.user("bob"), extra_s=600, now=world.now)
-    notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
-    row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
-    period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
-    bill = invoice_view(world.team("perception"), period_of(ended.activated_at), now=world.now)
-    Node.objects.filter(name="gpu-01").update(power_state="awake")
-    Node.objects.update(features=["streams"])
-    return {
-        "lease": lease.uid,
-        "ended": ended.uid,
-        "asked": asked.uid,
-        "team": "perception",
-        "member": "bob",
-        "node": "gpu-01",
-        "device": Device.objects.earliest("id").uuid,
-        "flavor": "h100",
-        "model": "h100-80gb",
-        "month": f"{period.starts_at:%Y-%m}",
-        "last_month": f"{before.starts_at:%Y-%m}",
-        "key": next(iter(bill.lines)).key,
-        "token": str(row.pk),
-        "session": _signed_in(world),
-        **requests,
-        **_rules(world),
-    }
-
-
-def _asked_for(world: World) -> dict[str, str]:
-    """Return what bob asked for, once before and once after his team's larger requests need an approval."""
-    bob: dict[str, Any] = {"actor": world.user("bob"), "rights": world.rights("bob"), "now": world.now}
-    team = world.team("perception")
     queued = world.submit("bob", most_count=2)
     series = create_reservation(
-        team=team, spec=SeriesSpec("h100", 3600, world.now + timedelta(days=2)), **bob
+        team=world.team("perception"),
+        actor=world.user("bob"),
+        rights=world.rights("bob"),
+        spec=SeriesSpec("h100", 3600, world.now + timedelta(days=2)),
+        now=world.now,
     )
     window = plan_window(
         nodes=[world.nodes["gpu-03"]],
@@ -283,19 +267,65 @@ def _asked_for(world: World) -> dict[str, str]:
         actor=world.user("operator"),
         now=world.now,
     )
+    team = world.team("perception")
     team.approval_above_gpu_seconds = 10
     team.save()
-    awaiting = submit_request(team=team, spec=RequestSpec("h100", 3600), **bob)
-    waiting = create_reservation(
-        team=team, spec=SeriesSpec("h100", 3600, world.now + timedelta(days=3)), **bob
+    awaiting = submit_request(
+        team=team,
+        actor=world.user("bob"),
+        rights=world.rights("bob"),
+        spec=RequestSpec("h100", 3600),
+        now=world.now,
     )
+    waiting = create_reservation(
+        team=team,
+        actor=world.user("bob"),
+        rights=world.rights("bob"),
+        spec=SeriesSpec("h100", 3600, world.now + timedelta(days=3)),
+        now=world.now,
+    )
+    extend_lease(lease=asked, actor=world.user("bob"), extra_s=600, now=world.now)
+    notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
+    row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
+    period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
+    line = next(iter(invoice_view(team, period_of(ended.activated_at), now=world.now).lines))
+    Node.objects.filter(name="gpu-01").update(power_state="awake")
+    Node.objects.update(features=["streams"])
     return {
+        "lease": lease.uid,
+        "ended": ended.uid,
+        "asked": asked.uid,
         "queued": queued.uid,
         "series": series.uid,
+        "waiting": waiting.uid,
         "window": window.uid,
         "awaiting": awaiting.uid,
-        "waiting": waiting.uid,
+        "team": "perception",
+        "member": "bob",
+        "node": "gpu-01",
+        "device": Device.objects.earliest("id").uuid,
+        "flavor": "h100",
+        "model": "h100-80gb",
+        "month": f"{period.starts_at:%Y-%m}",
+        "last_month": f"{before.starts_at:%Y-%m}",
+        "key": line.key,
+        "token": str(row.pk),
+        "session": _signed_in(world),
+        **_jobs(world),
+        **_rules(world),
     }
+
+
+def _jobs(world: World) -> dict[str, str]:
+    """Return the names of a job of bob's that waits, of one that failed, and of a secret of his."""
+    spec = read_spec({"command": "true", "resources": "h100-1g-10gb"})
+    bob, team, rights = world.user("bob"), world.team("perception"), world.rights("bob")
+    waiting, failed = (
+        submit_job(team=team, actor=bob, rights=rights, spec=spec, now=world.now)[0] for _ in range(2)
+    )
+    end_unbegun(failed, why="refused", word="no", now=world.now)
+    store_secret(user=bob, name="KEPT", value="hunter-2", now=world.now)
+    return {"job": waiting.uid, "failed_job": failed.uid, "secret": "KEPT"}
 
 
 def _signed_in(world: World) -> str:

@@ -1,0 +1,204 @@
+"""Batch jobs over HTTP: hand in, look, cancel, run again; and the secrets that they get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts.models import Scope
+from portal.api.describe import call
+from portal.api.endpoint import Endpoint
+from portal.api.fields import Body, Empty, Text
+from portal.api.filters import JobFilters
+from portal.api.idempotency import once
+from portal.api.pagination import Pages
+from portal.api.representations import Row
+from portal.api.requests import team_to_ask_for
+from portal.api.responses_jobs import JobDetail, JobListed, JobSubmitted, SecretAnswer
+from portal.api.wire import instant
+from portal.common.clock import db_now
+from portal.jobs import services
+from portal.jobs.models import Job, JobAttempt
+from portal.jobs.selectors import may_manage_job, may_read_log, visible_job, visible_jobs
+from portal.jobs.spec import read_spec
+from portal.jobs.words import outcome_text
+from portal.teams.selectors import Rights
+
+TAG = "jobs"
+
+
+class JobBody(Body):
+    """A job as docs/batch.md has it. ``team`` may be left out by somebody who asks for one team only."""
+
+    job = serializers.JSONField(help_text="The fields of a job: command, resources, time, env and so on.")
+    team = Text(most=50, required=False)
+
+
+class SecretBody(Body):
+    """The value of a secret; it is never shown again."""
+
+    value = serializers.CharField(max_length=4096, trim_whitespace=False)
+
+
+class JobsEndpoint(Endpoint):
+    """The batch jobs of one's teams."""
+
+    write_scope = Scope.LEASE_WRITE
+    parameters = JobFilters.names()
+
+    @call("List jobs", answer=JobListed, is_list=True, parameters=JobFilters.parameters(), tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List the batch jobs of one's teams, newest first."""
+        pages = Pages()
+        found = pages.page(self.narrow(visible_jobs(self.rights), JobFilters), request)
+        return Response(pages.answer([job_row(job) for job in found]))
+
+    @call(
+        "Submit a job", body=JobBody, answer=JobSubmitted, status=201,
+        refusals=(400, 404, 409, 415, 422, 429, 503), tag=TAG,
+    )  # fmt: skip
+    @once
+    def post(self, request: Request) -> Response:
+        """Hand in a batch job, or an array of them. 201 means accepted and kept."""
+        values = self.take(JobBody)
+        jobs = services.submit_job(
+            team=team_to_ask_for(self.rights, values.get("team")),
+            actor=self.person,
+            rights=self.rights,
+            spec=read_spec(values["job"]),
+            now=db_now(),
+        )
+        uid = jobs[0].array.uid if jobs[0].array else jobs[0].uid
+        answer = {"id": uid, "state": str(jobs[0].state), "jobs": [job.uid for job in jobs]}
+        return Response(answer, status=201, headers={"Location": f"/api/v1/jobs/{jobs[0].uid}/"})
+
+
+class OneJob(Endpoint):
+    """One job."""
+
+    @call("Read a job", answer=JobDetail, refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str) -> Response:
+        """Read a job with its attempts and how each ended."""
+        return Response(job_detail(self.rights, visible_job(self.rights, uid)))
+
+
+class CancelJob(Endpoint):
+    """End a job."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Cancel a job", body=Empty, answer=JobDetail, refusals=(404, 409, 422), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Cancel a job: its request is withdrawn, or its lease released at once. Safe to repeat."""
+        self.take(Empty)
+        job = visible_job(self.rights, uid)
+        services.cancel_job(job=job, actor=self.person, rights=self.rights, now=db_now())
+        return Response(job_detail(self.rights, visible_job(self.rights, uid)))
+
+
+class RetryJob(Endpoint):
+    """Run a job again."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Retry a job", body=Empty, answer=JobDetail, refusals=(404, 409, 422, 429), tag=TAG)
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Run a job that did not succeed once more, in a new lease at the usual price."""
+        self.take(Empty)
+        job = visible_job(self.rights, uid)
+        services.retry_job(job=job, actor=self.person, rights=self.rights, now=db_now())
+        return Response(job_detail(self.rights, visible_job(self.rights, uid)))
+
+
+class Secrets(Endpoint):
+    """One's own secrets."""
+
+    @call("List secrets", answer=SecretAnswer, is_list=True, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List the names of one's secrets; their values are shown nowhere."""
+        rows = [
+            {"name": one.name, "changed_at": instant(one.changed_at)}
+            for one in services.secrets_of(self.person)
+        ]
+        return Response({"next": None, "results": rows})
+
+
+class OneSecret(Endpoint):
+    """One secret of one's own."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Store a secret", body=SecretBody, answer=SecretAnswer, refusals=(422,), tag=TAG)
+    def put(self, request: Request, name: str) -> Response:
+        """Store a value that one's jobs get as a variable of this name. One that is there is replaced."""
+        now = db_now()
+        services.store_secret(user=self.person, name=name, value=self.take(SecretBody)["value"], now=now)
+        return Response({"name": name, "changed_at": instant(now)})
+
+    @call("Remove a secret", status=204, refusals=(404,), tag=TAG)
+    def delete(self, request: Request, name: str) -> Response:
+        """Forget a secret. Jobs that have begun keep what they got."""
+        services.remove_secret(user=self.person, name=name, now=db_now())
+        return Response(status=204)
+
+
+def job_row(job: Job) -> Row:
+    """Return a job; its relations must be at hand."""
+    return {
+        "id": job.uid,
+        "name": job.name,
+        "state": str(job.state),
+        "team": job.team.slug,
+        "user": job.user.username,
+        "flavor": job.flavor.slug,
+        "count": job.count,
+        "time_s": job.time_s,
+        "array": job.array.uid if job.array else None,
+        "index": job.index,
+        "attempts": job.attempts,
+        "retries_left": job.retries_left,
+        "request": job.request.uid if job.request else None,
+        "submitted_at": instant(job.submitted_at),
+        "started_at": instant(job.started_at),
+        "ended_at": instant(job.ended_at),
+        **_outcome(job),
+    }
+
+
+def _outcome(one: Job | JobAttempt) -> Row:
+    return {
+        "exit_code": one.exit_code,
+        "signal": one.signal,
+        "outcome": outcome_text(one),
+        "peak_memory_mib": one.peak_memory_mib,
+        "ran_ms": one.ran_ms,
+    }
+
+
+def job_detail(rights: Rights, job: Job) -> Row:
+    """Return a job with what it runs and its attempts; the command is for those who may read its log."""
+    may_read = may_read_log(rights, job)
+    tries: list[dict[str, Any]] = [
+        {
+            "number": one.number,
+            "lease": one.lease.uid,
+            "state": str(one.state),
+            "started_at": instant(one.started_at),
+            "ended_at": instant(one.ended_at),
+            **_outcome(one),
+        }
+        for one in job.tries.select_related("lease")
+    ]
+    return {
+        **job_row(job),
+        "command": job.spec["command"] if may_read else None,
+        "secrets": job.spec["secrets"] if may_read else [],
+        "tries": tries,
+        "can_manage": may_manage_job(rights, job),
+        "can_read_log": may_read,
+    }

@@ -1,0 +1,78 @@
+"""The shapes of jobs (see ``responses``)."""
+
+from __future__ import annotations
+
+from rest_framework import serializers as s
+
+from portal.api.responses import ResponseShape
+from portal.jobs.states import JobState
+
+
+class AttemptAnswer(ResponseShape):
+    """One run of a job in a lease of its own. Null is unknown."""
+
+    number = s.IntegerField()
+    lease = s.CharField()
+    state = s.ChoiceField(JobState.choices)
+    started_at = s.DateTimeField()
+    ended_at = s.DateTimeField(allow_null=True)
+    exit_code = s.IntegerField(allow_null=True)
+    signal = s.IntegerField(allow_null=True)
+    outcome = s.CharField(allow_blank=True, help_text="How it ended, as a sentence.")
+    peak_memory_mib = s.IntegerField(allow_null=True)
+    ran_ms = s.IntegerField(allow_null=True)
+
+
+class JobAnswer(ResponseShape):
+    """A batch job. How it ended is that of its last attempt; null is unknown."""
+
+    id = s.CharField()
+    name = s.CharField(allow_blank=True)
+    state = s.ChoiceField(JobState.choices)
+    team = s.SlugField()
+    user = s.CharField()
+    flavor = s.SlugField()
+    count = s.IntegerField()
+    time_s = s.IntegerField()
+    array = s.CharField(allow_null=True)
+    index = s.IntegerField(allow_null=True)
+    attempts = s.IntegerField()
+    retries_left = s.IntegerField()
+    request = s.CharField(allow_null=True)
+    submitted_at = s.DateTimeField()
+    started_at = s.DateTimeField(allow_null=True)
+    ended_at = s.DateTimeField(allow_null=True)
+    exit_code = s.IntegerField(allow_null=True)
+    signal = s.IntegerField(allow_null=True)
+    outcome = s.CharField(allow_blank=True, help_text="How it ended, as a sentence.")
+    peak_memory_mib = s.IntegerField(allow_null=True)
+    ran_ms = s.IntegerField(allow_null=True)
+
+
+class JobDetail(JobAnswer):
+    """A job with what it runs and its attempts."""
+
+    command = s.JSONField()
+    secrets = s.ListField(child=s.CharField(), help_text="Names; values are shown nowhere.")
+    tries = AttemptAnswer(many=True)
+    can_manage = s.BooleanField()
+    can_read_log = s.BooleanField()
+
+
+class JobListed(JobAnswer):
+    """A job in a list."""
+
+
+class JobSubmitted(ResponseShape):
+    """What was taken: one job, or an array of them."""
+
+    id = s.CharField(help_text="Of the job, or of the array.")
+    state = s.ChoiceField(JobState.choices)
+    jobs = s.ListField(child=s.CharField())
+
+
+class SecretAnswer(ResponseShape):
+    """A secret without its value."""
+
+    name = s.CharField()
+    changed_at = s.DateTimeField()

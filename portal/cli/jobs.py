@@ -1,0 +1,265 @@
+"""Commands about batch jobs: hand in, follow, look, cancel, run again; and the secrets that jobs get."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import formatting, output
+from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
+from portal.cli.sbatch import NoScriptError, read_script
+
+POLL_S, SLOWEST_POLL_S = 0.2, 2.0
+OPEN = ("waiting", "starting", "running")
+UNKNOWN_END = 1
+JobId = Annotated[str, typer.Argument(metavar="ID", help="As “berth jobs” shows it (job-…).")]
+job = typer.Typer(help="One batch job.", no_args_is_help=True)
+secret = typer.Typer(help="Values that your jobs get as variables.", no_args_is_help=True)
+
+
+@guarded
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A job in YAML or JSON; “-” is stdin.")],
+    team: Team = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show its log and wait for its end.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Hand in a batch job. With --follow the exit code is the job's."""
+    import yaml
+
+    try:
+        body = yaml.safe_load(_text_of(file))
+    except yaml.YAMLError as no:
+        raise typer.BadParameter(f"{file} is no YAML: {' '.join(str(no).split())[:200]}") from no
+    _hand_in(body, team, follow=follow, as_json=as_json)
+
+
+@guarded
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="After “--”: what to run.")],
+    gpu: Annotated[str, typer.Option("--gpu", "-g", help="A flavor, a size (20GB) or a model (H100:2).")],
+    time_: Annotated[str, typer.Option("--time", "-t", help="As 6:00:00, 1-12:00:00, 90m or 2h.")] = "1h",
+    env: Annotated[list[str], typer.Option("--env", "-e", help="NAME=value; repeat for several.")] = [],  # noqa: B006
+    workdir: Annotated[str, typer.Option(help="Where it runs; the home folder.")] = "",
+    name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
+    team: Team = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Hand it in and return at once.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a command as a batch job and follow it: the log comes here, and the exit code is the job's."""
+    pairs = [one.partition("=") for one in env]
+    if any(not equals for _name, equals, _value in pairs):
+        raise typer.BadParameter("write variables as NAME=value", param_hint="--env")
+    body = {
+        "command": command,
+        "resources": {"gpu": gpu},
+        "time": time_,
+        "env": {key: value for key, _equals, value in pairs},
+        "workdir": workdir,
+        "name": name or shlex.join(command)[:80],
+    }
+    _hand_in(body, team, follow=not detach, as_json=as_json)
+
+
+@guarded
+def sbatch(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A script with #SBATCH lines; “-” is stdin.")],
+    gpu: Annotated[str, typer.Option("--gpu", "-g", help="In place of what the script asks for.")] = "",
+    team: Team = "",
+    as_json: Json = False,
+) -> None:
+    """Hand in a Slurm script. What of it means nothing here is listed."""
+    try:
+        script = read_script(_text_of(file), gpu=gpu)
+    except NoScriptError as no:
+        raise typer.BadParameter(str(no)) from no
+    for line in script.ignored:
+        output.say(f"ignored: {line}")
+    _hand_in(script.job, team, follow=False, as_json=as_json)
+
+
+@guarded
+def jobs(
+    everything: Annotated[bool, typer.Option("--all", help="Also what has ended.")] = False,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    array: Annotated[str, typer.Option(help="Only those of an array (arr-…).")] = "",
+    team: Team = "",
+    most: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most this many.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List the batch jobs of your teams, newest first."""
+    with api() as portal:
+        who = portal.get("me/")["username"] if mine else ""
+        states = {} if everything or array else {"state": list(OPEN)}
+        found = list(portal.every("jobs/", most=most, team=team, user=who, array=array, **states))
+    cells = [
+        (
+            one["id"], one["state"], one["name"], one["flavor"], one["team"], one["user"],
+            "" if one["index"] is None else one["index"], _ran(one), one["outcome"],
+        )
+        for one in found
+    ]  # fmt: skip
+    columns = ("ID", "STATE", "NAME", "FLAVOR", "TEAM", "WHO", "INDEX", "RAN", "HOW IT ENDED")
+    output.listing(
+        found, columns, cells, empty="No jobs. Hand one in with “berth submit FILE”.", as_json=as_json
+    )
+
+
+@job.command("show")
+@guarded
+def show(name: JobId, as_json: Json = False) -> None:
+    """Show a job, its attempts and how each ended."""
+    with api() as portal:
+        found = portal.get(f"jobs/{_safe(name)}/")
+    if as_json:
+        output.out_json(found)
+        return
+    output.facts(
+        (
+            ("id", found["id"]),
+            ("name", found["name"]),
+            ("state", found["state"]),
+            ("outcome", found["outcome"]),
+            ("flavor", f"{found['count']} × {found['flavor']}"),
+            ("time limit", formatting.span(found["time_s"])),
+            ("ran", _ran(found)),
+            ("peak memory", _memory(found)),
+        )
+    )
+    cells = [(one["number"], one["state"], one["lease"], _ran(one), one["outcome"]) for one in found["tries"]]
+    output.table(("ATTEMPT", "STATE", "LEASE", "RAN", "HOW IT ENDED"), cells, empty="It has not begun.")
+
+
+@job.command("cancel")
+@guarded
+def cancel(name: JobId) -> None:
+    """Cancel a job: its request is withdrawn, or its lease released at once."""
+    with api() as portal:
+        found = portal.post(f"jobs/{_safe(name)}/cancel/")
+    output.say(f"{found['id']} is {found['state']}.")
+
+
+@job.command("retry")
+@guarded
+def retry(name: JobId) -> None:
+    """Run a job that did not succeed once more, in a new lease."""
+    with api() as portal:
+        found = portal.post(f"jobs/{_safe(name)}/retry/")
+    output.say(f"{found['id']} is {found['state']}.")
+
+
+@secret.command("set")
+@guarded
+def set_secret(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The variable's name, as WANDB_KEY.")],
+) -> None:
+    """Store a value, read from stdin or asked for; it is never shown again."""
+    if sys.stdin.isatty():
+        value = str(typer.prompt("Value", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    with api() as portal:
+        portal.put(f"secrets/{_safe(name)}/", {"value": value})
+    output.say(f"{name} is stored.")
+
+
+@secret.command("list")
+@guarded
+def list_secrets(as_json: Json = False) -> None:
+    """List the names of your secrets."""
+    with api() as portal:
+        found = portal.get("secrets/")["results"]
+    cells = [(one["name"], formatting.when(one["changed_at"])) for one in found]
+    output.listing(found, ("NAME", "STORED"), cells, empty="You have no secrets.", as_json=as_json)
+
+
+@secret.command("remove")
+@guarded
+def remove_secret(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As “berth secret list” shows it.")],
+) -> None:
+    """Forget a secret."""
+    with api() as portal:
+        portal.delete(f"secrets/{_safe(name)}/")
+    output.say(f"{name} is removed.")
+
+
+def _hand_in(body: Any, team: str, *, follow: bool, as_json: bool) -> None:
+    with api() as portal:
+        made = portal.post("jobs/", {"job": body, **({"team": team} if team else {})})
+        if not follow:
+            if as_json:
+                output.out_json(made)
+            else:
+                output.out(made["id"])
+                output.say(f"{len(made['jobs'])} job(s), {made['state']}.")
+            return
+        if len(made["jobs"]) > 1:
+            output.out(made["id"])
+            output.say("An array is not followed. See “berth jobs --array”.")
+            return
+        output.say(f"{made['id']} is {made['state']}. Ctrl-C leaves it running.")
+        try:
+            found = follow_job(portal, made["id"])
+        except KeyboardInterrupt:
+            output.say(f"It goes on. Come back with “berth job show {made['id']}”.")
+            raise typer.Exit(STILL_WAITING) from None
+    if as_json:
+        output.out_json(found)
+    else:
+        output.say(f"{found['id']} {found['state']}: {found['outcome']}")
+    code = exit_of(found)
+    if code:
+        raise typer.Exit(code)
+
+
+def follow_job(portal: Any, uid: str) -> Any:
+    """Return a job once it has ended."""
+    pause = POLL_S
+    while True:
+        found = portal.get(f"jobs/{uid}/")
+        if found["state"] not in OPEN:
+            return found
+        time.sleep(pause)
+        pause = min(SLOWEST_POLL_S, pause * 1.2)
+
+
+def exit_of(found: Any) -> int:
+    """Return the exit code that stands for a job: its own, 128 and its signal, 124 where its time was up."""
+    if found["state"] == "succeeded":
+        return 0
+    if found["state"] == "timed_out":
+        return 124
+    if found["exit_code"]:
+        return int(found["exit_code"])
+    return 128 + int(found["signal"]) if found["signal"] else UNKNOWN_END
+
+
+def _ran(one: Any) -> str:
+    return "" if one["ran_ms"] is None else formatting.span(one["ran_ms"] / 1000)
+
+
+def _memory(one: Any) -> str:
+    return "unknown" if one["peak_memory_mib"] is None else f"{one['peak_memory_mib']} MiB"
+
+
+def _text_of(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as no:
+        raise typer.BadParameter(
+            f"{file} cannot be read: {getattr(no, 'strerror', None) or 'no text'}"
+        ) from no
+
+
+def _safe(name: str) -> str:
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise typer.BadParameter("this is no id")
+    return name

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from portal.cli.jobs import exit_of
+from portal.cli.sbatch import read_script
+from portal.jobs.models import Job
+from portal.jobs.spec import read_spec
+
+SCRIPT = """#!/bin/bash -l
+# a comment
+#SBATCH -J train --time=1-00:00:00
+#SBATCH --gres=gpu:h100:2
+#SBATCH --array=1-20%4   # four at once
+#SBATCH -p long
+#SBATCH --mail-type=END,FAIL
+#SBATCH --dependency=afterok:job-1:job-2
+#SBATCH --export=ALL,LR=1e-4
+
+#SBATCH --mem=64G
+echo "task $SLURM_ARRAY_TASK_ID"
+#SBATCH -J too_late
+"""
+
+
+def test_script_for_sbatch_becomes_a_job_and_what_means_nothing_is_listed() -> None:
+    script = read_script(SCRIPT)
+    spec = read_spec({**script.job, "after_ok": []})
+
+    assert script.ignored == ["--partition=long", "--mem=64G"]
+    assert (spec.name, spec.time_s, spec.gpu, spec.count) == ("train", 86_400, "h100", 2)
+    assert (len(spec.array), spec.at_once, spec.env, spec.notify) == (20, 4, {"LR": "1e-4"}, ["end", "fail"])
+    assert script.job["after_ok"] == ["job-1", "job-2"]
+    assert spec.command[:3] == ["/bin/sh", "-c", 'exec /bin/bash -l -c "$1"']
+    assert spec.command[-1] == SCRIPT
+
+
+def test_job_is_handed_in_listed_and_cancelled(berth: Any, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "command: python train.py\nresources: {gpu: h100-1g-10gb}\ntime: 1:00:00\nretries: {on: [exit:75]}\n"
+    )
+
+    made = berth("submit", str(file))
+    uid = made.stdout.strip()
+    listed = json.loads(berth("jobs", "--json").stdout)
+    shown = berth("job", "show", uid)
+    ended = berth("job", "cancel", uid)
+
+    assert [one["id"] for one in listed] == [uid]
+    assert (listed[0]["time_s"], listed[0]["state"]) == (3600, "waiting")
+    assert "It has not begun." in shown.stderr
+    assert "cancelled" in ended.stderr
+    assert Job.objects.get().spec["retry_on"] == ["exit:75"]
+
+
+def test_job_that_cannot_be_is_refused_field_by_field(berth: Any, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("comand: x\nresources: {gpu: nothing-like-it}\n")
+
+    no = berth("submit", str(file))
+
+    assert no.exit_code == 1
+    assert "comand" in no.stderr
+    assert "“command”" in no.stderr
+
+
+def test_script_and_secret_by_command_line(berth: Any, tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text("#!/bin/bash\n#SBATCH --mem=1G\ntrue\n")
+
+    no_gpu = berth("sbatch", str(file))
+    made = berth("sbatch", str(file), "--gpu", "10GB")
+    berth("secret", "set", "WANDB_KEY", typed="hunter-2\n")
+    listed = berth("secret", "list")
+
+    assert no_gpu.exit_code == 2
+    assert made.stdout.startswith("job-")
+    assert "ignored: --mem=1G" in made.stderr
+    assert "WANDB_KEY" in listed.stdout
+    assert "hunter" not in listed.stdout
+    assert berth("secret", "remove", "WANDB_KEY").exit_code == 0
+
+
+def test_exit_code_of_a_job_is_that_of_its_command() -> None:
+    def ended(**more: Any) -> int:
+        return exit_of({"state": "failed", "exit_code": None, "signal": None, **more})
+
+    assert ended(state="succeeded", exit_code=0) == 0
+    assert ended(exit_code=3) == 3
+    assert ended(signal=9) == 137
+    assert ended(state="timed_out", signal=15) == 124
+    assert ended() == 1
