@@ -32,17 +32,16 @@ def parts_of(grant: Grant, devices: Mapping[int, DeviceInfo]) -> list[GangPart]:
     ]
     if len(by_node) == 1:
         return [GangPart(0, grant.node_id, grant.slots, grant.cost_milli)]
-    costs = [sum(_cost(slot, devices[slot.device_id]) for slot in slots) for _node, slots in by_node]
+    # Share x weight, rounded up per slot, as the engine counts what a quota pays.
+    costs = [
+        sum(-(-slot.share_milli * devices[slot.device_id].weight_milli // 1000) for slot in slots)
+        for _node, slots in by_node
+    ]
     costs[0] += grant.cost_milli - sum(costs)
     return [
         GangPart(number, node, slots, cost)
         for number, ((node, slots), cost) in enumerate(zip(by_node, costs, strict=True))
     ]
-
-
-def _cost(slot: GrantedSlot, device: DeviceInfo) -> int:
-    """What a slot takes of a quota: share x weight, rounded up, as the engine counts."""
-    return -(-slot.share_milli * device.weight_milli // 1000)
 
 
 def held_until(grant: Grant, asked_s: int, snapshot: Snapshot, *, now: datetime) -> datetime:

@@ -66,7 +66,8 @@ def begin_attempt(name: str, address: str, *, now: datetime) -> Attempt:
     """Count a try to sign in under this name from this address. Raises what the database raises: fails closed."""
     place, who = group_of(address), hashlib.sha256(name.lower().encode()).hexdigest()
     doors = [(ADDRESS, place), (HERE, f"{who[:40]} {place}")]
-    if not _is_known(name, place, now):
+    known = SignInPlace.objects.filter(user__username=name, place=place, last_at__gt=now - KNOWN_FOR)
+    if not known.exists():
         doors.append((ACCOUNT, who))
     marks: list[tuple[Limit, str]] = []
     for limit, mark in doors:
@@ -101,10 +102,6 @@ def forget_tries(*, now: datetime) -> int:
     """Drop what no window needs any more; returns how many rows went."""
     SignInPlace.objects.filter(last_at__lt=now - KNOWN_FOR).delete()
     return Tries.objects.filter(since__lt=now - KEEP).delete()[0]
-
-
-def _is_known(name: str, place: str, now: datetime) -> bool:
-    return SignInPlace.objects.filter(user__username=name, place=place, last_at__gt=now - KNOWN_FOR).exists()
 
 
 def _count(limit: Limit, mark: str, now: datetime) -> tuple[int, int]:

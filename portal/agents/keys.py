@@ -88,12 +88,9 @@ def store_new_key(who: Admitted, nonce: str, offer: NewKey, *, now: datetime) ->
     except InvalidSignature as error:
         raise AgentRefused("bad_new_key", "The new key did not sign this offer. Offer it again.") from error
     Node.objects.filter(pk=node.pk).update(public_key=key, key_changed_at=now, rotate_asked_at=None)
-    record(None, "node.key_changed", node.name, at=now, asked_at=_text(node.rotate_asked_at))
+    asked_at = node.rotate_asked_at.isoformat() if node.rotate_asked_at else None
+    record(None, "node.key_changed", node.name, at=now, asked_at=asked_at)
     return key.hex()
-
-
-def _text(at: datetime | None) -> str | None:
-    return at.isoformat() if at else None
 
 
 @dataclass(slots=True)

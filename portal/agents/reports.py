@@ -107,13 +107,10 @@ def _lock(node: Node, report: Report, said: dict[str, LeaseReport]) -> list[Leas
     }
     if leaving:
         quotas.lock_lineages(leaving)
-    unmade = [pk for pk, uid, _team, state in rows if state == "preparing" and _is_failed(said.get(uid))]
+    failed = {uid for uid, entry in said.items() if entry.phase == "failed"}
+    unmade = [pk for pk, uid, _team, state in rows if state == "preparing" and uid in failed]
     hold_devices(node, report.health, also=device_cooldown.devices_of(unmade))
     return transitions.lock_leases([pk for pk, _uid, _team, _state in rows])
-
-
-def _is_failed(entry: LeaseReport | None) -> bool:
-    return entry is not None and entry.phase == "failed"
 
 
 def _ready(leases: Sequence[Lease], said: dict[str, LeaseReport], now: datetime) -> None:

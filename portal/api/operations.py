@@ -176,7 +176,8 @@ class MetricsEndpoint:
         yield _gauge("berth_devices", "Devices by health.", "health", _count(Device.objects.all(), "health"))
         yield _plain("berth_queue_oldest_seconds", "Age of the oldest waiting request.", self._oldest())
         yield _plain("berth_outbox_items", "Nudges owed.", OutboxItem.objects.count())
-        yield _plain("berth_leases_to_meter", "Leases not metered to their end.", _unmetered())
+        unmetered = Lease.objects.filter(is_metered=False).count()
+        yield _plain("berth_leases_to_meter", "Leases not metered to their end.", unmetered)
         yield _plain("berth_usage_records", "Billed intervals.", UsageRecord.objects.count())
         yield from _invariants()
         yield from _cycles()
@@ -200,10 +201,6 @@ def _by_state(model: Any, states: Iterable[str]) -> dict[str, int]:
 
 def _count(rows: Any, field: str) -> dict[str, int]:
     return dict(rows.values_list(field).annotate(n=Count("id")).order_by())
-
-
-def _unmetered() -> int:
-    return Lease.objects.filter(is_metered=False).count()
 
 
 def _invariants() -> Iterable[Metric]:

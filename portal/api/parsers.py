@@ -39,13 +39,10 @@ def decode(raw: bytes) -> Any:
             parse_float=_finite,
         )
     except (ValueError, RecursionError) as error:
-        raise MalformedBody(f"The body is not JSON that can be used: {_words(error)}.") from error
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        raise MalformedBody(f"The body is not JSON that can be used: {why}.") from error
     _check(value, 1)
     return value
-
-
-def _words(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

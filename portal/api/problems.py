@@ -56,7 +56,7 @@ def known_error(error: Exception) -> BerthError:
     if isinstance(error, BerthError):
         return error
     if isinstance(error, exceptions.ValidationError):
-        return _invalid(error)
+        return Invalid(fields=dict(_flat(error.detail, "")))
     if isinstance(error, (exceptions.PermissionDenied, PermissionDenied)):
         is_csrf = "CSRF" in str(error)
         return errors.CsrfRefused() if is_csrf else Forbidden()
@@ -102,10 +102,6 @@ def _entries(name: str, value: Any) -> Iterable[dict[str, str]]:
             yield {"field": name, "code": str(item["code"]), "detail": str(item["detail"])}
         else:
             yield {"field": name, "code": "invalid", "detail": str(item)}
-
-
-def _invalid(error: exceptions.ValidationError) -> Invalid:
-    return Invalid(fields=dict(_flat(error.detail, "")))
 
 
 def _flat(detail: Any, at: str) -> Iterable[tuple[str, list[dict[str, str]]]]:

@@ -111,7 +111,11 @@ def lease_facts(row: Any) -> None:
             ("cost so far", formatting.money(row["cost_so_far"])),
             ("price per hour", formatting.money(row["price_per_hour"])),
             *((("cut short by", row["cut_by"]),) if row["cut_by"] else ()),
-            *(("beside it", f"{p['id']} on {p['node']}, {p['state']}") for p in _others(row)),
+            *(
+                ("beside it", f"{part['id']} on {part['node']}, {part['state']}")
+                for part in row["parts"]
+                if part["id"] != row["id"] and part["state"] != "ended"
+            ),
             *((("fault", _fault(row)),) if row["fault"] else ()),
         )
     )
@@ -146,10 +150,6 @@ def _part_text(row: Any) -> str:
     if row["is_extra"]:
         return " (grown)"
     return f" (part {row['part'] + 1} of {len(base)})" if len(base) > 1 else ""
-
-
-def _others(row: Any) -> list[Any]:
-    return [part for part in row["parts"] if part["id"] != row["id"] and part["state"] != "ended"]
 
 
 def _wishes(row: Any) -> list[tuple[str, str]]:

@@ -128,7 +128,7 @@ def can_reach(account: SystemAccount, path: Path, *, mode: int = os.X_OK) -> boo
 
 def lay_out(data: Path, account: SystemAccount, *, tmp: Path | None = None) -> StackPaths:
     """Create the folders and return them; permissions of folders that exist are left as they are."""
-    data = _absolute(data)
+    data = Path(os.path.realpath(data.expanduser()))
     _make_data_folder(data, account)
     sockets = socket_folder(data, tmp or Path(tempfile.gettempdir()))
     places = StackPaths(data=data, postgres=_postgres_folder(data, account), sockets=sockets)
@@ -147,10 +147,6 @@ def socket_folder(data: Path, tmp: Path) -> Path:
     # The path travels inside URLs that three libraries read, each with its own idea of quoting.
     is_plain = PLAIN_PATH.fullmatch(str(wanted)) is not None
     return wanted if fits and is_plain else fallback
-
-
-def _absolute(data: Path) -> Path:
-    return Path(os.path.realpath(data.expanduser()))
 
 
 def _make_data_folder(data: Path, account: SystemAccount) -> None:

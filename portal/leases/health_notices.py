@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -76,10 +76,10 @@ def _concerned(event: HealthEvent) -> list[Lease]:
         return []
     places = Placement.objects.filter(device_id=event.device_id, is_live=True, lease__state__in=CONCERNED)
     held = places.values_list("lease_id", "start", "size")
-    ids = {pk for pk, start, size in held if _is_hit(event.starts, start, size)}
+    ids = {
+        pk
+        for pk, start, size in held
+        # Without slices named all are hit, and a share (size 0) lies everywhere on its device.
+        if event.starts is None or not size or any(start <= hit < start + size for hit in event.starts)
+    }
     return list(Lease.objects.filter(pk__in=ids).select_related("user").order_by("id"))
-
-
-def _is_hit(starts: Collection[int] | None, start: int, size: int) -> bool:
-    """Say whether a place is among the hit slices; a share (size 0) lies everywhere on its device."""
-    return starts is None or not size or any(start <= hit < start + size for hit in starts)

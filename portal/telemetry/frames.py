@@ -127,7 +127,10 @@ def lease_now(frame: Frame, slots: Sequence[SlotNow]) -> LeaseNow:
     """
     boards: dict[str, float | None] = {device.uuid: device.power_w for device in frame.devices}
     more = _together(slots)
-    power = [boards.get(slot.device) if slot.is_whole else _estimate(slot.more) for slot in slots]
+    power = [
+        boards.get(slot.device) if slot.is_whole else slot.more.power_w if slot.more is not None else None
+        for slot in slots
+    ]
     return LeaseNow(
         node=frame.node,
         at=frame.at,
@@ -139,10 +142,6 @@ def lease_now(frame: Frame, slots: Sequence[SlotNow]) -> LeaseNow:
         slots=tuple(slots),
         more=more,
     )
-
-
-def _estimate(more: ExtraFigures | None) -> float | None:
-    return None if more is None else more.power_w
 
 
 def _together(slots: Sequence[SlotNow]) -> ExtraFigures | None:

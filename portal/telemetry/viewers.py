@@ -90,7 +90,8 @@ def admit(headers: Headers, *, now: datetime) -> Viewer | None:
     if "authorization" in headers:
         visitor = _by_token(headers["authorization"], now)
     else:
-        visitor = _by_session(_session_key(headers.get("cookie", "")), now)
+        key = _session_key(headers.get("cookie", ""))
+        visitor = _by_sessions([key], now).get((key, 0)) if key else None
     return _with_roles([visitor])[visitor.key] if visitor else None
 
 
@@ -108,10 +109,6 @@ def _session_key(cookie: str) -> str:
     except CookieError:
         return ""
     return morsel.value if morsel and morsel.value.isalnum() and len(morsel.value) <= LONGEST_KEY else ""
-
-
-def _by_session(key: str, now: datetime) -> Viewer | None:
-    return _by_sessions([key], now).get((key, 0)) if key else None
 
 
 def _by_sessions(keys: Collection[str], now: datetime) -> dict[tuple[str, int], Viewer]:

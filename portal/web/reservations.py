@@ -23,7 +23,7 @@ from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec
 from portal.leases.states import Approval, Repeat
 from portal.teams.models import Role, Team
-from portal.teams.selectors import Rights, visible_teams
+from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import DurationField, NoteForm
 from portal.web.figures import span, what_text
@@ -165,9 +165,10 @@ class ReservationTimeRow:
 def page(request: HttpRequest) -> HttpResponse:
     """List the reservations of one's teams, and make one."""
     rights = rights_of(request)
-    teams = _teams(rights)
+    teams = list(visible_teams(rights, Role.RESEARCHER, Role.ADMIN).order_by("name"))
     if request.method != "POST":
-        return _shown(request, ReservationForm(teams=teams, initial=_initial(request)) if teams else None)
+        filled = {name: request.GET[name] for name in ("flavor", "count", "name") if name in request.GET}
+        return _shown(request, ReservationForm(teams=teams, initial=filled) if teams else None)
     if not teams:
         raise Forbidden(_("You are in no team that may ask for GPU time."))
     form = ReservationForm(request.POST, teams=teams)
@@ -242,15 +243,6 @@ def cancel(request: HttpRequest, uid: str) -> HttpResponse:
     return done(
         request, _("Cancelled. Its bookings are given up; nothing is billed for them."), "web:reservations"
     )
-
-
-def _teams(rights: Rights) -> list[Team]:
-    return list(visible_teams(rights, Role.RESEARCHER, Role.ADMIN).order_by("name"))
-
-
-def _initial(request: HttpRequest) -> dict[str, str]:
-    """Return what the address fills in."""
-    return {name: request.GET[name] for name in ("flavor", "count", "name") if name in request.GET}
 
 
 def _shown(request: HttpRequest, form: ReservationForm | None, *, status: int = 200) -> HttpResponse:

@@ -76,7 +76,7 @@ def quote_context(rights: Rights, form: RequestForm) -> tuple[dict[str, Any], in
     if not form.data.get("flavor"):
         return {"is_empty": True}, 200
     if not form.is_valid():
-        return {"problems": _problems(form)}, 422
+        return {"problems": [str(error) for errors in form.errors.values() for error in errors]}, 422
     try:
         return {"quote": quote_view(rights, form.chosen_team, form.spec(), now=timezone.now())}, 200
     except Invalid as error:
@@ -94,10 +94,6 @@ def _teams(rights: Rights) -> list[Team]:
 def _form(request: HttpRequest, teams: list[Team], data: Any, **more: Any) -> RequestForm:
     may_go_first = rights_of(request).has_anywhere(Role.ADMIN)
     return RequestForm(data, teams=teams, may_go_first=may_go_first, **more)
-
-
-def _problems(form: RequestForm) -> list[str]:
-    return [str(error) for errors in form.errors.values() for error in errors]
 
 
 def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> HttpResponse:
