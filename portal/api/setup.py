@@ -13,9 +13,10 @@ from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Text
 from portal.api.responses_setup import SetUpAnswer, StepsAnswer
-from portal.catalog.first_start import progress, set_up
+from portal.catalog.first_start import progress
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden
+from portal.policies.first_policy import set_up_with_policy
 from portal.web.setup import runs_organisation
 
 TAG = "setup"
@@ -48,7 +49,7 @@ class SetUp(Endpoint):
     )
     def put(self, request: Request) -> Response:
         """Make the organisation and its first administrator. Needs the setup code instead of a token; works once."""
-        user = set_up(now=db_now(), **self.take(SetUpBody))
+        user = set_up_with_policy(now=db_now(), **self.take(SetUpBody))
         team = user.memberships.select_related("team").order_by("pk")[0].team
         return Response({"username": user.username, "team": team.slug}, status=201)
 

@@ -17,9 +17,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.sessions import note_browser
-from portal.catalog.first_start import SetupProgress, is_set_up, progress, set_up
+from portal.catalog.first_start import SetupProgress, is_set_up, progress
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden, Invalid
+from portal.policies.first_policy import set_up_with_policy
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
 from portal.web.access import done, rights_of
@@ -88,7 +89,7 @@ def _first(request: HttpRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         values = form.cleaned_data
         try:
-            user = set_up(
+            user = set_up_with_policy(
                 code=values["code"],
                 organisation=values["organisation"],
                 currency=values["currency"],

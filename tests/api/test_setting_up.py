@@ -11,6 +11,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.catalog.first_start import setup_code
 from portal.catalog.models import Flavor, Rate, RateCard
+from portal.policies.selectors import active_policy
 from portal.teams.models import Team
 from tests.api.conftest import Caller
 from tests.portal.builders import World, make_node
@@ -35,6 +36,7 @@ def test_the_first_call_needs_the_code_instead_of_a_token_and_works_once() -> No
     assert (made.status_code, made.json()) == (201, {"username": "alice", "team": "harbour"})
     assert (again.status_code, again.json()["code"]) == (409, "conflict")
     assert User.objects.count() == 1
+    assert active_policy().order == "default"
     assert Client().login(username="alice", password=FIRST["password"])
 
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.core.management import CommandError, call_command
 
-from portal.catalog.management.commands import create_organisation
+from portal.accounts.models import User
 from portal.catalog.models import Flavor
 from portal.catalog.standard import make_standard_flavors
 from portal.fleet.models import DeviceModel
+from portal.policies.first_policy import FIRST_RULES
+from portal.policies.management.commands import create_organisation
+from portal.policies.selectors import active_policy, in_force
 from portal.teams.models import Membership, Role, Team
 from tests.portal.builders import World
 
@@ -38,5 +43,15 @@ def test_the_first_person_of_an_empty_installation_holds_every_role(monkeypatch:
 
     assert Team.objects.get().slug == "harbour-institute"
     assert set(Membership.objects.values_list("role", flat=True)) == set(Role.values)
+    policy = active_policy()
+    assert (policy.order, policy.preempting.by_score, policy.preempting.interactive) == (
+        "default",
+        True,
+        False,
+    )
+    assert replace(policy, name=FIRST_RULES.name, version=FIRST_RULES.version) == FIRST_RULES
+    row = in_force().row
+    assert row
+    assert row.made_by == User.objects.get()
     with pytest.raises(CommandError, match="already"):
         call_command("create_organisation", "Another", "--person", "bob")

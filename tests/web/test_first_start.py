@@ -15,6 +15,7 @@ from portal.catalog.first_start import progress, set_up, setup_code
 from portal.catalog.models import Flavor, Rate, RateCard
 from portal.catalog.standard import make_standard_flavors
 from portal.fleet.models import DeviceModel
+from portal.policies.selectors import active_policy
 from portal.teams.models import Membership, Role, Team
 from tests.portal.builders import World, make_node
 from tests.web.conftest import SignedIn
@@ -41,6 +42,7 @@ def test_the_first_administrator_is_made_by_the_page_and_signed_in() -> None:
     assert "Make a team" in browser.get("/setup/").text
     assert set(Membership.objects.values_list("role", flat=True)) == set(Role.values)
     assert RateCard.objects.get().currency == "CNY"
+    assert active_policy().order == "default"
     assert AuditEntry.objects.filter(action="organisation.made").exists()
     assert "Set up Berth" in browser.get("/").text
 

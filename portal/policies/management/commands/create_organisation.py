@@ -5,9 +5,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from portal.catalog.first_start import is_set_up, set_up
+from portal.catalog.first_start import is_set_up
 from portal.common.clock import db_now
 from portal.common.errors import Conflict, Invalid
+from portal.policies.first_policy import set_up_with_policy
 
 
 class Command(BaseCommand):
@@ -28,7 +29,7 @@ class Command(BaseCommand):
         if is_set_up():
             raise CommandError("There is an organisation already; add teams and people on its page.")
         try:
-            person = set_up(
+            person = set_up_with_policy(
                 code=None,
                 organisation=options["name"],
                 currency=options["currency"],
