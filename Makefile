@@ -12,6 +12,13 @@ ifeq ($(shell test -w "$${HOME:-/nowhere}" && echo yes),)
 export UV_CACHE_DIR := .uv/cache
 endif
 
+# An environment that forbids byte code beside the sources (those of containers do) would have each of some hundred
+# processes compile Django and SciPy anew: it is kept in a folder of our own instead.
+ifdef PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.uv/bytecode
+endif
+
 .PHONY: package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
@@ -22,13 +29,15 @@ up: $(PRIVATE_UV)
 # worker has the stack with the demo, the other an empty one.
 test: $(PRIVATE_UV)
 	@$(DEV) $(if $(BROWSER),--group e2e) pytest $(or $(ARGS),-m "not e2e" -n auto --maxprocesses 4 --dist loadfile)
-	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadgroup tests/e2e,echo "no Chromium here: browser tests skipped"))
+	@$(if $(ARGS),,$(if $(BROWSER),$(DEV) --group e2e pytest -n 2 --dist loadscope tests/e2e,echo "no Chromium here: browser tests skipped"))
 
-# How many branches of what decides, holds state and counts money the tests take (docs/measurements.md); adds to what
-# ARGS measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as Python.
+# How many branches of what decides, holds state and counts money the whole suite takes (docs/measurements.md). With ARGS
+# it adds to what was measured before, so that folders can be run one by one. Compiled kernels show no lines: they run as
+# Python.
 MEASURED := scheduler/engine portal/quotas portal/leases portal/billing nodeagent/reconcile
 coverage: $(PRIVATE_UV)
-	@BERTH_KERNELS=python $(DEV) coverage run -m pytest -m "not e2e" $(ARGS)
+	@$(if $(ARGS),,$(DEV) coverage erase)
+	@BERTH_KERNELS=python $(DEV) coverage run -m pytest -m "not e2e" $(or $(ARGS),-n auto --maxprocesses 4 --dist loadfile)
 	@$(DEV) coverage combine --append --quiet
 	@for part in $(MEASURED); do printf '%s ' $$part; $(DEV) coverage report --include="$$part/*" --format=total; done
 
@@ -77,9 +86,10 @@ sbom: $(PRIVATE_UV)
 mutants: $(PRIVATE_UV)
 	@$(DEV) python -m tools.mutants $(ARGS)
 
-# A hundred thousand hostile inputs, or BERTH_HOSTILE_INPUTS of them by BERTH_HOSTILE_SEED; `make test` throws a few.
+# A hundred thousand hostile inputs, or BERTH_HOSTILE_INPUTS of them by BERTH_HOSTILE_SEED; `make test` throws a few. Then
+# every odd value in every field, of which `make test` tries a third, and a thousand random installations instead of 70.
 hostile: $(PRIVATE_UV)
-	@BERTH_HOSTILE_INPUTS=$${BERTH_HOSTILE_INPUTS:-100000} $(DEV) --group hostile pytest tests/hostile $(ARGS)
+	@BERTH_HOSTILE_INPUTS=$${BERTH_HOSTILE_INPUTS:-100000} $(DEV) --group hostile pytest $(or $(ARGS),tests/hostile tests/api/test_nonsense.py tests/api/test_bad_input.py tests/web/test_nonsense.py tests/engine/test_no_ping_pong.py)
 
 # pip alone is the quicker way, venv brings its own pip where there is none.
 .uv/bin/uv:

@@ -107,6 +107,7 @@ MIDDLEWARE = [
     "portal.accounts.sessions.keep_session",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "portal.accounts.zones.OwnTimeZone",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -128,6 +129,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.web.context.page",
             ],
+            "builtins": ["portal.common.templatetags.readable"],
         },
     }
 ]

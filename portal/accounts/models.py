@@ -14,6 +14,8 @@ class User(AbstractUser):
 
     display_name = models.CharField(max_length=100, blank=True)
     language = models.CharField(max_length=10, blank=True, default="")
+    # A name of the time zone database; empty as long as the portal's own is meant.
+    time_zone = models.CharField(max_length=64, blank=True, default="", db_default="")
     # Made by the demo, with a password that everybody knows: refused everywhere while BERTH_DEMO is off.
     is_demo = models.BooleanField(default=False)
 

@@ -15,7 +15,8 @@ from portal.api.endpoint import Endpoint
 from portal.api.filters import AccountingFilters
 from portal.api.pagination import MAX_FEED_SIZE, Pages
 from portal.api.representations import Row
-from portal.api.responses import AccountingAnswer, OverlapsAnswer, ResponseShape
+from portal.api.responses import OverlapsAnswer, ResponseShape
+from portal.api.responses_money import AccountingAnswer
 from portal.api.wire import instant
 from portal.common.models import InvariantCheck
 from portal.leases.models import Lease

@@ -18,7 +18,8 @@ from portal.api.fields import Body, Empty, Flag, Instant, PriceField, Text, Whol
 from portal.api.idempotency import once
 from portal.api.representations import Row, reason_row
 from portal.api.requests import RequestBody, spec_of, team_to_ask_for
-from portal.api.responses import FlavorAnswer, RateAnswer
+from portal.api.responses import FlavorAnswer
+from portal.api.responses_money import RateAnswer
 from portal.api.responses_requests import QuoteAnswer
 from portal.api.responses_setup import CurrencyAnswer, NamesAnswer
 from portal.api.wire import instant, money

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from django.db.models import Model, QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django_filters import FilterSet
 from rest_framework.negotiation import BaseContentNegotiation
@@ -16,10 +17,12 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from portal.accounts.models import Scope, User
+from portal.accounts.zones import zone_of
 from portal.api.errors import LengthRequired, UncleanText
 from portal.api.fields import Body
 from portal.api.permissions import ScopeAllows
 from portal.common.errors import Forbidden, Invalid
+from portal.common.zones import zone_named
 from portal.teams.selectors import Rights
 
 T = TypeVar("T", bound=Model)
@@ -70,6 +73,7 @@ class Endpoint(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check who calls, then refuse query parameters that nobody would read."""
         super().initial(request, *args, **kwargs)
+        self._use_zone()
         if "HTTP_TRANSFER_ENCODING" in request.META and not request.META.get("CONTENT_LENGTH"):
             raise LengthRequired
         _require_utf8(request.META.get("QUERY_STRING", ""))
@@ -81,6 +85,13 @@ class Endpoint(APIView):
                     for name in sorted(unknown)
                 }
             )
+
+    def _use_zone(self) -> None:
+        """Write the sentences of this answer in the zone of ``Time-Zone``, else in the caller's own."""
+        named = self.request.headers.get("Time-Zone", "")
+        zone = zone_named(named) or zone_of(self.request.user)
+        if zone is not None:
+            timezone.activate(zone)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Keep answers out of every cache on the way: they are one person's."""

@@ -17,7 +17,7 @@ from portal.api.idempotency import once
 from portal.api.money import invoice_detail, month_of, period_detail, period_row, usage_row
 from portal.api.pagination import MAX_FEED_SIZE, PARAMETERS, Pages
 from portal.api.representations import Row
-from portal.api.responses import InvoiceAnswer, InvoiceRow, PeriodAnswer, PeriodDetail, UsageAnswer
+from portal.api.responses_money import InvoiceAnswer, InvoiceRow, PeriodAnswer, PeriodDetail, UsageAnswer
 from portal.api.teams import month_or_now
 from portal.api.wire import money
 from portal.billing.closing import close_period

@@ -28,15 +28,9 @@ from portal.api.representations import (
     part_row,
     slot_row,
 )
-from portal.api.responses import (
-    AccessAnswer,
-    EventAnswer,
-    LeaseAnswer,
-    LeaseDetail,
-    LeaseEventAnswer,
-    SampleAnswer,
-    UsageAnswer,
-)
+from portal.api.responses import EventAnswer
+from portal.api.responses_leases import AccessAnswer, LeaseAnswer, LeaseDetail, LeaseEventAnswer, SampleAnswer
+from portal.api.responses_money import UsageAnswer
 from portal.api.wire import instant, money
 from portal.billing.models import UsageRecord
 from portal.billing.selectors import cost_and_price, cost_so_far, currency

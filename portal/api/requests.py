@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -21,6 +20,7 @@ from portal.api.representations import Row, event_row, positions, request_row, r
 from portal.api.responses import EventAnswer
 from portal.api.responses_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.wire import instant
+from portal.common.clock import db_now
 from portal.common.errors import Invalid
 from portal.leases import requests
 from portal.leases.elastic import set_growth
@@ -134,7 +134,7 @@ class Requests(Endpoint):
             actor=self.person,
             rights=self.rights,
             spec=spec_of(values),
-            now=timezone.now(),
+            now=db_now(),
         )
         return Response(
             request_row(made, names_in_sight(self.rights, made.reasons)),
@@ -173,7 +173,8 @@ class Withdraw(Endpoint):
         """Withdraw a request that has not started. Safe to repeat."""
         self.take(Empty)
         found = visible_request(self.rights, uid)
-        requests.withdraw_request(request=found, actor=self.person, rights=self.rights, now=timezone.now())
+        with requests.held(found) as now:
+            requests.withdraw_request(request=found, actor=self.person, rights=self.rights, now=now)
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -191,7 +192,8 @@ class Growth(Endpoint):
         """Say up to how many units an elastic request may grow; its own `count` stops it. Safe to repeat."""
         most = self.take(GrowthBody)["most_count"]
         found = visible_request(self.rights, uid)
-        set_growth(request=found, most_count=most, actor=self.person, rights=self.rights, now=timezone.now())
+        with requests.held(found) as now:
+            set_growth(request=found, most_count=most, actor=self.person, rights=self.rights, now=now)
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -204,9 +206,8 @@ class Approve(Endpoint):
         """Let a request that awaits approval into the queue; nobody decides on their own."""
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
-        requests.approve_request(
-            request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
-        )
+        with requests.held(found) as now:
+            requests.approve_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 
@@ -219,9 +220,8 @@ class Reject(Endpoint):
         """Turn a request down with a note that its author will read."""
         note = self.take(NoteBody)["note"]
         found = visible_request(self.rights, uid)
-        requests.reject_request(
-            request=found, actor=self.person, rights=self.rights, note=note, now=timezone.now()
-        )
+        with requests.held(found) as now:
+            requests.reject_request(request=found, actor=self.person, rights=self.rights, note=note, now=now)
         return Response(detail(self.rights, visible_request(self.rights, uid)))
 
 

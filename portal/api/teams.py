@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import ApiToken, User
+from portal.accounts.zones import set_profile
 from portal.api.describe import IF_MATCH, call, query
 from portal.api.endpoint import Endpoint
 from portal.api.errors import PreconditionFailed, PreconditionRequired
@@ -36,6 +37,7 @@ from portal.audit.organisation import (
 from portal.billing.models import BillingPeriod
 from portal.billing.selectors import currency, period_of, team_spend
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
+from portal.common.zones import LONGEST_NAME
 from portal.leases.models import Lease, LeaseRequest
 from portal.leases.states import LIVE_LEASES, RequestState
 from portal.notifications.models import Notification
@@ -103,26 +105,43 @@ class NewPersonBody(Body):
     role = serializers.ChoiceField(Role.choices)
 
 
+class ProfileBody(Body):
+    """The time zone and the language of one's own pages."""
+
+    time_zone = Text(most=LONGEST_NAME, required=False, allow_blank=True)
+    language = Text(most=10, required=False, allow_blank=True)
+
+
 class MeEndpoint(Endpoint):
     """Who calls."""
 
     @call("Read who calls", answer=MeAnswer, tag="people")
     def get(self, request: Request) -> Response:
-        """Read who calls, what roles they hold and for which teams they may ask."""
+        """Read who calls, what roles they hold, for which teams they may ask, and how they see times."""
+        return Response(self._told())
+
+    @call("Change one's profile", body=ProfileBody, answer=MeAnswer, refusals=(422,), tag="people")
+    def put(self, request: Request) -> Response:
+        """Keep a time zone and a language; what is left out stays."""
+        set_profile(user=self.person, **self.take(ProfileBody))
+        return Response(self._told())
+
+    def _told(self) -> dict[str, Any]:
         asks = self.rights.teams_with((Role.RESEARCHER, Role.ADMIN))
         names = dict(
             Team.objects.filter(pk__in=[pk for pk, _r in self.rights.held]).values_list("pk", "slug")
         )
-        return Response(
-            {
-                "username": self.person.username,
-                "display_name": self.person.display_name,
-                "roles": [{"team": names[pk], "role": role} for pk, role in self.rights.held],
-                "teams": list(Team.objects.filter(below(asks)).values_list("slug", flat=True)),
-                "token_scopes": request.auth.scopes if isinstance(request.auth, ApiToken) else None,
-                "unread_notifications": Notification.objects.filter(user=self.person, read_at=None).count(),
-            }
-        )
+        auth = self.request.auth
+        return {
+            "username": self.person.username,
+            "display_name": self.person.display_name,
+            "time_zone": self.person.time_zone,
+            "language": self.person.language,
+            "roles": [{"team": names[pk], "role": role} for pk, role in self.rights.held],
+            "teams": list(Team.objects.filter(below(asks)).values_list("slug", flat=True)),
+            "token_scopes": auth.scopes if isinstance(auth, ApiToken) else None,
+            "unread_notifications": Notification.objects.filter(user=self.person, read_at=None).count(),
+        }
 
 
 class Teams(Endpoint):

@@ -10,7 +10,7 @@ from portal.api.describe import call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Empty
 from portal.api.idempotency import once
-from portal.api.responses import TerminalTicketAnswer
+from portal.api.responses_leases import TerminalTicketAnswer
 from portal.common.clock import db_now
 from portal.gateway.addresses import for_browsers
 from portal.gateway.tickets import GOOD_FOR, make_ticket

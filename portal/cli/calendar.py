@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from portal.cli import formatting, output
+from portal.cli import formatting, output, zones
 from portal.cli.command import Json, Team, api, guarded
 from portal.cli.requests import Count, Flavor, Hours, Minutes, Seconds, length
 
@@ -19,16 +18,6 @@ maintenance = typer.Typer(help="Look at and plan maintenance.", no_args_is_help=
 Series = Annotated[str, typer.Argument(metavar="ID", help="A reservation (rsv-…).")]
 Window = Annotated[str, typer.Argument(metavar="ID", help="A maintenance window (mnt-…).")]
 When = "e.g. 2026-03-01T14:00 (your time zone unless it names one)"
-
-
-def instant(text: str, option: str) -> str:
-    """Return a time as the API takes it, or stop with how to write it."""
-    try:
-        return datetime.fromisoformat(text).astimezone().isoformat()
-    except (ValueError, OverflowError, OSError):
-        raise typer.BadParameter(
-            "write it like 2026-03-01T14:00 or 2026-03-01T13:00:00Z", param_hint=option
-        ) from None
 
 
 def _part(name: str) -> str:
@@ -50,8 +39,8 @@ def calendar(
         if ical:
             output.out_text(portal.text("calendar/mine.ics/"))
             return
-        since = instant(start, "--from") if start else ""
-        until = instant(end, "--to") if end else ""
+        since = zones.instant(start, "--from") if start else ""
+        until = zones.instant(end, "--to") if end else ""
         rows = portal.get("calendar/", **{"from": since, "to": until, "node": node})["results"]
     rows = [row for row in rows if row["is_own"] or not mine]
     cells = [
@@ -71,7 +60,7 @@ def reserve(
     flavor: Flavor,
     start: Annotated[
         str,
-        typer.Option(help="First time, e.g. 2026-03-01T14:00, in the zone of --zone."),
+        typer.Option(help="First time, e.g. 2026-03-01T14:00; its hour stays the same in your time zone."),
     ],
     hours: Hours = 0,
     minutes: Minutes = 0,
@@ -79,16 +68,20 @@ def reserve(
     count: Count = 1,
     repeat: Annotated[str, typer.Option(help="daily, weekdays or weekly.")] = "weekly",
     until: Annotated[str, typer.Option(help="No time after this.")] = "",
-    zone: Annotated[str, typer.Option(help="Time zone in which the hour stays the same.")] = "UTC",
+    zone: Annotated[
+        str, typer.Option(help="Time zone in which the hour stays the same; yours when left out.")
+    ] = "",
     team: Team = "",
     name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
     as_json: Json = False,
 ) -> None:
     """Book the same again and again. A single start is booked with “berth request --start”."""
+    if zone:
+        zones.choose(zone)
     body: dict[str, Any] = {
         "flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count, "repeat": repeat,
-        "starts_at": _in_zone(start, zone, "--start"), "zone": zone, "name": name,
-        **({"until": _in_zone(until, zone, "--until")} if until else {}), **({"team": team} if team else {}),
+        "starts_at": zones.instant(start, "--start"), "zone": zones.name() or "UTC", "name": name,
+        **({"until": zones.instant(until, "--until")} if until else {}), **({"team": team} if team else {}),
     }  # fmt: skip
     with api() as portal:
         found = portal.post("reservations/", body)
@@ -100,19 +93,6 @@ def reserve(
         output.say("It waits for approval; nothing is booked until then.")
         return
     output.say(f"{len(found['times'])} times in the next four weeks; see “berth reservation show”.")
-
-
-def _in_zone(text: str, zone: str, option: str) -> str:
-    """Return a time that names no zone as one of the zone given: the hour that is to come again."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        at = datetime.fromisoformat(text)
-        return (at if at.tzinfo else at.replace(tzinfo=ZoneInfo(zone))).isoformat()
-    except (ZoneInfoNotFoundError, OSError, ValueError) as error:
-        if isinstance(error, ValueError) and not isinstance(error, ZoneInfoNotFoundError):
-            return instant(text, option)
-        raise typer.BadParameter("write a time zone like Europe/Berlin", param_hint="--zone") from None
 
 
 @reservation.callback()
@@ -222,7 +202,8 @@ def add_window(
 ) -> None:
     """Plan maintenance: leases end before it and their holders are told. Operators."""
     body = {
-        "nodes": nodes, "starts_at": instant(start, "--from"), "ends_at": instant(end, "--to"), "reason": reason
+        "nodes": nodes, "reason": reason,
+        "starts_at": zones.instant(start, "--from"), "ends_at": zones.instant(end, "--to"),
     }  # fmt: skip
     with api() as portal:
         found = portal.post("maintenance/preview/" if dry else "maintenance/", body)
@@ -258,7 +239,7 @@ def change_window(
     as_json: Json = False,
 ) -> None:
     """Give a window another time; ends of leases follow. Operators."""
-    body = {"starts_at": instant(start, "--from"), "ends_at": instant(end, "--to")}
+    body = {"starts_at": zones.instant(start, "--from"), "ends_at": zones.instant(end, "--to")}
     with api() as portal:
         found = portal.post(f"maintenance/{_part(name)}/change/", body)
     if as_json:

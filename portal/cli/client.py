@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from portal.cli import zones
 from portal.cli.config import Config
 
 TIMEOUT_S = 30.0
@@ -34,6 +35,8 @@ class ApiClient:
     def __init__(self, config: Config) -> None:
         self.config = config
         headers = {"User-Agent": "berth-cli", "Accept": "application/json"}
+        if zones.name():
+            headers["Time-Zone"] = zones.name()
         if config.token:
             headers["Authorization"] = f"Bearer {config.token}"
         self.http = httpx.Client(headers=headers, timeout=TIMEOUT_S, transport=transport)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+
+from portal.cli import zones
 
 UNKNOWN = "unknown"
 
@@ -28,14 +30,15 @@ def span(seconds: int | None) -> str:
 
 
 def when(text: str | None) -> str:
-    """Return an instant in local time; None is unknown."""
+    """Return an instant in the zone in use, as pages write it ("22 Nov, 10:30"); None is unknown."""
     if not text:
         return UNKNOWN
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         return clean(text)
-    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+    local, now = zones.local(at), zones.local(datetime.now(tz=UTC))
+    return f"{local.day} {local:%b}{'' if local.year == now.year else f' {local.year}'}, {local:%H:%M}"
 
 
 def start(likely: str | None, by: str | None) -> str:

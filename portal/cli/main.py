@@ -31,6 +31,7 @@ from portal.cli import (
     setup,
     show,
     terminal,
+    zones,
 )
 from portal.cli.command import Json, api, guarded
 
@@ -41,6 +42,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def berth(
+    zone: Annotated[
+        str,
+        typer.Option(
+            help="Time zone to read and show times in, e.g. Europe/Berlin; default: this machine's."
+        ),
+    ] = "",
+) -> None:
+    """Choose what holds for every command."""
+    zones.choose(zone)
 
 
 @app.command()
@@ -94,6 +108,24 @@ def me(as_json: Json = False) -> None:
         return
     roles = ", ".join(f"{held['role']} in {held['team']}" for held in found["roles"])
     output.facts((("name", found["username"]), ("roles", roles), ("asks for", ", ".join(found["teams"]))))
+
+
+@app.command()
+@guarded
+def profile(
+    zone: Annotated[str, typer.Option(help="Time zone of your pages, e.g. Europe/Berlin.")] = "",
+    language: Annotated[str, typer.Option(help="Language of your pages: en or zh-hans.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show or change the time zone and the language of your pages."""
+    chosen = {name: value for name, value in (("time_zone", zone), ("language", language)) if value}
+    with api() as portal:
+        found = portal.put("me/", chosen) if chosen else portal.get("me/")
+    if as_json:
+        output.out_json(found)
+        return
+    zone_text, language_text = found["time_zone"] or "the portal's", found["language"] or "the browser's"
+    output.facts((("time zone", zone_text), ("language", language_text)))
 
 
 app.command("password")(sessions.password)

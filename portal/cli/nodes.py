@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import calendar, formatting, output
+from portal.cli import calendar, formatting, output, zones
 from portal.cli.command import Json, api, guarded
 
 app = typer.Typer(
@@ -43,12 +43,19 @@ def power(name: Name, as_json: Json = False) -> None:
 @guarded
 def wake(
     name: Name,
-    until: Annotated[str, typer.Option(help="Keep it awake until then (RFC 3339); default: an hour.")] = "",
+    until: Annotated[
+        str, typer.Option(help="Keep it awake until then, e.g. 2026-03-01T14:00; default: an hour.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Wake a node and keep it awake for a while."""
     with api() as portal:
-        _show(portal.post(f"nodes/{_part(name)}/wake/", {"until": until} if until else {}), as_json)
+        _show(
+            portal.post(
+                f"nodes/{_part(name)}/wake/", {"until": zones.instant(until, "--until")} if until else {}
+            ),
+            as_json,
+        )
 
 
 @app.command("sleep")
@@ -136,7 +143,7 @@ def deadline(text: str, now: datetime) -> str:
     """Return a deadline as the API takes it: a time from now such as 30m, 4h or 2d, or an instant."""
     match = SPAN.fullmatch(text.strip().lower())
     if match is None:
-        return calendar.instant(text, "--by")
+        return zones.instant(text, "--by")
     return (now + timedelta(seconds=int(match[1]) * UNITS[match[2]])).isoformat()
 
 

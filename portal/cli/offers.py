@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import formatting, output
+from portal.cli import formatting, output, zones
 from portal.cli.command import Json, api, guarded
 
 flavor = typer.Typer(
@@ -129,7 +129,7 @@ def set_price(
     as_json: Json = False,
 ) -> None:
     """Set what a device model costs from an instant on; only its first price may begin now or in the past."""
-    body = {"device_model": model, "price_per_hour": amount, "starts_at": _instant(begin)}
+    body = {"device_model": model, "price_per_hour": amount, "starts_at": _instant(begin, "--from")}
     with api() as portal:
         made = portal.post("rates/", body)
     if as_json:
@@ -168,14 +168,11 @@ def _terms(most: int | None, hours: float | None, preemptible: float | None) -> 
     return found
 
 
-def _instant(text: str) -> str:
+def _instant(text: str, option: str) -> str:
     """Return an instant as the API reads it, now for nothing; local time where no offset is named."""
     if not text:
         return datetime.now(tz=UTC).isoformat()
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone().isoformat()
-    except (ValueError, OverflowError) as error:
-        raise typer.BadParameter("write the time like 2026-01-31T12:00Z") from error
+    return zones.instant(text, option)
 
 
 def _told(row: Any, as_json: bool) -> None:

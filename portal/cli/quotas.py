@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from portal.cli import formatting, output
+from portal.cli import formatting, output, zones
 from portal.cli.command import Json, api, guarded
 
 MILLI = 1000
@@ -146,7 +146,12 @@ def give(
     as_json: Json = False,
 ) -> None:
     """Let a team and those below it go first for a time."""
-    body = {"steps": steps, "starts_at": _instant(begin), "ends_at": _instant(until), "reason": reason}
+    body = {
+        "steps": steps,
+        "starts_at": _instant(begin, "--from"),
+        "ends_at": _instant(until, "--until"),
+        "reason": reason,
+    }
     with api() as portal:
         found = portal.post(f"teams/{_safe(slug)}/priority/", body)
     _told_grant(found, as_json)
@@ -173,16 +178,13 @@ def _devices(milli: int | None) -> str:
     return "-" if milli is None else f"{milli / MILLI:g}"
 
 
-def _instant(text: str) -> str:
+def _instant(text: str, option: str) -> str:
     """Return an instant as the API reads it, now for nothing; local time where no offset is named."""
     from datetime import UTC, datetime
 
     if not text:
         return datetime.now(tz=UTC).isoformat()
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone().isoformat()
-    except (ValueError, OverflowError) as error:
-        raise typer.BadParameter("write the time like 2026-01-31T12:00Z") from error
+    return zones.instant(text, option)
 
 
 def _quota_facts(row: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+
+from portal.cli import zones
 
 Work = Annotated[str, typer.Option(help="Kind of work: interactive, training or inference.")]
 Preemptible = Annotated[
@@ -29,7 +30,7 @@ def wishes(*, work: str, preemptible: bool, least: int, start: str, nodes: int, 
         "work": work,
         "is_preemptible": preemptible,
         "least_duration_s": least * 60,
-        "starts_at": _instant(start) if start else None,
+        "starts_at": zones.instant(start, "--start") if start else None,
         "nodes": nodes,
         "most_count": grow,
     }
@@ -38,12 +39,3 @@ def wishes(*, work: str, preemptible: bool, least: int, start: str, nodes: int, 
         "most_count": 0,
     }  # fmt: skip
     return {name: value for name, value in asked.items() if value != usual[name]}
-
-
-def _instant(text: str) -> str:
-    try:
-        return datetime.fromisoformat(text).astimezone().isoformat()
-    except (ValueError, OverflowError, OSError):
-        raise typer.BadParameter(
-            "write it like 2026-03-01T14:00 or 2026-03-01T13:00:00Z", param_hint="--start"
-        ) from None

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
+from portal.common.moments import moment
 from portal.common.sql import fetch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
@@ -65,18 +64,13 @@ def latest_end(lease: Lease, *, now: datetime) -> NextBlock | None:
     return block if block and block.at < own.at else own
 
 
-def clock(at: datetime) -> str:
-    """Return an instant as people read it, in the time zone and language in use."""
-    return date_format(timezone.localtime(at), "DATETIME_FORMAT")
-
-
 def block_sentence(block: NextBlock) -> str:
     """Return why a lease cannot run longer, as a sentence."""
     if block.why == "maintenance":
         return _("Maintenance of its node begins %(at)s: %(reason)s.") % {
-            "at": clock(block.at),
+            "at": moment(block.at),
             "reason": block.note or _("no reason given"),
         }
     if block.why == "booking":
-        return _("Its place is booked from %(at)s on.") % {"at": clock(block.at)}
-    return _("Its flavor allows it until %(at)s.") % {"at": clock(block.at)}
+        return _("Its place is booked from %(at)s on.") % {"at": moment(block.at)}
+    return _("Its flavor allows it until %(at)s.") % {"at": moment(block.at)}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.common.moments import moment_of
 from portal.leases.states import WorkloadKind
 
 Figures = dict[str, Any]
@@ -53,14 +51,9 @@ def _gib(mib: Any) -> str:
 
 def _with_end(why: str, reason: Figures) -> str:
     """Return the sentence and when the first lease in the way ends; the sentence alone when unknown."""
-    raw = reason.get("next_end")
-    if not raw:
+    when = moment_of(reason.get("next_end"))
+    if when is None:
         return why
-    try:
-        at = timezone.localtime(datetime.fromisoformat(str(raw)))
-    except ValueError:
-        return why
-    when = date_format(at, "DATETIME_FORMAT")
     return _("%(why)s The first one in the way ends by %(at)s.") % {"why": why, "at": when}
 
 
@@ -108,11 +101,9 @@ def _room_is_made(r: Figures) -> str:
     why = ngettext(
         "%(n)s lease was told to make room for this.", "%(n)s leases were told to make room for this.", count
     ) % {"n": count}
-    try:
-        at = timezone.localtime(datetime.fromisoformat(str(r.get("ends_at"))))
-    except ValueError:
+    when = moment_of(r.get("ends_at"))
+    if when is None:
         return why
-    when = date_format(at, "DATETIME_FORMAT")
     return _("%(why)s It starts when room is made, by %(at)s at the latest.") % {"why": why, "at": when}
 
 
@@ -209,11 +200,10 @@ def _node_waking(r: Figures) -> str:
         "Nodes that sleep are woken for this: %(names)s.",
         max(1, len(nodes)),
     ) % {"names": pgettext("list", ", ").join(nodes)}
-    try:
-        at = timezone.localtime(datetime.fromisoformat(str(r.get("ready_at"))))
-    except ValueError:
+    at = moment_of(r.get("ready_at"))
+    if at is None:
         return why
-    return _("%(why)s It should be ready by %(at)s.") % {"why": why, "at": date_format(at, "DATETIME_FORMAT")}
+    return _("%(why)s It should be ready by %(at)s.") % {"why": why, "at": at}
 
 
 def _nodes_blocked(r: Figures) -> str:
@@ -236,16 +226,7 @@ def _nodes_silent(r: Figures) -> str:
         "The nodes that could serve the time from %(at)s on are silent: %(names)s. It is booked once they "
         "are heard.",
         max(1, len(nodes)),
-    ) % {"at": _moment(r.get("starts_at")), "names": pgettext("list", ", ").join(nodes) or "?"}
-
-
-def _moment(raw: Any) -> str:
-    """Return an instant as people write it, "?" where it is not known."""
-    try:
-        at = timezone.localtime(datetime.fromisoformat(str(raw)))
-    except ValueError:
-        return "?"
-    return date_format(at, "DATETIME_FORMAT")
+    ) % {"at": moment_of(r.get("starts_at")) or "?", "names": pgettext("list", ", ").join(nodes) or "?"}
 
 
 def _longest(why: str, r: Figures) -> str:
@@ -263,7 +244,7 @@ def _longest(why: str, r: Figures) -> str:
 def _maintenance_ahead(r: Figures) -> str:
     nodes = [str(node) for node in r.get("nodes") or []]
     why = _("There is room now, but maintenance begins at %(at)s, before this would end: %(nodes)s.") % {
-        "at": _moment(r.get("starts_at")),
+        "at": moment_of(r.get("starts_at")) or "?",
         "nodes": pgettext("list", ", ").join(nodes) or "?",
     }
     return _longest(why, r)
@@ -271,7 +252,7 @@ def _maintenance_ahead(r: Figures) -> str:
 
 def _booked_ahead(r: Figures) -> str:
     why = _("There is room now, but it is booked from %(at)s on, before this would end.") % {
-        "at": _moment(r.get("starts_at"))
+        "at": moment_of(r.get("starts_at")) or "?"
     }
     return _longest(why, r)
 
@@ -279,7 +260,7 @@ def _booked_ahead(r: Figures) -> str:
 def _reserved_for_waiting(r: Figures) -> str:
     why = _("There is room now, but request number %(n)s, which waits longer, starts there at %(at)s.") % {
         "n": r.get("position") or "?",
-        "at": _moment(r.get("starts_at")),
+        "at": moment_of(r.get("starts_at")) or "?",
     }
     return _longest(why, r)
 
@@ -293,19 +274,19 @@ def _kept_for_short(r: Figures) -> str:
 
 def _with_nearest(why: str, r: Figures) -> str:
     """Return the sentence and which starts nearby are free; the sentence alone when there are none."""
-    times = [_moment(raw) for raw in r.get("nearest") or []]
+    times = [moment_of(raw) or "?" for raw in r.get("nearest") or []]
     if not times:
         return why
     return _("%(why)s Free near it: %(times)s.") % {"why": why, "times": pgettext("list", ", ").join(times)}
 
 
 def _booking_taken(r: Figures) -> str:
-    why = _("The time from %(at)s on is taken.") % {"at": _moment(r.get("starts_at"))}
+    why = _("The time from %(at)s on is taken.") % {"at": moment_of(r.get("starts_at")) or "?"}
     return _with_nearest(why, r)
 
 
 def _booking_above_quota(r: Figures) -> str:
-    why = _("At %(at)s the team would be above its quota.") % {"at": _moment(r.get("starts_at"))}
+    why = _("At %(at)s the team would be above its quota.") % {"at": moment_of(r.get("starts_at")) or "?"}
     return _with_nearest(why, r)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.catalog.services import cost_milli
 from portal.common import outbox
+from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Impossible, Invalid, NotFound, TooManyWaiting
 from portal.common.failpoints import failpoint
 from portal.common.rows import NewRow, Rows
@@ -314,6 +316,17 @@ def _locked(request: LeaseRequest) -> LeaseRequest:
         .select_related("team", "author", "flavor")
         .get(pk=request.pk)
     )
+
+
+@contextmanager
+def held(request: LeaseRequest) -> Iterator[datetime]:
+    """Hold a request for one step of it, in a transaction, and give the database's clock as of then.
+
+    An instant from before whoever held it would put this step ahead of theirs.
+    """
+    with transaction.atomic():
+        list(LeaseRequest.objects.select_for_update().filter(pk=request.pk).values_list("pk"))
+        yield db_now()
 
 
 @transaction.atomic

@@ -13,9 +13,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
@@ -25,6 +24,7 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound, TooManyWaiting
 from portal.common.retry import with_retries
+from portal.common.zones import zone_names
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.requests import (
@@ -69,12 +69,6 @@ class SeriesSpec:
     purpose: str = ""
 
 
-@cache
-def zones() -> frozenset[str]:
-    """Names of the time zones there are. Listing them opens some six hundred files, so it is done once."""
-    return frozenset(available_timezones())
-
-
 def occurrences(
     starts_at: datetime, repeat: str, zone: str, *, after: datetime, until: datetime
 ) -> Iterator[datetime]:
@@ -103,7 +97,7 @@ def check_series(spec: SeriesSpec, *, now: datetime) -> None:
         fields["repeat"] = _("Choose daily, weekdays or weekly.")
     elif spec.duration_s > STEPS[Repeat(spec.repeat)].total_seconds():
         fields["duration_s"] = _("It would still run when it comes again. Choose a shorter time.")
-    if spec.zone not in zones():
+    if spec.zone not in zone_names():
         fields["zone"] = _("There is no such time zone. Write a name such as Europe/Berlin.")
     if not now < spec.starts_at <= now + FURTHEST:
         fields["starts_at"] = _("The first time lies in the future, within a year.")

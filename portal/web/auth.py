@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth import authenticate, login, logout
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -22,11 +23,13 @@ from django.views.decorators.http import require_http_methods, require_POST
 from portal.accounts.models import User
 from portal.accounts.sessions import note_browser
 from portal.accounts.sign_in_attempts import begin_attempt
+from portal.accounts.zones import adopt_zone
 from portal.audit import sign_ins
 from portal.catalog.first_start import is_set_up
 from portal.common.addresses import client_address
+from portal.common.zones import LONGEST_NAME
 from portal.teams.models import Membership, Role
-from portal.web.own_paths import own_path
+from portal.web.own_paths import own_path, remember_language
 
 DEMO_PASSWORD = "berth-demo"  # noqa: S105 (printed by `make up`; only offered when BERTH_DEMO is on)
 DEMO_PEOPLE = {
@@ -123,7 +126,14 @@ def _try(request: HttpRequest) -> HttpResponse:
     sign_ins.signed_in(user, attempt, address, now=now)
     login(request, user)
     note_browser(request)
-    return redirect(_goal(request))
+    zone = adopt_zone(user=user, name=request.POST.get("zone", "")[:LONGEST_NAME])
+    if zone:
+        said = _(
+            "Times are shown in %(zone)s, the time zone of this browser. Your profile has another, if you like."
+        )
+        messages.info(request, said % {"zone": zone})
+    answer = redirect(_goal(request))
+    return remember_language(answer, user.language) if user.language else answer
 
 
 def _shown(request: HttpRequest, form: SignInForm, *, status: int = 200) -> HttpResponse:

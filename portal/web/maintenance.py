@@ -21,21 +21,15 @@ from portal.fleet.models import MaintenanceWindow, Node
 from portal.leases import maintenance
 from portal.leases.maintenance import AffectedLease
 from portal.web.access import done, person, refused, rights_of
+from portal.web.fields import MomentField
 from portal.web.figures import span, what_text
-
-LOCAL = "%Y-%m-%dT%H:%M"
-
-
-def _moment(label: Any, help_text: Any = "") -> forms.DateTimeField:
-    widget = forms.DateTimeInput({"class": "form-control", "type": "datetime-local"}, format=LOCAL)
-    return forms.DateTimeField(label=label, help_text=help_text, widget=widget)
 
 
 class TimesForm(forms.Form):
     """From when to when."""
 
-    starts_at = _moment(gettext_lazy("Begins"))
-    ends_at = _moment(gettext_lazy("Ends"))
+    starts_at = MomentField(label=gettext_lazy("Begins"))
+    ends_at = MomentField(label=gettext_lazy("Ends"))
 
 
 class WindowForm(TimesForm):
@@ -60,8 +54,6 @@ class WindowForm(TimesForm):
         field = self.fields["nodes"]
         assert isinstance(field, forms.MultipleChoiceField)
         field.choices = [(name, name) for name in Node.objects.values_list("name", flat=True)]
-        zone = timezone.get_current_timezone_name()
-        self.fields["starts_at"].help_text = _("Time zone: %(zone)s.") % {"zone": zone}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
@@ -18,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from portal.catalog.models import Flavor
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid
+from portal.common.zones import SkippedTimeError, instant_of, zone_named
 from portal.leases import reservations
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.reservations import SeriesSpec
@@ -25,10 +25,9 @@ from portal.leases.states import Approval, Repeat
 from portal.teams.models import Role, Team
 from portal.teams.selectors import visible_teams
 from portal.web.access import done, person, refused, rights_of
-from portal.web.fields import DurationField, NoteForm
+from portal.web.fields import DurationField, NoteForm, WallTimeField
 from portal.web.figures import span, what_text
 
-LOCAL = "%Y-%m-%dT%H:%M"
 FIELD_OF = {"duration_s": "duration"}
 
 
@@ -44,10 +43,7 @@ class ReservationForm(forms.Form):
         initial=1,
         widget=forms.NumberInput({"class": "form-control", "inputmode": "numeric"}),
     )
-    starts_at = forms.DateTimeField(
-        label=gettext_lazy("First time"),
-        widget=forms.DateTimeInput({"class": "form-control", "type": "datetime-local"}, format=LOCAL),
-    )
+    starts_at = WallTimeField(label=gettext_lazy("First time"), help_text=gettext_lazy("In the zone below."))
     zone = forms.CharField(
         label=gettext_lazy("Time zone"),
         max_length=60,
@@ -102,13 +98,16 @@ class ReservationForm(forms.Form):
         What was typed as the first time is meant in the zone that was typed.
         """
         data = self.cleaned_data
-        if data["zone"] not in reservations.zones():
+        zone = zone_named(data["zone"])
+        if zone is None:
             raise Invalid(
                 fields={"zone": _("There is no such time zone. Write a name such as Europe/Berlin.")}
             )
-        zone = ZoneInfo(data["zone"])
+        first = data["starts_at"]
         try:
-            wall = timezone.localtime(data["starts_at"]).replace(tzinfo=None)
+            first = first.astimezone(zone) if first.tzinfo else instant_of(first, zone)
+        except SkippedTimeError as error:
+            raise Invalid(fields={"starts_at": error.sentence}) from error
         except OverflowError as error:
             said = _("The first time lies in the future, within a year.")
             raise Invalid(fields={"starts_at": said}) from error
@@ -117,7 +116,7 @@ class ReservationForm(forms.Form):
         return SeriesSpec(
             flavor=data["flavor"],
             duration_s=data["duration"],
-            starts_at=wall.replace(tzinfo=zone),
+            starts_at=first,
             repeat=data["repeat"],
             until=until,
             zone=data["zone"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import cohorts, cycles, flavors, maintenance, sessions, setup
+from portal.web import cohorts, cycles, flavors, maintenance, profile, sessions, setup
 from portal.web.audit import page as audit
 from portal.web.cluster import page as cluster
 from portal.web.invoices import page as invoices
@@ -38,6 +38,7 @@ urlpatterns = [
     path("invoices/<slug:slug>/<str:month>/", invoices.invoice, name="invoice"),
     path("invoices/<slug:slug>/<str:month>/lines.csv", invoices.download, name="invoice_csv"),
     path("invoices/<slug:slug>/<str:month>/lines/<str:key>/", invoices.line, name="invoice_line"),
+    path("profile/", profile.page, name="profile"),
     path("tokens/", tokens.page, name="tokens"),
     path("tokens/<int:key>/revoke/", tokens.revoke, name="token_revoke"),
     path("sessions/", sessions.page, name="sessions"),

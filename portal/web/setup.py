@@ -17,9 +17,11 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.sessions import note_browser
+from portal.accounts.zones import adopt_zone
 from portal.catalog.first_start import SetupProgress, is_set_up, progress
 from portal.common.clock import db_now
 from portal.common.errors import Forbidden, Invalid
+from portal.common.zones import LONGEST_NAME
 from portal.policies.first_policy import set_up_with_policy
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights
@@ -103,6 +105,7 @@ def _first(request: HttpRequest) -> HttpResponse:
         else:
             login(request, user)
             note_browser(request)
+            adopt_zone(user=user, name=request.POST.get("zone", "")[:LONGEST_NAME])
             said = _("%(name)s is ready. You hold every role; share them out as you like.")
             return done(request, said % {"name": values["organisation"].strip()}, "web:setup")
     return render(request, "web/setup_first.html", {"form": form}, status=422 if form.is_bound else 200)

@@ -32,6 +32,20 @@ class Block:
     node: str = ""
 
 
+@dataclass(slots=True)
+class Ahead:
+    """A block, and for whom it counts: claims behind ``rank``, from step ``since`` until before ``till``.
+
+    It was made within that step when the claim of rank ``by`` was served.
+    """
+
+    block: Block
+    rank: int
+    since: int
+    by: int
+    till: int = 1 << 60
+
+
 def known_blocks(snapshot: Snapshot) -> list[Block]:
     """Bookings and maintenance to come; maintenance that is on begins now."""
     if not snapshot.bookings and not snapshot.outages:

@@ -159,14 +159,19 @@ class Board:
             share = self.geometry.profiles[shape.kind.profile].share_milli
         return weighted(share, self.device.weight_milli)
 
-    def slot(self, shape: Shape, start: int, max_memory_mib: int = 0) -> GrantedSlot:
-        """One unit of the shape at its place on this board; a share may use up to ``max_memory_mib`` of it."""
+    def slot(
+        self, shape: Shape, start: int, max_memory_mib: int = 0, host: tuple[int, int] = (0, 0)
+    ) -> GrantedSlot:
+        """One unit of the shape at its place on this board; a share may use up to ``max_memory_mib`` of it.
+
+        ``host`` is what its grant takes of the node with it: milli-CPU and MiB.
+        """
         kind, device = shape.kind, self.device
         if kind.mode == "mig":
             profile = self.geometry.profiles[kind.profile]
             return GrantedSlot(
-                device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib, profile.name
-            )
+                device.id, "mig", start, profile.slices, profile.share_milli, profile.memory_mib, profile.name, *host
+            )  # fmt: skip
         if shape.is_shared:
             return GrantedSlot(
                 device.id,
@@ -175,10 +180,12 @@ class Board:
                 0,
                 shape.share_milli,
                 shape.memory_mib,
+                cpu_milli=host[0],
+                host_memory_mib=host[1],
                 board_memory_mib=self.memory_mib,
                 max_memory_mib=min(max(max_memory_mib, shape.memory_mib), device.memory_mib),
             )
-        return GrantedSlot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib)
+        return GrantedSlot(device.id, kind.mode, 0, device.grid, WHOLE_MILLI, device.memory_mib, "", *host)
 
     def put(self, held: Held) -> None:
         """Take what is held. A share on a board without a host placement opens one for its team."""

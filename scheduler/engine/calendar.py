@@ -100,7 +100,9 @@ class Calendar:
     def reach(self, duration_s: int) -> None:
         """Heed what begins before the end of a claim as long as this, too."""
         until = self._end_of(duration_s)
-        if until > self._reached:
+        if not self._known:
+            self._reached = max(self._reached, until)
+        elif until > self._reached:
             ahead = [
                 b for b in self._known if b.starts_at > self.now and self._reached <= b.starts_at < until
             ]

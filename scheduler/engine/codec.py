@@ -93,13 +93,14 @@ def snapshot_from_json(data: bytes) -> Snapshot:
     """The snapshot that these bytes describe. Raises BadSnapshot for anything else."""
     document = _document(data)
     boards = _rows(document, "boards", lambda row: tuple(_profile(items(p)) for p in row))
+    tables: dict[str, Any] = {name: _rows(document, name, read) for name, (_, read) in ROWS.items()}
     return Snapshot(
         taken_at=_taken_at(document),
         nodes=_rows(document, "nodes", _node),
         devices=_rows(document, "devices", lambda row: _device(row, boards)),
         demand=_demand(document),
         learned=_learned(document),
-        **{name: _rows(document, name, read) for name, (_, read) in ROWS.items()},
+        **tables,
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.engine.kernel import inlined
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -87,6 +89,7 @@ def columns(
     )
 
 
+@inlined
 def fits_board(at: Columns, want: Ints, node: int, board: int) -> bool:
     """Whether one unit fits on the board now (kernel)."""
     if not at.serves[want[KIND], node, board]:
@@ -103,6 +106,7 @@ def fits_board(at: Columns, want: Ints, node: int, board: int) -> bool:
     )
 
 
+@inlined
 def fits_node(at: Columns, want: Ints, node: int) -> bool:
     """Whether the node has room for all units of the want now (kernel)."""
     if at.cpu[node] < want[CPU] or at.memory[node] < want[MEMORY]:
@@ -118,6 +122,7 @@ def fits_node(at: Columns, want: Ints, node: int) -> bool:
     return False
 
 
+@inlined
 def idle_boards(at: Columns, node: int) -> int:
     """How many boards of the node are idle (kernel)."""
     idle = 0
@@ -127,6 +132,7 @@ def idle_boards(at: Columns, node: int) -> int:
     return idle
 
 
+@inlined
 def is_asleep(at: Columns, node: int) -> bool:
     """Whether the node has boards and nothing is on any of them (kernel)."""
     boards = 0

@@ -42,7 +42,12 @@ class Demand(NamedTuple):
 
     @property
     def one(self) -> float:
-        """What one request counts among the numbers of the forms; 0 where nothing was counted."""
+        """What one request counts among the numbers of the forms; 0 where these are all there will be.
+
+        Before anything was counted one of each size is still to be expected.
+        """
+        if not self.forms:
+            return 1.0
         return sum(number for _, number in self.forms) / self.requests if self.requests else 0.0
 
     def counts(self) -> dict[Form, int]:

@@ -26,7 +26,9 @@ def grown(
     ``waiting`` are the claims that got nothing, with their team and shape. Who comes first gets one unit, then
     the next, and round again: by priority, then by when it was asked, then by id.
     """
-    hoping = _hoping(calendar, waiting) if growing else frozenset()
+    if not growing:
+        return ()
+    hoping = _hoping(calendar, waiting)
     left = {claim.id: claim.most_count for claim in growing}
     line = sorted(growing, key=lambda claim: (-claim.priority, claim.queued_at, claim.id))
     failed: set[tuple[int, Shape, int]] = set()

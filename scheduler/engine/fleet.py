@@ -125,15 +125,14 @@ class Fleet:
         if shape.is_spread:
             return self._spread(shape)
         row = self._row(shape)
-        node = self._decider.choose(row)
+        node, bits = self._decider.decide(row)
         if node == NOWHERE:
             return None
-        bits = self._decider.boards_of(row, node)
         return [(board, 0) for at, board in enumerate(self._nodes[node]) if (bits >> at) & 1]
 
     def node_for(self, shape: Shape) -> Sequence[Board] | None:
         """The boards of the node that the policy gives a shape that needs none of them; None when none has room."""
-        node = self._decider.choose(self._row(shape))
+        node, _ = self._decider.decide(self._row(shape))
         return None if node == NOWHERE else self._nodes[node]
 
     def left(self) -> FreeCapacity:
@@ -164,34 +163,31 @@ class Fleet:
 
     def refresh(self, boards: Iterable[Board]) -> None:
         """Look again at boards whose holders changed."""
+        changed: dict[int, list[tuple[int, ...]]] = {}
         for board in boards:
-            node, _ = self._cell[board]
-            self._decider.note(node, -1)
-            before = self._free(board)
-            self._copy(self._decider.at, board)
-            self._decider.at.totals[0] += before - self._free(board)
-            self._decider.note(node, 1)
-            self._decider.changed(node)
-
-    def _free(self, board: Board) -> int:
-        node, cell = self._cell[board]
-        return max(int(self._decider.at.free[node, cell]), 0)
+            node, cell = self._cell[board]
+            changed.setdefault(node, []).append((cell, *_left_on(board)))
+        at = self._decider.at
+        for node, rows in changed.items():
+            host = self._hosts[node]
+            cpu, memory = host.cpu_free, host.memory_free
+            if not host.is_limited:
+                cpu, memory = int(at.cpu[node]), int(at.memory[node])
+            self._decider.fill_in(node, cpu, memory, np.array(rows, np.int64))
 
     def _copy(self, at: Columns, board: Board) -> None:
         node, cell = self._cell[board]
         host = self._hosts[node]
         if host.is_limited:
             at.cpu[node], at.memory[node] = host.cpu_free, host.memory_free
-        share = WHOLE if not board.use else max(WHOLE - board.share_used, 0) if board.is_shared else 0
-        left = max(board.memory_left_mib, 0)
-        memory = min(left, board.device.memory_mib)
-        tighter = min(share, left * WHOLE // max(board.memory_mib, 1))
-        at.free[node, cell] = NO_BOARD if board.blocked else tighter if share else 0
-        at.share[node, cell] = share
-        at.board_memory[node, cell] = memory
-        at.use[node, cell] = USES[board.use]
-        at.team[node, cell] = board.team_id
-        at.clients[node, cell] = board.device.max_clients - board.clients
+        (
+            at.free[node, cell],
+            at.share[node, cell],
+            at.board_memory[node, cell],
+            at.use[node, cell],
+            at.team[node, cell],
+            at.clients[node, cell],
+        ) = _left_on(board)
 
     def _row(self, shape: Shape) -> int:
         row = self._wants.get(shape)
@@ -241,6 +237,21 @@ class Fleet:
             at.better[(number, *self._cell[board])] = cost * self._policy.board_worth
         at.better[number, :, -1] = at.better[number, :, :-1].min(axis=1)
         at.better[number][np.isinf(at.better[number])] = 0.0
+
+
+def _left_on(board: Board) -> tuple[int, int, int, int, int, int]:
+    """What is left of a board, and who may have it: free, share, board_memory, use, team and clients of its cell."""
+    share = WHOLE if not board.use else max(WHOLE - board.share_used, 0) if board.is_shared else 0
+    left = max(board.memory_left_mib, 0)
+    tighter = min(share, left * WHOLE // max(board.memory_mib, 1))
+    return (
+        NO_BOARD if board.blocked else tighter if share else 0,
+        share,
+        min(left, board.device.memory_mib),
+        USES[board.use],
+        board.team_id,
+        board.device.max_clients - board.clients,
+    )
 
 
 def _numbered(names: Sequence[str | int | None]) -> list[int]:

@@ -6,6 +6,7 @@ weighted thousandths (``share_milli`` x class weight / 1000), time in UTC, slots
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -280,7 +281,11 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one turn may look at, as of ``taken_at``."""
+    """Everything one turn may look at, as of ``taken_at``.
+
+    ``likely_s`` says by claim id how long it will probably run, where that is less than it may: whoever plays the
+    queue forward goes by it, a turn does not. It is never published (``outcome`` reckons it).
+    """
 
     taken_at: datetime
     nodes: tuple[NodeInfo, ...]
@@ -295,6 +300,7 @@ class Snapshot:
     people: tuple[DecayedUsage, ...] = ()
     growing: tuple[Claim, ...] = ()
     learned: Learned = Learned()
+    likely_s: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,11 +69,13 @@ def outcome(snapshot: Snapshot, level: float = EXPECTED) -> Snapshot:
         run.lease_id: _end(run, lengths, units[run.claim_id] or run.count, snapshot.taken_at)
         for run in snapshot.running
     }
-    bound = bool(snapshot.bookings or snapshot.outages)
+    likely = {claim.id: _length(claim, lengths) for claim in snapshot.queue}
     return replace(
         snapshot,
         held=_held(snapshot, ends) if ends else snapshot.held,
-        queue=snapshot.queue if bound else tuple(_claim(one, lengths) for one in snapshot.queue),
+        likely_s={
+            claim.id: likely[claim.id] for claim in snapshot.queue if likely[claim.id] < claim.duration_s
+        },
     )
 
 
@@ -83,10 +85,9 @@ def _end(run: Running, lengths: RemainingLengths, units: int, now: datetime) -> 
     return now + timedelta(seconds=lengths.left_s(run.team_id, units, ran, run.predicted_s, most))
 
 
-def _claim(claim: Claim, lengths: RemainingLengths) -> Claim:
+def _length(claim: Claim, lengths: RemainingLengths) -> int:
     left = lengths.left_s(claim.team_id, units_of(claim), claim.ran_s, claim.predicted_s, claim.duration_s)
-    length = max(min(math.ceil(left), claim.duration_s), 1)
-    return claim if length == claim.duration_s else replace(claim, duration_s=length)
+    return max(min(math.ceil(left), claim.duration_s), 1)
 
 
 def _held(snapshot: Snapshot, ends: dict[int, datetime]) -> tuple[Held, ...]:

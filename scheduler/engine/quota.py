@@ -155,9 +155,10 @@ class Budget:
 
     def allows(self, team_id: int, cost: int) -> bool:
         """Whether every ceiling in the chain, and every cohort, admits ``cost`` more."""
-        if not all(a.ceiling is None or a.used + cost <= a.ceiling for a in self.chain(team_id)):
-            return False
-        return all(
+        for account in self.chain(team_id):
+            if account.ceiling is not None and account.used + cost > account.ceiling:
+                return False
+        return not self._pools or all(
             _strain_after(pool, accounts, cost) <= max(0, pool.strain)
             for pool, accounts in self._pools_of(team_id)
         )

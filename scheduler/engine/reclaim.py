@@ -54,6 +54,8 @@ def reclaimed(
     named = _named(kept, policy, decided, planner)
     if room is not None:
         kept.release(room)
+    if not (kept.placed or kept.grants or kept.spared or named):
+        return found
     waits = _waits(kept, found, named, snapshot, policy)
     return replace(
         found,
@@ -68,8 +70,6 @@ def _waits(
     kept: KeptPlaces, found: Plan, named: Sequence[Preemption], snapshot: Snapshot, policy: PolicyRules
 ) -> tuple[Wait, ...]:
     """Those whose place is kept come first; who gets a place made now hears that before why it waits."""
-    if not kept.placed and not named:
-        return found.waits
     waits = []
     for position, (claim, told) in enumerate(kept.placed, start=1):
         ends = [one.preempt_at for one in told if one.preempt_at is not None]
@@ -92,6 +92,8 @@ def _waits(
 def _named(kept: KeptPlaces, policy: PolicyRules, decided: DecidedTurn, planner: Planner) -> list[Preemption]:
     """Who must go for the claims that still wait, in their order; at most MOST_CLAIMS of them are looked at."""
     snapshot, found = kept.seen, decided.plan
+    if not found.waits:
+        return []
     scored = decided.turn.lineup.scored if policy.preempting.by_score else None
     claims = {claim.id: claim for claim in snapshot.queue if claim.starts_at is None}
     waits = (

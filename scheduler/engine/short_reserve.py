@@ -20,12 +20,13 @@ LONG_PART = 0.43  # of what very long requests leave
 
 
 class ShortReserve:
-    """The rule within one turn: it hears of every grant."""
+    """The rule within one turn: it hears of every grant. ``overload`` is how pressing it is that others wait."""
 
     def __init__(self, room: Occupancy, lineup: Lineup, policy: PolicyRules) -> None:
         self._room = room
         self._policy = policy
         self._order = lineup.burdened if policy.keep_short else None
+        self.overload = self._order.overload if self._order else 0.0
         self._idle: dict[ShapeKind, tuple[set[int], int]] = {}
 
     def holds_back(self, claim: Claim, shape: Shape) -> bool:
@@ -37,7 +38,7 @@ class ShortReserve:
         burden = self._order.burden(claim)
         if burden <= LONG:
             return False
-        part = self._policy.keep_short * self._order.overload * (1.0 if burden > VERY_LONG else LONG_PART)
+        part = self._policy.keep_short * self.overload * (1.0 if burden > VERY_LONG else LONG_PART)
         idle, boards = self._boards(shape.kind)
         spare = int(part * boards)
         return shape.units + spare <= boards and len(idle) - shape.units < spare
@@ -46,6 +47,10 @@ class ShortReserve:
         """Count a grant."""
         for idle, _ in self._idle.values():
             idle.difference_update(slot.device_id for slot in grant.slots)
+
+    def look_again(self) -> None:
+        """Hear that something else than a grant changed what is idle."""
+        self._idle.clear()
 
     def _boards(self, kind: ShapeKind) -> tuple[set[int], int]:
         """The idle boards that could serve the kind, and how many there are in all."""

@@ -6,10 +6,9 @@ rebuild. A state belongs to one caller; it is never shared between threads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
-from itertools import groupby
 
 from scheduler.engine.explain import Explainer
 from scheduler.engine.model import Claim, Grant, GrantedSlot, Reason
@@ -53,17 +52,17 @@ class EngineState(Occupancy):
         """The grant of these spots for all the time that was asked for."""
         slots = _slots(spots, shape, claim.max_memory_mib)
         node_id = spots[0][0].node.id
-        return Grant(claim.id, claim.team_id, node_id, slots, spots_cost(spots, shape), claim.duration_s)
+        cost = spots_cost(spots, shape)
+        return Grant(claim.id, claim.team_id, node_id, slots, cost, claim.duration_s)
 
 
 def _slots(spots: Sequence[Spot], shape: Shape, max_memory_mib: int) -> tuple[GrantedSlot, ...]:
     """The spots as slots; the first one on each node says what the grant takes of that node."""
-    slots = [board.slot(shape, start, max_memory_mib) for board, start in spots]
-    if shape.wants_host:
-        first = 0
-        for _, part in groupby(spots, key=lambda spot: spot[0].node.id):
-            units = len(list(part))
-            cpu, memory = shape.host_part(units)
-            slots[first] = replace(slots[first], cpu_milli=cpu, host_memory_mib=memory)
-            first += units
+    if not shape.wants_host:
+        return tuple([board.slot(shape, start, max_memory_mib) for board, start in spots])
+    units = Counter(board.node.id for board, _ in spots)
+    slots = []
+    for board, start in spots:
+        host = shape.host_part(units.pop(board.node.id)) if board.node.id in units else (0, 0)
+        slots.append(board.slot(shape, start, max_memory_mib, host))
     return tuple(slots)

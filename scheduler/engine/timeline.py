@@ -2,71 +2,53 @@
 
 It starts with the turn as it is decided now. After that it knows when live placements must end, what was
 booked, which nodes go away and come back, and how long claims run at most; nothing else: no early release,
-no new arrivals, blocked nodes stay blocked. So it is a bound by the book, not a prediction.
+no new arrivals, blocked nodes stay blocked. So it is a bound by the book, not a prediction, unless the snapshot
+says how long claims will probably run (``outcome``).
 
-Equal claims (same team, shape and duration) form one line. Everybody left is stuck, so after an end only
-the nodes where it happened are looked at, and teams that were short of quota. Within a node the fullest
+Where leases go for better scores they do so here too, looked for at a few instants (``future_victims``), and long
+requests leave as much free for shorter ones as in a turn (``short_reserve``).
+
+Everybody left is stuck, so after an end only the nodes where it happened are looked at, teams that were short of
+quota, and what was held back for shorter ones. Within a node the fullest
 boards are taken first, which is simpler than the placement policy; as in a turn, those that cost least where
 these are above the team's headroom.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
+from itertools import islice
 
 from scheduler.engine.admission import Admission
-from scheduler.engine.blocks import Block, fill_beside, known_blocks, promised
+from scheduler.engine.blocks import Ahead, Block, fill_beside, known_blocks, promised
 from scheduler.engine.board import Board
 from scheduler.engine.board_history import AT_FIRST, BoardHistory
 from scheduler.engine.earliest_start import OVERDUE_S, StartSearch, comes_back
 from scheduler.engine.events import Ended
+from scheduler.engine.future_victims import FutureVictim, FutureVictims, idle_spots
 from scheduler.engine.gang_capacity import lightest, parts_now
 from scheduler.engine.model import Claim, Grant, Held, PolicyRules, Snapshot
+from scheduler.engine.order.burden import overload
+from scheduler.engine.order.costs import Costs
 from scheduler.engine.place.fill import Spot, cheapest, fill, node_room, spots_cost
 from scheduler.engine.shape import Shape, shape_of
+from scheduler.engine.short_reserve import ShortReserve
+from scheduler.engine.waiting_lines import Line, WaitingLines
 
 MOST_EVENTS = 20_000
 # Starts promised later than now: each costs a look at everything that runs.
 MOST_PROMISES = 64
 MOST_PASSED_OVER = 32
 CHECKPOINT = 256
-
-
-@dataclass(slots=True)
-class Ahead:
-    """A block, and for whom it counts: claims behind ``rank``, from step ``since`` until before ``till``.
-
-    It was made within that step when the claim of rank ``by`` was served.
-    """
-
-    block: Block
-    rank: int
-    since: int
-    by: int
-    till: int = 1 << 60
-
-
-class _Line:
-    """Equal claims in queue order; ``head`` is the first still waiting."""
-
-    __slots__ = ("claims", "cost", "duration_s", "head", "shape", "team_id")
-
-    def __init__(self, claim: Claim, shape: Shape, cost: int) -> None:
-        self.team_id = claim.team_id
-        self.shape = shape
-        self.duration_s = claim.duration_s
-        self.cost = cost
-        self.claims: list[tuple[int, Claim]] = []
-        self.head = 0
-
-    @property
-    def rank(self) -> int:
-        """The rank of the first claim still waiting."""
-        return self.claims[self.head][0]
+# When leases are looked at that may go for better scores: seconds from now, the notice apart, the last one first.
+LOOKS_S = [*(1_209_600 / 1.5**n for n in range(21)), 240.0, 180.0, 120.0, 60.0, 0.0]
+PREEMPTED_S = 60  # what a preemption costs before the request runs usefully again
+MOST_HOPEFUL = 64
 
 
 class Timeline:
@@ -91,6 +73,7 @@ class Timeline:
         self.policy = policy
         self.turn = turn
         self.order = order
+        self._claims = {claim.id: claim for claim in order}
         self.rank_of = {claim.id: rank for rank, claim in enumerate(order)}
         self.now = snapshot.taken_at
         self.times = [self.now]
@@ -103,9 +86,6 @@ class Timeline:
         self._made = 0
         self._later: dict[int, list[Ahead]] = defaultdict(list)
         self._twins: dict[Board, Board] = {}
-        self._lines: dict[Shape, list[tuple[int, int, _Line]]] = defaultdict(list)
-        self._short: dict[int, list[_Line]] = defaultdict(list)
-        self._shapes_on: dict[tuple[object, ...], list[Shape]] = {}
         self._promised: set[int] = set()
         self._crowded: set[Board] = set()
         self._passed = 0
@@ -114,14 +94,16 @@ class Timeline:
         self._open_again(snapshot)
         self.history = BoardHistory([board for board in self.room.boards if not board.blocked])
         self.row_of = {board.device.id: row for row, board in enumerate(self.history.boards)}
-        self._boards_of: dict[int, list[Board]] = defaultdict(list)
-        for board in self.room.boards:
-            self._boards_of[board.node.id].append(board)
-        self._make_of: dict[Board, tuple[object, ...]] = {
-            board: (board.device.model, board.device.modes, board.device.memory_mib, board.node.zone,
-                    board.device.bandwidth_gbps, board.device.compute_class, id(board.geometry))
-            for board in self.room.boards
-        }  # fmt: skip
+        self._lines = WaitingLines(self.room)
+        self._back: dict[int, Claim] = {}  # those that were preempted on the way and wait again
+        self._likely_s = dict(snapshot.likely_s)
+        self._victims = FutureVictims.of(snapshot, policy, self.room, turn.lineup)
+        self._costs = Costs(snapshot)
+        self._reserve = ShortReserve(self.room, turn.lineup, policy) if policy.keep_short else None
+        self._asked = sum(self._costs.of(claim) for claim in snapshot.queue) if self._reserve else 0
+        self._held_back: dict[Shape, None] = {shape: None for _, shape in turn.held_back.values()}
+        notice_s = policy.preempting.grace_s
+        self._looks = [self.now + timedelta(seconds=notice_s + one) for one in LOOKS_S if self._victims]
         self._begin(snapshot, first)
 
     def _open_again(self, snapshot: Snapshot) -> None:
@@ -155,14 +137,14 @@ class Timeline:
                 self._promised.add(block.claim_id)
                 self._keep(block, self.rank_of[block.claim_id])
         left = [claim for claim, _ in self.turn.waiting]
+        self._owed = {claim.id for claim in first}
         for claim in sorted((*first, *left), key=lambda claim: self.rank_of[claim.id]):
             shape = shape_of(claim, self.policy)
             if shape.wanted:
-                self._line_up(claim, shape)
-        for team_lines in self._lines.values():
-            for _, _, line in team_lines:
-                if not self.room.budget.allows(line.team_id, line.cost):
-                    self._short[line.team_id].append(line)
+                self._lines.add(claim, shape, self.rank_of[claim.id])
+        for line in self._lines:
+            if not self.room.budget.allows(line.team_id, line.cost):
+                self._lines.set_short(line)
 
     def _close(self, block: Block) -> None:
         self.room.board_of[block.held.device_id].put(block.held)
@@ -182,25 +164,21 @@ class Timeline:
         self._made += 1
         heappush(self._events, (at, kind, self._made, held, boards))
 
-    def _line_up(self, claim: Claim, shape: Shape) -> None:
-        lines = self._lines[shape]
-        line = next(
-            (x for _, _, x in lines if x.team_id == claim.team_id and x.duration_s == claim.duration_s), None
-        )
-        if line is None:
-            line = _Line(claim, shape, self.room.least_cost(shape))
-            # Claims come in queue order, so that the list is a heap by first ranks from the start.
-            lines.append((self.rank_of[claim.id], len(lines), line))
-        line.claims.append((self.rank_of[claim.id], claim))
-
     def run(self, until: datetime) -> None:
         """Play until nothing more ends or the time is over; after the queue what-ifs may still find room."""
         for _ in range(MOST_EVENTS):
-            if not self._events or self._events[0][0] > until:
+            if not self._events or min([*self._looks[-1:], self._events[0][0]]) > until:
                 return
-            self.now = self.room.now = self._events[0][0]
-            self.times.append(self.now)
+            if self._looks and self._looks[-1] < self._events[0][0]:
+                self._step(self._looks.pop())
+                self._preempt()
+                continue
+            self._step(self._events[0][0])
             self._serve(self._next())
+
+    def _step(self, at: datetime) -> None:
+        self.now = self.room.now = at
+        self.times.append(at)
 
     def _next(self) -> list[Board]:
         """Let all that is due end and begin; the boards where there may be more room than before."""
@@ -279,20 +257,25 @@ class Timeline:
     def _serve(self, freed: Sequence[Board]) -> None:
         """Start in queue order whoever fits on the nodes of the freed boards, or has quota again."""
         nodes = {board.node.id: None for board in freed}
+        held_back, self._held_back = self._held_back, {}
+        if self._reserve:
+            self._reserve.look_again()
+            self._reserve.overload = overload(self._asked, self._costs.capacity)
         tops: list[tuple[int, int, Shape]] = []
         places: dict[Shape, list[int] | None] = {}
-        for shape in self._helped(freed):
+        for shape in self._lines.helped(freed):
             places[shape] = None if shape.is_spread else list(nodes)
-        for line in self._with_quota_again():
-            places[line.shape] = None
+        # Who was held back had room, on whatever node.
+        for shape in (*(line.shape for line in self._lines.with_quota_again()), *held_back):
+            places[shape] = None
         for number, shape in enumerate(places):
-            if self._lines[shape]:
-                heappush(tops, (self._lines[shape][0][0], number, shape))
-        aside: dict[Shape, list[tuple[int, int, _Line]]] = defaultdict(list)
+            if self._lines.of[shape]:
+                heappush(tops, (self._lines.of[shape][0][0], number, shape))
+        aside: dict[Shape, list[tuple[int, int, Line]]] = defaultdict(list)
         late: dict[Shape, int] = {}
         while tops:
             _, number, shape = heappop(tops)
-            lines = self._lines[shape]
+            lines = self._lines.of[shape]
             rank, nth, line = lines[0]
             is_full = False
             if line.duration_s >= late.get(shape, 1 << 60):
@@ -310,65 +293,24 @@ class Timeline:
                 heappush(tops, (lines[0][0], number, shape))
         for shape, lines in aside.items():
             for entry in lines:
-                heappush(self._lines[shape], entry)
+                heappush(self._lines.of[shape], entry)
 
-    def _helped(self, freed: Iterable[Board]) -> dict[Shape, None]:
-        """The shapes that a freed board has room for, or where CPU comes back any board of its node."""
-        helped: dict[Shape, None] = {}
-        nodes: dict[int, list[Board]] = defaultdict(list)
-        for board in freed:
-            if not board.blocked:
-                nodes[board.node.id].append(board)
-        for node_id, own in nodes.items():
-            host = self.room.host_of(own[0])
-            boards = self._boards_of[node_id] if host.is_limited else own
-            for (make, uses), some in self._alike(boards).items():
-                for shape in self._asked_of(make, some[0]):
-                    if shape in helped or not self._lines[shape] or uses not in ("", shape.kind.mode):
-                        continue
-                    if shape.nodes and shape.wants_host and not host.has_room(shape):
-                        continue
-                    if any(board.room(shape) for board in some):
-                        helped[shape] = None
-        return helped
-
-    def _alike(self, boards: Iterable[Board]) -> dict[tuple[tuple[object, ...], str], list[Board]]:
-        """The open boards by what they are and what they are used for."""
-        alike: dict[tuple[tuple[object, ...], str], list[Board]] = defaultdict(list)
-        for board in boards:
-            if board.use != "exclusive" and not board.blocked:
-                alike[self._make_of[board], board.use].append(board)
-        return alike
-
-    def _asked_of(self, make: tuple[object, ...], board: Board) -> list[Shape]:
-        known = self._shapes_on.get(make)
-        if known is None:
-            known = self._shapes_on[make] = [shape for shape in self._lines if board.serves(shape.kind)]
-        return known
-
-    def _with_quota_again(self) -> list[_Line]:
-        again = []
-        for team_id in [team_id for team_id, lines in self._short.items() if lines]:
-            lines = self._short[team_id]
-            headroom = self.room.budget.headroom(team_id)
-            if headroom is None or headroom >= min(line.cost for line in lines):
-                able = [one for one in lines if self.room.budget.allows(team_id, one.cost)]
-                self._short[team_id] = [one for one in lines if one not in able]
-                again += [one for one in able if one.head < len(one.claims)]
-        return again
-
-    def _try(self, line: _Line, nodes: list[int] | None, late: dict[Shape, int]) -> bool:
+    def _try(self, line: Line, nodes: list[int] | None, late: dict[Shape, int]) -> bool:
         """Start the line's first claim if it can be; True when its shape finds no room whatever its duration."""
         rank, claim = line.claims[line.head]
+        is_owed = claim.id in self._owed
+        if self._reserve and not is_owed and self._reserve.holds_back(claim, line.shape):
+            self._held_back[line.shape] = None
+            return False
         if not self.room.budget.allows(line.team_id, line.cost):
-            self._set_short(line)
+            self._lines.set_short(line)
             return False
         found = self._place(line, nodes, rank, claim)
         if isinstance(found, list) and self._promise_before(rank):
             found = self._place(line, nodes, rank, claim)
         if not isinstance(found, list):
             if found == "quota":
-                self._set_short(line)
+                self._lines.set_short(line)
             elif found == "later":
                 late[line.shape] = min(late.get(line.shape, 1 << 60), line.duration_s)
             return found == "full"
@@ -376,11 +318,7 @@ class Timeline:
         self._start(self.room.granted(claim, line.shape, found), rank)
         return False
 
-    def _set_short(self, line: _Line) -> None:
-        if line not in self._short[line.team_id]:
-            self._short[line.team_id].append(line)
-
-    def _place(self, line: _Line, nodes: list[int] | None, rank: int, claim: Claim) -> list[Spot] | str:
+    def _place(self, line: Line, nodes: list[int] | None, rank: int, claim: Claim) -> list[Spot] | str:
         """Spots on one of the nodes (None: any), or why not: "quota", "later" (something begins), "full"."""
         shape, refused = line.shape, "full"
         ends_at = self.now + timedelta(seconds=claim.duration_s)
@@ -408,7 +346,7 @@ class Timeline:
             refused = payable
         return refused
 
-    def _payable(self, line: _Line, spots: list[Spot], boards: Sequence[Board]) -> list[Spot] | str:
+    def _payable(self, line: Line, spots: list[Spot], boards: Sequence[Board]) -> list[Spot] | str:
         """The spots, or the cheapest on these boards where the team cannot pay for them, or "quota"."""
         shape, allows = line.shape, self.room.budget.allows
         if allows(line.team_id, spots_cost(spots, shape)):
@@ -441,7 +379,7 @@ class Timeline:
         host = self.room.host_of(board)
         if not shape.wants_host or not host.is_limited:
             return True
-        here = self._boards_of[board.node.id]
+        here = self._lines.boards_of[board.node.id]
         later = [held for one in here for held in self._in_the_way(one, ends_at, rank)]
         for held in later:
             host.take(held, 1)
@@ -451,10 +389,20 @@ class Timeline:
         return has_room
 
     def _start(self, grant: Grant, rank: int) -> None:
+        if self._reserve:
+            self._reserve.note(grant)
+            self._asked -= self._costs.of(self._claims[grant.claim_id])
+        if self._victims and rank < len(self.order):
+            claim = self._claims[grant.claim_id]
+            self._victims.started(grant, claim, self.now, len(grant.slots))
+        likely_s = self._likely_s.get(grant.claim_id)
+        if likely_s is not None:
+            grant = replace(grant, duration_s=min(likely_s, grant.duration_s))
         held = self.room.grant(grant, self.now)
         self._spend(rank, grant.team_id, grant.cost_milli)
         self._push(held[0].until, 0, held)
-        self.starts[grant.claim_id] = self.now
+        self.starts.setdefault(grant.claim_id, self.now)
+        self._back.pop(grant.claim_id, None)
         step = len(self.times) - 1
         for board in {self.room.board_of[one.device_id]: None for one in held}:
             self.history.note(step, rank, board, self.room.host_of(board))
@@ -465,6 +413,60 @@ class Timeline:
                 self._drop(one)
             # What was kept may help others, but only in a step of its own: within one, ranks go up.
             self._push(self.now, 2, (), [self.room.board_of[one.block.held.device_id] for one in kept])
+
+    def _preempt(self) -> None:
+        """Let leases go for claims whose score has become clearly better than theirs; these begin."""
+        lines, victims = self._lines, self._victims
+        left = (
+            one for one in self.order
+            if one.id not in self.starts and one in lines and one.id not in self._owed
+        )  # fmt: skip
+        waiting = [*islice(left, MOST_HOPEFUL), *self._back.values()]
+        if victims is None or not waiting:
+            return
+        scores = victims.look(self.now, waiting)
+        hopeless: dict[Shape, float] = {}
+        freed: dict[Board, None] = {}
+        gone: list[tuple[FutureVictim, Claim]] = []
+        for claim in sorted(waiting, key=lambda claim: self.rank_of[claim.id]):
+            shape, score, rank = shape_of(claim, self.policy), scores[claim.id], self.rank_of[claim.id]
+            if score >= hopeless.get(shape, math.inf) or not self.room.can_pay(claim.team_id, shape):
+                continue
+            found = victims.find(claim, shape, score)
+            if not found:
+                hopeless[shape] = score
+                continue
+            for one in found:
+                self.room.end(Ended(one.held))
+                for held in one.held:
+                    board = self.room.board_of[held.device_id]
+                    freed[board] = None
+                    self._spend(rank, held.team_id, -board.cost_of(held))
+                    self.history.note(len(self.times) - 1, rank, board, self.room.host_of(board))
+            gone += [(one, claim) for one in found]
+            spots = idle_spots(self.room, shape)
+            if spots is not None:
+                lines.leave(claim, rank)
+                self._start(self.room.granted(claim, shape, spots), rank)
+        for victim, taker in gone:
+            self._queue_again(
+                victim, taker, [(-one.priority, scores[one.id], self.rank_of[one.id]) for one in waiting]
+            )
+        if freed:
+            self._push(self.now, 2, (), list(freed))
+
+    def _queue_again(
+        self, victim: FutureVictim, taker: Claim, standings: Sequence[tuple[int, float, int]]
+    ) -> None:
+        """Let the request of a victim wait with what it has left, before those that stand behind it."""
+        claim = victim.again(taker, self.room, self.now)
+        standing = -claim.priority, victim.score
+        behind = (rank for *other, rank in standings if tuple(other) > standing)
+        left_s = max((one.until - self.now).total_seconds() for one in victim.held)
+        self._likely_s[claim.id] = max(int(left_s) + PREEMPTED_S, 1)
+        self._claims[claim.id] = self._back[claim.id] = claim
+        self.rank_of[claim.id] = max(min(behind, default=len(self.order)) - 1, 0)
+        self._lines.add(claim, shape_of(claim, self.policy), self.rank_of[claim.id])
 
     def _promise_before(self, rank: int) -> bool:
         """Somebody of this rank is about to start: keep a place for the first one it would pass over."""

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scheduler.engine.blocks import Ahead
 from scheduler.engine.board_history import HistoryColumns
 from scheduler.engine.columns import Ints
 from scheduler.engine.model import Claim, Held
 from scheduler.engine.quota import Budget
 from scheduler.engine.shape import Shape
-from scheduler.engine.timeline import CHECKPOINT, Ahead, Timeline
+from scheduler.engine.timeline import CHECKPOINT, Timeline
 
 NEVER = 1 << 60
 

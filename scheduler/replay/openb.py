@@ -197,7 +197,10 @@ class ReplayRules:
 
 @dataclass(slots=True)
 class PlayedPlacement:
-    """What a replay did: the node of each arrival (-1 refused), its figures, and the time deciding took."""
+    """What a replay did: the node of each arrival (-1 refused), its figures, and the CPU seconds that turns took.
+
+    What is learned between turns is not counted, as no turn of the product learns.
+    """
 
     nodes: Ints
     figures: dict[str, Any]
@@ -243,13 +246,13 @@ class ReplayedInstallation:
         self._learn(now_s)
         now = ZERO + timedelta(seconds=now_s)
         forms = self.trace.arrivals
-        began = time.perf_counter()
+        began = time.thread_time()
         for number in arrivals:
             if not forms[number].boards:
                 self._host(number)
         queue = tuple(self._claim(number, now) for number in arrivals if forms[number].boards)
         found = plan(self._snapshot(now, queue), self.policy, self._room, explains=False) if queue else None
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.thread_time() - began
         for grant in found.grants if found else ():
             self._start(grant, now)
         for claim in queue:
@@ -257,7 +260,7 @@ class ReplayedInstallation:
 
     def end(self, number: int) -> None:
         """Let an arrival that was placed be over."""
-        began = time.perf_counter()
+        began = time.thread_time()
         if number in self._held:
             self._room.end(Ended(self._held.pop(number)))
             self._over.add(number)
@@ -267,7 +270,7 @@ class ReplayedInstallation:
                 self._seen[form, True] += 1
         elif number in self._hosted:
             self._take(int(self.placed[number]), self._hosted.pop(number), -1)
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.thread_time() - began
 
     def _learn(self, now_s: float) -> None:
         if self.rules.knows or now_s - self._looked_at < LEARN_EVERY_S:

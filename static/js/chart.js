@@ -2,7 +2,7 @@
 //
 // History rows and frames are [unix seconds, util or null, memory in MiB or null].
 
-import { gettext, memory, number } from "./i18n.js";
+import { gettext, memory, number, timeOfDay } from "./i18n.js";
 import { colour, wash } from "./palette.js";
 
 const SUMMARY_EVERY_MS = 10000;
@@ -62,8 +62,7 @@ function axis(values, side, scale) {
 
 function options(figure, kinds, box) {
   const top = Number(figure.dataset.memoryMib) || null;
-  const time = new Intl.DateTimeFormat(document.documentElement.lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-  const axes = [{ ...axis((_u, ticks) => ticks.map((t) => time.format(t * 1000)), 2, "x"), space: 90 }, axis((_u, ticks) => ticks.map((t) => `${t} %`), 3, "y")];
+  const axes = [{ ...axis((_u, ticks) => ticks.map((t) => timeOfDay(new Date(t * 1000))), 2, "x"), space: 90 }, axis((_u, ticks) => ticks.map((t) => `${t} %`), 3, "y")];
   if (kinds.includes(KINDS.memory)) axes.push(axis((_u, ticks) => ticks.map(memory), 1, "mib"));
   return {
     width: box.clientWidth,

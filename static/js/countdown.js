@@ -14,7 +14,7 @@ function showTime(el, now) {
   } else if (mode === "elapsed") el.textContent = clock(-left);
   else if (mode === "moment") el.textContent = moment(at);
   else el.textContent = relative(at, now);
-  if (!el.title) el.title = at.toLocaleString(document.documentElement.lang);
+  if (!el.title) el.title = `${moment(at)} (${document.documentElement.dataset.zone ?? ""})`;
 }
 
 function showCost(el, now) {

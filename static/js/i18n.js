@@ -1,6 +1,7 @@
 // Words and numbers of the page's language. `gettext` comes from Django's JavaScriptCatalog when it is loaded.
 
 const LANG = document.documentElement.lang || "en";
+const ZONE = document.documentElement.dataset.zone || undefined;
 
 /** The translation of `text`, with {name} replaced by `values.name`. */
 export function gettext(text, values = {}) {
@@ -34,11 +35,33 @@ export function relative(date, now = Date.now()) {
   return new Intl.RelativeTimeFormat(LANG, { numeric: "auto" }).format(Math.trunc(seconds / size), unit);
 }
 
-/** "21 Nov, 14:05" with the year only when it is another one. */
+function formatOf(options) {
+  try {
+    return new Intl.DateTimeFormat("en-US", { ...options, timeZone: ZONE });
+  } catch {
+    return new Intl.DateTimeFormat("en-US", options); // a zone that this browser does not know yet
+  }
+}
+
+const PARTS = formatOf({ year: "numeric", month: "numeric", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+function partsOf(date) {
+  return Object.fromEntries(PARTS.formatToParts(date).map(({ type, value }) => [type, value]));
+}
+
+/** "14:05:09" in the person's zone. */
+export function timeOfDay(date) {
+  const { hour, minute, second } = partsOf(date);
+  return `${hour}:${minute}:${second}`;
+}
+
+/** "21 Nov, 14:05" in the person's zone, with the year only when it is another one; as portal/common/moments.py writes it. */
 export function moment(date, now = new Date()) {
-  const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
-  const options = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23", year };
-  return new Intl.DateTimeFormat(LANG, options).format(date);
+  const { year, month, day, hour, minute } = partsOf(date);
+  const isThisYear = year === partsOf(now).year;
+  if (LANG.startsWith("zh")) return `${isThisYear ? "" : `${year}年`}${month}月${day}日 ${hour}:${minute}`;
+  return `${day} ${MONTHS[month - 1]}${isThisYear ? "" : ` ${year}`}, ${hour}:${minute}`;
 }
 
 /** "2 d 03:04:05" or "03:04" for a length of time in seconds. */

@@ -16,6 +16,7 @@ const PARTS = [
   ["[data-slices]", () => import("./slices.js")],
   ["[data-terminal]", () => import("./terminal.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
+  ["[data-browser-zone], [data-browser-zone-offer]", () => import("./zone.js")],
   ["[data-draft]", () => import("./draft.js")],
 ];
 

@@ -96,6 +96,7 @@ AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Eur
 AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
 ROUTES = (
     Route("GET", "me/"),
+    Route("PUT", "me/", body={"time_zone": "Europe/Berlin"}),
     Route("GET", "setup/steps/", "operator"),
     Route("GET", "teams/"),
     Route("POST", "teams/", "alice", {"parent": "vision", "name": "Robots"}, 201),
@@ -251,13 +252,42 @@ def scene(world: World) -> dict[str, str]:
     lease = world.active("bob", at=world.now - timedelta(seconds=120))
     asked = world.active("bob", at=world.now - timedelta(seconds=60))
     meter_all(now=world.now)
+    requests = _asked_for(world)
+    extend_lease(lease=asked, actor=world.user("bob"), extra_s=600, now=world.now)
+    notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
+    row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
+    period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
+    bill = invoice_view(world.team("perception"), period_of(ended.activated_at), now=world.now)
+    Node.objects.filter(name="gpu-01").update(power_state="awake")
+    Node.objects.update(features=["streams"])
+    return {
+        "lease": lease.uid,
+        "ended": ended.uid,
+        "asked": asked.uid,
+        "team": "perception",
+        "member": "bob",
+        "node": "gpu-01",
+        "device": Device.objects.earliest("id").uuid,
+        "flavor": "h100",
+        "model": "h100-80gb",
+        "month": f"{period.starts_at:%Y-%m}",
+        "last_month": f"{before.starts_at:%Y-%m}",
+        "key": next(iter(bill.lines)).key,
+        "token": str(row.pk),
+        "session": _signed_in(world),
+        **requests,
+        **_jobs(world),
+        **_rules(world),
+    }
+
+
+def _asked_for(world: World) -> dict[str, str]:
+    """Return what bob asked for, once before and once after his team's larger requests need an approval."""
+    bob: dict[str, Any] = {"actor": world.user("bob"), "rights": world.rights("bob"), "now": world.now}
+    team = world.team("perception")
     queued = world.submit("bob", most_count=2)
     series = create_reservation(
-        team=world.team("perception"),
-        actor=world.user("bob"),
-        rights=world.rights("bob"),
-        spec=SeriesSpec("h100", 3600, world.now + timedelta(days=2)),
-        now=world.now,
+        team=team, spec=SeriesSpec("h100", 3600, world.now + timedelta(days=2)), **bob
     )
     window = plan_window(
         nodes=[world.nodes["gpu-03"]],
@@ -267,52 +297,18 @@ def scene(world: World) -> dict[str, str]:
         actor=world.user("operator"),
         now=world.now,
     )
-    team = world.team("perception")
     team.approval_above_gpu_seconds = 10
     team.save()
-    awaiting = submit_request(
-        team=team,
-        actor=world.user("bob"),
-        rights=world.rights("bob"),
-        spec=RequestSpec("h100", 3600),
-        now=world.now,
-    )
+    awaiting = submit_request(team=team, spec=RequestSpec("h100", 3600), **bob)
     waiting = create_reservation(
-        team=team,
-        actor=world.user("bob"),
-        rights=world.rights("bob"),
-        spec=SeriesSpec("h100", 3600, world.now + timedelta(days=3)),
-        now=world.now,
+        team=team, spec=SeriesSpec("h100", 3600, world.now + timedelta(days=3)), **bob
     )
-    extend_lease(lease=asked, actor=world.user("bob"), extra_s=600, now=world.now)
-    notify([world.user("bob")], "lease.ends_soon", target=lease.uid, at=world.now, minutes=10)
-    row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
-    period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
-    line = next(iter(invoice_view(team, period_of(ended.activated_at), now=world.now).lines))
-    Node.objects.filter(name="gpu-01").update(power_state="awake")
-    Node.objects.update(features=["streams"])
     return {
-        "lease": lease.uid,
-        "ended": ended.uid,
-        "asked": asked.uid,
         "queued": queued.uid,
         "series": series.uid,
-        "waiting": waiting.uid,
         "window": window.uid,
         "awaiting": awaiting.uid,
-        "team": "perception",
-        "member": "bob",
-        "node": "gpu-01",
-        "device": Device.objects.earliest("id").uuid,
-        "flavor": "h100",
-        "model": "h100-80gb",
-        "month": f"{period.starts_at:%Y-%m}",
-        "last_month": f"{before.starts_at:%Y-%m}",
-        "key": line.key,
-        "token": str(row.pk),
-        "session": _signed_in(world),
-        **_jobs(world),
-        **_rules(world),
+        "waiting": waiting.uid,
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from portal.api.parsers import MAX_BYTES
 from tests.api.fingerprint import fingerprint
 from tests.api.routes import WRITES, scene
+from tests.hostile.plenty import some
 from tests.portal.builders import World
 
 ASK = {"flavor": "h100-1g-10gb", "duration_s": 3600}
@@ -102,8 +103,8 @@ def test_every_write_refuses_bodies_that_are_not_json(world: World, calls: Any) 
     callers = {name: calls(name) for name in {route.who for route in WRITES}}
     before = fingerprint()
 
-    for route in WRITES:
-        for name, body, _status in BODIES:
+    for nth, route in enumerate(WRITES):
+        for name, body, _status in some(BODIES, nth):
             if name in ("empty", "null") or (name == "true" and route.body is None):
                 continue
             answer = callers[route.who].call(route.method, route.at(objects), body, **route.headers)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from portal.leases.models import LeaseRequest
+from portal.common.clock import db_now
+from portal.leases.models import LeaseRequest, RequestEvent
 from portal.leases.requests import RequestSpec
 from portal.leases.states import RequestState
+from portal.teams.models import Team
 from tests.portal.builders import World
 
 BODY = {"flavor": "h100-1g-10gb", "duration_s": 3600}
@@ -34,6 +38,28 @@ def test_asking_costs_few_queries(world: World, calls: Any, django_assert_max_nu
 
     with django_assert_max_num_queries(13):
         assert bob.post("requests/", BODY).status_code == 201
+
+
+def test_a_host_whose_clock_runs_ahead_asks_and_decides_by_the_clock_of_the_database(
+    world: World, calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Team.objects.filter(slug="perception").update(approval_above_gpu_seconds=1)
+    began, real = db_now(), timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: real() + timedelta(minutes=30))
+
+    asked = [calls("bob").post("requests/", BODY).json()["id"] for _ in range(3)]
+    alice = calls("alice")
+    answers = [
+        alice.post(f"requests/{asked[0]}/approve/", {"note": ""}),
+        alice.post(f"requests/{asked[1]}/reject/", {"note": "too large"}),
+        calls("bob").post(f"requests/{asked[2]}/withdraw/"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert LeaseRequest.objects.filter(submitted_at__range=(began, db_now())).count() == 3
+    assert RequestEvent.objects.exclude(at__range=(began, db_now())).count() == 0
+    decided = LeaseRequest.objects.exclude(decided_at=None)
+    assert decided.filter(decided_at__range=(began, db_now())).count() == decided.count() == 2
 
 
 def test_somebody_in_two_teams_names_one(world: World, calls: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ MODULES = {
     for folder in ("portal", "scheduler", "nodeagent", "tools", "tests")
     for path in (ROOT / folder).rglob("*.py")
 }
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def names_of(tree: ast.Module) -> set[str]:
@@ -29,28 +29,35 @@ def names_of(tree: ast.Module) -> set[str]:
     return found
 
 
-NAMES = {module: names_of(tree) for module, tree in TREES.items()}
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
+def names_in(module: str) -> set[str]:
+    return names_of(tree_of(module))
 
 
 def missing(tree: ast.Module) -> list[str]:
     """Return what is imported from, or asked of, a module of ours that does not have it."""
     wrong: list[str] = []
     modules: dict[str, str] = {}
-    own = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    own |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in MODULES:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 if whole in MODULES:
                     modules[alias.asname or alias.name] = whole
-                elif alias.name not in NAMES[node.module]:
+                elif alias.name not in names_in(node.module):
                     wrong.append(whole)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in own:
             module = modules.get(node.value.id, "")
             is_module = f"{module}.{node.attr}" in MODULES or node.attr.startswith("__")
-            if module and not is_module and node.attr not in NAMES[module]:
+            if module and not is_module and node.attr not in names_in(module):
                 wrong.append(f"{module}.{node.attr}")
     return wrong
 
@@ -59,8 +66,8 @@ def missing(tree: ast.Module) -> list[str]:
 def test_what_is_taken_from_a_module_is_in_it(folder: str) -> None:
     wrong = {
         module: found
-        for module, tree in TREES.items()
-        if module.startswith(f"{folder}.") and (found := missing(tree))
+        for module in MODULES
+        if module.startswith(f"{folder}.") and (found := missing(tree_of(module)))
     }
 
     assert wrong == {}

@@ -13,8 +13,8 @@ import pytest
 
 from tools.drill import proofs
 from tools.drill.faults import FAULTS, schedule
-from tools.drill.proofs import RowsSeen, StoredEvent
 from tools.drill.proxy import DOWN, ChaosProxy
+from tools.drill.rows import RowsSeen, StoredEvent
 
 NOON = datetime(2026, 3, 3, 12, tzinfo=UTC)
 

@@ -195,6 +195,7 @@ PAGES = (
     Page("invoice-line", "finance", lambda visitor: visitor.link(_past(visitor), LINE), "invoice_line"),
     Page("tokens", "bob", "/tokens/", "tokens"),
     Page("token-made", "alice", "/tokens/", "tokens", act=_token_made),
+    Page("profile", "bob", "/profile/", "profile"),
     Page("sessions", "bob", "/sessions/", "sessions"),
     Page("password-refused", "alice", "/sessions/", "sessions", act=_password_refused, expect="422"),
     Page("months", "finance", "/finance/months/", "periods"),

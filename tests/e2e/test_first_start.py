@@ -61,10 +61,24 @@ def agent() -> Iterator[Callable[[str, Path], None]]:
 def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     empty: RunningStack, agent: Callable[[str, Path], None], browser: Any
 ) -> None:
-    code = re.search(r"with the code (\S+)", empty.said)[1]  # type: ignore[index]
     alice = Visitor(browser.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
 
     page = alice.open("/sign-in/")
+    make_the_organisation(page, re.search(r"with the code (\S+)", empty.said)[1])  # type: ignore[index]
+    link = make_team_and_bob(alice, page)
+    enrol_a_node(alice, page, empty, agent)
+    offer_and_price(alice, page)
+    alice.go(page, "/setup/")
+    page.get_by_text("People can ask for GPU time now.").wait_for()
+    shoot(page, "setup-done")
+    assert alice.troubles == []
+
+    bob = Visitor(browser.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
+    join_and_ask(bob, link.removeprefix(empty.url), empty)
+    assert bob.troubles == []
+
+
+def make_the_organisation(page: Any, code: str) -> None:
     page.get_by_role("link", name="Set it up").click()
     shoot(page, "setup-first")
     fill(page, code=code, organisation="Harbour Institute", currency="CNY", username="alice", password=PASSWORD,
@@ -73,6 +87,9 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     page.wait_for_url("**/setup/")
     shoot(page, "setup")
 
+
+def make_team_and_bob(alice: Visitor, page: Any) -> str:
+    """Return the link with which bob sets his password."""
     page.get_by_role("link", name="Make a team").click()
     shoot(page, "team-new")
     fill(page, name="Vision Lab", cost_centre="C-7")
@@ -82,14 +99,17 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     shoot(page, "person-new")
     fill(page, username="bob", display_name="Bob")
     page.get_by_role("button", name="Make the account").click()
-    link = page.locator(".snippet code").inner_text()
+    link: str = page.locator(".snippet code").inner_text()
     shoot(page, "person-link")
     alice.go(page, "/teams/vision-lab/settings/")
     shoot(page, "team-settings")
     fill(page, approval_above="100")
     page.get_by_role("button", name="Store the settings").click()
     page.get_by_text("Requests above 100 GPU-hours need an approval.").wait_for()
+    return link
 
+
+def enrol_a_node(alice: Visitor, page: Any, empty: RunningStack, agent: Callable[[str, Path], None]) -> None:
     alice.go(page, "/operations/nodes/")
     page.locator("#enrol [name=name]").fill("gpu-01")
     page.locator("#enrol button[type=submit]").click()
@@ -102,6 +122,8 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
         confirm.click()
     empty.until(lambda: "standard flavor" in alice.text("/operations/flavors/"))
 
+
+def offer_and_price(alice: Visitor, page: Any) -> None:
     alice.go(page, "/operations/flavors/")
     page.get_by_role("button", name=re.compile("standard flavors")).click()
     page.get_by_text("flavors are offered now").wait_for()
@@ -117,13 +139,10 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     fill(page, price="12.50")
     page.get_by_role("button", name="Set the price").click()
     page.get_by_text("The new price is set.").wait_for()
-    alice.go(page, "/setup/")
-    page.get_by_text("People can ask for GPU time now.").wait_for()
-    shoot(page, "setup-done")
-    assert alice.troubles == []
 
-    bob = Visitor(browser.new_context(viewport=DESK, locale="en-GB", timezone_id="UTC"), empty.url)
-    page = bob.open(link.removeprefix(empty.url))
+
+def join_and_ask(bob: Visitor, link: str, empty: RunningStack) -> None:
+    page = bob.open(link)
     shoot(page, "join")
     fill(page, password=PASSWORD, again=PASSWORD)
     page.get_by_role("button", name="Set the password").click()
@@ -136,7 +155,6 @@ def test_an_empty_installation_reaches_its_first_lease_by_the_pages(
     page.locator("#request-form button[type=submit].btn-primary").click()
     page.wait_for_url("**/leases/lse-*/", timeout=30_000)
     empty.until(lambda: "Active" in page.inner_text("body"))
-    assert bob.troubles == []
 
 
 def fill(page: Any, **values: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.engine.forecast import forecast
 from scheduler.engine.learning.lengths import LengthRecord, curves_of
 from scheduler.engine.model import Booking, Held, Learned, Running
 from scheduler.engine.outcome import LONG, RemainingLengths, outcome
@@ -103,19 +104,27 @@ def test_a_claim_runs_as_long_as_predicted_and_never_longer_than_asked(cluster: 
     ]
     seen = replace(cluster.snapshot(), queue=tuple(asked))
 
-    short, *others = (one.duration_s for one in outcome(seen).queue)
+    found = outcome(seen)
 
-    assert HOUR / 2 < short < 2 * HOUR
-    assert others == [2 * HOUR, 3 * HOUR]
+    assert found.queue == seen.queue
+    assert HOUR / 2 < found.likely_s[asked[0].id] < 2 * HOUR
+    assert len(found.likely_s) == 1
 
 
-def test_a_claim_that_has_to_fit_before_a_booking_keeps_the_time_it_asks_for(cluster: Cluster) -> None:
-    cluster.node("a").hold(0, hours=10, lease=7)
-    one = replace(cluster.request("short", hours=8), predicted_s=HOUR)
-    seen = cluster.snapshot()
-    later = Booking(NOON + timedelta(hours=20), seen.held[0])
+def test_the_time_asked_for_decides_what_fits_and_the_likely_one_who_starts_after_it(
+    cluster: Cluster,
+) -> None:
+    cluster.node("a").hold(0, hours=1)
+    cluster.request("first", hours=8)
+    second = cluster.request("second", hours=8)
+    booked = Booking(NOON + timedelta(hours=5), replace(cluster.held[0], until=NOON + timedelta(hours=6)))
+    seen = replace(cluster.snapshot(), likely_s={1: HOUR})
 
-    assert outcome(replace(seen, queue=(one,), bookings=(later,))).queue == (one,)
+    sooner = forecast(seen, cluster.policy, [second])[second.id]
+    behind = forecast(replace(seen, bookings=(booked,)), cluster.policy, [second])[second.id]
+
+    assert sooner.starts_at == NOON + timedelta(hours=2)
+    assert behind.starts_at == NOON + timedelta(hours=7)
 
 
 def test_a_shared_board_is_free_when_its_last_share_is(cluster: Cluster) -> None:

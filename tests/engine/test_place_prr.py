@@ -157,6 +157,22 @@ def _give_back(fleet: Fleet, rows: Ints, requests: list[int], nodes: Ints, board
     fleet.decider.replay(rows, ends, nodes, boards)
 
 
+@settings(max_examples=25, deadline=None)
+@given(nodes=some_nodes, rows=some_rows, name=st.sampled_from(["prr", "fgd", "best_fit"]))
+def test_what_is_kept_of_nodes_between_decisions_is_what_a_new_look_finds(
+    nodes: list[tuple[int, int, int]], rows: list[int], name: str
+) -> None:
+    fleet = Fleet(nodes, name)
+    fleet.decider.play(np.array(rows), in_and_out(rows))
+    fresh = Decider(policy_named(name), fleet.at, fleet.wants, fleet.decider.tables)
+
+    for row in range(len(FORMS)):
+        assert fleet.decider.decide(row) == fresh.decide(row)
+        assert fleet.decider.index.cost[row].tolist() == fresh.index.cost[row].tolist()
+    assert fleet.decider.memo.nodes.tolist() == fresh.memo.nodes.tolist()
+    assert fleet.decider.memo.figures.tolist() == fresh.memo.figures.tolist()
+
+
 @needs_compiler
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["prr", "fgd"])
@@ -296,13 +312,21 @@ def test_one_request_more_than_were_counted_is_expected_of_each_size() -> None:
     assert known.rates[:2] * boards == pytest.approx([1, 0])
 
 
-def test_a_request_that_nobody_made_before_finds_the_only_node_that_has_room_for_it() -> None:
-    """Twelve nodes of which the last is large, and 57 small requests, before it comes."""
+@pytest.mark.parametrize("rank", [0, 11])
+@pytest.mark.parametrize("others", [57, 1])
+def test_a_request_that_nobody_made_before_finds_the_only_node_that_has_room_for_it(
+    rank: int, others: int
+) -> None:
+    """Twelve nodes of which the first or the last is large. Small requests come before it, or one for eight boards
+    when nothing is known at all.
+    """
     hosts = tuple(
-        openb.ReplayedNode(f"n{at}", 128_000 if at == 11 else 96_000, 1 << 20, 8, "A", at) for at in range(12)
+        openb.ReplayedNode(f"n{at}", 128_000 if at == rank else 96_000, 1 << 20, 8, "A", at)
+        for at in range(12)
     )
-    large, small = Form(120_000, 1024, 1000, 8, ""), Form(16_000, 1024, 1000, 1, "")
-    arrivals = (*[small] * 57, large)
+    large = Form(120_000, 1024, 1000, 8, "")
+    other = Form(16_000, 1024, 1000, 1, "") if others > 1 else Form(88_000, 1024, 1000, 8, "")
+    arrivals = (*[other] * others, large)
     trace = openb.Trace(
         hosts, tuple(map(str, range(len(arrivals)))), arrivals, (None,) * len(arrivals), Counter(arrivals)
     )

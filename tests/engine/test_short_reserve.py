@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.engine.policy import PolicyRules, Preempting
@@ -87,3 +89,19 @@ def test_orders_that_know_no_lengths_keep_nothing(one_left: Cluster) -> None:
     one_left.request("short", hours=0.5, count=2)
 
     assert set(one_left.plan().grants) == {"long"}
+
+
+def test_played_forward_a_long_one_leaves_as_much_free_while_others_wait(cluster: Cluster) -> None:
+    node = cluster.node("a", devices=10)
+    for index in range(10):
+        node.hold(index, hours=1 + index)
+    long = cluster.request("long", hours=100)
+    cluster.request("wide", hours=1, count=10)
+
+    cluster.policy = replace(RULES, backfill="none", keep_short=0.0)
+    without = cluster.start_of(long)
+    cluster.policy = replace(RULES, backfill="none")
+
+    # 11 boards are asked of 10, so that two must be idle behind it.
+    assert without == 1
+    assert cluster.start_of(long) == 3

@@ -6,14 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import transaction
+from django.test import Client
 
 from portal.agents.admission import admit
 from portal.agents.errors import AgentRefused
 from portal.agents.services import revoke_node
+from portal.common.clock import db_now
 from portal.common.errors import Conflict, QuotaExceeded
 from portal.common.sql import fetch
 from portal.fleet.models import Node
-from portal.leases.models import LeaseRequest
+from portal.leases.models import LeaseRequest, RequestEvent
 from portal.leases.requests import approve_request, reject_request
 from portal.quotas import services as quotas
 from portal.quotas.models import Cohort, Quota
@@ -92,6 +94,25 @@ def test_a_request_that_is_approved_meanwhile_cannot_be_rejected() -> None:
 
     request.refresh_from_db()
     assert (request.state, request.decided_by) == ("queued", approver)
+
+
+@pytest.mark.parametrize("address", ["/api/v1/requests/{}/withdraw/", "/requests/{}/withdraw/"])
+def test_what_waited_for_a_request_is_recorded_when_it_came_to_pass(address: str, client: Client) -> None:
+    world = build_world()
+    request = world.submit()
+    client.force_login(world.user("bob"))
+    told = {"content_type": "application/json"} if "api" in address else {}
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            LeaseRequest.objects.select_for_update().get(pk=request.pk)
+            other = meanwhile(lambda: client.post(address.format(request.uid), **told), pool)
+            assert not other.done()
+            let_go_at = db_now()
+        other.result(timeout=60)
+
+    step = RequestEvent.objects.get(request=request, now="withdrawn")
+    assert step.at > let_go_at
 
 
 def test_a_hello_does_not_bring_back_a_key_that_is_revoked_meanwhile() -> None:

@@ -128,6 +128,19 @@ def test_only_one_waits_at_a_time_and_it_can_be_withdrawn(strict: World) -> None
         approve_extension(**decision(strict, lease, "approver"))  # type: ignore[arg-type]
 
 
+def test_only_its_holder_or_an_admin_takes_an_extension_back(strict: World) -> None:
+    lease = strict.active("bob", "h100", duration_s=3600)
+    extend(strict, lease, SEVEN)
+
+    for name, refused in (("charlie", NotFound), ("approver", Forbidden)):
+        with pytest.raises(refused):
+            withdraw_extension(
+                lease=lease, actor=strict.user(name), rights=strict.rights(name), now=strict.now
+            )
+
+    assert lease.extensions.get().state == "awaiting_approval"
+
+
 def test_what_cannot_be_kept_any_more_is_said_to_the_approver(strict: World) -> None:
     lease = strict.active("bob", "h100", duration_s=3600)
     extend(strict, lease, SEVEN)

@@ -191,6 +191,19 @@ def test_a_request_that_never_could_grow_is_not_told_how_far(world: World) -> No
         )
 
 
+def test_a_request_that_is_over_is_not_told_how_far(world: World, base: Lease) -> None:
+    LeaseRequest.objects.filter(pk=base.request_id).update(state="fulfilled")
+
+    with pytest.raises(Conflict, match="is over"):
+        set_growth(
+            request=base.request,
+            most_count=2,
+            actor=world.user("alice"),
+            rights=world.rights("alice"),
+            now=world.now,
+        )
+
+
 def test_what_was_grown_goes_first_when_somebody_waits(world: World, base: Lease) -> None:
     world.ready(*world.turn())
     asked = world.submit("charlie", "h100", count=6)

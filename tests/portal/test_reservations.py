@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.common.errors import Forbidden, Invalid, NotFound
+from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.fleet.models import Node
 from portal.leases import reservations
 from portal.leases.models import Lease, LeaseRequest, Reservation
@@ -274,3 +275,47 @@ def test_a_series_that_fails_unexpectedly_stops_no_other(
 
     monkeypatch.setattr(reservations, "_ask", ask)
     assert make_occurrences(now=tomorrow) == 1  # the one that failed is tried again
+
+
+@pytest.mark.django_db
+def test_a_full_queue_is_asked_again_from_there_by_the_next_sweep(world: World, settings: Any) -> None:
+    settings.MAX_WAITING_PER_TEAM = 3
+    series = reserve(world)
+    asked = LeaseRequest.objects.filter(series=series)
+    assert asked.count() == 3
+    world.turn()  # booked, so that three more may wait
+
+    assert make_occurrences(now=world.now) == 3
+
+    times = asked.order_by("starts_at").values_list("starts_at", flat=True)
+    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(days=1)}
+    assert not world.user("bob").notifications.filter(kind="reservation.missed").exists()
+
+
+@pytest.mark.django_db
+def test_a_time_that_the_flavor_does_not_allow_any_more_is_told_and_the_series_goes_on(world: World) -> None:
+    series = reserve(world)
+    flavor = series.flavor
+    was, flavor.max_duration_s = flavor.max_duration_s, flavor.min_duration_s
+    flavor.save()
+
+    assert make_occurrences(now=world.now + timedelta(days=1)) == 0
+    flavor.max_duration_s = was
+    flavor.save()
+
+    assert make_occurrences(now=world.now + timedelta(days=2)) == 1
+    missed = world.user("bob").notifications.get(kind="reservation.missed")
+    assert "runs for" in str(missed.facts)
+    series.refresh_from_db()
+    assert series.cancelled_at is None
+
+
+@pytest.mark.django_db
+def test_nobody_keeps_more_series_than_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservations, "MOST_SERIES", 1)
+    reserve(world)
+
+    with pytest.raises(Conflict, match="1 reservations already"):
+        reserve(world)
+
+    assert Reservation.objects.count() == 1

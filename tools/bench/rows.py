@@ -13,11 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 ROUNDS, WARM_UP, DEEP = 400, 20, 200_000
 Read = Callable[[], Any]
+Pairs = dict[str, tuple[Read, Read]]
 
 
 def measure() -> dict[str, Any]:
@@ -99,48 +100,27 @@ def _deep_page() -> dict[str, str]:
     return {"ours": f"{ours:.0f} µs", "CursorPagination": f"{theirs:.0f} µs"}
 
 
-def _reads() -> dict[str, tuple[Read, Read]]:
-    """Return each read twice: by ``Rows`` and as a queryset."""
-    from portal.catalog.models import Flavor, Rate
+def _reads() -> Pairs:
+    """Return each read twice, by ``Rows`` and as a queryset, over four leases of four requests."""
     from portal.common.clock import db_now
-    from portal.common.rows import NewRow, Rows
-    from portal.common.sql import fetch
-    from portal.fleet.models import Node
-    from portal.leases.models import Lease, LeaseEvent, LeaseRequest
-    from portal.teams.models import Team
+    from portal.leases.models import Lease
     from tools.bench import fleet, stages
 
     made = fleet.prepare(db_now())
-    walker = stages.Walker(made)
-    walker.walk(stages.Meter(), 4)
+    stages.Walker(made).walk(stages.Meter(), 4)
     leases = list(Lease.objects.order_by("pk"))
-    ids, uid = [one.pk for one in leases], leases[0].uid
-    requests = [one.request_id for one in leases]
-    node, model = leases[0].node_id, Flavor.objects.get(slug=made["flavor"]).device_model_id
-    now = db_now()
-    span = (now, now + timedelta(hours=1))
+    return _lease_reads(leases) | _request_reads(leases) | _catalog_reads(leases[0], made, db_now())
+
+
+def _lease_reads(leases: list[Any]) -> Pairs:
+    from portal.common.rows import Rows
+    from portal.leases.models import Lease, LeaseEvent
+
+    ids, uid, request = [one.pk for one in leases], leases[0].uid, leases[0].request_id
     six = ("team", "user", "flavor", "flavor.device_model", "node", "request")
-    all_of, step, booked = (
-        Rows(Lease, *six),
-        Rows(Lease, "team", "request"),
-        Rows(Lease, "team", "request", "user", "node"),
-    )
-    queue, bare = Rows(LeaseRequest, "team", "flavor"), Rows(LeaseRequest)
-    events, rates, flavors = Rows(LeaseEvent), Rows(Rate, "card"), Rows(Flavor, "device_model")
-    nodes, teams, new = Rows(Node), Rows(Team), NewRow(LeaseRequest)
     dotted = tuple(name.replace(".", "__") for name in six)
-
-    def insert() -> None:
-        one = LeaseRequest.objects.get(pk=requests[0])
-        one.pk, one.uid = None, f"req-{time.monotonic_ns()}"
-        fetch(new.sql, new.values(one))
-
-    def create() -> None:
-        one = LeaseRequest.objects.get(pk=requests[0])
-        one.pk, one.uid = None, f"req-{time.monotonic_ns()}"
-        one._state.adding = True
-        one.save(force_insert=True)
-
+    all_of, step = Rows(Lease, *six), Rows(Lease, "team", "request")
+    booked, events = Rows(Lease, "team", "request", "user", "node"), Rows(LeaseEvent)
     return {
         "a lease with six relations": (
             lambda: all_of.first("it.uid = %s", [uid]),
@@ -151,13 +131,42 @@ def _reads() -> dict[str, tuple[Read, Read]]:
             lambda: list(Lease.objects.select_related("team", "request").filter(pk__in=ids).order_by("pk")),
         ),
         "the leases of a request, four relations": (
-            lambda: booked.where("it.request_id = %s ORDER BY it.id", [requests[0]]),
+            lambda: booked.where("it.request_id = %s ORDER BY it.id", [request]),
             lambda: list(
                 Lease.objects.select_related("team", "request", "user", "node")
-                .filter(request_id=requests[0])
+                .filter(request_id=request)
                 .order_by("pk")
             ),
         ),
+        "the events of 4 leases": (
+            lambda: events.where("it.lease_id = ANY(%s) ORDER BY it.at, it.id", [ids]),
+            lambda: list(LeaseEvent.objects.filter(lease_id__in=ids).order_by("at", "pk")),
+        ),
+    }
+
+
+def _request_reads(leases: list[Any]) -> Pairs:
+    from portal.common.rows import NewRow, Rows
+    from portal.common.sql import fetch
+    from portal.leases.models import LeaseRequest
+
+    requests = [one.request_id for one in leases]
+    queue, bare, new = Rows(LeaseRequest, "team", "flavor"), Rows(LeaseRequest), NewRow(LeaseRequest)
+
+    def another() -> Any:
+        one = LeaseRequest.objects.get(pk=requests[0])
+        one.pk, one.uid = None, f"req-{time.monotonic_ns()}"
+        return one
+
+    def insert() -> None:
+        fetch(new.sql, new.values(another()))
+
+    def create() -> None:
+        one = another()
+        one._state.adding = True
+        one.save(force_insert=True)
+
+    return {
         "4 requests with team and flavor": (
             lambda: queue.where("it.id = ANY(%s)", [requests]),
             lambda: list(LeaseRequest.objects.select_related("team", "flavor").filter(pk__in=requests)),
@@ -166,10 +175,20 @@ def _reads() -> dict[str, tuple[Read, Read]]:
             lambda: bare.where("it.id = ANY(%s) ORDER BY it.id", [requests]),
             lambda: list(LeaseRequest.objects.filter(pk__in=requests).order_by("pk")),
         ),
-        "the events of 4 leases": (
-            lambda: events.where("it.lease_id = ANY(%s) ORDER BY it.at, it.id", [ids]),
-            lambda: list(LeaseEvent.objects.filter(lease_id__in=ids).order_by("at", "pk")),
-        ),
+        "a new request (one more read in both)": (insert, create),
+    }
+
+
+def _catalog_reads(lease: Any, made: dict[str, Any], now: datetime) -> Pairs:
+    from portal.catalog.models import Flavor, Rate
+    from portal.common.rows import Rows
+    from portal.fleet.models import Node
+    from portal.teams.models import Team
+
+    node, model = lease.node_id, Flavor.objects.get(slug=made["flavor"]).device_model_id
+    span = (now, now + timedelta(hours=1))
+    rates, flavors, nodes, teams = Rows(Rate, "card"), Rows(Flavor, "device_model"), Rows(Node), Rows(Team)
+    return {
         "the prices of a span": (
             lambda: rates.where(
                 '"card".is_default AND it.device_model_id = %s AND it.valid && tstzrange(%s, %s) ORDER BY it.valid',
@@ -201,7 +220,6 @@ def _reads() -> dict[str, tuple[Read, Read]]:
             lambda: teams.first("it.slug = %s", [made["team"]]),
             lambda: Team.objects.filter(slug=made["team"]).first(),
         ),
-        "a new request (one more read in both)": (insert, create),
     }
 
 

@@ -11,65 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-import redis
 
 from tools.bench.stack import ROOT
-from tools.drill.fleet import BOARDS
+from tools.drill import faults_line as line
+from tools.drill import faults_stores as stores
+from tools.drill.fault import NODES, DrillFault, FaultOutcome, Inject, NotObserved, Step
 from tools.drill.proxy import DOWN, UP
 from tools.drill.stack import DrillStack, is_gone, state_of, until
-
-NODES = tuple(BOARDS)
-
-
-class NotObserved(Exception):
-    """The fault was ordered and nobody saw it: this counts as a failure of the drill."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One fault of a schedule, with everything that was drawn for it."""
-
-    number: int
-    fault: str
-    node: str
-    seconds: float
-    rest_s: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.number:3} {self.fault:22} {self.node:9} {self.seconds:5.1f} s, then {self.rest_s:.1f} s"
-        )
-
-
-@dataclass(frozen=True)
-class FaultOutcome:
-    """What was seen of a fault, and since when the stack may recover (monotonic)."""
-
-    seen: str
-    since: float
-    node: str = ""
-
-
-Inject = Callable[[DrillStack, Step], FaultOutcome]
-
-
-@dataclass(frozen=True)
-class DrillFault:
-    """A kind of fault: what it does in one sentence, how it is done, how often it is drawn."""
-
-    does: str
-    inject: Inject
-    weight: int = 2
-    least_s: float = 0.0
-    most_s: float = 0.0
-    needs_disk: bool = False
-    is_short: bool = True
-    needs: str = ""
-    rows: tuple[int, ...] = field(default=())
 
 
 def schedule(seed: int, *, steps: int, is_short: bool = False, has_disk: bool = False) -> list[Step]:
@@ -196,186 +147,6 @@ def _said(stack: DrillStack, name: str, since: int) -> str:
     return path.read_text(errors="replace")[since:] if path.exists() else ""
 
 
-# Network between agents and portal
-
-
-def _cut(stack: DrillStack, step: Step) -> FaultOutcome:
-    proxy = stack.nodes[step.node].proxy
-    closed, refused = proxy.closed, proxy.refused
-    proxy.cut()
-    try:
-        time.sleep(step.seconds)
-        if not until(lambda: proxy.closed > closed or proxy.refused > refused, 6):
-            raise NotObserved(f"nobody was connected to {step.node}")
-    finally:
-        proxy.heal()
-    seen = f"{proxy.closed - closed} ends closed, {proxy.refused - refused} connections refused"
-    return FaultOutcome(seen, time.monotonic(), step.node)
-
-
-def _drop(stack: DrillStack, step: Step) -> FaultOutcome:
-    proxy = stack.nodes[step.node].proxy
-    closed = proxy.closed
-    until(lambda: bool(proxy._open), 10)
-    proxy.drop()
-    since = time.monotonic()
-    if not until(lambda: proxy.closed > closed, 5):
-        raise NotObserved(f"nobody was connected to {step.node}")
-    return FaultOutcome(f"{proxy.closed - closed} ends of a connection closed", since, step.node)
-
-
-def _swallow(*directions: str) -> Inject:
-    def inject(stack: DrillStack, step: Step) -> FaultOutcome:
-        proxy = stack.nodes[step.node].proxy
-        was = {name: proxy.lines[name].swallowed for name in directions}
-        for name in directions:
-            proxy.lines[name].is_swallowed = True
-        try:
-            time.sleep(step.seconds)
-            lost = lambda: sum(proxy.lines[name].swallowed - was[name] for name in directions)  # noqa: E731
-            # Nothing goes down a quiet line by itself: wait for the portal to have something to say.
-            if not until(lambda: lost() > 0, 30):
-                raise NotObserved(f"nothing was sent {' and '.join(directions)} on the line of {step.node}")
-            seen = f"{lost()} bytes lost {' and '.join(directions)}"
-        finally:
-            proxy.heal()
-        return FaultOutcome(seen, time.monotonic(), step.node)
-
-    return inject
-
-
-def _delay(stack: DrillStack, step: Step) -> FaultOutcome:
-    proxy = stack.nodes[step.node].proxy
-    passed = proxy.lines[UP].passed
-    for line in proxy.lines.values():
-        line.delay_s = 0.7
-    try:
-        time.sleep(step.seconds)
-    finally:
-        proxy.heal()
-    if proxy.lines[UP].passed == passed:
-        raise NotObserved("nothing came through the slow line")
-    return FaultOutcome(
-        f"{proxy.lines[UP].passed - passed} bytes 0.7 s late each way", time.monotonic(), step.node
-    )
-
-
-def _flap(stack: DrillStack, step: Step) -> FaultOutcome:
-    proxy = stack.nodes[step.node].proxy
-    closed, end = proxy.closed, time.monotonic() + step.seconds
-    while time.monotonic() < end:
-        until(lambda: bool(proxy._open), 3)
-        proxy.drop()
-        time.sleep(0.8)
-    if proxy.closed == closed:
-        raise NotObserved("no connection was there to be closed")
-    return FaultOutcome(
-        f"{(proxy.closed - closed) // 2} connections closed one after the other", time.monotonic(), step.node
-    )
-
-
-# Stores
-
-
-def _flush(stack: DrillStack, step: Step) -> FaultOutcome:
-    with stack.valkey() as valkey:
-        valkey.set("drill:mark", 1)
-        valkey.flushall()
-        since = time.monotonic()
-        if valkey.exists("drill:mark"):
-            raise NotObserved("the mark is still there")
-    return FaultOutcome("a mark set before was gone", since)
-
-
-def _valkey_full(stack: DrillStack, step: Step) -> FaultOutcome:
-    with stack.valkey() as valkey:
-        valkey.config_set("maxmemory", 1)
-        try:
-            try:
-                valkey.set("drill:more", 1)
-            except redis.exceptions.ResponseError as refused:
-                seen = str(refused)[:40]
-            else:
-                raise NotObserved("a write was taken in spite of maxmemory")
-            time.sleep(step.seconds)
-        finally:
-            valkey.config_set("maxmemory", 0)
-    return FaultOutcome(f"{seen}… for {step.seconds:g} s", time.monotonic())
-
-
-def _row_lock(stack: DrillStack, step: Step) -> FaultOutcome:
-    """A foreign session holds rows that everybody changes; it is busy, so nobody ends it."""
-    return _held(stack, step, is_busy=True)
-
-
-def _idle_lock(stack: DrillStack, step: Step) -> FaultOutcome:
-    """A foreign session holds the same rows and does nothing."""
-    return _held(stack, step, is_busy=False)
-
-
-def _held(stack: DrillStack, step: Step, *, is_busy: bool) -> FaultOutcome:
-    waited, held = 0, 0
-    with stack.database() as session, stack.database() as watcher:
-        session.execute("SET lock_timeout = '15s'")
-        with (
-            suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected),
-            session.transaction(),
-        ):
-            held = len(session.execute("SELECT id FROM quotas_quota ORDER BY id FOR UPDATE").fetchall())
-            end = time.monotonic() + step.seconds
-            while time.monotonic() < end:
-                if is_busy:
-                    session.execute("SELECT pg_sleep(0.2)")
-                else:
-                    time.sleep(0.2)
-                (found,) = watcher.execute(
-                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                ).fetchone()  # type: ignore[misc]
-                waited = max(waited, found)
-            session.execute("SELECT 1")
-    if not held:
-        raise NotObserved("the rows could not be locked")
-    return FaultOutcome(
-        f"{held} quota rows held for {step.seconds:g} s, at most {waited} waited", time.monotonic()
-    )
-
-
-def _terminate(stack: DrillStack, step: Step) -> FaultOutcome:
-    with stack.database() as session:
-        (count,) = session.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        ).fetchone()  # type: ignore[misc]
-    if not count:
-        raise NotObserved("nobody had a session")
-    return FaultOutcome(f"{count} sessions ended", time.monotonic())
-
-
-def _disk_full(stack: DrillStack, step: Step) -> FaultOutcome:
-    """PostgreSQL's disk has not a byte left; its own log says so or our own write is refused."""
-    folder = stack.places.postgres
-    ballast = folder / "ballast"
-    try:
-        with ballast.open("wb", buffering=0) as out:
-            block = b"\0" * 65_536
-            try:
-                while True:
-                    out.write(block)
-            except OSError as refused:
-                seen = refused.strerror
-            until_s = time.monotonic() + step.seconds
-            while time.monotonic() < until_s:  # what is given back meanwhile is taken again
-                with suppress(OSError):
-                    out.write(block)
-                time.sleep(0.2)
-        left = shutil.disk_usage(folder).free
-        if left > 2_000_000:
-            raise NotObserved(f"{left} bytes were left")
-    finally:
-        ballast.unlink(missing_ok=True)
-    return FaultOutcome(f"{seen} for {step.seconds:g} s", time.monotonic())
-
-
 # Nodes
 
 
@@ -469,26 +240,30 @@ FAULTS: dict[str, DrillFault] = {
     "stop.postgres": DrillFault(
         "SIGSTOP of PostgreSQL with all sessions", _freeze(named("postgres")), 1, 3, 20
     ),
-    "line.drop": DrillFault("an agent's connection closed once", _drop),
-    "line.cut": DrillFault("no connection between an agent and the portal", _cut, 1, 3, 30),
+    "line.drop": DrillFault("an agent's connection closed once", line.drop),
+    "line.cut": DrillFault("no connection between an agent and the portal", line.cut, 1, 3, 30),
     "line.half_up": DrillFault(
-        "the portal hears nothing of an agent, not the reverse", _swallow(UP), 1, 3, 20
+        "the portal hears nothing of an agent, not the reverse", line.swallow(UP), 1, 3, 20
     ),
     "line.half_down": DrillFault(
-        "an agent hears nothing of the portal, not the reverse", _swallow(DOWN), 1, 3, 20
+        "an agent hears nothing of the portal, not the reverse", line.swallow(DOWN), 1, 3, 20
     ),
     "line.silent": DrillFault(
-        "a connection that stays open and carries nothing", _swallow(UP, DOWN), 1, 3, 20
+        "a connection that stays open and carries nothing", line.swallow(UP, DOWN), 1, 3, 20
     ),
-    "line.slow": DrillFault("every piece between agent and portal 0.7 s late", _delay, 1, 4, 15),
+    "line.slow": DrillFault("every piece between agent and portal 0.7 s late", line.delay, 1, 4, 15),
     "line.flapping": DrillFault(
-        "an agent's connection closed again and again", _flap, 1, 4, 15, is_short=False
+        "an agent's connection closed again and again", line.flap, 1, 4, 15, is_short=False
     ),
-    "valkey.flushall": DrillFault("FLUSHALL of Valkey", _flush),
-    "valkey.full": DrillFault("Valkey refuses writes: no memory left", _valkey_full, 1, 3, 15),
-    "database.row_lock": DrillFault("a foreign session holds the quota rows, busy", _row_lock, 1, 3, 12),
-    "database.idle_lock": DrillFault("a foreign session holds the quota rows, idle", _idle_lock, 1, 3, 12),
-    "database.terminated": DrillFault("every session of PostgreSQL ended", _terminate),
+    "valkey.flushall": DrillFault("FLUSHALL of Valkey", stores.flush),
+    "valkey.full": DrillFault("Valkey refuses writes: no memory left", stores.valkey_full, 1, 3, 15),
+    "database.row_lock": DrillFault(
+        "a foreign session holds the quota rows, busy", stores.row_lock, 1, 3, 12
+    ),
+    "database.idle_lock": DrillFault(
+        "a foreign session holds the quota rows, idle", stores.idle_lock, 1, 3, 12
+    ),
+    "database.terminated": DrillFault("every session of PostgreSQL ended", stores.terminate),
     "two.workers": DrillFault(
         "a second worker, killed after a while", _second("worker"), 1, 6, 15, is_short=False
     ),
@@ -496,7 +271,7 @@ FAULTS: dict[str, DrillFault] = {
     "node.wall_clock": DrillFault("a node's wall clock is off", _wall_clock, 1, 3, 10, is_short=False),
     "node.reboot": DrillFault("a node reboots", _reboot, 1),
     "node.cloned": DrillFault("two agents with one node's key", _clone, 1, 3, 10, is_short=False),
-    "disk.full": DrillFault("PostgreSQL's disk is full", _disk_full, 1, 4, 12, needs_disk=True),
+    "disk.full": DrillFault("PostgreSQL's disk is full", stores.disk_full, 1, 4, 12, needs_disk=True),
 }
 
 

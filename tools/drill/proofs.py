@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import psycopg
 
 from tools.drill.ledger import DrillLedger
+from tools.drill.promises import audit_is_complete, promises_were_kept
+from tools.drill.rows import RowsSeen, StoredEvent, uid_of
 
-Rows = list[tuple[Any, ...]]
 HOLDING = ("preparing", "active", "interrupted", "ending", "cleaning", "failed")
 # The steps a lease may take, written down anew: the product's own table is what is tried here.
 STEPS = {
@@ -30,104 +30,9 @@ STEPS = {
 OVER = ("fulfilled", "rejected", "withdrawn", "expired", "impossible")
 
 
-@dataclass(frozen=True)
-class StoredEvent:
-    lease: int
-    id: int
-    was: str
-    now: str
-    at: datetime
-
-
-@dataclass(frozen=True)
-class RowsSeen:
-    """The rows that the proofs look at, read in one snapshot."""
-
-    leases: dict[int, dict[str, Any]]
-    events: dict[int, list[StoredEvent]]
-    usage: dict[int, list[dict[str, Any]]]
-    placements: list[dict[str, Any]]
-    requests: dict[str, dict[str, Any]]
-    rates: dict[int, list[tuple[datetime, datetime | None, int]]]
-    quotas: list[dict[str, Any]]
-    teams: dict[int, dict[str, Any]]
-    audit: list[dict[str, Any]]
-    now: datetime
-
-
-def _dicts(session: psycopg.Connection[Any], query: str) -> list[dict[str, Any]]:
-    cursor = session.execute(query)
-    names = [column.name for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def read(session: psycopg.Connection[Any]) -> RowsSeen:
-    """Read everything in one repeatable-read snapshot."""
-    with session.transaction():
-        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        events: dict[int, list[StoredEvent]] = defaultdict(list)
-        for row in session.execute("SELECT lease_id, id, was, now, at FROM leases_leaseevent ORDER BY id"):
-            events[row[0]].append(StoredEvent(*row))
-        usage: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for record in _dicts(
-            session,
-            "SELECT u.lease_id, lower(u.span) AS starts, upper(u.span) AS ends, u.seconds, u.share_milli,"
-            " u.share_milli_seconds, u.micro_per_hour, p.starts_at AS month, p.ends_at AS month_end, u.line_id,"
-            " p.state AS period FROM billing_usagerecord u JOIN billing_billingperiod p ON p.id = u.period_id"
-            " ORDER BY lower(u.span)",
-        ):
-            usage[record["lease_id"]].append(record)
-        rates: dict[int, list[tuple[datetime, datetime | None, int]]] = defaultdict(list)
-        for model, begin, end, micro in session.execute(
-            "SELECT r.device_model_id, lower(r.valid), upper(r.valid), r.micro_per_hour FROM catalog_rate r"
-            " JOIN catalog_ratecard c ON c.id = r.card_id WHERE c.is_default ORDER BY 2"
-        ):
-            rates[model].append((begin, end, micro))
-        return RowsSeen(
-            leases={
-                row["id"]: row
-                for row in _dicts(
-                    session,
-                    "SELECT l.*, f.device_model_id AS model FROM leases_lease l"
-                    " JOIN catalog_flavor f ON f.id = l.flavor_id",
-                )
-            },
-            events=events,
-            usage=usage,
-            placements=_dicts(
-                session,
-                "SELECT p.id, p.lease_id, p.device_id, p.host_id, lower(p.slots) AS low, upper(p.slots) AS high,"
-                " lower(p.period) AS begins, upper(p.period) AS ends, isempty(p.period) AS is_empty, p.is_live,"
-                " p.share_milli, p.memory_mib, m.memory_mib AS board_mib, d.node_id FROM leases_placement p"
-                " JOIN fleet_device d ON d.id = p.device_id JOIN fleet_devicemodel m ON m.id = d.model_id",
-            ),
-            requests={
-                row["uid"]: row
-                for row in _dicts(
-                    session,
-                    "SELECT r.*, u.username, f.slug AS flavor FROM leases_leaserequest r"
-                    " JOIN accounts_user u ON u.id = r.author_id JOIN catalog_flavor f ON f.id = r.flavor_id",
-                )
-            },
-            rates=rates,
-            quotas=_dicts(session, "SELECT * FROM quotas_quota"),
-            teams={row["id"]: row for row in _dicts(session, "SELECT id, slug, lineage FROM teams_team")},
-            audit=_dicts(
-                session,
-                "SELECT a.action, a.target, a.detail, a.at, u.username FROM audit_auditentry a"
-                " LEFT JOIN accounts_user u ON u.id = a.actor_id",
-            ),
-            now=session.execute("SELECT clock_timestamp()").fetchone()[0],  # type: ignore[index]
-        )
-
-
 def _second(at: datetime) -> int:
     """Return the whole second an instant lies in."""
     return int(at.timestamp() // 1)
-
-
-def _uid(seen: RowsSeen, lease: int | None) -> str:
-    return str(seen.leases[lease]["uid"]) if lease in seen.leases else f"placement without a lease ({lease})"
 
 
 def active_seconds(events: Iterable[StoredEvent]) -> list[tuple[int, int | None]]:
@@ -153,20 +58,20 @@ def steps_follow_each_other(seen: RowsSeen) -> list[str]:
     for lease, events in seen.events.items():
         for before, after in pairwise(events):
             if after.was != before.now:
-                wrong.append(f"{_uid(seen, lease)}: {before.now} and then {after.was} -> {after.now}")
+                wrong.append(f"{uid_of(seen, lease)}: {before.now} and then {after.was} -> {after.now}")
             if after.at < before.at:
                 late = (before.at - after.at).total_seconds()
                 wrong.append(
-                    f"{_uid(seen, lease)}: {after.now} is {late:.3f} s earlier than {before.now} before it"
+                    f"{uid_of(seen, lease)}: {after.now} is {late:.3f} s earlier than {before.now} before it"
                 )
         wrong += [
-            f"{_uid(seen, lease)}: {e.was} -> {e.now} is no step"
+            f"{uid_of(seen, lease)}: {e.was} -> {e.now} is no step"
             for e in events
             if (e.was, e.now) not in STEPS
         ]
         if lease in seen.leases and events[-1].now != seen.leases[lease]["state"]:
             wrong.append(
-                f"{_uid(seen, lease)} is {seen.leases[lease]['state']}, its last step {events[-1].now}"
+                f"{uid_of(seen, lease)} is {seen.leases[lease]['state']}, its last step {events[-1].now}"
             )
     return wrong
 
@@ -184,7 +89,7 @@ def nothing_overlaps(seen: RowsSeen) -> list[str]:
             for begins, ends, row in rows:
                 running = [other for other in running if other[1] > begins]
                 wrong += [
-                    f"{name}: {_uid(seen, row['lease_id'])} and {_uid(seen, other[2]['lease_id'])}"
+                    f"{name}: {uid_of(seen, row['lease_id'])} and {uid_of(seen, other[2]['lease_id'])}"
                     f" on device {row['device_id']} at {begins:%H:%M:%S.%f}, for"
                     f" {(min(ends, other[1]) - begins).total_seconds():.3f} s"
                     for other in running
@@ -279,15 +184,15 @@ def usage_is_apart(seen: RowsSeen) -> list[str]:
     for lease, records in seen.usage.items():
         for before, after in pairwise(records):
             if after["starts"] < before["ends"]:
-                wrong.append(f"{_uid(seen, lease)} is billed twice at {after['starts']}")
+                wrong.append(f"{uid_of(seen, lease)} is billed twice at {after['starts']}")
         for record in records:
             seconds = (record["ends"] - record["starts"]).total_seconds()
             if seconds != record["seconds"]:
-                wrong.append(f"{_uid(seen, lease)}: {seconds} s long, {record['seconds']} s billed")
+                wrong.append(f"{uid_of(seen, lease)}: {seconds} s long, {record['seconds']} s billed")
             if record["share_milli_seconds"] != record["seconds"] * seen.leases[lease]["share_milli"]:
-                wrong.append(f"{_uid(seen, lease)}: the share does not multiply out")
+                wrong.append(f"{uid_of(seen, lease)}: the share does not multiply out")
             if record["starts"] < record["month"] or record["ends"] > record["month_end"]:
-                wrong.append(f"{_uid(seen, lease)}: billed outside its month")
+                wrong.append(f"{uid_of(seen, lease)}: billed outside its month")
     return wrong
 
 
@@ -354,143 +259,6 @@ def everything_came_to_an_end(seen: RowsSeen) -> list[str]:
     ]
 
 
-def promises_were_kept(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
-    """What was acknowledged is there, once; what was not is there at most as often as it was sent."""
-    return [*_submitted(seen, ledger), *_decided(seen, ledger), *_set_up(seen, ledger, session)]
-
-
-def _submitted(seen: RowsSeen, ledger: DrillLedger) -> list[str]:
-    """Each request that was acknowledged is there as it was sent; a key makes one, whatever was lost on the way."""
-    wrong = []
-    named = Counter(row["name"] for row in seen.requests.values())
-    acknowledged: dict[str, set[str]] = defaultdict(set)
-    keyed = set()
-    for entry in ledger.by_kind["submit"]:
-        acknowledged[entry["name"]].add(entry["uid"])
-        if entry["key"]:
-            keyed.add(entry["name"])
-        row = seen.requests.get(entry["uid"])
-        if row is None:
-            wrong.append(f"request {entry['uid']} was acknowledged and is lost")
-            continue
-        body = entry["body"]
-        promised = (entry["who"], body["flavor"], body["duration_s"], body.get("count", 1), entry["name"])
-        if (row["username"], row["flavor"], row["duration_s"], row["count"], row["name"]) != promised:
-            wrong.append(f"request {entry['uid']} is not what was acknowledged")
-    for name, uids in acknowledged.items():
-        if name in keyed and (len(uids) != 1 or named[name] != 1):
-            wrong.append(f"{name}: one key, {len(uids)} answers, {named[name]} requests")
-    for name, times in ledger.sends.items():
-        at_most = 1 if name in keyed else times
-        if not len(acknowledged[name]) <= named[name] <= at_most:
-            wrong.append(f"{name}: sent {times}, acknowledged {len(acknowledged[name])}, there {named[name]}")
-    return wrong
-
-
-def _decided(seen: RowsSeen, ledger: DrillLedger) -> list[str]:
-    """Releases, withdrawals, decisions and extensions hold as they were answered."""
-    wrong = []
-    by_uid = {row["uid"]: row for row in seen.leases.values()}
-    for entry in ledger.by_kind["release"]:
-        row = by_uid.get(entry["lease"])
-        if row is None or row["state"] in ("active", "preparing", "interrupted"):
-            wrong.append(f"lease {entry['lease']} was released and is {row and row['state']}")
-        elif entry["ended_at"] and row["ended_at"] and _instant(entry["ended_at"]) != row["ended_at"]:
-            wrong.append(f"lease {entry['lease']} ended at {entry['ended_at']} and now at {row['ended_at']}")
-    wrong += [
-        f"request {entry['uid']} was withdrawn and is {seen.requests[entry['uid']]['state']}"
-        for entry in ledger.by_kind["withdraw"]
-        if seen.requests[entry["uid"]]["state"] != "withdrawn"
-    ]
-    wrong += [
-        f"request {entry['uid']} was turned down and is {seen.requests[entry['uid']]['state']}"
-        for entry in ledger.by_kind["reject"]
-        if seen.requests[entry["uid"]]["state"] != "rejected"
-    ]
-    wrong += [
-        f"request {entry['uid']} was approved and waits for approval"
-        for entry in ledger.by_kind["approve"]
-        if seen.requests[entry["uid"]]["state"] == "awaiting_approval"
-    ]
-    wrong += [
-        f"extending {entry['lease']} was answered {entry['not_after']}, repeated {entry['again']}"
-        for entry in ledger.by_kind["extend"]
-        if entry["again"] not in (None, entry["not_after"])
-    ]
-    return wrong
-
-
-def _set_up(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
-    """Tokens and prices are there, and tokens that were ended are over."""
-    wrong = []
-    tokens = dict(session.execute("SELECT id, revoked_at FROM accounts_apitoken").fetchall())
-    wrong += [f"token {e['id']} is lost" for e in ledger.by_kind["token"] if e["id"] not in tokens]
-    wrong += [
-        f"token {e['id']} was ended and lives"
-        for e in ledger.by_kind["token_end"]
-        if e["id"] in tokens and tokens[e["id"]] is None
-    ]
-    prices = {begin for rows in seen.rates.values() for begin, _end, _micro in rows}
-    wrong += [
-        f"the price of {e['model']} from {e['starts_at']} on is lost"
-        for e in ledger.by_kind["price"]
-        if _instant(e["starts_at"]) not in prices
-    ]
-    return wrong
-
-
-def audit_is_complete(seen: RowsSeen, ledger: DrillLedger) -> list[str]:
-    """Each acknowledged action has its entry by whoever did it, and no single action has two."""
-    wrong = []
-    found = Counter((row["action"], row["target"], row["username"]) for row in seen.audit)
-    for entry in ledger.by_kind["submit"]:
-        if found["request.submitted", entry["uid"], entry["who"]] != 1:
-            times = found["request.submitted", entry["uid"], entry["who"]]
-            wrong.append(f"submitting {entry['uid']} stands in the audit {times} times")
-    for kind, action in (("approve", "request.approved"), ("reject", "request.rejected")):
-        wrong += [
-            f"{action} of {e['uid']} is not in the audit once"
-            for e in ledger.by_kind[kind]
-            if found[action, e["uid"], e["who"]] != 1
-        ]
-    for entry in ledger.by_kind["withdraw"]:
-        who = entry["who"]
-        ways = ("request.withdrawn", "booking.cancelled")
-        if sum(found[way, entry["uid"], who] for way in ways) != 1:
-            wrong.append(f"withdrawing {entry['uid']} is not in the audit once")
-    released = defaultdict(list)
-    for entry in ledger.by_kind["release"]:
-        released[entry["lease"]].append(entry)
-    for lease, entries in released.items():
-        times = found["lease.released", lease, entries[0]["who"]]
-        by_holder = any(e["end_reason"] == "released" and e["ended_at"] for e in entries)
-        booking = found["booking.cancelled", entries[0]["uid"], entries[0]["who"]]
-        gang = sum(found["lease.released", other, entries[0]["who"]] for other in released)
-        if times > 1 or (by_holder and not times and not booking and not gang):
-            wrong.append(f"releasing {lease} stands in the audit {times} times")
-    extended = Counter(e["lease"] for e in ledger.by_kind["extend"])
-    for lease, times in extended.items():
-        # Above the team's threshold it waits for an approver, and is acknowledged as that.
-        ways = ("lease.extended", "lease.extension_asked")
-        told = sum(1 for row in seen.audit if row["action"] in ways and row["target"] == lease)
-        if told < times:
-            wrong.append(f"extending {lease} was acknowledged {times} times, {told} in the audit")
-    keys = Counter(e["key"] for e in ledger.by_kind["extend"])
-    wrong += [f"one key extended twice: {key}" for key, times in keys.items() if times > 1]
-    for kind, action, field in (
-        ("quota", "quota.changed", "team"),
-        ("price", "rate.set", "model"),
-        ("drain", "node.drain_asked", "node"),
-        ("close", "period.closed", "month"),
-    ):
-        wanted = Counter(e[field] for e in ledger.by_kind[kind])
-        for target, times in wanted.items():
-            told = sum(n for (act, where, _who), n in found.items() if act == action and where == target)
-            if told < times:
-                wrong.append(f"{action} of {target}: {times} acknowledged, {told} in the audit")
-    return wrong
-
-
 def invoices_add_up(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connection[Any]) -> list[str]:
     """A closed month is billed whole and once: totals, lines and usage agree, numbers have no gaps."""
     wrong = []
@@ -519,7 +287,7 @@ def invoices_add_up(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connec
             wrong.append(f"line {line}: {seconds} s, usage {used} s")
     for lease, records in seen.usage.items():
         wrong += [
-            f"{_uid(seen, lease)}: usage of a closed month stands on no invoice"
+            f"{uid_of(seen, lease)}: usage of a closed month stands on no invoice"
             for record in records
             if record["period"] == "closed" and record["line_id"] is None
         ]
@@ -602,25 +370,3 @@ def is_at_rest(session: psycopg.Connection[Any]) -> bool:
         " + (SELECT count(*) FROM fleet_node WHERE desired_revision <> observed_revision)"
     ).fetchone()
     return row is not None and row[0] == 0
-
-
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def since(seen: RowsSeen, ledger: DrillLedger, begin: float, end: float) -> list[float]:
-    """Return seconds from asking to active of what was acknowledged in a stretch of the driver's clock."""
-    by_request: dict[int, datetime] = {}
-    for row in seen.leases.values():
-        if row["activated_at"] and not row["is_extra"]:
-            known = by_request.get(row["request_id"])
-            by_request[row["request_id"]] = min(known, row["activated_at"]) if known else row["activated_at"]
-    found = []
-    for entry in ledger.by_kind["submit"]:
-        row = seen.requests.get(entry["uid"])
-        if row is None or not begin <= entry["heard_mono"] < end or row["starts_at"] or row["decided_at"]:
-            continue
-        active = by_request.get(row["id"])
-        if active is not None:
-            found.append(max(timedelta(0), active - row["submitted_at"]).total_seconds())
-    return found

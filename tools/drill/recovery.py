@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.drill.faults import FAULTS, NODES, Step
+from tools.drill.fault import NODES, Step
+from tools.drill.faults import FAULTS
 from tools.drill.ledger import DrillLedger
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack

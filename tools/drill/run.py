@@ -15,11 +15,13 @@ from typing import Any
 
 import psycopg
 
-from tools.drill import proofs
-from tools.drill.faults import FAULTS, NODES, NotObserved, Step, schedule
+from tools.drill import promises, proofs
+from tools.drill.fault import NODES, NotObserved, Step
+from tools.drill.faults import FAULTS, schedule
 from tools.drill.ledger import DrillLedger
 from tools.drill.load import DrillLoad
 from tools.drill.probe import Prober
+from tools.drill.rows import read
 from tools.drill.stack import DrillStack
 from tools.drill.walk import SHORT, WalkResult, cases, table, walk
 
@@ -164,7 +166,7 @@ class Drill:
         """Look at what must hold at every moment, every now and then; a database that is away is no finding."""
         while not self._over.wait(LOOK_EVERY_S):
             with suppress(psycopg.OperationalError, psycopg.InterfaceError), self.stack.database() as session:
-                self._keep(proofs.while_running(proofs.read(session)))
+                self._keep(proofs.while_running(read(session)))
                 self.result.looks += 1
 
     def _keep(self, found: dict[str, list[str]]) -> None:
@@ -205,7 +207,7 @@ class Drill:
     def prove(self) -> None:
         """Hold the rows at rest against the ledger, then ask the product's own checker as well."""
         with self.stack.database() as session, self.stack.valkey() as valkey:
-            seen = proofs.read(session)
+            seen = read(session)
             self.result.broken = proofs.at_rest(seen, self.ledger, session, valkey)
             self.seen = seen
         checked = self.stack.manage("check_invariants")
@@ -218,7 +220,7 @@ class Drill:
         }
 
     def _figures(self, name: str, begin: float, end: float) -> dict[str, Any]:
-        waits = sorted(proofs.since(self.seen, self.ledger, begin, end))
+        waits = sorted(promises.since(self.seen, self.ledger, begin, end))
         asked = [e for e in self.ledger.by_kind["submit"] if begin <= e["heard_mono"] < end]
         minutes = max(end - begin, 0.001) / 60
         return {

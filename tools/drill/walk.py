@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portal.common.failpoints import POINTS
-from tools.drill.faults import NODES
+from tools.drill.fault import NODES
 from tools.drill.ledger import DrillLedger
 from tools.drill.probe import Prober
 from tools.drill.stack import DrillStack

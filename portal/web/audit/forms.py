@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 
 from django import forms
 from django.core.validators import MaxValueValidator
 from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
@@ -31,7 +32,7 @@ class AuditFilter(forms.Form):
     def narrow(self, rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         """Return the entries asked for; a field that cannot be used narrows nothing and shows its error."""
         self.is_valid()
-        asked = self.cleaned_data
+        asked, zone = self.cleaned_data, timezone.get_current_timezone()
         if asked.get("actor"):
             rows = rows.filter(actor__username__icontains=asked["actor"])
         if asked.get("action"):
@@ -39,7 +40,7 @@ class AuditFilter(forms.Form):
         if asked.get("target"):
             rows = rows.filter(target__icontains=asked["target"])
         if asked.get("since"):
-            rows = rows.filter(at__gte=datetime.combine(asked["since"], time.min, UTC))
+            rows = rows.filter(at__gte=datetime.combine(asked["since"], time.min, zone))
         if asked.get("until"):
-            rows = rows.filter(at__lt=datetime.combine(asked["until"], time.min, UTC) + timedelta(days=1))
+            rows = rows.filter(at__lt=datetime.combine(asked["until"] + timedelta(days=1), time.min, zone))
         return rows

@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
+from portal.common.moments import moment
 from portal.fleet.models import Device
 from portal.leases.calendar import CalendarEntry
 
@@ -128,9 +129,7 @@ def _tick(span: ShownDays, at: datetime, end: datetime, now: datetime) -> Tick:
     starts_at = at if at > now else None
     if starts_at is None and end > now and span.view == "week":
         starts_at = (now + timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
-    title = _("Ask for a start %(at)s") % {
-        "at": date_format(timezone.localtime(starts_at or at), "DATETIME_FORMAT")
-    }
+    title = _("Ask for a start %(at)s") % {"at": moment(starts_at or at)}
     return Tick(label, title if starts_at else "", place, _book(starts_at) if starts_at else "")
 
 
@@ -192,8 +191,8 @@ def title_of(entry: CalendarEntry) -> str:
     """Return an entry in one sentence, for those who point at it or hear it."""
     words = {
         "what": what_of(entry),
-        "from": date_format(timezone.localtime(entry.starts_at), "DATETIME_FORMAT"),
-        "to": date_format(timezone.localtime(entry.ends_at), "DATETIME_FORMAT"),
+        "from": moment(entry.starts_at),
+        "to": moment(entry.ends_at),
     }
     if entry.holder:
         return _("%(what)s · %(who)s, %(team)s · %(from)s to %(to)s") % {

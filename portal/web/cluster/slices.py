@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.urls import reverse
-from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
+from portal.common.moments import moment
 from portal.fleet.models import Device, Mode
 from portal.leases.models import Placement
 from portal.leases.states import LeaseState
@@ -132,8 +132,7 @@ def _held(placement: Placement, start: int, size: int, viewer: TeamsInSight) -> 
 
 
 def _ends(at: datetime) -> str:
-    when = formats.date_format(timezone.localtime(at), "SHORT_DATETIME_FORMAT")
-    return _("until %(when)s") % {"when": when}
+    return _("until %(when)s") % {"when": moment(at)}
 
 
 def _foreign(start: int, size: int) -> DeviceStretch:

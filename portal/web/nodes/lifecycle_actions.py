@@ -20,7 +20,8 @@ from portal.common.errors import Conflict, Invalid, NotFound
 from portal.fleet.models import Node
 from portal.leases.draining import drain_node, reached_by_drain
 from portal.web.access import done, person, refused, require_operator
-from portal.web.maintenance import LOCAL, affected_row
+from portal.web.fields import MomentField
+from portal.web.maintenance import affected_row
 
 SPANS = (
     (0, gettext_lazy("Now")),
@@ -46,11 +47,10 @@ class DrainForm(forms.Form):
         choices=SPANS,
         widget=forms.Select({"class": "form-select"}),
     )
-    by = forms.DateTimeField(
+    by = MomentField(
         label=gettext_lazy("Or by this time"),
         required=False,
-        help_text=gettext_lazy("Goes before the choice above."),
-        widget=forms.DateTimeInput({"class": "form-control", "type": "datetime-local"}, format=LOCAL),
+        hint=gettext_lazy("Goes before the choice above."),
     )
     reason = forms.CharField(
         label=gettext_lazy("Reason"),

@@ -11,11 +11,11 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from portal.common.moments import moment_of
 from portal.fleet.health import BY_HAND
 from portal.fleet.health_words import action_text, code_name, code_text
 from portal.leases.failures import failure_text
 from portal.leases.models import Lease, LeaseRequest
-from portal.leases.next_blocks import clock
 from portal.notifications.models import Notification
 
 Facts = dict[str, Any]
@@ -154,10 +154,7 @@ def _rejected(f: Facts) -> str:
 
 def _at(f: Facts, name: str) -> str:
     """Return an instant among the figures as people read it; "?" where there is none."""
-    try:
-        return clock(datetime.fromisoformat(str(f.get(name))))
-    except ValueError:
-        return "?"
+    return moment_of(f.get(name)) or "?"
 
 
 def _booking_soon(f: Facts) -> str:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from datetime import UTC
-
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from portal.fleet.models import DeviceModel
-from portal.web.fields import text_field
+from portal.web.fields import MomentField, text_field
 from portal.web.figures import MICRO
 
 
@@ -35,18 +33,11 @@ class RateForm(forms.Form):
             {"class": "form-control", "step": "0.01", "min": "0", "inputmode": "decimal"}
         ),
     )
-    starts_at = forms.DateTimeField(
-        label=_("From (UTC)"),
-        help_text=_("A model's first price may begin now or in the past, a later one must lie ahead."),
-        widget=forms.DateTimeInput(
-            {"class": "form-control", "type": "datetime-local"}, format="%Y-%m-%dT%H:%M"
-        ),
+    starts_at = MomentField(
+        label=_("From"),
+        hint=_("A model's first price may begin now or in the past, a later one must lie ahead."),
     )
 
     def micro_per_hour(self) -> int:
         """Return the price in micro-units."""
         return int(self.cleaned_data["price"] * MICRO)
-
-    def clean_starts_at(self) -> object:
-        """Return the instant; the field is written in UTC whatever the page's time zone is."""
-        return self.cleaned_data["starts_at"].replace(tzinfo=UTC)

@@ -14,10 +14,9 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from portal.catalog.pricing import quote
-from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.leases.models import LeaseRequest, Reservation
-from portal.leases.requests import approve_request, reject_request
+from portal.leases.requests import approve_request, held, reject_request
 from portal.leases.reservations import held_s, spec_of_series
 from portal.leases.selectors import awaiting_approval, awaiting_extensions, awaiting_series, visible_request
 from portal.leases.states import Repeat
@@ -110,7 +109,8 @@ def decide(request: HttpRequest, uid: str) -> HttpResponse:
     is_approved = form.cleaned_data["decision"] == "approve"
     act = approve_request if is_approved else reject_request
     try:
-        act(request=found, actor=person(request), rights=rights, note=form.cleaned_data["note"], now=db_now())
+        with held(found) as now:
+            act(request=found, actor=person(request), rights=rights, note=form.cleaned_data["note"], now=now)
     except (Conflict, Forbidden, Invalid) as error:
         return refused(request, error, "web:request", uid)
     said = (

@@ -11,12 +11,11 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden
 from portal.leases import forecasting
 from portal.leases.gangs import lives_with_others
 from portal.leases.models import LeaseRequest
-from portal.leases.requests import spec_of, withdraw_request
+from portal.leases.requests import held, spec_of, withdraw_request
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
 from portal.leases.states import LeaseState, RequestState
 from portal.leases.visible_reasons import all_as_seen
@@ -76,7 +75,8 @@ def withdraw(request: HttpRequest, uid: str) -> HttpResponse:
     rights = rights_of(request)
     found = visible_request(rights, uid)
     try:
-        withdraw_request(request=found, actor=person(request), rights=rights, now=db_now())
+        with held(found) as now:
+            withdraw_request(request=found, actor=person(request), rights=rights, now=now)
     except (Conflict, Forbidden) as error:
         return refused(request, error, "web:request", uid)
     return done(request, _("The request is withdrawn. Nothing was billed."), "web:request", uid)

@@ -8,10 +8,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from portal.common.clock import db_now
 from portal.common.errors import Conflict, Forbidden, Invalid
 from portal.leases.elastic import set_growth
 from portal.leases.models import LeaseRequest
+from portal.leases.requests import held
 from portal.leases.selectors import visible_request
 from portal.leases.states import RequestState
 from portal.teams.models import Role
@@ -42,7 +42,8 @@ def growth(request: HttpRequest, uid: str) -> HttpResponse:
         if not form.is_valid():
             raise Invalid(fields={name: str(errors[0]) for name, errors in form.errors.items()})
         most = form.cleaned_data["most_count"]
-        set_growth(request=found, most_count=most, actor=person(request), rights=rights, now=db_now())
+        with held(found) as now:
+            set_growth(request=found, most_count=most, actor=person(request), rights=rights, now=now)
     except (Conflict, Forbidden, Invalid) as error:
         return refused(request, error, "web:request", uid)
     said = _("It grows no more. What it has stays until you give it back.")

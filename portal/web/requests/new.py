@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound
 from portal.leases.models import LeaseRequest
-from portal.leases.requests import submit_request, withdraw_request
+from portal.leases.requests import held, submit_request, withdraw_request
 from portal.leases.selectors import visible_request
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
@@ -158,7 +158,8 @@ def _take_back(request: HttpRequest, uid: str) -> None:
     """Withdraw the request that the new one replaces; one that started meanwhile stays."""
     try:
         old = visible_request(rights_of(request), uid)
-        withdraw_request(request=old, actor=person(request), rights=rights_of(request), now=db_now())
+        with held(old) as now:
+            withdraw_request(request=old, actor=person(request), rights=rights_of(request), now=now)
     except (Conflict, Forbidden, NotFound) as error:
         log.info("request %s was not replaced: %s", uid, error)
 

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import MOST_NODES, RequestSpec
 from portal.leases.states import WorkloadKind
+from portal.web.fields import LOCAL_TIME, MomentField
 from portal.web.figures import parse_duration, span
 
 WORK_CHOICES = (
@@ -22,7 +23,6 @@ WORK_CHOICES = (
     ("training", gettext_lazy("Training: it runs by itself")),
     ("inference", gettext_lazy("Inference: it serves others")),
 )
-LOCAL = "%Y-%m-%dT%H:%M"
 NAMES = ("work", "starts_at", "is_preemptible", "least", "nodes", "most_count")
 
 
@@ -50,10 +50,12 @@ class WishesForm(forms.Form):
         help_text=gettext_lazy("Parts of the cluster may be set aside for each kind, by time of day."),
         widget=forms.Select({"class": "form-select"}),
     )
-    starts_at = forms.DateTimeField(
+    starts_at = MomentField(
         label=gettext_lazy("Start at"),
         required=False,
-        widget=forms.DateTimeInput({"class": "form-control", "type": "datetime-local"}, format=LOCAL),
+        hint=gettext_lazy(
+            "Left empty it starts as soon as possible. A booked start is kept for you, at most 90 days ahead."
+        ),
     )
     is_preemptible = forms.BooleanField(
         label=gettext_lazy("Preemptible"),
@@ -96,13 +98,6 @@ class WishesForm(forms.Form):
         widget=forms.NumberInput({"class": "form-control", "inputmode": "numeric"}),
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["starts_at"].help_text = _(
-            "Left empty it starts as soon as possible. A booked start is kept for you, at most 90 days ahead. "
-            "Time zone: %(zone)s."
-        ) % {"zone": timezone.get_current_timezone_name()}
-
     @property
     def uses_more(self) -> bool:
         """Say whether any of these fields is used, or wrong, so that they must be in sight."""
@@ -132,7 +127,7 @@ def local_start(text: str) -> str:
     """Return an instant from an address as the field for the start shows it; as it is when it is none."""
     try:
         at = parse_datetime(text)
-        return text if at is None or at.tzinfo is None else f"{timezone.localtime(at):{LOCAL}}"
+        return text if at is None or at.tzinfo is None else f"{timezone.localtime(at):{LOCAL_TIME}}"
     except (ValueError, OverflowError):
         return text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -24,6 +24,7 @@ from portal.quotas.models import PriorityGrant
 from portal.quotas.selectors import may_set_quota
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
+from portal.web.fields import MomentField
 
 SHOWN = 20
 # Label, tone and icon of each state.
@@ -46,18 +47,8 @@ class PriorityForm(forms.Form):
         help_text=gettext_lazy("High priority of a request is 10 steps above normal."),
         widget=forms.NumberInput({"class": "form-control", "inputmode": "numeric"}),
     )
-    starts_at = forms.DateTimeField(
-        label=gettext_lazy("From (UTC)"),
-        widget=forms.DateTimeInput(
-            {"class": "form-control", "type": "datetime-local"}, format="%Y-%m-%dT%H:%M"
-        ),
-    )
-    ends_at = forms.DateTimeField(
-        label=gettext_lazy("Until (UTC)"),
-        widget=forms.DateTimeInput(
-            {"class": "form-control", "type": "datetime-local"}, format="%Y-%m-%dT%H:%M"
-        ),
-    )
+    starts_at = MomentField(label=gettext_lazy("From"))
+    ends_at = MomentField(label=gettext_lazy("Until"))
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=MOST_REASON,
@@ -68,17 +59,8 @@ class PriorityForm(forms.Form):
     @classmethod
     def fresh(cls, now: datetime) -> PriorityForm:
         """Return the form for a week from the next hour on."""
-        begun = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0, tzinfo=None)  # shown as it is
-        start = begun + timedelta(hours=1)
+        start = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
         return cls(initial={"steps": 10, "starts_at": start, "ends_at": start + timedelta(days=7)})
-
-    def clean_starts_at(self) -> datetime:
-        """Return the instant; the field is written in UTC whatever the page's time zone is."""
-        return _utc(self.cleaned_data["starts_at"])
-
-    def clean_ends_at(self) -> datetime:
-        """Return the instant, as for the start."""
-        return _utc(self.cleaned_data["ends_at"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +102,3 @@ def _row(row: PriorityGrant, team: Team, may: bool, now: datetime) -> GrantRow:
         icon=icon,
         can_revoke=may and row.team_id == team.pk and state in (TO_COME, IN_FORCE),
     )
-
-
-def _utc(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC)

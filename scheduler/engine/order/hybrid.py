@@ -16,6 +16,8 @@ What runs has the same index, so that it can be compared with what waits (``sche
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
+from datetime import datetime
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,6 +89,13 @@ class Hybrid:
     def score(self, claim: Claim) -> float:
         """The index of a claim as it is now, low goes first."""
         return self.worth(claim) * self._weight_of(claim.team_id, claim.user_id)
+
+    def later(self, now: datetime, claims: Sequence[Claim]) -> Hybrid:
+        """The same at a later instant, with the pressure and the use of now."""
+        found = copy(self)
+        found._now, found._worths, found._burdens = now.timestamp(), {}, {}
+        found._rate(claims)
+        return found
 
     def burden(self, claim: Claim) -> float:
         """Expected seconds x size^0.8, whatever the claim has waited."""

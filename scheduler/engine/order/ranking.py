@@ -100,6 +100,9 @@ class Scored(Protocol):
     def scores_of(self, lives: LeaseColumns) -> Floats:
         """The scores of leases that live, as if they could choose again; always above 0."""
 
+    def later(self, now: datetime, claims: Sequence[Claim]) -> Scored:
+        """The scores of leases, and of these claims, at a later instant."""
+
 
 @runtime_checkable
 class Burdened(Protocol):

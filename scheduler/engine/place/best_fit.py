@@ -7,10 +7,13 @@ import math
 import numpy as np
 
 from scheduler.engine.columns import COUNT, CPU, MILLI, Columns, Ints, fits_node
+from scheduler.engine.kernel import inlined
 from scheduler.engine.place.classic import LargestNode, free_gpu, tightest
+from scheduler.engine.place.node_ratings import Memo
 
 
-def rate(at: Columns, want: Ints, node: int, scale: LargestNode) -> tuple[float, int, int]:
+@inlined
+def rate(at: Columns, want: Ints, node: int, scale: LargestNode, memo: Memo) -> tuple[float, int, int]:
     """Minus the score: 100 when nothing would be left (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0

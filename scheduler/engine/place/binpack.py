@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.engine.columns import COUNT, EXCLUSIVE, IDLE, USE, WHOLE, Columns, Ints, fits_board, fits_node
+from scheduler.engine.kernel import inlined
 from scheduler.engine.place.classic import LargestNode, tightest
+from scheduler.engine.place.node_ratings import Memo
 
 # Any number of loads weighs less than one board opened, any number of idle boards less than a load.
 OPENED, LOADED = 1e9, 100.0
 
 
-def rate(at: Columns, want: Ints, node: int, scale: LargestNode) -> tuple[float, int, int]:
+@inlined
+def rate(at: Columns, want: Ints, node: int, scale: LargestNode, memo: Memo) -> tuple[float, int, int]:
     """Boards opened first, then how full the boards are that it joins, then idle boards left (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from scheduler.engine.columns import COUNT, EXCLUSIVE, USE, Columns, Ints, fits_board
+from scheduler.engine.kernel import inlined
 
 
 class LargestNode(NamedTuple):
@@ -18,16 +19,19 @@ class LargestNode(NamedTuple):
     gpu: float
 
 
+@inlined
 def tightest(at: Columns, want: Ints, node: int) -> int:
     """The board with the least room that still holds one share, -1 for other wants (kernel)."""
     return _most(at, want, node, -1)
 
 
+@inlined
 def emptiest(at: Columns, want: Ints, node: int) -> int:
     """The board with the most room for one share, -1 for other wants (kernel)."""
     return _most(at, want, node, 1)
 
 
+@inlined
 def _most(at: Columns, want: Ints, node: int, sign: int) -> int:
     """The first board on which sign times what is free is most (kernel)."""
     found = -1
@@ -40,6 +44,7 @@ def _most(at: Columns, want: Ints, node: int, sign: int) -> int:
     return found
 
 
+@inlined
 def free_gpu(at: Columns, node: int) -> int:
     """Free thousandths of all boards of the node (kernel)."""
     total = 0

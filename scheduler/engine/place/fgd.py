@@ -25,6 +25,8 @@ from scheduler.engine.columns import (
     fits_board,
     fits_node,
 )
+from scheduler.engine.kernel import inlined
+from scheduler.engine.place.node_ratings import Memo
 
 
 class TypicalRequests(NamedTuple):
@@ -37,6 +39,7 @@ class TypicalRequests(NamedTuple):
     share: Floats
 
 
+@inlined
 def fragment(at: Columns, node: int, typical: TypicalRequests) -> float:
     """How much of the node's idle GPU the typical request cannot use, in thousandths of a board (kernel).
 
@@ -78,12 +81,14 @@ def fragment(at: Columns, node: int, typical: TypicalRequests) -> float:
     return lacks_both + lacks_gpu + lacks_cpu + plain_fits + plain_lacks + no_access
 
 
+@inlined
 def score(before: float, after: float) -> float:
     """The published score of a placement, 0..100, higher is better (kernel)."""
     return math.floor(100.0 / (1.0 + math.exp(-(before - after) / 1000.0)))
 
 
-def rate(at: Columns, want: Ints, node: int, typical: TypicalRequests) -> tuple[float, int, int]:
+@inlined
+def rate(at: Columns, want: Ints, node: int, typical: TypicalRequests, memo: Memo) -> tuple[float, int, int]:
     """Minus the score, with the first board that has the best one (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0

@@ -39,7 +39,7 @@ def fill(rooms: Rooms, shape: Shape) -> list[Spot] | None:
 
 def spots_cost(spots: Iterable[Spot], shape: Shape) -> int:
     """What a placement costs its quota."""
-    return sum(board.unit_cost(shape) for board, _ in spots)
+    return sum([board.unit_cost(shape) for board, _ in spots])
 
 
 def cheapest(shape: Shape, groups: Groups) -> list[Spot] | None:

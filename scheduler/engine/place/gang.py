@@ -70,12 +70,12 @@ def places(racks: Sequence[str], zones: Sequence[str]) -> Places:
     )
 
 
-def rate(at: Columns, want: Ints, node: int, tables: Any) -> tuple[float, int, int]:
+def rate(at: Columns, want: Ints, node: int, tables: Any, memo: Memo) -> tuple[float, int, int]:
     """Stands for the policy's kernel: cost, board (-1 for whole boards) and marks of a placement."""
     raise NotImplementedError
 
 
-def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any) -> None:
+def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any, memo: Memo) -> None:
     """Stands for the index's kernel: rates what changed since the want was last asked for."""
     raise NotImplementedError
 
@@ -89,7 +89,7 @@ def choose_equal(
     at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo, where: Places, parts: int
 ) -> int:
     """``parts`` nodes that each have room for the want of the row, or 0 when there are too few (kernel)."""
-    catch_up(at, index, wants[row], row, tables)
+    catch_up(at, index, wants[row], row, tables, memo)
     weigh(at, wants[row], tables, memo)
     racks, total = where.room.shape[0], 0
     for rack in range(racks):
@@ -162,7 +162,7 @@ def cheapest_of(index: NodeRatings, row: int, memo: Memo, where: Places, rack: i
     return total
 
 
-def choose_free(at: Columns, want: Ints, tables: Any, where: Places) -> int:
+def choose_free(at: Columns, want: Ints, tables: Any, memo: Memo, where: Places) -> int:
     """The want's boards on as few nodes as possible: how many nodes, 0 when there are too few boards (kernel).
 
     CPU and memory of the want are shared out by boards, rounded up.
@@ -181,7 +181,7 @@ def choose_free(at: Columns, want: Ints, tables: Any, where: Places) -> int:
     zone = where.zone[rack] if rack >= 0 else zone_for(where, want[COUNT])
     need, parts = want[COUNT], 0
     while need > 0:
-        node = best_node(at, want, tables, where, rack, zone, need)
+        node = best_node(at, want, tables, memo, where, rack, zone, need)
         size = min(need, where.have[node])
         part_of(where.part, want, size)
         where.nodes[parts], where.sizes[parts] = node, size
@@ -247,7 +247,9 @@ def nodes_for(where: Places, rack: int, wanted: int) -> int:
     return nodes
 
 
-def best_node(at: Columns, want: Ints, tables: Any, where: Places, rack: int, zone: int, need: int) -> int:
+def best_node(
+    at: Columns, want: Ints, tables: Any, memo: Memo, where: Places, rack: int, zone: int, need: int
+) -> int:
     """The node that gives most of the need, the cheapest of equals, within the rack or zone (kernel)."""
     found, most, least = -1, 0, NEVER
     first, end = (0, where.room.shape[0]) if rack < 0 else (rack, rack + 1)
@@ -260,7 +262,7 @@ def best_node(at: Columns, want: Ints, tables: Any, where: Places, rack: int, zo
             if size == 0 or size < most:
                 continue
             part_of(where.part, want, size)
-            cost, board, _ = rate(at, where.part, node, tables)
+            cost, board, _ = rate(at, where.part, node, tables, memo)
             cost = with_wishes(at, where.part, node, cost, board)
             if size > most or cost < least - SAME:
                 found, most, least = node, size, cost
@@ -297,7 +299,8 @@ class GangDecider:
     def free(self, row: int) -> list[tuple[int, int]]:
         """The boards of the row's want in all, on as few nodes as possible."""
         one = self._decider
-        return self._answer(self._kernels["choose_free"](one.at, one.wants[row], one.tables, self._where))
+        found = self._kernels["choose_free"](one.at, one.wants[row], one.tables, one.memo, self._where)
+        return self._answer(found)
 
     def _answer(self, parts: int) -> list[tuple[int, int]]:
         where = self._where

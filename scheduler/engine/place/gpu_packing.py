@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.engine.columns import COUNT, WHOLE, Columns, Ints, fits_node, idle_boards
+from scheduler.engine.kernel import inlined
 from scheduler.engine.place.classic import LargestNode, tightest
+from scheduler.engine.place.node_ratings import Memo
 
 
-def rate(at: Columns, want: Ints, node: int, scale: LargestNode) -> tuple[float, int, int]:
+@inlined
+def rate(at: Columns, want: Ints, node: int, scale: LargestNode, memo: Memo) -> tuple[float, int, int]:
     """Minus the score: 50..100 on a shared board, 33..50 on a used node, up to 33 on an idle one (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0

@@ -31,12 +31,14 @@ from scheduler.engine.columns import (
     fits_board,
     is_asleep,
 )  # fmt: skip
+from scheduler.engine.kernel import inlined
 
 BLOCK = 64
 NOWHERE = -1
 SAME = 1e-9  # costs closer than this are a tie, and a tie goes to the first node
 NEVER = np.inf
 MARKS = 1 << 6  # a bit for each of six reserves
+NODE_FIGURES = 5
 FARTHEST = 1 << 60
 
 
@@ -57,10 +59,13 @@ class NodeRatings(NamedTuple):
 
 
 class Memo(NamedTuple):
-    """What a policy remembers between decisions: the price of each set of marks, and its own figures."""
+    """What a policy remembers between decisions: the price of each set of marks, and its own figures, of all nodes
+    together and of each.
+    """
 
     price: Floats
     figures: Floats
+    nodes: Floats
 
 
 def new_index(wants: int, nodes: int) -> NodeRatings:
@@ -87,12 +92,12 @@ def grown(index: NodeRatings) -> NodeRatings:
     return index._replace(**both)
 
 
-def new_memo() -> Memo:
+def new_memo(nodes: int) -> Memo:
     """Nothing remembered."""
-    return Memo(np.zeros(MARKS), np.zeros(16))
+    return Memo(np.zeros(MARKS), np.zeros(16), np.zeros((nodes, NODE_FIGURES)))
 
 
-def rate(at: Columns, want: Ints, node: int, tables: Any) -> tuple[float, int, int]:
+def rate(at: Columns, want: Ints, node: int, tables: Any, memo: Memo) -> tuple[float, int, int]:
     """Stands for the policy's kernel: cost, board (-1 for whole boards) and marks of a placement."""
     raise NotImplementedError
 
@@ -107,6 +112,7 @@ def note(at: Columns, node: int, tables: Any, memo: Memo, sign: int) -> None:
     raise NotImplementedError
 
 
+@inlined
 def with_wishes(at: Columns, want: Ints, node: int, cost: float, board: int) -> float:
     """The policy's cost and what wishes add: boards suited, in the zone, close, on an awake node (kernel)."""
     cost += want[COUNT] * at.better[want[KIND], node, board]  # board -1: the last cell, any of the node
@@ -117,32 +123,37 @@ def with_wishes(at: Columns, want: Ints, node: int, cost: float, board: int) -> 
     return cost
 
 
-def rerate(at: Columns, index: NodeRatings, want: Ints, row: int, node: int, tables: Any) -> None:
-    """Rate the node anew for the want (kernel)."""
-    cost, board, marks = rate(at, want, node, tables)
-    cost = with_wishes(at, want, node, cost, board)
-    old = index.cost[row, node]
+@inlined
+def cost_on(
+    at: Columns, index: NodeRatings, want: Ints, row: int, node: int, tables: Any, memo: Memo
+) -> float:
+    """Rate the node anew for the want, the least cost of its block aside (kernel)."""
+    cost, board, marks = rate(at, want, node, tables, memo)
+    if cost < NEVER:
+        cost = with_wishes(at, want, node, cost, board)
     index.cost[row, node] = cost
     index.pick[row, node] = (board + 1) | (marks << 8)
-    block = node // BLOCK
-    low = index.low[row, block]
-    if cost <= low:
-        index.low[row, block] = cost
-    elif old <= low:
-        low = NEVER
-        for other in range(block * BLOCK, min((block + 1) * BLOCK, index.cost.shape[1])):
-            low = min(low, index.cost[row, other])
-        index.low[row, block] = low
+    return cost
 
 
-def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any) -> None:
+def least_of(index: NodeRatings, row: int, block: int) -> None:
+    """Look up the least cost of a block (kernel)."""
+    low = NEVER
+    for node in range(block * BLOCK, min((block + 1) * BLOCK, index.cost.shape[1])):
+        low = min(low, index.cost[row, node])
+    index.low[row, block] = low
+
+
+def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any, memo: Memo) -> None:
     """Rate what changed since the want was last asked for (kernel)."""
     nodes = index.cost.shape[1]
     end, seen = index.head[0], index.seen[row]
     index.seen[row] = end
     if seen < 0 or end - seen >= nodes:
         for node in range(nodes):
-            rerate(at, index, want, row, node, tables)
+            cost_on(at, index, want, row, node, tables, memo)
+        for block in range(index.low.shape[1]):
+            least_of(index, row, block)
         return
     index.head[1] += 1
     now = index.head[1]
@@ -150,12 +161,18 @@ def catch_up(at: Columns, index: NodeRatings, want: Ints, row: int, tables: Any)
         node = index.log[change % nodes]
         if index.stamp[node] != now:
             index.stamp[node] = now
-            rerate(at, index, want, row, node, tables)
+            old = index.cost[row, node]
+            cost = cost_on(at, index, want, row, node, tables, memo)
+            block = node // BLOCK
+            if cost <= index.low[row, block]:
+                index.low[row, block] = cost
+            elif old <= index.low[row, block]:
+                least_of(index, row, block)
 
 
 def choose(at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo) -> int:
     """The node on which the want costs least, the first of equals; NOWHERE when none has room (kernel)."""
-    catch_up(at, index, wants[row], row, tables)
+    catch_up(at, index, wants[row], row, tables, memo)
     weigh(at, wants[row], tables, memo)
     best, found = NEVER, NOWHERE
     nodes = index.cost.shape[1]
@@ -276,6 +293,51 @@ def links_apart(at: Columns, want: Ints, node: int) -> int:
                 is_new = 0
         apart += is_new
     return apart
+
+
+def decide(
+    at: Columns, index: NodeRatings, wants: Ints, row: int, tables: Any, memo: Memo
+) -> tuple[int, int]:
+    """The node on which the want costs least, NOWHERE when none has room, and its boards as bits (kernel)."""
+    node = choose(at, index, wants, row, tables, memo)
+    if node == NOWHERE:
+        return NOWHERE, 0
+    return node, boards_of(at, index, wants, row, node)
+
+
+def count_all(at: Columns, tables: Any, memo: Memo) -> None:
+    """Let the policy look at every node (kernel)."""
+    for node in range(at.cpu.shape[0]):
+        note(at, node, tables, memo, 1)
+
+
+def fill_in(
+    at: Columns,
+    index: NodeRatings,
+    node: int,
+    cpu: int,
+    memory: int,
+    boards: Ints,
+    tables: Any,
+    memo: Memo,
+) -> None:
+    """Write down what is left of a node and of those boards of it that changed (kernel).
+
+    ``boards`` has a row for each: its cell, free, share, board_memory, use, team and clients.
+    """
+    note(at, node, tables, memo, -1)
+    at.cpu[node], at.memory[node] = cpu, memory
+    for row in range(boards.shape[0]):
+        board = boards[row, 0]
+        at.totals[0] += max(at.free[node, board], 0) - max(boards[row, 1], 0)
+        at.free[node, board] = boards[row, 1]
+        at.share[node, board] = boards[row, 2]
+        at.board_memory[node, board] = boards[row, 3]
+        at.use[node, board] = boards[row, 4]
+        at.team[node, board] = boards[row, 5]
+        at.clients[node, board] = boards[row, 6]
+    note(at, node, tables, memo, 1)
+    changed(index, node)
 
 
 def changed(index: NodeRatings, node: int) -> None:

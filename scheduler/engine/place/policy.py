@@ -102,7 +102,7 @@ def no_note(at: Columns, node: int, tables: Any, memo: node_ratings.Memo, sign: 
     """Nothing to remember (kernel)."""
 
 
-KERNELS = ("rerate", "catch_up", "choose", "boards_of", "take", "play")
+KERNELS = ("cost_on", "catch_up", "choose", "decide", "count_all", "fill_in", "take", "play")
 
 
 @cache
@@ -139,26 +139,20 @@ class Decider:
     def take_tables(self, tables: Any) -> None:
         """Go by these tables from now on: everything is counted and rated anew."""
         self.tables = tables
-        self.memo = node_ratings.new_memo()
+        self.memo = node_ratings.new_memo(len(self.at.cpu))
         self.index.seen[:] = -1
-        for node in range(len(self.at.cpu)):
-            self.note(node, 1)
+        self.kernels["count_all"](self.at, tables, self.memo)
 
-    def choose(self, row: int) -> int:
-        """The node that the want of this row gets now, -1 when none has room."""
-        return int(self.kernels["choose"](self.at, self.index, self.wants, row, self.tables, self.memo))
+    def decide(self, row: int) -> tuple[int, int]:
+        """The node that the want of this row gets now, and its boards, one bit each; -1 when none has room."""
+        found: tuple[int, int] = self.kernels["decide"](
+            self.at, self.index, self.wants, row, self.tables, self.memo
+        )
+        return found
 
-    def boards_of(self, row: int, node: int) -> int:
-        """The boards of the chosen node that the want gets, one bit each."""
-        return int(self.kernels["boards_of"](self.at, self.index, self.wants, row, node))
-
-    def note(self, node: int, sign: int) -> None:
-        """Say that a node is about to change (-1) or has changed (+1)."""
-        self.kernels["note"](self.at, node, self.tables, self.memo, sign)
-
-    def changed(self, node: int) -> None:
-        """Let the node be rated anew."""
-        node_ratings.changed(self.index, node)
+    def fill_in(self, node: int, cpu: int, memory: int, boards: Ints) -> None:
+        """Write down what is left of a node and of those boards of it that changed, see the kernel."""
+        self.kernels["fill_in"](self.at, self.index, node, cpu, memory, boards, self.tables, self.memo)
 
     def room_for(self, wants: int) -> None:
         """Make room for so many rows of wants."""

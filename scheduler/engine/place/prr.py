@@ -29,6 +29,7 @@ from scheduler.engine.columns import (
     idle_boards,
 )  # fmt: skip
 from scheduler.engine.demand import Demand, Form
+from scheduler.engine.kernel import inlined
 from scheduler.engine.place.node_ratings import Memo
 from scheduler.engine.place.prices import piece_values
 from scheduler.engine.place.statistics import allowed, quantile, typical
@@ -181,6 +182,7 @@ def _fits(forms: Mapping[Form, int], models: Sequence[str], most: int) -> tuple[
     return levels, one, many
 
 
+@inlined
 def level_of(cpu: int, levels: Ints) -> int:
     """How many of the typical amounts of CPU are free (kernel)."""
     low, high = 0, levels.shape[0]
@@ -193,6 +195,7 @@ def level_of(cpu: int, levels: Ints) -> int:
     return low
 
 
+@inlined
 def starved(cpu: int, boards: float, knots: Floats) -> float:
     """How many boards would go without CPU, summed over the guesses of what each needs (kernel)."""
     lost = 0.0
@@ -201,11 +204,13 @@ def starved(cpu: int, boards: float, knots: Floats) -> float:
     return lost
 
 
+@inlined
 def whole_part(free: int) -> float:
     """What a started board counts in the need for CPU (kernel)."""
     return PART * free / WHOLE if 200 <= free < WHOLE else 0.0
 
 
+@inlined
 def marks_of(want: Ints, idle: int, cpu: int, idle_after: int, cpu_after: int, p: Prices) -> int:
     """A bit for each reserve that a node leaves and that is not kept for such a want (kernel).
 
@@ -221,8 +226,12 @@ def marks_of(want: Ints, idle: int, cpu: int, idle_after: int, cpu_after: int, p
     return marks
 
 
-def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int]:
-    """How much value the placement costs, the board it takes best, and the reserves it leaves (kernel)."""
+@inlined
+def rate(at: Columns, want: Ints, node: int, p: Prices, memo: Memo) -> tuple[float, int, int]:
+    """How much value the placement costs, the board it takes best, and the reserves it leaves (kernel).
+
+    What the node is worth before it was reckoned when it last changed (``note``).
+    """
     if not fits_node(at, want, node):
         return np.inf, -1, 0
     if want[COUNT] > 1 and want[USE] != EXCLUSIVE:
@@ -231,26 +240,18 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
     w_cpu, w_idle, w_fragment = p.weights[0], p.weights[1] * (1.0 - p.churn[0]), p.weights[2] / WHOLE
     cpu = at.cpu[node]
     cpu_after = cpu - want[CPU]
-    level, level_after = level_of(cpu, p.levels), level_of(cpu_after, p.levels)
-    idle, parts, rough, rough_after = 0, 0.0, 0.0, 0.0
-    for board in range(most):
-        free = at.free[node, board]
-        if free > 0:
-            if free == WHOLE:
-                idle += 1
-            else:
-                parts += whole_part(free)
-            rough += free * (1.0 - p.fits_one[model, level, free])
-            rough_after += free * (1.0 - p.fits_one[model, level_after, free])
-    rough -= WHOLE * idle * p.fits_many[model, level, idle]
+    idle, parts, before = int(memo.nodes[node, 0]), memo.nodes[node, 1], memo.nodes[node, 2]
+    rough_after, level_after = memo.nodes[node, 3], level_of(cpu_after, p.levels)
+    if level_after != int(memo.nodes[node, 4]):
+        rough_after = unusable(at, node, model, level_after, p)
     lump = p.weights[7] * p.churn[0] * lumped(at, want, node)
-    before = w_cpu * starved(cpu, idle + parts, p.knots) - w_idle * (idle > 0) + w_fragment * rough
     if want[COUNT] == 1 and want[USE] != EXCLUSIVE:
-        best, found, left = np.inf, -1, idle
+        best, found, left, last = np.inf, -1, idle, -1
         for board in range(most):
             free = at.free[node, board]
-            if not fits_board(at, want, node, board):
+            if free == last or not fits_board(at, want, node, board):
                 continue
+            last = free  # the next board with as much costs as much
             rest, idle_after = max(free - want[MILLI], 0), idle - (free == WHOLE)
             open_parts = parts - whole_part(free) + whole_part(rest)
             cost = p.piece[free] - p.piece[rest]
@@ -271,6 +272,18 @@ def rate(at: Columns, want: Ints, node: int, p: Prices) -> tuple[float, int, int
     return cost + w_fragment * here - before + lump, -1, marks
 
 
+@inlined
+def unusable(at: Columns, node: int, model: int, level: int, p: Prices) -> float:
+    """What is free on the node in pieces that the typical request cannot use, idle boards alone aside (kernel)."""
+    rough = 0.0
+    for board in range(at.free.shape[1]):
+        free = at.free[node, board]
+        if free > 0:
+            rough += free * (1.0 - p.fits_one[model, level, free])
+    return rough
+
+
+@inlined
 def lumped(at: Columns, want: Ints, node: int) -> float:
     """By how much the square of the node's free boards falls (kernel)."""
     free = 0
@@ -280,6 +293,7 @@ def lumped(at: Columns, want: Ints, node: int) -> float:
     return float((2.0 * free - asked) * asked / (WHOLE * WHOLE))
 
 
+@inlined
 def several_shares(at: Columns, want: Ints, node: int, p: Prices) -> float:
     """Price of what several shares of one request take from the tightest boards, CPU aside (kernel)."""
     chosen, cost = 0, 0.0
@@ -312,8 +326,25 @@ def weigh(at: Columns, want: Ints, p: Prices, memo: Memo) -> None:
 
 
 def note(at: Columns, node: int, p: Prices, memo: Memo, sign: int) -> None:
-    """Count how many nodes are in each reserve (kernel)."""
+    """Count how many nodes are in each reserve, and reckon what the node is worth as it is (kernel).
+
+    Of each node: idle boards, what started ones count in the need for CPU, its worth, what of it is in pieces
+    that the typical request cannot use, and its level of CPU.
+    """
     idle, cpu = idle_boards(at, node), at.cpu[node]
     for kind in range(p.rates.shape[0]):
         if idle >= p.reserve_size[kind] and cpu >= p.reserve_cpu[kind]:
             memo.figures[kind] += sign
+    if sign < 0:
+        return
+    model, level, parts = at.model[node], level_of(cpu, p.levels), 0.0
+    for board in range(at.free.shape[1]):
+        if 0 < at.free[node, board] < WHOLE:
+            parts += whole_part(at.free[node, board])
+    pieces = unusable(at, node, model, level, p)
+    rough = pieces - WHOLE * idle * p.fits_many[model, level, idle]
+    before = p.weights[0] * starved(cpu, idle + parts, p.knots)
+    before -= p.weights[1] * (1.0 - p.churn[0]) * (idle > 0)
+    memo.nodes[node, 0], memo.nodes[node, 1] = idle, parts
+    memo.nodes[node, 2] = before + p.weights[2] / WHOLE * rough
+    memo.nodes[node, 3], memo.nodes[node, 4] = pieces, level

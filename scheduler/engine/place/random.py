@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.engine.columns import COUNT, CPU, EXCLUSIVE, USE, Columns, Ints, fits_board, fits_node
+from scheduler.engine.kernel import inlined
 from scheduler.engine.place.classic import LargestNode, free_gpu
+from scheduler.engine.place.node_ratings import Memo
 
 PRIME = 1_000_003
 
@@ -19,7 +21,8 @@ def lot(node: int, cpu: int, free: int) -> int:
     return mixed * mixed % PRIME * 48_271 % PRIME
 
 
-def rate(at: Columns, want: Ints, node: int, scale: LargestNode) -> tuple[float, int, int]:
+@inlined
+def rate(at: Columns, want: Ints, node: int, scale: LargestNode, memo: Memo) -> tuple[float, int, int]:
     """The node's lot, with a board by lot (kernel)."""
     if not fits_node(at, want, node):
         return np.inf, -1, 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,12 @@ class Attained(Fifo):
             at[LeaseColumns.ran_s] + np.maximum(self._now - at[LeaseColumns.began], 0.0),
             at[LeaseColumns.units],
         )
+
+    def later(self, now: datetime, claims: Sequence[Claim]) -> Attained:
+        """The same at a later instant."""
+        found = copy(self)
+        found._now = now.timestamp()
+        return found
 
     def _scores(self, ages_s: Any, units: Any) -> Floats:
         found: Floats = (ages_s + 1.0) * units

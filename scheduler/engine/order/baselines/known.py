@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from datetime import datetime
 from typing import ClassVar
 
 import numpy as np
@@ -50,6 +52,12 @@ class ShortestLeft(Fifo):
         found: Floats = np.maximum(lives.columns[LeaseColumns.until] - self._now, 1.0)
         return found
 
+    def later(self, now: datetime, claims: Sequence[Claim]) -> ShortestLeft:
+        """The same at a later instant."""
+        found = copy(self)
+        found._now = now.timestamp()
+        return found
+
 
 class AgedShortestLeft(ShortestLeft):
     """The shortest remaining time over the default order's ageing goes first."""
@@ -60,6 +68,13 @@ class AgedShortestLeft(ShortestLeft):
         self._power = power_at(sum(costs.of(claim) for claim in snapshot.queue), costs.capacity)
         self._ageing_s = max(policy.ageing_s, 1)
         self._scores: dict[int, float] = {}
+
+    def later(self, now: datetime, claims: Sequence[Claim]) -> AgedShortestLeft:
+        """The same at a later instant, with the pressure of now."""
+        found = copy(self)
+        found._now = now.timestamp()
+        found.ranking(claims)
+        return found
 
     def ranking(self, claims: Sequence[Claim]) -> Sorted:
         """By the time left, less the longer it waited."""

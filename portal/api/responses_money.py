@@ -1,0 +1,112 @@
+"""The shapes of answers about prices, usage and invoices."""
+
+from __future__ import annotations
+
+from rest_framework import serializers as s
+
+from portal.api.responses import Money, ResponseShape
+from portal.billing.models import PeriodState
+
+
+class UsageAnswer(ResponseShape):
+    """A billed interval in whole seconds, under one rate."""
+
+    id = s.IntegerField()
+    lease = s.CharField()
+    team = s.SlugField()
+    user = s.CharField()
+    flavor = s.SlugField()
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+    seconds = s.IntegerField()
+    share_milli = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    price_per_hour = Money(help_text="Of a whole device.")
+    adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that it belongs to.")
+
+
+class RateAnswer(ResponseShape):
+    """The price of a whole device for an hour, while it is in force."""
+
+    id = s.IntegerField()
+    device_model = s.CharField()
+    price_per_hour = Money()
+    valid_from = s.DateTimeField(allow_null=True)
+    valid_until = s.DateTimeField(allow_null=True)
+
+
+class PeriodAnswer(ResponseShape):
+    """A month of accounts."""
+
+    month = s.CharField()
+    state = s.ChoiceField(PeriodState.choices)
+    starts_at = s.DateTimeField()
+    ends_at = s.DateTimeField()
+    closed_at = s.DateTimeField(allow_null=True)
+
+
+class CloseCheck(ResponseShape):
+    """One thing to look at before a month is closed."""
+
+    code = s.CharField()
+    is_met = s.BooleanField()
+    must = s.BooleanField(help_text="A must that is not met keeps the month open.")
+    figure = s.IntegerField()
+    sentence = s.CharField(help_text="How it stands, in the caller's language, with the places named.")
+
+
+class PeriodDetail(PeriodAnswer):
+    """A month with what has to hold before it is closed."""
+
+    checks = CloseCheck(many=True)
+
+
+class InvoiceRow(ResponseShape):
+    """A team's month."""
+
+    team = s.SlugField()
+    month = s.CharField()
+    number = s.CharField(allow_null=True)
+    is_draft = s.BooleanField()
+    total = Money()
+
+
+class LineAnswer(ResponseShape):
+    """One line: a person, a flavor and a price."""
+
+    position = s.IntegerField()
+    key = s.CharField()
+    person = s.CharField()
+    flavor = s.CharField()
+    device_model = s.CharField()
+    price_per_hour = Money()
+    lease_count = s.IntegerField()
+    seconds = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    amount = Money()
+    adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that its usage belongs to.")
+
+
+class InvoiceAnswer(InvoiceRow):
+    """A team's month with its lines; `accruing` is what runs now and is on no line yet."""
+
+    issued_at = s.DateTimeField(allow_null=True)
+    cost_centre = s.CharField(allow_blank=True)
+    accruing = Money()
+    lines = LineAnswer(many=True)
+
+
+class AccountingAnswer(ResponseShape):
+    """An ended lease by two clocks: the agent's own and the bill's."""
+
+    lease = s.CharField()
+    request = s.CharField()
+    team = s.SlugField()
+    activated_at = s.DateTimeField(allow_null=True)
+    ended_at = s.DateTimeField(allow_null=True)
+    clean_at = s.DateTimeField(allow_null=True)
+    end_reason = s.CharField()
+    agent_active_ms = s.IntegerField(allow_null=True)
+    billed_s = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    is_metered = s.BooleanField()

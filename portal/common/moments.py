@@ -1,0 +1,31 @@
+"""Dates and times as people read them, in the zone and language in use: "22 Nov, 10:30"; another year is named.
+
+``static/js/i18n.js`` writes the same in the browser.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.utils import timezone
+from django.utils.formats import date_format
+
+
+def moment(at: datetime, *, now: datetime | None = None) -> str:
+    """Return an instant to the minute; the year only where it is not this one."""
+    local = timezone.localtime(at)
+    is_this_year = local.year == timezone.localtime(now or timezone.now()).year
+    return date_format(local, "MOMENT_FORMAT" if is_this_year else "DATETIME_FORMAT")
+
+
+def moment_of(text: object) -> str | None:
+    """Return an instant written in ISO 8601 as people read it; None for other text."""
+    try:
+        return moment(datetime.fromisoformat(str(text)))
+    except (ValueError, OverflowError):
+        return None
+
+
+def month(at: datetime) -> str:
+    """Return the billing month that begins at an instant, such as "November 2026": months are counted in UTC."""
+    return date_format(at.astimezone(UTC), "YEAR_MONTH_FORMAT")
