@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,8 @@ from nodeagent.runtimes.base import RuntimeRefusedError
 from nodeagent.runtimes.choice import RuntimeMissingError, has_units
 from nodeagent.runtimes.systemd import SystemdRuntime
 from nodeagent.streams.gateways import Gateways
-from nodeagent.streams.terminals import Terminals
+from nodeagent.streams.service import LeaseStreams
+from nodeagent.workloads.app_programs import AppPrograms
 from nodeagent.workloads.entry import LeaseEntry, PlayedEntry, UnitEntry
 
 log = logging.getLogger("nodeagent")
@@ -66,7 +68,7 @@ REFUSED: Final = 4
 STATE: Final = 5
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 UNREAD: Final = 141  # and for SIGPIPE
-COMMANDS: Final = ("check", "apply", "explain", "soak", "install", "enter")
+COMMANDS: Final = ("check", "apply", "explain", "soak", "install", "enter", "dial")
 PARAGRAPHS: Final = (
     f"Commands beside running (run): {', '.join(COMMANDS)}; each has --help.",
     f"Environment, each checked like its option, which wins: {', '.join(VARIABLES.values())}.",
@@ -143,6 +145,18 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=usual(environ, "terminals", "1"),
         help="let holders open terminals in their leases by the portal's gateways, 1 or 0 (1)",
     )
+    known.add_argument(
+        "--app-path",
+        default=usual(environ, "app_path"),
+        metavar="FOLDERS",
+        help="where programs of apps are looked for behind the holder's own, as in PATH (docs/apps.md)",
+    )
+    known.add_argument(
+        "--app-installer",
+        default=usual(environ, "app_installer"),
+        metavar="COMMAND",
+        help="what installs the programs of an app into --app-path when somebody first wants it; simulated only",
+    )
     _add_log(known, "info")
     known.add_argument("--version", action="version", version=__version__)
     add_simulation(known)
@@ -183,6 +197,10 @@ def _run(options: argparse.Namespace) -> int:
         patience_of(options),
     )
     options.terminals = switch(options, "terminals")
+    if options.app_installer and not is_simulated(options):
+        raise UsageError(
+            "--app-installer is for simulated devices: install programs yourself, and name --app-path"
+        )
     lock = lock_state(state)
     try:
         while _live(options, state, Dialling(address, _enrolment(options, state), facts), patience):
@@ -277,7 +295,9 @@ def _streams(
     return Gateways(
         dialling.address,
         dialling.enrolment.identity,
-        lambda: Terminals(entry, reconciler.ready),
+        lambda: LeaseStreams(
+            entry, reconciler.ready, AppPrograms(options.app_path, shlex.split(options.app_installer))
+        ),
         allow_plain=switch(options, "allow_plain"),
     )
 

@@ -25,6 +25,7 @@ from typing import Final
 from nodeagent.host.accounts import Account, account_of
 from nodeagent.host.files import Read, read_text
 from nodeagent.host.shell import HostShell, ProgramError, Shell
+from nodeagent.protocol.variables import GIVEN
 from nodeagent.runtimes.base import Key, RuntimeRefusedError
 from nodeagent.runtimes.names import unit_of
 from nodeagent.runtimes.systemd import SystemdRuntime
@@ -33,8 +34,6 @@ FAILED: Final = 1
 NOT_FOUND: Final = 127
 SAFE_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT: Final = ("TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "DISPLAY", "SSH_TTY")
-# The agent, which is root itself, hands variables in under this prefix: a command line is for everybody to read.
-GIVEN: Final = "BERTH_GIVEN_"
 MANAGER: Final = (
     "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
 )  # fmt: skip
@@ -65,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry the command out; returns only when nobody was let in."""
-    caller = Caller(os.geteuid(), os.getpid(), os.environ, _become, _execute)
+    caller = Caller(os.geteuid(), os.getpid(), os.environ, become, _execute)
     command = list(options.command)
     if command[:1] == ["--"]:
         command.pop(0)
@@ -168,7 +167,7 @@ def _move(pid: int, key: Key, shell: Shell) -> None:
         raise EnterError(f"lease {key[0]} could not be entered: {done.said}")
 
 
-def _become(account: Account) -> None:
+def become(account: Account) -> None:
     """Give up root's rights for good, groups first; then stand where the holder may stand."""
     os.initgroups(account.name, account.gid)
     os.setresgid(account.gid, account.gid, account.gid)

@@ -46,6 +46,8 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "orphans": "BERTH_ORPHANS",
     "power_saving": "BERTH_POWER_SAVING",
     "terminals": "BERTH_TERMINALS",
+    "app_path": "BERTH_APP_PATH",
+    "app_installer": "BERTH_APP_INSTALLER",
     "site": "BERTH_SITE",
     "rack": "BERTH_RACK",
 })  # fmt: skip

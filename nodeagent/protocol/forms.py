@@ -90,5 +90,6 @@ FORMS: Final[Mapping[str, Form]] = MappingProxyType(
         "user": is_line,
         "team": is_line,
         "load_pattern": is_line,
+        "command": is_line,
     }
 )

@@ -51,6 +51,7 @@ TEXT: Final[dict[str, int]] = {
     "Welcome.portal_key": 64,
     "Challenge.nonce": 64,
     "Rotate.nonce": 64,
+    "OpenApp.command": 1000,
 }
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "DesiredSlot.mode": MODES,
@@ -102,6 +103,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "exit": (0, 255),
     "signal": (1, 128),
     "peak_mib": (0, 2**31 - 1),
+    "port": (0, 65_535),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {
@@ -132,6 +134,9 @@ MANY: Final[dict[str, int]] = {
     "proofs": 4,
     "gateways": MOST_GATEWAYS,
     "modes": 16,
+    "OpenApp.command": 64,
+    "OpenApp.needs": 8,
+    "OpenApp.env": 16,
 }
 
 

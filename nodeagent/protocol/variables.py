@@ -11,6 +11,8 @@ from typing import Final
 
 LONGEST: Final = 4096
 LISTED: Final = "VISIBLE_DEVICES"
+# The agent, as root, hands a program its own variables under this prefix: a command line is for everybody to read.
+GIVEN: Final = "BERTH_GIVEN_"
 NAMES: Final = frozenset(
     {
         "ASCEND_RT_VISIBLE_DEVICES",

@@ -19,7 +19,7 @@ from nodeagent.link.identity import Identity, StateError
 from nodeagent.protocol.codec import ProtocolError, encode
 from nodeagent.protocol.messages import Challenge, StreamHello, Welcome
 from nodeagent.protocol.streams import StreamConnection, StreamProtocolError
-from nodeagent.streams.terminals import Terminals
+from nodeagent.streams.service import LeaseStreams
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class Gateways:
         self,
         portal: Address,
         identity: Identity,
-        terminals: Callable[[], Terminals],
+        services: Callable[[], LeaseStreams],
         *,
         allow_plain: bool = False,
         dice: random.Random | None = None,
     ) -> None:
-        """``terminals`` makes what streams end in; called once, in the loop that they live in."""
+        """``services`` makes what streams end in; called once, in the loop that they live in."""
         self._portal = portal
         self._identity = identity
-        self._make_terminals = terminals
+        self._make_services = services
         self._allow_plain = allow_plain
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._welcome: Welcome | None = None
@@ -59,8 +59,8 @@ class Gateways:
     async def run(self) -> None:
         """Dial until cancelled; shells end with this."""
         loop = asyncio.get_running_loop()
-        terminals = self._make_terminals()
-        keeper = loop.create_task(terminals.run())
+        services = self._make_services()
+        keeper = loop.create_task(services.run())
         dialling: dict[tuple[str, int], asyncio.Task[None]] = {}
         try:
             while True:
@@ -71,7 +71,7 @@ class Gateways:
                 for key in dialling.keys() - wanted:
                     dialling.pop(key).cancel()
                 for key in wanted - dialling.keys():
-                    dialling[key] = loop.create_task(self._keep(*key, terminals))
+                    dialling[key] = loop.create_task(self._keep(*key, services))
         finally:
             tasks = [keeper, *dialling.values()]
             keeper.cancel()
@@ -80,11 +80,11 @@ class Gateways:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, told: str, epoch: int, terminals: Terminals) -> None:
+    async def _keep(self, told: str, epoch: int, services: LeaseStreams) -> None:
         try:
             address = gateway_of(self._portal, told, allow_plain=self._allow_plain)
         except AddressError as no:
-            log.error("no terminals by gateway %s: %s", told, no)
+            log.error("nothing by gateway %s: %s", told, no)
             return
         failures = 0
         while True:
@@ -102,12 +102,12 @@ class Gateways:
                     await greet(socket, self._identity, epoch)
                     failures = 0
                     log.info("streams by gateway %s", address.url)
-                    await GatewayLink(socket, terminals).run()
+                    await GatewayLink(socket, services).run()
             except (PortalRefusedError, StateError) as no:
                 failures += 1
                 log.warning("gateway %s refused this node: %s", address.url, no)
             except InvalidURI as no:
-                log.error("no terminals by gateway %s: %s", told, no)
+                log.error("nothing by gateway %s: %s", told, no)
                 return
             except LOST as no:
                 failures += 1
@@ -136,11 +136,11 @@ async def greet(socket: Any, identity: Identity, epoch: int) -> None:
 
 
 class GatewayLink:
-    """One socket of streams: what arrives goes to the terminals at once, what they send is written by one task."""
+    """One socket of streams: what arrives goes to the services at once, what they send is written by one task."""
 
-    def __init__(self, socket: ClientConnection, terminals: Terminals) -> None:
+    def __init__(self, socket: ClientConnection, services: LeaseStreams) -> None:
         self._socket = socket
-        self._terminals = terminals
+        self._services = services
         self._connection = StreamConnection(is_portal=False)
         self._wake = asyncio.Event()
 
@@ -154,7 +154,7 @@ class GatewayLink:
             log.warning("a gateway broke the rules of streams: %s", no)
             await self._socket.close(CLOSE_BAD_FRAME)
         finally:
-            self._terminals.lost(self)
+            self._services.lost(self)
             if self._wake.is_set():  # what was said last, such as that a shell ended, is on its way
                 with contextlib.suppress(*LOST):
                     async with asyncio.timeout(1):
@@ -167,7 +167,7 @@ class GatewayLink:
             raise StreamProtocolError("bad_kind", "streams are binary")
         event = self._connection.receive(frame)
         if event is not None:
-            self._terminals.take(self, event)
+            self._services.take(self, event)
         self._stir()
 
     async def _write(self) -> None:
@@ -185,7 +185,7 @@ class GatewayLink:
         if self._connection.is_waiting:
             self._wake.set()
 
-    # What terminals call
+    # What services call
 
     def credit(self, stream: int) -> int:
         """Return how many bytes may be sent now."""
@@ -205,6 +205,11 @@ class GatewayLink:
     def say(self, stream: int, message: dict[str, Any]) -> None:
         """Send a word beside the bytes."""
         self._connection.say(stream, message)
+        self._stir()
+
+    def end(self, stream: int) -> None:
+        """Send no more bytes; the other direction goes on."""
+        self._connection.end(stream)
         self._stir()
 
     def reset(self, stream: int, code: str, detail: str = "") -> None:

@@ -12,10 +12,10 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection
+from typing import Final
 
-from nodeagent.protocol.codec import ProtocolError, read_object
+from nodeagent.protocol.codec import read_object
 from nodeagent.protocol.streams import Event, Kind
 from nodeagent.protocol.terminals import (
     AWAY,
@@ -31,46 +31,21 @@ from nodeagent.protocol.terminals import (
 )
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.runtimes.base import Key
+from nodeagent.streams.base import StreamEnd
 from nodeagent.streams.shells import LeaseShell, start_shell
 from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 0.2
+REAP_EVERY_S: Final = 0.2
 KILL_AFTER_S: Final = 2.0
 MOST_PER_LEASE: Final = 256
 MOST_TERMINALS: Final = 1024
 READ_AT_ONCE: Final = 32 * 1024
 LEASE_OVER: Final = "lease_over"
 EXITED: Final = "exited"
-
-
-class StreamEnd(Protocol):
-    """The agent's end of one gateway's streams, as far as a terminal needs it."""
-
-    def credit(self, stream: int) -> int:
-        """Return how many bytes may be sent now."""
-        ...
-
-    def send(self, stream: int, data: bytes | memoryview) -> int:
-        """Send as much as the credit allows; returns how much."""
-        ...
-
-    def accept(self, stream: int, answer: dict[str, Any]) -> None:
-        """Answer a stream that was asked for."""
-        ...
-
-    def say(self, stream: int, message: dict[str, Any]) -> None:
-        """Send a word beside the bytes."""
-        ...
-
-    def reset(self, stream: int, code: str, detail: str = "") -> None:
-        """End a stream."""
-        ...
-
-    def consumed(self, stream: int, count: int) -> None:
-        """Say that received bytes were drawn."""
-        ...
+# The record of a lease that is open to its holder now, None for any other.
+Ready = Callable[[Key], LeaseRecord | None]
 
 
 class Terminal:
@@ -205,8 +180,7 @@ class Terminal:
 class Terminals:
     """All terminals of this node, over all gateways."""
 
-    def __init__(self, entry: LeaseEntry, ready: Callable[[Key], LeaseRecord | None]) -> None:
-        """``ready`` returns the record of a lease that is open to its holder now, None for any other."""
+    def __init__(self, entry: LeaseEntry, ready: Ready) -> None:
         self._entry = entry
         self._ready = ready
         self._terminals: dict[str, Terminal] = {}
@@ -220,24 +194,22 @@ class Terminals:
         """Return how many shells there are."""
         return len(self._terminals)
 
-    async def run(self) -> None:
-        """Keep time until cancelled: leases that are over, shells that exited, terminals nobody came back to."""
-        try:
-            while True:
-                self.look()
-                await asyncio.sleep(LOOK_EVERY_S)
-        finally:
-            for terminal in list(self._terminals.values()):
-                self._end(terminal, "agent_stopped", "the node's agent stops; open a new terminal")
-                terminal.shell.hang_up(kill=True)  # nobody is left to do it later
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._entry.close()
+    @property
+    def keys(self) -> frozenset[Key]:
+        """The leases that have shells."""
+        return frozenset(one.key for one in self._terminals.values())
 
-    def look(self) -> None:
-        """End what is over."""
-        over = {key for key in {one.key for one in self._terminals.values()} if self._ready(key) is None}
+    async def close(self) -> None:
+        """End every shell: the agent that holds their terminals stops."""
+        for terminal in list(self._terminals.values()):
+            self._end(terminal, "agent_stopped", "the node's agent stops; open a new terminal")
+            terminal.shell.hang_up(kill=True)  # nobody is left to do it later
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def look(self, over: Collection[Key]) -> None:
+        """End what is over: leases, shells that exited, terminals that nobody came back to."""
         for terminal in list(self._terminals.values()):
             if terminal.key in over:
                 self._end(terminal, LEASE_OVER, "the lease is over")
@@ -246,14 +218,9 @@ class Terminals:
                     self._end(terminal, "not_come_back", "")
             elif terminal.is_over or (_has_exited(terminal.shell) and terminal.drain()):
                 self._exit(terminal)
-        for key in over:
-            self._entry.clear(key)
 
     def take(self, end: StreamEnd, event: Event) -> None:
-        """Act on what a gateway said; raises ProtocolError for what no gateway says."""
-        if event.kind is Kind.OPEN:
-            self._open(end, event.stream, event.body)
-            return
+        """Act on what a gateway said of a terminal; raises ProtocolError for what no gateway says."""
         terminal = self._by_stream.get((end, event.stream))
         if terminal is None:
             if event.kind is Kind.RESET:
@@ -275,17 +242,9 @@ class Terminals:
         for known, stream in [each for each in self._by_stream if each[0] is end]:
             self._left(known, stream, is_away=True)
 
-    def _open(self, end: StreamEnd, stream: int, body: dict[str, Any]) -> None:
-        try:
-            wish = read_object(OpenTerminal, body)
-        except ProtocolError as no:
-            end.reset(stream, no.code, no.detail)
-            return
-        key = wish.lease, wish.generation
-        record = self._ready(key)
-        if record is None:
-            end.reset(stream, "not_open_here", "this lease is not open on this node")
-            return
+    def open(self, end: StreamEnd, stream: int, wish: OpenTerminal, record: LeaseRecord) -> None:
+        """Show a stream the shell that it asks for, or a new one."""
+        key = record.key
         former = self._terminals.get(wish.terminal)
         if former is not None and former.key == key and not former.is_over:
             self._show(former, end, stream, wish, is_former=True)
@@ -385,7 +344,7 @@ async def _reap(shell: LeaseShell) -> None:
     finally:
         shell.hang_up(kill=True)
     while shell.process.poll() is None:
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(REAP_EVERY_S)
 
 
 def _has_exited(shell: LeaseShell) -> bool:

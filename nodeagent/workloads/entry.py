@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from nodeagent.commands.enter import GIVEN
 from nodeagent.host.accounts import Account, account_of
-from nodeagent.protocol.variables import allowed
+from nodeagent.protocol.variables import GIVEN, allowed
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.units import grant_of
 from nodeagent.runtimes.base import Key
@@ -61,7 +60,12 @@ class HolderCommand:
 
 
 class LeaseEntry(Protocol):
-    """How programs get into leases on this host; calls may take some milliseconds."""
+    """How programs get into leases on this host; calls may take some milliseconds.
+
+    ``outlives_agent``: programs run on when the agent ends; units keep them.
+    """
+
+    outlives_agent: bool
 
     def command(
         self, record: LeaseRecord, words: Sequence[str] = (), env: Mapping[str, str] | None = None
@@ -69,6 +73,13 @@ class LeaseEntry(Protocol):
         """Return what to start for ``words`` in a ready lease, the holder's login shell for none.
 
         ``env`` comes on top of the lease's variables, and is in no command line. Raises EntryRefusedError.
+        """
+        ...
+
+    def dialer(self, record: LeaseRecord, descriptor: int) -> HolderCommand:
+        """Return what to start to have sockets in a ready lease opened (nodeagent.workloads.dialer).
+
+        Raises EntryRefusedError.
         """
         ...
 
@@ -109,6 +120,8 @@ def start(command: HolderCommand, **streams: object) -> subprocess.Popen[bytes]:
 class UnitEntry:
     """Into units, by ``berth-agent enter``."""
 
+    outlives_agent = True
+
     def __init__(
         self, run_dir: Path, main_pid: Callable[[Key], int], account: Callable[[str], Account] = account_of
     ) -> None:
@@ -122,16 +135,17 @@ class UnitEntry:
     ) -> HolderCommand:
         """Return how the agent, as root, gets into the lease's view of the host, and from there into the lease."""
         holder = self._holder(record)
-        pid = self._main_pid(record.key)
-        if not pid:
-            raise EntryRefusedError(
-                "not_open", "the lease is just being opened or closed; try again in a moment"
-            )
         inside = ["/bin/sh", "-c", _AT_HOME, "sh", *words] if words else ["/bin/sh", "-c", _LOGIN_SHELL]
-        there = ["nsenter", "--target", str(pid), "--mount", "--"]
+        there = ["nsenter", "--target", str(self._pid(record)), "--mount", "--"]
         enter = [sys.executable, "-I", "-m", "nodeagent", "enter", record.lease, "--"]
         given = {f"{GIVEN}{name}": value for name, value in (env or {}).items()}
         return HolderCommand([*there, *enter, *inside], {"PATH": SAFE_PATH, **given}, "/", None, holder)
+
+    def dialer(self, record: LeaseRecord, descriptor: int) -> HolderCommand:
+        """Return ``berth-agent dial``, in the lease's network as well."""
+        there = ["nsenter", "--target", str(self._pid(record)), "--mount", "--net", "--"]
+        dial = [sys.executable, "-I", "-m", "nodeagent", "dial", record.lease, str(descriptor)]
+        return HolderCommand([*there, *dial], {"PATH": SAFE_PATH}, "/", None, self._holder(record))
 
     def run_folder(self, record: LeaseRecord) -> Path:
         """Return the lease's folder below the agent's, which holders can pass."""
@@ -151,6 +165,14 @@ class UnitEntry:
     def close(self) -> None:
         """Do nothing: what runs in units runs on, and the next agent finds the folders."""
 
+    def _pid(self, record: LeaseRecord) -> int:
+        pid = self._main_pid(record.key)
+        if not pid:
+            raise EntryRefusedError(
+                "not_open", "the lease is just being opened or closed; try again in a moment"
+            )
+        return pid
+
     def _holder(self, record: LeaseRecord) -> Account:
         try:
             return self._account(record.user)
@@ -160,6 +182,8 @@ class UnitEntry:
 
 class PlayedEntry:
     """Where holders are played, for demos: a folder per lease, the agent's own account, ``nobody`` for root."""
+
+    outlives_agent = False
 
     def __init__(self, state: Path, notice: Callable[[LeaseRecord], Path], clock: Callable[[], int]) -> None:
         """Keep folders below the state folder, for root in one of the system's that ``nobody`` can reach."""
@@ -186,6 +210,13 @@ class PlayedEntry:
             self._account,
             self._account,
         )
+
+    def dialer(self, record: LeaseRecord, descriptor: int) -> HolderCommand:
+        """Return the agent's own Python, which becomes the lease's account: that may not be able to start it."""
+        command = self.command(record)
+        whom = [] if self._account is None else [str(self._account.uid), str(self._account.gid)]
+        words = [sys.executable, "-I", "-m", "nodeagent.workloads.dialer", str(descriptor), *whom]
+        return HolderCommand(words, command.env, "/", None, self._account)
 
     def run_folder(self, record: LeaseRecord) -> Path:
         """Return a folder with a short name: that of a socket has at most 107 bytes."""

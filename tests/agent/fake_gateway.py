@@ -112,6 +112,17 @@ class FakeGateway:
         await self.until(lambda: self.said(stream, Kind.OPENED) or self.said(stream, Kind.RESET))
         return stream
 
+    async def ask(self, kind: str, lease: str, *, generation: int = 1, **wish: Any) -> int:
+        """Ask for a stream of any kind and return it once it is answered or refused."""
+        await self.connected()
+        stream = self.streams.open({"kind": kind, "lease": lease, "generation": generation, **wish})
+        await self.flush()
+        await self.until(lambda: self.said(stream, Kind.OPENED) or self.said(stream, Kind.RESET))
+        return stream
+
+    def words(self, stream: int) -> list[dict[str, Any]]:
+        return [dict(e.body) for e in self.events if (e.stream, e.kind) == (stream, Kind.CTL)]
+
     def said(self, stream: int, kind: Kind) -> Event | None:
         return next((e for e in self.events if (e.stream, e.kind) == (stream, kind)), None)
 

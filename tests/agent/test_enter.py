@@ -236,9 +236,9 @@ def test_programs_run_as_root_get_nothing_of_the_callers_environment(monkeypatch
 GIVE_UP = """
 import os
 from nodeagent.host.accounts import Account
-from nodeagent.commands.enter import _become
+from nodeagent.commands.enter import become
 os.chdir("/")
-_become(Account(65534, 65534, "/nonexistent", "nobody"))
+become(Account(65534, 65534, "/nonexistent", "nobody"))
 print(os.getresuid(), os.getresgid(), 0 in os.getgroups())
 try:
     os.setuid(0)
