@@ -19,11 +19,15 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.uv/bytecode
 endif
 
-.PHONY: package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
+.PHONY: notebook package package-check sbom test-next up test coverage lint fix bench drill e2e docs mutants hostile
 .DEFAULT_GOAL := up
 
 up: $(PRIVATE_UV)
 	@$(RUN) python -m portal.embedded up
+
+# JupyterLab for the leases of `make up`, which otherwise installs it when somebody first opens a notebook.
+notebook: $(PRIVATE_UV)
+	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(RUN) python -m portal.embedded.notebook
 
 # The browser tests run by themselves: Playwright's event loop and Django's database tests exclude each other. One
 # worker has the stack with the demo, the other an empty one.

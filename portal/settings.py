@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from nodeagent.protocol.forms import is_gateway
 from nodeagent.protocol.limits import MOST_GATEWAYS
-from portal.common.environment import read_bool, read_networks, read_whole, refuse_unsafe
+from portal.common.environment import read_apps_domain, read_bool, read_networks, read_whole, refuse_unsafe
 from portal.common.static_files import digest
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -300,6 +300,8 @@ CONTENT_SECURITY_POLICY = {
     "EXCLUDE_URL_PREFIXES": ["/api/docs/"],
 }
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS
+if BEHIND_TLS:  # no page of another host of the domain can set a cookie by such a name
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None
 SECURE_HSTS_SECONDS = 31_536_000 if BEHIND_TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = BEHIND_TLS
@@ -383,6 +385,9 @@ if len(GATEWAYS) > MOST_GATEWAYS or len(set(GATEWAYS)) < len(GATEWAYS) or not al
         f"BERTH_GATEWAYS names at most {MOST_GATEWAYS} gateways, each once, such as :8001, /gateway or"
         " wss://gateway.example.org"
     )
+# Where apps of leases have their names, ``*.apps.example.net``: never the portal's own site (docs/apps.md).
+APPS_DOMAIN: str = read_apps_domain(env, "BERTH_APPS_DOMAIN", ALLOWED_HOSTS)
+APPS_CATALOGUE: str = env.str("BERTH_APPS_CATALOGUE", default="")
 
 LOGGING = {
     "version": 1,

@@ -82,22 +82,25 @@ class ApiClient:
                 return
             page = self.get(page["next"])
 
+    def _proof(self) -> str:
+        """Return what a form must show; the cookie has another name behind TLS."""
+        cookies = self.http.cookies
+        return cookies.get("__Host-csrftoken") or cookies.get("csrftoken") or ""
+
     def sign_in(self, name: str, password: str, *, token_name: str, days: int) -> str:
         """Return the secret of a new token, made through a browser session that ends at once."""
         at, page = self.config.url, f"{self.config.url}/sign-in/"
         try:
             self.http.get(page)
-            proof = self.http.cookies.get("csrftoken", "")
+            proof = self._proof()
             form = {"username": name, "password": password, "csrfmiddlewaretoken": proof}
             answer = self.http.post(page, data=form, headers={"Referer": page})
             if answer.status_code != 302:
                 raise RefusedError(_no_sign_in(answer.status_code))
-            headers = {"X-CSRFToken": self.http.cookies.get("csrftoken") or "", "Referer": page}
+            headers = {"X-CSRFToken": self._proof(), "Referer": page}
             body = {"name": token_name, "scopes": ["admin"], "days": days}
             made = _decoded(self.http.post(f"{at}/api/v1/tokens/", json=body, headers=headers))
-            self.http.post(
-                f"{at}/sign-out/", headers={**headers, "X-CSRFToken": self.http.cookies["csrftoken"]}
-            )
+            self.http.post(f"{at}/sign-out/", headers={**headers, "X-CSRFToken": self._proof()})
         except httpx.HTTPError as error:
             raise UnreachableError(str(error)) from error
         return str(made["secret"])

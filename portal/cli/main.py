@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from portal.cli import (
+    apps,
     calendar,
     config,
     fair_share,
@@ -162,6 +163,7 @@ app.command("list")(show.list_work)
 app.command("show")(show.show)
 app.command("release")(requests.release)
 app.command("terminal")(terminal.terminal)
+app.add_typer(apps.app, name="app")
 app.command("extend")(requests.extend)
 app.command("grow")(requests.grow)
 app.command("approve")(requests.approve)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -22,6 +23,9 @@ LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]", "testserver"}
 # Passwords that stand in examples and images; anybody tries them first.
 KNOWN_PASSWORDS = {"berth", "postgres", "password", "secret", "admin", "changeme", "change-me", "example"}
 NEW_KEY = "Make one with: openssl rand -hex 48"
+APPS_DOMAIN = re.compile(
+    r"\*\.((?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)(?::([0-9]{1,5}))?"
+)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -43,6 +47,30 @@ def read_whole(env: Any, name: str, *, default: int, least: int, most: int) -> i
     if not least <= number <= most:
         raise ImproperlyConfigured(f"{name} lies between {least} and {most}, not at {number}.")
     return number
+
+
+def read_apps_domain(env: Any, name: str, allowed_hosts: Iterable[str]) -> str:
+    """Return ``*.`` and a domain, "" for none. No name of the portal may lie on it, nor above it: a page there could
+    set cookies for the portal. ``localhost`` may, where browsers let nobody do that.
+    """
+    text = str(env.str(name, default="")).strip().lower()
+    if not text:
+        return ""
+    found = APPS_DOMAIN.fullmatch(text)
+    if found is None or int(found[2] or 1) not in range(1, 65_536):
+        raise ImproperlyConfigured(
+            f"{name}={text!r} is no domain for apps: write it like *.berth-apps.example.net."
+        )
+    domain = found[1]
+    for host in (one.lower().lstrip(".").strip("[]") for one in allowed_hosts):
+        if domain != "localhost" and (
+            host == domain or host.endswith(f".{domain}") or domain.endswith(f".{host}")
+        ):
+            raise ImproperlyConfigured(
+                f"{name}: {text} and the portal's {host} share a domain, so programs in leases could set the portal's"
+                " cookies. Give apps a domain of their own."
+            )
+    return text
 
 
 def read_networks(env: Any, name: str) -> list[Network]:

@@ -126,6 +126,20 @@ def can_reach(account: SystemAccount, path: Path, *, mode: int = os.X_OK) -> boo
     return os.waitpid(pid, 0)[1] == 0
 
 
+def open_folder(data: Path, account: SystemAccount) -> Path:
+    """Return a folder that the account can pass, for what it runs: the data folder, or one of the system's."""
+    data = _absolute(data)
+    _make_data_folder(data, account)
+    if can_reach(account, data):
+        return data
+    for room in OPEN_FOLDERS:
+        if room.is_dir() and os.access(room, os.W_OK) and can_reach(account, room):
+            return room / f"{socket_folder(data, Path('/tmp')).name}-apps"
+    raise CannotStart(
+        "data_folder", f"The user {account.name} cannot enter {data}: set BERTH_DATA to another folder."
+    )
+
+
 def lay_out(data: Path, account: SystemAccount, *, tmp: Path | None = None) -> StackPaths:
     """Create the folders and return them; permissions of folders that exist are left as they are."""
     data = Path(os.path.realpath(data.expanduser()))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from portal.embedded import demo, discovery, fingerprint, postgres, programs, screen, valkey
+from portal.embedded import demo, discovery, fingerprint, notebook, postgres, programs, screen, valkey
 from portal.embedded.errors import CannotStart
 from portal.embedded.lock import FolderLock
 from portal.embedded.places import CHECKOUT, engine_account, lay_out
@@ -113,7 +114,10 @@ class Stack:
         if self.own_broker:
             os.environ["REDIS_URL"] = self.places.redis_url()
         if self.gateway_socket is not None:
-            os.environ["BERTH_GATEWAYS"] = f":{self.gateway_socket.getsockname()[1]}"
+            gateway_port = self.gateway_socket.getsockname()[1]
+            os.environ["BERTH_GATEWAYS"] = f":{gateway_port}"
+            # Browsers lead every name below localhost to their own machine.
+            os.environ.setdefault("BERTH_APPS_DOMAIN", f"*.localhost:{gateway_port}")
         os.environ["BERTH_TERMINALS"] = terminals_of(self.host, self.env)
 
     def _start_engines(self) -> None:
@@ -224,7 +228,7 @@ class Stack:
             token = self.places.enrolment / f"{node.name}.token"
             if node.driver != "simulated":
                 self._enrol_own_gpus(node, state, token)
-            arguments = node.arguments(self.port, state, token)
+            arguments = [*node.arguments(self.port, state, token), *self._app_options(node)]
             self.supervisor.start(
                 Program(
                     node.name,
@@ -237,6 +241,13 @@ class Stack:
             )
         if self.demo_nodes:
             self._tell("nodes", ", ".join(node.name for node in self.demo_nodes))
+
+    def _app_options(self, node: demo.DemoNode) -> list[str]:
+        """Where a played node finds the programs of apps, and what brings the notebook when it is first wanted."""
+        if node.driver != "simulated":
+            return []
+        installer = f"{shlex.quote(sys.executable)} -m portal.embedded.notebook"
+        return ["--app-path", notebook.path(os.environ), "--app-installer", installer]
 
     def _enrol_own_gpus(self, node: demo.DemoNode, state: Path, token: Path) -> None:
         """Give this machine's real GPUs a token, once; a refusal costs only this node."""

@@ -1,4 +1,4 @@
-"""Who may have a terminal, and who still may. Synchronous; read afresh each time."""
+"""Who may have a terminal or an app, and who still may. Synchronous; read afresh each time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NODES = "SELECT id, epoch, public_key FROM fleet_node WHERE id = ANY(%s)"
 
 
 @dataclass(frozen=True, slots=True)
-class TerminalSeat:
-    """A person at a terminal: by what they showed, in which generation of which lease, on which node."""
+class LeaseSeat:
+    """A person in a lease: by what they showed, in which generation of which lease, on which node."""
 
     viewer: Viewer
     lease_id: int
@@ -37,27 +37,27 @@ class TerminalSeat:
 
 
 @dataclass(frozen=True, slots=True)
-class TerminalRefusal:
-    """Why there is no terminal, or none any more: a stable code."""
+class SeatRefusal:
+    """Why somebody has no place in a lease, or none any more: a stable code."""
 
     code: str
 
 
-def seat_of(ticket: TakenTicket, *, now: datetime) -> TerminalSeat | TerminalRefusal:
+def seat_of(ticket: TakenTicket, *, now: datetime) -> LeaseSeat | SeatRefusal:
     """Return where a ticket leads now, or why it leads nowhere."""
     asked = Viewer(ticket.user_id, "", "", session_key=ticket.session_key, token_id=ticket.token_id)
     viewer = viewers.review([asked], now=now).get(asked.key)
     if viewer is None or viewer.user_id != ticket.user_id:
-        return TerminalRefusal(SIGNED_OUT)
+        return SeatRefusal(SIGNED_OUT)
     rows = fetch(_LEASES, [[ticket.lease_id]])
     if not rows:
-        return TerminalRefusal(NOT_ALLOWED)
+        return SeatRefusal(NOT_ALLOWED)
     _pk, _state, _generation, _user, _lineage, uid, node_id, node, team_id = rows[0]
-    seat = TerminalSeat(viewer, ticket.lease_id, ticket.generation, uid, node_id, node, team_id)
+    seat = LeaseSeat(viewer, ticket.lease_id, ticket.generation, uid, node_id, node, team_id)
     return refusals([seat], now=now).get(seat) or seat
 
 
-def refusals(seats: Collection[TerminalSeat], *, now: datetime) -> dict[TerminalSeat, TerminalRefusal]:
+def refusals(seats: Collection[LeaseSeat], *, now: datetime) -> dict[LeaseSeat, SeatRefusal]:
     """Return those who may not stay, with the reason: at most five queries for all."""
     alive = viewers.review({seat.viewer for seat in seats}, now=now)
     leases = {row[0]: row[1:5] for row in fetch(_LEASES, [list({seat.lease_id for seat in seats})])}
@@ -65,11 +65,11 @@ def refusals(seats: Collection[TerminalSeat], *, now: datetime) -> dict[Terminal
     for seat in seats:
         code = _why_not(seat, alive.get(seat.viewer.key), leases.get(seat.lease_id))
         if code:
-            found[seat] = TerminalRefusal(code)
+            found[seat] = SeatRefusal(code)
     return found
 
 
-def _why_not(seat: TerminalSeat, viewer: Viewer | None, lease: tuple[object, ...] | None) -> str:
+def _why_not(seat: LeaseSeat, viewer: Viewer | None, lease: tuple[object, ...] | None) -> str:
     if viewer is None or viewer.user_id != seat.viewer.user_id:
         return SIGNED_OUT
     if lease is None:
@@ -85,7 +85,7 @@ def identities(node_ids: Collection[int]) -> dict[int, tuple[int, bytes]]:
     return {pk: (epoch, bytes(key or b"")) for pk, epoch, key in fetch(_NODES, [list(node_ids)])}
 
 
-def note(seat: TerminalSeat, action: str, *, now: datetime, **facts: object) -> None:
-    """Write to the audit log that a terminal was opened or closed; never what went through it."""
+def note(seat: LeaseSeat, action: str, *, now: datetime, **facts: object) -> None:
+    """Write to the audit log that a terminal or an app was opened or closed; never what went through it."""
     actor = User(pk=seat.viewer.user_id)
     record(actor, action, seat.uid, at=now, team_id=seat.team_id, node=seat.node, **facts)

@@ -1,4 +1,4 @@
-"""A gateway as one plain ASGI application, in a process of its own: agents dial it, and so do terminals.
+"""A gateway as one plain ASGI application, in a process of its own: agents dial it, terminals, and pages of apps.
 
 uvicorn --ws websockets-sansio portal.gateway.application:application
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from typing import Any
 
@@ -19,7 +20,11 @@ django.setup()
 
 from portal.common.environment import NEW_KEY  # noqa: E402
 from portal.common.live import hub  # noqa: E402 (needs the app registry)
+from portal.gateway import visits  # noqa: E402
 from portal.gateway.addresses import AGENT_PATH, TERMINAL_PATH  # noqa: E402
+from portal.gateway.app_hosts import is_apps_host  # noqa: E402
+from portal.gateway.app_proxy import app_http  # noqa: E402
+from portal.gateway.app_sockets import app_socket  # noqa: E402
 from portal.gateway.nodes import AsgiMessage, Receive, Send, agent_socket, links  # noqa: E402
 from portal.gateway.terminals import terminal_socket, terminals  # noqa: E402
 from portal.gateway.watch import RightsWatch  # noqa: E402
@@ -29,13 +34,19 @@ GOING_AWAY = 1012
 
 
 async def application(scope: AsgiMessage, receive: Receive, send: Send) -> None:
-    """Serve sockets of agents and of terminals, and say over HTTP that it is there."""
+    """Serve apps on their hosts; else sockets of agents and of terminals, and say over HTTP that it is there."""
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
+    elif is_apps_host(_host(scope)):
+        await (app_socket if scope["type"] == "websocket" else app_http)(scope, receive, send)
     elif scope["type"] == "websocket":
         await _socket(scope, receive, send)
     elif scope["type"] == "http":
         await _answer(send, is_known=scope["path"].rstrip("/").endswith("/healthz"))
+
+
+def _host(scope: AsgiMessage) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
 
 
 async def _socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
@@ -67,6 +78,8 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             if not settings.HAS_SECRET_KEY:
                 await send({"type": "lifespan.startup.failed", "message": NO_KEY})
                 return
+            # It names the address of each socket, which is for a lease and its holder alone.
+            logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
             watching = asyncio.get_running_loop().create_task(RightsWatch().run())
             await send({"type": "lifespan.startup.complete"})
         else:
@@ -79,6 +92,7 @@ async def stop(watching: asyncio.Task[None] | None) -> None:
     """Let everybody go, so that they find another gateway or come back to this one; shells live on meanwhile."""
     for terminal in list(terminals):
         terminal.end("restart")
+    await visits.close()
     for link in list(links.values()):
         link.close(GOING_AWAY)
     if watching is not None:

@@ -10,7 +10,8 @@ class StreamTicket(models.Model):
     """A one-time ticket with which a page or program opens a stream at a gateway; only its SHA-256 is kept.
 
     It is good for one person, by the session or token that they showed (one of the two), in one generation of one
-    lease. ``origin`` is that of the page it was made for, "" for a program.
+    lease. ``origin`` is that of the page it was made for, "" for a program. ``app`` is what
+    it opens, "" for a terminal.
     """
 
     digest = models.BinaryField(max_length=32, unique=True)
@@ -20,6 +21,7 @@ class StreamTicket(models.Model):
     session_key = models.CharField(max_length=64, blank=True)
     token_id = models.BigIntegerField(default=0)
     origin = models.CharField(max_length=300, blank=True)
+    app = models.CharField(max_length=40, blank=True)
     expires_at = models.DateTimeField(db_index=True)
     used_at = models.DateTimeField(null=True, blank=True)
 

@@ -35,7 +35,7 @@ from portal.agents.handshake import UnprovenSockets
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.gateway import access
-from portal.gateway.access import TerminalRefusal, TerminalSeat
+from portal.gateway.access import LeaseSeat, SeatRefusal
 from portal.gateway.database import in_database
 from portal.gateway.nodes import AsgiMessage, NodeLink, Receive, Send, links
 from portal.gateway.tickets import take_ticket
@@ -69,7 +69,7 @@ _waiting = UnprovenSockets()
 class BrowserTerminal:
     """One person's socket and its stream."""
 
-    def __init__(self, seat: TerminalSeat) -> None:
+    def __init__(self, seat: LeaseSeat) -> None:
         self.seat = seat
         self.link: NodeLink | None = None
         self.stream = 0
@@ -263,14 +263,14 @@ async def terminal_socket(scope: AsgiMessage, receive: Receive, send: Send) -> N
         _waiting.leave(address)
     if found is None:
         return
-    if isinstance(found, TerminalRefusal):
+    if isinstance(found, SeatRefusal):
         await _refuse(send, found.code)
         return
     seat, wish = found
     await _serve(seat, wish, receive, send)
 
 
-async def _serve(seat: TerminalSeat, wish: OpenTerminal, receive: Receive, send: Send) -> None:
+async def _serve(seat: LeaseSeat, wish: OpenTerminal, receive: Receive, send: Send) -> None:
     link = links.get(seat.node_id)
     if link is None:
         await _refuse(send, "node_away")
@@ -299,30 +299,30 @@ async def _serve(seat: TerminalSeat, wish: OpenTerminal, receive: Receive, send:
         log.error("the end of a terminal in lease %s could not be noted: %s", seat.uid, no)
 
 
-async def _admit(receive: Receive, origin: str) -> tuple[TerminalSeat, OpenTerminal] | TerminalRefusal | None:
+async def _admit(receive: Receive, origin: str) -> tuple[LeaseSeat, OpenTerminal] | SeatRefusal | None:
     """Take the first message: a ticket and the size of the window. None: nobody is there any more."""
     try:
         async with asyncio.timeout(TICKET_WITHIN_S):
             message = await receive()
     except TimeoutError:
-        return TerminalRefusal("bad_ticket")
+        return SeatRefusal("bad_ticket")
     if message["type"] != "websocket.receive":
         return None
     asked = _first_words(message.get("text") or "")
     if asked is None:
-        return TerminalRefusal("bad_message")
+        return SeatRefusal("bad_message")
     secret, wish = asked
     try:
         found = await in_database(lambda: _redeem(secret, origin))
     except (DatabaseError, Unavailable) as no:
         log.warning("a ticket could not be looked up: %s", no)
-        return TerminalRefusal("unavailable")
-    if isinstance(found, TerminalRefusal):
+        return SeatRefusal("unavailable")
+    if isinstance(found, SeatRefusal):
         return found
     try:
         return found, OpenTerminal(PTY, found.uid, found.generation, **wish)
     except (ProtocolError, TypeError):
-        return TerminalRefusal("bad_message")
+        return SeatRefusal("bad_message")
 
 
 def _first_words(text: str) -> tuple[str, dict[str, Any]] | None:
@@ -341,11 +341,11 @@ def _first_words(text: str) -> tuple[str, dict[str, Any]] | None:
     return secret, {"rows": wish.rows, "columns": wish.columns, "terminal": wish.terminal}
 
 
-def _redeem(secret: str, origin: str) -> TerminalSeat | TerminalRefusal:
+def _redeem(secret: str, origin: str) -> LeaseSeat | SeatRefusal:
     now = db_now()
     ticket = take_ticket(secret, now=now)
-    if ticket is None or ticket.origin != origin:
-        return TerminalRefusal("bad_ticket")
+    if ticket is None or ticket.app or ticket.origin != origin:
+        return SeatRefusal("bad_ticket")
     return access.seat_of(ticket, now=now)
 
 

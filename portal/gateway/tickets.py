@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import transaction
@@ -16,6 +17,7 @@ from portal.accounts.services import digest_of
 from portal.agents.features import serves_streams
 from portal.common.errors import Conflict, Forbidden
 from portal.common.sql import fetch
+from portal.gateway import app_hosts
 from portal.gateway.models import StreamTicket
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
@@ -34,6 +36,7 @@ class TakenTicket:
     session_key: str
     token_id: int
     origin: str
+    app: str = ""
 
 
 def why_no_terminal(lease: Lease, user: User) -> Conflict | Forbidden | None:
@@ -49,12 +52,45 @@ def why_no_terminal(lease: Lease, user: User) -> Conflict | Forbidden | None:
     return None
 
 
+def why_no_app(lease: Lease, user: User, *, host: str) -> Conflict | Forbidden | None:
+    """Return why this person opens no app in a lease that they see, None where they may.
+
+    ``host``: the portal's name, as they called it.
+    """
+    if lease.user_id != user.pk:
+        return Forbidden(_("Only its holder opens apps in a lease."))
+    if lease.state != LeaseState.ACTIVE:
+        return Conflict(_("An app opens while the lease is active."))
+    if not settings.GATEWAYS or not settings.APPS_DOMAIN:
+        return Conflict(_("This installation has no domain for apps. Ask an operator."))
+    if not app_hosts.is_reachable(host):
+        return Conflict(
+            _(
+                "Apps open only in a browser on the portal's own machine here. Use a terminal, or ask an operator."
+            )
+        )
+    if not serves_streams(lease.node):
+        return Conflict(_("The node of this lease serves no apps. Ask an operator."))
+    return None
+
+
 @transaction.atomic
 def make_ticket(
-    lease: Lease, user: User, *, session_key: str = "", token_id: int = 0, origin: str = "", now: datetime
+    lease: Lease,
+    user: User,
+    *,
+    session_key: str = "",
+    token_id: int = 0,
+    origin: str = "",
+    app: str = "",
+    host: str = "",
+    now: datetime,
 ) -> str:
-    """Return the secret of a ticket for a terminal; raises Conflict or Forbidden where there may be none."""
-    refusal = why_no_terminal(lease, user)
+    """Return the secret of a ticket for a terminal, or for an app of somebody who called the portal by ``host``.
+
+    Raises Conflict or Forbidden where there may be none.
+    """
+    refusal = why_no_app(lease, user, host=host) if app else why_no_terminal(lease, user)
     if refusal is not None:
         raise refusal
     StreamTicket.objects.filter(expires_at__lt=now - KEPT_FOR).delete()
@@ -67,6 +103,7 @@ def make_ticket(
         session_key=session_key,
         token_id=token_id,
         origin=origin[:300],
+        app=app,
         expires_at=now + GOOD_FOR,
     )
     return secret
@@ -76,7 +113,35 @@ def take_ticket(secret: str, *, now: datetime) -> TakenTicket | None:
     """Return what a ticket is for and spend it; None for one that is spent, too old or was never made."""
     rows = fetch(
         "UPDATE gateway_streamticket SET used_at = %s WHERE digest = %s AND used_at IS NULL AND expires_at > %s"
-        " RETURNING user_id, lease_id, generation, session_key, token_id, origin",
+        " RETURNING user_id, lease_id, generation, session_key, token_id, origin, app",
         [now, digest_of(secret), now],
     )
     return TakenTicket(*rows[0]) if rows else None
+
+
+def enter_address(
+    lease: Lease,
+    user: User,
+    *,
+    app: str,
+    session_key: str = "",
+    token_id: int = 0,
+    origin: str,
+    is_secure: bool,
+    now: datetime,
+) -> str:
+    """Return the address that opens an app, good once and for half a minute; raises Conflict or Forbidden.
+
+    ``origin`` is that of the portal, as the person called it.
+    """
+    secret = make_ticket(
+        lease,
+        user,
+        session_key=session_key,
+        token_id=token_id,
+        origin=origin,
+        app=app,
+        host=urlsplit(origin).netloc,
+        now=now,
+    )
+    return f"{app_hosts.origin(app, lease.uid, is_secure=is_secure)}{app_hosts.ENTER_PATH}?t={secret}"

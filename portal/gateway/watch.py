@@ -16,7 +16,8 @@ from portal.common.live import EVENTS, hub
 from portal.gateway import access
 from portal.gateway.database import in_database
 from portal.gateway.nodes import links
-from portal.gateway.terminals import terminals
+from portal.gateway.terminals import BrowserTerminal, terminals
+from portal.gateway.visits import AppVisit, leave_idle, visits
 
 log = logging.getLogger(__name__)
 
@@ -49,25 +50,27 @@ class RightsWatch:
             hub().leave(EVENTS, self._on_event)
 
     async def look(self) -> None:
-        """End terminals whose right is gone, and sockets of nodes that were enrolled anew."""
+        """End terminals and apps whose right is gone, and sockets of nodes that were enrolled anew."""
         loop = asyncio.get_running_loop()
-        if not terminals and not links:
+        leave_idle()
+        held: list[BrowserTerminal | AppVisit] = [*terminals, *visits.values()]
+        if not held and not links:
             self._seen_at = loop.time()
             return
-        seats = {terminal.seat for terminal in terminals}
+        seats = {one.seat for one in held}
         try:
             gone = await in_database(lambda: access.refusals(seats, now=db_now())) if seats else {}
             known = await in_database(lambda: access.identities(list(links)))
             self._seen_at = loop.time()
         except (DatabaseError, Unavailable) as no:
-            log.warning("rights of %d terminals not checked: %s", len(terminals), no)
+            log.warning("rights of %d terminals and apps not checked: %s", len(held), no)
             if loop.time() - self._seen_at > BLIND_FOR_S:
-                for terminal in list(terminals):
-                    terminal.end("unavailable")
+                for one in held:
+                    one.end("unavailable")
             return
-        for terminal in list(terminals):
-            if terminal.seat in gone:
-                terminal.end(gone[terminal.seat].code)
+        for one in held:
+            if one.seat in gone:
+                one.end(gone[one.seat].code)
         for pk, link in list(links.items()):
             if known.get(pk, (link.node.epoch, link.node.public_key)) != (
                 link.node.epoch,
@@ -77,5 +80,6 @@ class RightsWatch:
 
     def _on_event(self, _channel: str, message: Any) -> None:
         named = message.get("lease") if isinstance(message, dict) else None
-        if any(terminal.seat.uid == named for terminal in terminals):
+        held: list[BrowserTerminal | AppVisit] = [*terminals, *visits.values()]
+        if any(one.seat.uid == named for one in held):
             self._stir.set()

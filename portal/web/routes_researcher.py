@@ -7,6 +7,7 @@ from django.urls import path
 from portal.web import auth, design, forecasts, home, invitation, lists, reservations
 from portal.web.calendar import page as calendar
 from portal.web.leases import actions as leases_actions
+from portal.web.leases import apps as lease_apps
 from portal.web.leases import page as leases
 from portal.web.leases import terminal as lease_terminal
 from portal.web.notifications import page as notifications
@@ -33,6 +34,8 @@ urlpatterns = [
     path("leases/<str:uid>/", leases.page, name="lease"),
     path("leases/<str:uid>/terminal/", lease_terminal.terminal, name="lease_terminal"),
     path("leases/<str:uid>/terminal/ticket/", lease_terminal.ticket, name="lease_ticket"),
+    path("leases/<str:uid>/apps/port/", lease_apps.port, name="lease_port"),
+    path("leases/<str:uid>/apps/<str:name>/", lease_apps.app, name="lease_app"),
     path("leases/<str:uid>/processes/", leases.processes, name="lease_processes"),
     path("leases/<str:uid>/extend/", leases_actions.extend, name="lease_extend"),
     path("leases/<str:uid>/extension/withdraw/", leases_actions.withdraw, name="extension_withdraw"),

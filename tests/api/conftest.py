@@ -52,6 +52,7 @@ def _raw(more: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _gateway(settings: Any) -> None:
     settings.GATEWAYS = [":8001"]
+    settings.APPS_DOMAIN = "*.apps.example.net"
 
 
 @pytest.fixture

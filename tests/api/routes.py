@@ -176,6 +176,8 @@ ROUTES = (
     Route("POST", "leases/{asked}/extension/withdraw/", is_foreign=True),
     Route("POST", "leases/{lease}/release/", is_foreign=True),
     Route("POST", "leases/{lease}/terminal/", status=201, is_foreign=True),
+    Route("GET", "leases/{lease}/apps/", is_foreign=True),
+    Route("POST", "leases/{lease}/apps/{app}/", status=201, is_foreign=True),
     Route("GET", "leases/{lease}/events/", is_foreign=True),
     Route("GET", "leases/{lease}/access/", is_foreign=True),
     Route("GET", "leases/{ended}/usage/", is_foreign=True),
@@ -262,6 +264,7 @@ def scene(world: World) -> dict[str, str]:
     Node.objects.update(features=["streams"])
     return {
         "lease": lease.uid,
+        "app": "jupyterlab",
         "ended": ended.uid,
         "asked": asked.uid,
         "team": "perception",

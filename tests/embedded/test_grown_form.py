@@ -60,6 +60,16 @@ def test_web_can_be_scaled_behind_the_proxy(compose: dict[str, Any]) -> None:
     assert "http://web:8000" in compose["configs"]["proxy"]["content"]
 
 
+def test_hosts_of_apps_lead_to_the_gateway_alone(compose: dict[str, Any]) -> None:
+    content = compose["configs"]["proxy"]["content"]
+    apps = content.partition("server_name")[2]
+
+    assert "BERTH_APPS_DOMAIN" in compose["services"]["gateway"]["environment"]
+    assert apps.strip().startswith("~^[^.]+--lse-[^.]+\\.;")
+    assert "http://gateway:8000" in apps
+    assert "http://web:8000" not in apps
+
+
 def test_who_called_is_told_by_the_proxy_and_by_nobody_else(compose: dict[str, Any]) -> None:
     services, networks = compose["services"], compose["networks"]
     trusted = services["web"]["environment"]["BERTH_TRUSTED_PROXIES"]

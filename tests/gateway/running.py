@@ -22,7 +22,7 @@ from nodeagent.link.identity import Identity
 from nodeagent.protocol.messages import STREAMS, DesiredLease, Welcome
 from nodeagent.reconcile.lease_records import READY, LeaseRecord, new_record
 from nodeagent.streams.gateways import Gateways
-from nodeagent.streams.terminals import Terminals
+from nodeagent.streams.service import LeaseStreams
 from nodeagent.workloads.entry import PlayedEntry
 from portal.accounts.models import BrowserSession
 from portal.agents.portal_key import public_key
@@ -89,7 +89,7 @@ class NodeEnd:
     async def dialling(self, *ports: int, epoch: int = 3) -> AsyncIterator[Gateways]:
         entry = PlayedEntry(self.state, lambda record: self.state / "n" / "notice.json", lambda: 0)
         streams = Gateways(
-            address_of("ws://127.0.0.1:1"), self.identity, lambda: Terminals(entry, self.ready.get)
+            address_of("ws://127.0.0.1:1"), self.identity, lambda: LeaseStreams(entry, self.ready.get)
         )
         told = tuple(f":{port}" for port in ports)
         streams.welcomed(Welcome(self.node, epoch, 5, 1, gateways=told))

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -14,7 +15,8 @@ from django.views.decorators.http import require_safe
 
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
-from portal.gateway.tickets import why_no_terminal
+from portal.gateway.catalogue import apps
+from portal.gateway.tickets import why_no_app, why_no_terminal
 from portal.leases.extending import waiting_extension
 from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
 from portal.leases.models import Lease, Placement
@@ -31,6 +33,7 @@ from portal.teams.selectors import Rights
 from portal.web.access import rights_of
 from portal.web.figures import duration_text, money, span
 from portal.web.leases.access import device_views, entrance
+from portal.web.leases.apps import leads_to_apps
 from portal.web.leases.receipt import quoted_micro, receipt_of
 from portal.web.leases.rows import LeaseRow, lease_rows
 from portal.web.leases.timeline import request_steps
@@ -91,6 +94,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         else None,
         "may_see_access": may_see_access(rights, lease),
         "has_terminal": why_no_terminal(lease, rights.user) is None,
+        **_openable(request, lease),
         "values": live_values(lease, now=now) if lease.state in MEASURED else [],
         "shows_processes": may_see_access(rights, lease) and lease.state in WITH_PROCESSES,
         "processes": own_processes(lease, now=now) if may_see_access(rights, lease) else None,
@@ -113,7 +117,8 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "is_gang": lease.request.nodes != 1,
         "sees_policy": rights.is_operator,
     }
-    return render(request, "web/lease_detail.html", context)
+    response = render(request, "web/lease_detail.html", context)
+    return leads_to_apps(request, response) if context["apps"] else response
 
 
 @require_safe
@@ -130,6 +135,14 @@ def processes(request: HttpRequest, uid: str) -> HttpResponse:
         return HttpResponse()
     context = {"lease": lease, "processes": own_processes(lease, now=now)}
     return render(request, "web/parts/lease_processes.html", context)
+
+
+def _openable(request: HttpRequest, lease: Lease) -> dict[str, Any]:
+    """Return the apps that the holder of an active lease can open here, and why not where that is none."""
+    is_mine = lease.user_id == rights_of(request).user.pk and lease.state == LeaseState.ACTIVE
+    refusal = why_no_app(lease, rights_of(request).user, host=request.get_host()) if is_mine else None
+    is_wanted = is_mine and bool(settings.GATEWAYS)
+    return {"apps": apps() if is_mine and refusal is None else (), "no_apps": refusal if is_wanted else None}
 
 
 def waiting_view(lease: Lease) -> WaitingExtension | None:
