@@ -29,20 +29,15 @@ class CannotInstall(Exception):
     """The notebook cannot be installed here; the sentence says why."""
 
 
-def folder(data: Path, account: SystemAccount) -> Path:
-    """Return where the environment lies: in the data folder, or beside it where the account cannot go there."""
-    return open_folder(data, account) / GROUP
-
-
 def path(env: Mapping[str, str]) -> str:
     """Return what the demo's agents look for programs of apps in."""
-    return str(folder(_data(env), engine_account()) / "bin")
+    return str(_where(env, engine_account()) / "bin")
 
 
 def install(env: Mapping[str, str]) -> Path:
     """Make the environment, or find it made; raises CannotInstall. One at a time over all processes."""
     account = engine_account()
-    where = folder(_data(env), account)
+    where = _where(env, account)
     where.parent.mkdir(parents=True, exist_ok=True)
     with (where.parent / f"{GROUP}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,8 +83,11 @@ def _uv() -> str:
     return found
 
 
-def _data(env: Mapping[str, str]) -> Path:
-    return Path(env.get("BERTH_DATA") or CHECKOUT / ".berth").resolve()
+def _where(env: Mapping[str, str], account: SystemAccount) -> Path:
+    """Return where it lies: as named, in the data folder, or outside where the account cannot go there."""
+    if named := env.get("BERTH_NOTEBOOK"):
+        return Path(named).absolute()
+    return open_folder(Path(env.get("BERTH_DATA") or CHECKOUT / ".berth"), account) / GROUP
 
 
 def main(words: list[str]) -> int:

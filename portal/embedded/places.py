@@ -128,7 +128,7 @@ def can_reach(account: SystemAccount, path: Path, *, mode: int = os.X_OK) -> boo
 
 def open_folder(data: Path, account: SystemAccount) -> Path:
     """Return a folder that the account can pass, for what it runs: the data folder, or one of the system's."""
-    data = _absolute(data)
+    data = Path(os.path.realpath(data.expanduser()))
     _make_data_folder(data, account)
     if can_reach(account, data):
         return data
