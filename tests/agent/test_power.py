@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import deque
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from nodeagent.drivers.errors import NotOfferedError, NvmlLikeError
 from nodeagent.drivers.nvml.driver import NvmlDriver
 from nodeagent.drivers.nvml.settings import NvmlSettings
 from nodeagent.reconcile.power import change_power
+from nodeagent.reconcile.worker import Worker
 from tests.agent.builder import SimulatedNode, lease
 from tests.agent.test_nvml import FakeError, FakeLibrary
 
@@ -33,6 +36,37 @@ def test_an_idle_node_sleeps_when_told_and_draws_less(node):
 
     assert (node.reconciler.power.state, node.reconciler.changed) == ("asleep", True)
     assert power_w(node) < awake_w / 2
+
+
+async def test_a_device_that_is_slow_to_sleep_is_told_once_and_keeps_nobody_waiting(tmp_path, monkeypatch):
+    node = SimulatedNode(tmp_path)
+    node.faults.latency_s["observe"] = 1e-6  # calls off the loop
+    node.start()
+    told, free = [], threading.Event()
+    set_power = node.driver.set_power
+
+    def slow(*, asleep: bool) -> None:
+        told.append(asleep)
+        free.wait(20)
+        set_power(asleep=asleep)
+
+    monkeypatch.setattr(node.driver, "set_power", slow)
+    worker = Worker(node.reconciler, node.driver, node.time)
+    try:
+        node.accept(power="asleep")
+        worker.drive()
+        worker.drive()
+        assert node.reconciler.power.state == "awake"
+        free.set()
+        async with asyncio.timeout(10):
+            while node.reconciler.power.state != "asleep":
+                await worker.changed.wait()
+                worker.changed.clear()
+    finally:
+        free.set()
+        worker.close()
+
+    assert told == [True]
 
 
 def test_a_node_that_holds_a_lease_refuses_to_sleep_until_the_lease_is_gone(node):
