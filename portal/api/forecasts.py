@@ -17,6 +17,7 @@ from portal.api.wire import instant
 from portal.leases.forecast_records import ForecastScore, quality
 from portal.leases.published_snapshot import published_calibration
 from portal.policies.durations import DurationFigures, duration_figures
+from scheduler.engine.calibration import LATEST
 
 TAG = "requests"
 
@@ -89,7 +90,7 @@ class CalibrationEndpoint(Endpoint):
                     {"least_s": one.label[0], "most_s": one.label[1], **_score(one)} for one in found.lengths
                 ],
                 "learned_from": calibration.samples,
-                "aimed_at_milli": round(calibration.level * 1000),
+                "aimed_at_milli": round(LATEST * 1000),
                 "durations": None if model is None else _durations(model),
             }
         )

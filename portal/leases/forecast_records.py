@@ -28,7 +28,8 @@ SETTLE = (
 )
 # Newest first; a wait that ended without a start lasted until the request's last step.
 RECORD = (
-    "SELECT f.raw_s, extract(epoch FROM f.p90_at - f.made_at)::float,"  # noqa: S608 (our own states)
+    "SELECT f.raw_s, extract(epoch FROM f.p50_at - f.made_at)::float,"  # noqa: S608 (our own states)
+    " extract(epoch FROM f.p90_at - f.made_at)::float,"
     f" extract(epoch FROM coalesce(f.started_at, CASE WHEN r.state <> '{RequestState.QUEUED}' THEN"
     " (SELECT max(e.at) FROM leases_requestevent e WHERE e.request_id = r.id) END, %s) - f.made_at)::float,"
     " f.started_at IS NOT NULL"
@@ -92,8 +93,8 @@ def samples(*, now: datetime) -> list[Sample]:
     """Return the last forecasts with what came of them, oldest first, as the engine learns from them."""
     rows = fetch(RECORD, [now, MOST_SAMPLES])
     return [
-        Sample(raw, max(wait, 0.0), is_over, shown, made)
-        for raw, shown, wait, is_over, made in reversed(list(rows))
+        Sample(raw, max(wait, 0.0), is_over, p50, p90, made)
+        for raw, p50, p90, wait, is_over, made in reversed(list(rows))
     ]
 
 

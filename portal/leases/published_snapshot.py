@@ -151,7 +151,6 @@ def published_calibration() -> Calibration:
             tuple(float(v) for v in body["p50"]),
             tuple(float(v) for v in body["p90"]),
             int(body["samples"]),
-            float(body["level"]),
         )
     except (RedisError, ValueError, TypeError, KeyError):
         return Calibration()

@@ -4,8 +4,16 @@ A forecast plays the queue forward with what is known and says ``raw_s``, the se
 is that times a factor, and the record of past forecasts says which: its quantiles are the start that half of
 the requests beat (P50) and the one that nine of ten beat (P90). This is split conformal prediction (Vovk et
 al., 2005; Lei et al., JASA 2018) with weights: near forecasts count more than far ones (localised: Guan,
-Biometrika 2023), recent more than old ones, those that still wait count as "longer than so far" (Kaplan and
-Meier, 1958), and the level itself follows the share that was reached lately (Gibbs and Candès, NeurIPS 2021).
+Biometrika 2023), recent more than old ones, and those that still wait count as "longer than so far" (Kaplan and
+Meier, 1958).
+
+Waits come in bursts that are not alike, so quantiles of the past alone hold too often or too rarely for days. Each
+factor is therefore moved by what came of the forecasts shown so far, a step up for one that was missed and a ninth
+of it (P50: as much) down for one that was kept: online quantile tracking (Gibbs and Candes, NeurIPS 2021, on the
+factor itself instead of the level: Angelopoulos, Candes and Tibshirani, NeurIPS 2023), which keeps the long-run
+share for any sequence of waits. An outcome is known late, and by then many forecasts were made alike: its step is
+smaller by the root of their number, as online learning under delayed feedback wants it (Joulani, Gyorgy and
+Szepesvari, ICML 2013).
 """
 
 from __future__ import annotations
@@ -18,14 +26,15 @@ import numpy as np
 
 from scheduler.engine.columns import Flags, Floats
 
-LEVEL = 0.905  # aimed at, so that nine of ten are reached where the record is short
+LIKELY, LATEST = 0.5, 0.9  # the shares that start before P50 and P90
 HALF_LIFE = 400.0  # after so many newer ones a sample counts half
 NEAR = 0.5  # a forecast e^0.5 times as long counts 1/e as much
 LEAST = 25.0  # so many samples' worth, or what is farther is looked at as well
 FLOOR_S = 60.0  # waits below are alike: a turn's pace, not the queue's
-GAIN, LEAST_LEVEL, MOST_LEVEL = 3.0, 0.8, 0.985
+# How far one outcome moves the logarithm of a factor, from which number of forecasts made meanwhile on by less, and
+# how far all together.
+STEP, MEANWHILE, MOST_MOVED = 0.08, 30.0, 2.0
 LEAST_APART = 10  # with fewer episodes to learn from, the window is at least as wide as without a record
-LATELY = 300  # samples that say whether the level was reached
 # What a forecast is worth without a record: half come within it, nine of ten within four times as long and ten
 # minutes, less where it is said to be long: from WIDE_LONG_S on sums of many lengths even out.
 WIDE, WIDE_S, WIDE_LONG_S = 3.0, 600.0, 7_200.0
@@ -37,14 +46,15 @@ GRID = tuple(float(s) for s in np.geomspace(FLOOR_S, 28 * 86_400, 25))
 class Sample:
     """A forecast and what came of it. Seconds.
 
-    ``wait_s`` is how long the wait was, or has been until now where ``is_over`` is false; ``shown_s`` is the P90
-    that was shown (0: none). ``made_s`` is when, on any clock.
+    ``wait_s`` is how long the wait was, or has been until now where ``is_over`` is false; ``p50_s`` and ``p90_s``
+    are what was shown (below 0: nothing). ``made_s`` is when, on any clock.
     """
 
     raw_s: float
     wait_s: float
     is_over: bool = True
-    shown_s: float = 0.0
+    p50_s: float = -1.0
+    p90_s: float = -1.0
     made_s: float = 0.0
 
 
@@ -60,14 +70,12 @@ class Window:
 class Calibration:
     """Factors by the length of the forecast, at the lengths of GRID; between them is interpolated.
 
-    ``samples`` is how many forecasts it was learned from; 0 means the wide default. ``level`` is the share that
-    the longer factor was chosen for.
+    ``samples`` is how many forecasts it was learned from; 0 means the wide default.
     """
 
     p50: tuple[float, ...] = ()
     p90: tuple[float, ...] = ()
     samples: int = 0
-    level: float = LEVEL
 
     def window(self, raw_s: float) -> Window:
         """What to show for a forecast of so many seconds; never less than nothing, and in order."""
@@ -88,30 +96,32 @@ _GRID_LOG: Floats = np.log(np.array(GRID))
 def calibrated(samples: Sequence[Sample]) -> Calibration:
     """The calibration that this record, oldest first, supports; the wide default with fewer than LEAST samples.
 
-    Looks at the last MOST_SAMPLES. With exchangeable samples nine of ten starts come before P90.
+    Looks at the last MOST_SAMPLES. With exchangeable samples nine of ten starts come before P90, and in the long
+    run with any.
     """
     seen = samples[-MOST_SAMPLES:]
     over = sum(one.is_over for one in seen)
     if over < LEAST:
         return Calibration()
-    raw = np.log(np.array([max(one.raw_s, 0.0) for one in seen]) + FLOOR_S)
-    ratio = np.log(np.array([max(one.wait_s, 0.0) for one in seen]) + FLOOR_S) - raw
+    columns = np.array([(one.raw_s, one.wait_s, one.p50_s, one.p90_s, one.made_s) for one in seen], float).T
+    raw_s, wait_s, p50_s, p90_s, made = columns
+    raw = np.log(np.maximum(raw_s, 0.0) + FLOOR_S)
+    ratio = np.log(np.maximum(wait_s, 0.0) + FLOOR_S) - raw
     is_over = np.array([one.is_over for one in seen])
-    made = np.array([one.made_s for one in seen])
-    age = np.arange(len(seen) - 1, -1, -1.0)
-    recent = 0.5 ** (age / HALF_LIFE)
-    level = _level(seen)
+    recent = 0.5 ** (np.arange(len(seen) - 1, -1, -1.0) / HALF_LIFE)
+    sooner = _moved(p50_s, wait_s, is_over, made, LIKELY)
+    later = _moved(p90_s, wait_s, is_over, made, LATEST)
     order = np.lexsort((~is_over, ratio))
     raw, ratio, recent, made, is_over = raw[order], ratio[order], recent[order], made[order], is_over[order]
     p50, p90 = [], []
     for at in _GRID_LOG:
         weight = _weights(raw, recent, float(at))
-        p50.append(_quantile(ratio, is_over, weight, 0.5))
-        most = _quantile(ratio, is_over, weight, _finite(level, weight))
+        p50.append(_quantile(ratio, is_over, weight, LIKELY) + sooner)
+        most = _quantile(ratio, is_over, weight, _finite(LATEST, weight))
         if _episodes(weight, made, float(at)) < LEAST_APART:
             most = max(most, math.log(_wide(math.exp(at) - FLOOR_S) + FLOOR_S) - float(at))
-        p90.append(most)
-    return Calibration(tuple(p50), tuple(np.maximum(p90, p50).tolist()), over, level)
+        p90.append(most + later)
+    return Calibration(tuple(p50), tuple(np.maximum(p90, p50).tolist()), over)
 
 
 def _wide(raw_s: float) -> float:
@@ -119,13 +129,23 @@ def _wide(raw_s: float) -> float:
     return raw_s + WIDE_S + WIDE * raw_s / (1.0 + raw_s / WIDE_LONG_S)
 
 
-def _level(seen: Sequence[Sample]) -> float:
-    """The level to choose the factor for: higher when fewer came before the shown P90 lately than should."""
-    told = [one for one in seen if one.shown_s > 0 and (one.is_over or one.wait_s > one.shown_s)][-LATELY:]
-    if len(told) < LEAST:
-        return LEVEL
-    kept = sum(one.is_over and one.wait_s <= one.shown_s for one in told) / len(told)
-    return min(max(LEVEL + GAIN * (LEVEL - kept), LEAST_LEVEL), MOST_LEVEL)
+def _moved(shown_s: Floats, wait_s: Floats, is_over: Flags, made: Floats, share: float) -> float:
+    """By how much the logarithm of a factor moves, so that this share of what was shown is kept.
+
+    Outcomes count in the order in which they were known: one that was kept from its start on, one that was missed
+    from the instant shown on, whether the wait is over or not.
+    """
+    known = (shown_s >= 0) & (is_over | (wait_s > shown_s))
+    known_at = made[known] + np.minimum(wait_s, shown_s)[known]
+    meanwhile = np.searchsorted(np.sort(made), known_at) - np.searchsorted(
+        np.sort(made), made[known], side="right"
+    )
+    is_missed = (wait_s > shown_s)[known]
+    steps = STEP * (is_missed - (1.0 - share)) / np.sqrt(1.0 + np.maximum(meanwhile, 0) / MEANWHILE)
+    moved = 0.0
+    for step in steps[np.argsort(known_at, kind="stable")].tolist():
+        moved = min(max(moved + step, -MOST_MOVED), MOST_MOVED)
+    return moved
 
 
 def _weights(raw: Floats, recent: Floats, at: float) -> Floats:

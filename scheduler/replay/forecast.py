@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--notice", type=int, default=120, help="seconds from the notice to the end of a lease"
     )
     parser.add_argument("--backfill", choices=get_args(Backfill), default="easy", help="promised starts")
+    parser.add_argument(
+        "--keep-short",
+        type=float,
+        default=0.0,
+        help="part of the fleet that long requests which cannot be stopped leave free (0)",
+    )
     parser.add_argument("--place", default="binpack", help="placement policy (default: binpack)")
     parser.add_argument("--every", type=int, default=1, help="forecast every so many-th who has to wait")
 
@@ -73,6 +79,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not 1 <= options.every <= MOST:
         raise BadTrace(f"--every {options.every}: between 1 and {MOST} are needed.")
     policy, _ = queue.rules_of(options)
+    policy = replace(policy, keep_short=options.keep_short)
     policy_named(policy.place)
     cluster = Cluster(options.nodes, options.gpus_per_node)
     jobs = read(options.jobs, cluster.nodes * cluster.gpus)
@@ -93,6 +100,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "consent": options.consent,
         "notice_s": options.notice,
         "backfill": options.backfill,
+        "keep_short": options.keep_short,
         "nodes": options.nodes,
         "gpus_per_node": options.gpus_per_node,
         "jobs": len(jobs.submit),
@@ -174,8 +182,8 @@ class ForecastRecorder:
 
     def _record(self, now: int) -> list[Sample]:
         return [
-            Sample(one.raw_s, one.wait_s, True, one.p90_s, one.made)
+            Sample(one.raw_s, one.wait_s, True, one.p50_s, one.p90_s, one.made)
             if one.wait_s >= 0
-            else Sample(one.raw_s, now - one.made, False, one.p90_s, one.made)
+            else Sample(one.raw_s, now - one.made, False, one.p50_s, one.p90_s, one.made)
             for one in self.shown
         ]

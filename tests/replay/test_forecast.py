@@ -40,7 +40,8 @@ def options(trace: Path, **more: object) -> argparse.Namespace:
     return argparse.Namespace(
         **{
             "jobs": trace, "nodes": 2, "gpus_per_node": 4, "policy": "default", "estimates": "none",
-            "consent": "none", "notice": 120, "backfill": "easy", "place": "binpack", "every": 1, **more,
+            "consent": "none", "notice": 120, "backfill": "easy", "place": "binpack", "every": 1,
+            "keep_short": 0.0, **more,
         }
     )  # fmt: skip
 
@@ -50,7 +51,8 @@ def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str) -> N
     found = forecast.run(options(written(tmp_path / "jobs.csv", 240), policy=policy, estimates="perfect"))
 
     assert found["samples"] >= 50
-    assert found["share_before_p90"] >= 0.85
+    # Few samples: nine of ten, and three standard errors either way.
+    assert found["share_before_p90"] >= 0.8
     assert 0.2 <= found["share_before_p50"] <= 0.95
 
 
