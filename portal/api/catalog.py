@@ -17,7 +17,7 @@ from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Flag, Instant, PriceField, Text, Whole
 from portal.api.idempotency import once
 from portal.api.representations import Row, reason_row
-from portal.api.requests import RequestBody, spec_of, team_to_ask_for
+from portal.api.requests import RequestBody, spec_of, team_to_quote_for
 from portal.api.responses import FlavorAnswer
 from portal.api.responses_money import RateAnswer
 from portal.api.responses_requests import QuoteAnswer
@@ -30,10 +30,12 @@ from portal.catalog.services import (
     MOST_COUNT,
     MOST_DURATION_S,
     change_flavor,
+    cost_milli,
     create_flavor,
     set_currency,
     set_rate,
 )
+from portal.catalog.speed import speeds_of
 from portal.catalog.standard import make_standard_flavors
 from portal.common.clock import db_now
 from portal.common.errors import Invalid, NotFound
@@ -102,8 +104,10 @@ class Flavors(Endpoint):
         if include not in (None, "inactive"):
             raise Invalid(fields={"include": _("Only “inactive” can be included.")})
         rows = rows if include else rows.filter(is_active=True)
-        prices, free = prices_now(timezone.now()), free_units()
-        return Response({"next": None, "results": [flavor_row(f, prices, free.get(f.pk)) for f in rows]})
+        prices, free, speeds = prices_now(timezone.now()), free_units(), speeds_of(rows)
+        return Response(
+            {"next": None, "results": [flavor_row(f, prices, free.get(f.pk), speeds[f.pk]) for f in rows]}
+        )
 
     @call("Offer a flavor", body=NewFlavorBody, answer=FlavorAnswer, status=201, refusals=(422,), tag=TAG)
     @once
@@ -122,7 +126,7 @@ class Flavors(Endpoint):
             now=timezone.now(),
             **given,
         )
-        row = flavor_row(made, prices_now(timezone.now()), free_units().get(made.pk))
+        row = _one(made)
         return Response(row, status=201, headers={"Location": f"/api/v1/flavors/{made.slug}/"})
 
 
@@ -151,7 +155,7 @@ class OneFlavor(Endpoint):
         found = Flavor.objects.filter(is_active=True, slug=slug).select_related("device_model").first()
         if found is None:
             raise NotFound
-        return Response(flavor_row(found, prices_now(timezone.now()), free_units().get(found.pk)))
+        return Response(_one(found))
 
     @call("Change a flavor", body=TermsBody, answer=FlavorAnswer, refusals=(400, 404, 415, 422), tag=TAG)
     def put(self, request: Request, slug: str) -> Response:
@@ -161,7 +165,7 @@ class OneFlavor(Endpoint):
         if found is None:
             raise NotFound
         done = change_flavor(flavor=found, terms=self.take(TermsBody), actor=self.person, now=timezone.now())
-        return Response(flavor_row(done, prices_now(timezone.now()), free_units().get(done.pk)))
+        return Response(_one(done))
 
 
 class Currency(Endpoint):
@@ -194,7 +198,8 @@ class QuoteEndpoint(Endpoint):
     def post(self, request: Request) -> Response:
         """Say what a request would cost, when it would start, why not now, and what would start earlier."""
         values = self.take(RequestBody)
-        team, spec, now = team_to_ask_for(self.rights, values.get("team")), spec_of(values), timezone.now()
+        team = team_to_quote_for(self.rights, values.get("team"))
+        spec, now = spec_of(values), timezone.now()
         check_may_ask(self.rights, team, spec.priority)
         flavor = check_spec(spec, now=now)
         check_possible(team, flavor, spec.count, spec.nodes)
@@ -267,7 +272,15 @@ def prices_now(now: datetime) -> dict[int, tuple[int, str]]:
     return {rate.device_model_id: (rate.micro_per_hour, rate.card.currency) for rate in rates}
 
 
-def flavor_row(flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | None) -> Row:
+def _one(flavor: Flavor) -> Row:
+    return flavor_row(
+        flavor, prices_now(timezone.now()), free_units().get(flavor.pk), speeds_of([flavor])[flavor.pk]
+    )
+
+
+def flavor_row(
+    flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | None, speed: int | None
+) -> Row:
     """Return a flavor in the caller's language; its device model must be at hand."""
     micro, currency = prices.get(flavor.device_model_id, (None, ""))
     hourly = None if micro is None else int(pricing.exact_micro(flavor.share_milli * 3600, micro))
@@ -279,6 +292,8 @@ def flavor_row(flavor: Flavor, prices: dict[int, tuple[int, str]], free: int | N
         "mode": flavor.mode,
         "profile": flavor.profile,
         "share_milli": flavor.share_milli,
+        "quota_milli": cost_milli(flavor, 1),
+        "speed_milli": speed,
         "memory_mib": flavor.memory_mib,
         "max_memory_mib": flavor.max_memory_mib,
         "cpu_milli": flavor.cpu_milli,

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
 from portal.api.wire import instant, money
 from portal.leases.access import WayIn, commands_of, device_nodes, environment
 from portal.leases.failures import public_fault
+from portal.leases.forecasting import places as places_of
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.reasons import sentence
 from portal.leases.requests import PRIORITIES
 from portal.leases.selectors import seconds_left
-from portal.leases.states import LeaseState, RequestState
+from portal.leases.states import LeaseState
 from portal.leases.visible_reasons import as_seen, names_in_sight
 from portal.teams.selectors import Rights
 
@@ -59,21 +58,6 @@ def request_row(request: LeaseRequest, names: Mapping[int, str]) -> Row:
         "decided_at": instant(request.decided_at),
         "decision_note": request.decision_note,
     }
-
-
-def positions(requests: Sequence[LeaseRequest]) -> dict[int, int]:
-    """Return by id the place in the queue of those that wait: one query, none when nobody waits."""
-    ids = [r.pk for r in requests if r.state == RequestState.QUEUED]
-    if not ids:
-        return {}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT id, place FROM"  # noqa: S608 (our own states)
-            " (SELECT id, row_number() OVER (ORDER BY priority DESC, queued_at, id) AS place"
-            f" FROM leases_leaserequest WHERE state = '{RequestState.QUEUED}') AS waiting WHERE id = ANY(%s)",
-            [ids],
-        )
-        return dict(cursor.fetchall())
 
 
 def event_row(event: RequestEvent | LeaseEvent) -> Row:
@@ -164,7 +148,7 @@ def entrance_row(lease: Lease, way: WayIn) -> Row:
 
 def request_rows(rights: Rights, requests: Sequence[LeaseRequest]) -> list[Row]:
     """Return requests of a list with their places in the queue, as this person may see them."""
-    places = positions(requests)
+    places = places_of(requests)
     names = names_in_sight(rights, (reason for r in requests for reason in r.reasons))
     return [{**request_row(r, names), "position": places.get(r.pk)} for r in requests]
 

@@ -16,7 +16,7 @@ from portal.api.fields import Body, Empty, Flag, Instant, Text, Whole
 from portal.api.filters import RequestFilters
 from portal.api.idempotency import once
 from portal.api.pagination import Pages
-from portal.api.representations import Row, event_row, positions, request_row, request_rows
+from portal.api.representations import Row, event_row, request_row, request_rows
 from portal.api.responses import EventAnswer
 from portal.api.responses_requests import RequestAnswer, RequestDetail, RequestListed
 from portal.api.wire import instant
@@ -24,7 +24,7 @@ from portal.common.clock import db_now
 from portal.common.errors import Invalid
 from portal.leases import requests
 from portal.leases.elastic import set_growth
-from portal.leases.forecasting import estimates
+from portal.leases.forecasting import estimates, places
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
@@ -96,6 +96,20 @@ def team_to_ask_for(rights: Rights, slug: str | None) -> Team:
         names = ", ".join(Team.objects.filter(pk__in=ids).values_list("slug", flat=True)[:20])
         raise Invalid(fields={"team": _("Name the team you ask for: %(names)s.") % {"names": names or "–"}})
     return Team.objects.get(pk=ids.pop())
+
+
+def team_to_quote_for(rights: Rights, slug: str | None) -> Team:
+    """Return the team to quote for: as for a request, else the one this person asked for last, else the first by name.
+
+    A quote changes nothing and says for which team it is, so that it need not be named; a request, which somebody
+    pays, has to.
+    """
+    ids = rights.teams_with((Role.RESEARCHER, Role.ADMIN))
+    if slug or len(ids) < 2:
+        return team_to_ask_for(rights, slug)
+    teams = Team.objects.filter(pk__in=ids)
+    last = LeaseRequest.objects.filter(author=rights.user, team__in=teams).order_by("-id").first()
+    return last.team if last else teams.order_by("name")[0]
 
 
 def spec_of(values: dict[str, Any]) -> RequestSpec:
@@ -231,7 +245,7 @@ def detail(rights: Rights, request: LeaseRequest) -> Row:
     start = estimates([request]).get(request.pk) if waits else None
     return {
         **request_row(request, names_in_sight(rights, request.reasons)),
-        "position": positions([request]).get(request.pk),
+        "position": places([request]).get(request.pk),
         "estimated_start": instant(start.likely_at if start else None),
         "estimated_start_by": instant(start.by if start else None),
         "leases": list(request.leases.order_by("-id").values_list("uid", flat=True)),

@@ -95,7 +95,8 @@ class TeamDetail(TeamRow):
     """A team with its room, spend and work."""
 
     headroom = Room()
-    spend = Money(help_text="This month so far, running leases included.")
+    spend = Money(help_text="This month so far, running leases included, as on the team's own invoice.")
+    spend_with_below = Money(help_text="The same with the teams below, which have invoices of their own.")
     monthly_budget = Money(allow_null=True)
     live_leases = s.IntegerField()
     waiting_requests = s.IntegerField()
@@ -146,7 +147,12 @@ class FlavorAnswer(ResponseShape):
     device_model = s.CharField()
     mode = s.CharField()
     profile = s.CharField(allow_blank=True)
-    share_milli = s.IntegerField()
+    share_milli = s.IntegerField(help_text="Of the device.")
+    quota_milli = s.IntegerField(help_text="What one takes of a quota, in thousandths of a reference GPU.")
+    speed_milli = s.IntegerField(
+        allow_null=True,
+        help_text="Of a reference GPU; the most one gets where compute is shared. Null is unknown.",
+    )
     memory_mib = s.IntegerField()
     max_memory_mib = s.IntegerField(
         help_text="What a share may use where its board has it; 0 is no more than memory_mib."

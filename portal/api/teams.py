@@ -171,7 +171,8 @@ class OneTeam(Endpoint):
         """Read a team with its headroom, this month's spend and how much is running and waiting."""
         team, now = visible_team(self.rights, slug), timezone.now()
         room, unit = headroom(team), currency()
-        spend = team_spend([team.pk], period_of(now), now=now)[team.pk]
+        ids = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
+        spent = team_spend(ids, period_of(now), now=now)
         return Response(
             {
                 **team_row(team),
@@ -182,7 +183,8 @@ class OneTeam(Endpoint):
                     "left_milli": room.left_milli,
                     "bound_by": room.bound_by,
                 },
-                "spend": money(spend, unit),
+                "spend": money(spent[team.pk], unit),
+                "spend_with_below": money(sum(spent.values()), unit),
                 "monthly_budget": money(team.monthly_budget_micro, unit),
                 "live_leases": Lease.objects.filter(team=team, state__in=LIVE_LEASES).count(),
                 "waiting_requests": LeaseRequest.objects.filter(team=team, state=RequestState.QUEUED).count(),

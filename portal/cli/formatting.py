@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from portal.cli import zones
+from portal.common.units import amount_places, memory_text, price_places, rounded, span_parts
 
 UNKNOWN = "unknown"
 
@@ -21,12 +24,7 @@ def span(seconds: int | None) -> str:
     """Return a length of time, e.g. ``1 h 30 min``; None is unknown."""
     if seconds is None:
         return UNKNOWN
-    if seconds < 60:
-        return f"{seconds} s"
-    days, rest = divmod(seconds, 86_400)
-    hours, minutes = rest // 3600, rest % 3600 // 60
-    parts = [f"{n} {unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if n]
-    return " ".join(parts[:2])
+    return " ".join(f"{n} {unit}" for n, unit in span_parts(seconds))
 
 
 def when(text: str | None) -> str:
@@ -49,10 +47,25 @@ def start(likely: str | None, by: str | None) -> str:
 
 
 def money(value: dict[str, str] | None) -> str:
-    """Return an amount with its currency; None is unknown."""
-    return UNKNOWN if value is None else clean(f"{value['amount']} {value['currency']}")
+    """Return an amount with its currency, as pages write it; None is unknown."""
+    return _written(value, amount_places)
+
+
+def price(value: dict[str, str] | None) -> str:
+    """Return a price with its currency, never rounded; None is unknown."""
+    return _written(value, price_places)
+
+
+def _written(value: dict[str, str] | None, places: Callable[[Decimal], int]) -> str:
+    if value is None:
+        return UNKNOWN
+    try:
+        amount = Decimal(value["amount"])
+        return clean(f"{rounded(amount, places(amount)):,f} {value['currency']}")
+    except InvalidOperation:
+        return clean(f"{value['amount']} {value['currency']}")
 
 
 def memory(mib: int) -> str:
     """Return memory in GiB to a tenth, as the pages do."""
-    return f"{round(mib / 1024, 1):g} GiB"
+    return memory_text(mib)

@@ -104,7 +104,7 @@ def list_prices(as_json: Json = False) -> None:
     cells = [
         (
             r["device_model"],
-            formatting.money(r["price_per_hour"]),
+            formatting.price(r["price_per_hour"]),
             formatting.when(r["valid_from"]),
             formatting.when(r["valid_until"]),
         )
@@ -135,7 +135,7 @@ def set_price(
     if as_json:
         output.out_json(made)
         return
-    said = f"{formatting.money(made['price_per_hour'])} an hour from {formatting.when(made['valid_from'])}"
+    said = f"{formatting.price(made['price_per_hour'])} an hour from {formatting.when(made['valid_from'])}"
     output.say(f"{made['device_model']}: {said}.")
 
 

@@ -151,9 +151,10 @@ def quote(
     starts = "now" if found["is_now"] else formatting.start(found["starts_at"], found["starts_by"])
     output.facts(
         (
+            ("team", found["team"]),
             (
                 "price",
-                f"{formatting.money(found['price'])} ({formatting.money(found['price_per_hour'])} an hour)",
+                f"{formatting.money(found['price'])} ({formatting.price(found['price_per_hour'])} an hour)",
             ),
             ("start", "never" if found["is_impossible"] else starts),
             *(("because", reason["sentence"]) for reason in found["reasons"]),

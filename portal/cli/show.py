@@ -109,7 +109,7 @@ def lease_facts(row: Any) -> None:
             ),
             ("time left", formatting.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
             ("cost so far", formatting.money(row["cost_so_far"])),
-            ("price per hour", formatting.money(row["price_per_hour"])),
+            ("price per hour", formatting.price(row["price_per_hour"])),
             *((("cut short by", row["cut_by"]),) if row["cut_by"] else ()),
             *(
                 ("beside it", f"{part['id']} on {part['node']}, {part['state']}")
@@ -204,11 +204,13 @@ def flavors(as_json: Json = False) -> None:
     cells = [
         (
             f["slug"], f["name"], f["mode"], formatting.memory(f["memory_mib"]), f"{f['share_milli'] / 10:g} %",
-            formatting.money(f["price_per_hour"]), formatting.UNKNOWN if f["free"] is None else f["free"],
+            formatting.UNKNOWN if f["speed_milli"] is None else f"{f['speed_milli'] / 1000:g}",
+            f"{f['quota_milli'] / 1000:g}",
+            formatting.price(f["price_per_hour"]), formatting.UNKNOWN if f["free"] is None else f["free"],
         )
         for f in rows
     ]  # fmt: skip
-    columns = ("FLAVOR", "NAME", "MODE", "MEMORY", "OF A DEVICE", "PRICE/H", "FREE")
+    columns = ("FLAVOR", "NAME", "MODE", "MEMORY", "OF A DEVICE", "SPEED", "QUOTA", "PRICE/H", "FREE")
     output.listing(rows, columns, cells, empty="There are no flavors yet.", as_json=as_json)
 
 
@@ -271,7 +273,7 @@ def invoice(
     cells = [
         (
             line["person"], line["flavor"], line["lease_count"], formatting.span(line["seconds"]),
-            formatting.money(line["price_per_hour"]), formatting.money(line["amount"]),
+            formatting.price(line["price_per_hour"]), formatting.money(line["amount"]),
         )
         for line in found["lines"]
     ]  # fmt: skip

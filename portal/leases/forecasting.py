@@ -22,6 +22,7 @@ from portal.leases.published_snapshot import (
 )
 from portal.leases.reasons import sentence
 from portal.leases.requests import PRIORITIES, RequestSpec
+from portal.leases.selectors import places_by_submission
 from portal.policies.selectors import active_policy
 from portal.teams.models import Team
 from scheduler.engine import counter_offers, forecast
@@ -148,6 +149,19 @@ def estimates(requests: Sequence[LeaseRequest], *, now: datetime | None = None) 
     clock = _Clock(seen.book, published_calibration(), now or seen.book.taken_at)
     known = _forecasts(seen, found, active_policy())
     return found | {claim.id: clock.start(one, claim) for claim, one in known}
+
+
+def places(requests: Sequence[LeaseRequest]) -> dict[int, int]:
+    """Return by id the 1-based place of those that wait, in the order of the active policy, as a quote tells it.
+
+    Of what the picture does not hold yet, or without a picture, it is the place by priority and time.
+    """
+    found = places_by_submission(requests)
+    seen = picture() if found else None
+    if seen is None:
+        return found
+    known = _forecasts(seen, found, active_policy())
+    return found | {claim.id: one.position for claim, one in known}
 
 
 def raw_waits(seen: Picture, request_ids: Iterable[int]) -> dict[int, float]:

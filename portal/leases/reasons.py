@@ -32,6 +32,11 @@ def _with_known(why: str, reason: Figures) -> str:
     return _("%(why)s In the way: %(leases)s.") % facts
 
 
+def _whole(figure: Any) -> int:
+    """Return a figure as the number that a plural goes by; one that is not known takes the plural."""
+    return figure if isinstance(figure, int) else 2
+
+
 def _count(leases: Any) -> int:
     """Return how many leases a figure tells of, counted already or not."""
     return len(leases) if isinstance(leases, list) else int(leases or 0)
@@ -58,12 +63,14 @@ def _with_end(why: str, reason: Figures) -> str:
 
 
 def _quota_ceiling(r: Figures) -> str:
+    free = max(0, int(r.get("ceiling_milli") or 0) - int(r.get("used_milli") or 0))
     return _(
-        "The quota of %(team)s is used up: %(used)s of %(ceiling)s GPU in use, %(short)s more needed. "
-        "It starts when a lease of the team ends or an admin raises the quota."
+        "It takes %(wanted)s reference GPUs, and %(free)s of the %(ceiling)s of %(team)s are free: %(short)s are "
+        "missing. It starts when a lease of the team ends or an admin raises the quota."
     ) % {
         "team": r.get("name") or _("your team"),
-        "used": _gpus(r.get("used_milli")),
+        "wanted": _gpus(free + int(r.get("short_milli") or 0)),
+        "free": _gpus(free),
         "ceiling": _gpus(r.get("ceiling_milli")),
         "short": _gpus(r.get("short_milli")),
     }
@@ -82,15 +89,16 @@ def _cohort_exhausted(r: Figures) -> str:
     if used + wanted <= guaranteed:
         return (
             _(
-                "Others have borrowed what %(team)s is guaranteed: %(used)s of %(guaranteed)s GPU in use, "
-                "%(short)s more needed. It is taken back, or comes free when a lease of theirs ends."
+                "Others have borrowed what %(team)s is guaranteed: it uses %(used)s of %(guaranteed)s reference "
+                "GPUs, and %(short)s of what it now needs are lent out. It is taken back, or comes free when a "
+                "lease of theirs ends."
             )
             % figures
         )
     return (
         _(
-            "%(team)s uses %(used)s GPU of a guarantee of %(guaranteed)s, and other teams lend %(lendable)s now: "
-            "%(short)s are missing. It starts when one of them needs less."
+            "%(team)s uses %(used)s reference GPUs of a guarantee of %(guaranteed)s, and other teams lend "
+            "%(lendable)s now: %(short)s are missing. It starts when one of them needs less."
         )
         % figures
     )
@@ -142,19 +150,27 @@ def _fragmented(r: Figures) -> str:
 
 def _gang_incomplete(r: Figures) -> str:
     if int(r.get("nodes") or 0) > 1:
-        why = _(
-            "Only %(fit)s of %(nodes)s nodes have %(wanted)s free each now, and they start together or not at all."
+        why = ngettext(
+            "Only %(fit)s of %(nodes)s nodes has %(wanted)s free now, and they start together or not at all.",
+            "Only %(fit)s of %(nodes)s nodes have %(wanted)s free each now, and they start together or not at all.",
+            _whole(r.get("nodes_fit")),
         ) % {"fit": r.get("nodes_fit", "?"), "nodes": r["nodes"], "wanted": r.get("wanted", "?")}
         return _with_end(why, r)
     if r.get("nodes") == 0:
-        why = _(
-            "Only %(fits)s of %(wanted)s are free on all nodes now, and they start together or not at all."
+        why = ngettext(
+            "Only %(fits)s of %(wanted)s is free on all nodes now, and they start together or not at all.",
+            "Only %(fits)s of %(wanted)s are free on all nodes now, and they start together or not at all.",
+            _whole(r.get("fits")),
         ) % {
             "fits": r.get("fits", "?"),
             "wanted": r.get("wanted", "?"),
         }
         return _with_end(why, r)
-    why = _("Only %(fits)s of %(wanted)s fit on one node now, and they start together or not at all.") % {
+    why = ngettext(
+        "Only %(fits)s of %(wanted)s fits on one node now, and they start together or not at all.",
+        "Only %(fits)s of %(wanted)s fit on one node now, and they start together or not at all.",
+        _whole(r.get("fits")),
+    ) % {
         "fits": r.get("fits", "?"),
         "wanted": r.get("wanted", "?"),
     }
@@ -326,7 +342,7 @@ def _amounts(figures: Any) -> str:
 
 
 def _above_quota(r: Figures) -> str:
-    return _("This is more than the quota of %(team)s can ever hold (%(ceiling)s GPU).") % {
+    return _("This is more than the quota of %(team)s can ever hold (%(ceiling)s reference GPUs).") % {
         "team": r.get("name") or _("your team"),
         "ceiling": _gpus(r.get("ceiling_milli")),
     }

@@ -7,8 +7,9 @@ from decimal import Decimal
 
 from django.utils.translation import gettext as _
 
+from portal.common.units import DAY_S, HOUR_S, MINUTE_S, memory_text, span_parts
+
 MICRO = 1_000_000
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 LONGEST_TEXT = 40
 _PART = re.compile(r"(\d{1,9}(?:[.,]\d{1,3})?)\s*([^\d\s.,]*)")
 _UNITS = {
@@ -27,34 +28,21 @@ def money(micro: int | None) -> Decimal | None:
 
 
 def gpus(milli: int | None) -> str | None:
-    """Return thousandths of a device as "2.75"."""
+    """Return thousandths of a device, or of a reference GPU, as "2.75"."""
     return None if milli is None else f"{round(milli / 1000, 3):g}"
 
 
 def memory(mib: int | None) -> str | None:
     """Return MiB as GiB to a tenth ("19.6 GiB"), below one as MiB, like static/js/i18n.js."""
-    if mib is None:
-        return None
-    return f"{mib} MiB" if mib < 1024 else f"{round(mib / 1024, 1):g} GiB"
+    return None if mib is None else memory_text(mib)
 
 
 def span(seconds: int | None) -> str | None:
     """Return a length of time by its two largest units: "1 d 6 h", "90 s" as "1 min 30 s"."""
     if seconds is None:
         return None
-    units = (
-        (DAY_S, _("%(n)d d")),
-        (HOUR_S, _("%(n)d h")),
-        (MINUTE_S, _("%(n)d min")),
-        (1, _("%(n)d s")),
-    )
-    parts: list[str] = []
-    left = max(0, seconds)
-    for size, text in units:
-        count, left = divmod(left, size)
-        if count:
-            parts.append(text % {"n": count})
-    return " ".join(parts[:2]) or _("%(n)d s") % {"n": 0}
+    words = {"d": _("%(n)d d"), "h": _("%(n)d h"), "min": _("%(n)d min"), "s": _("%(n)d s")}
+    return " ".join(words[unit] % {"n": n} for n, unit in span_parts(seconds))
 
 
 def milliseconds(value: float | None) -> str | None:

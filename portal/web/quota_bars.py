@@ -25,9 +25,9 @@ class QuotaBar:
 
 
 def quota_bar(label: str, quota: Quota, *, hint: str = "") -> QuotaBar:
-    """Return the bar of a quota: what is used above the guarantee is borrowed."""
+    """Return the bar of a quota; only in a cohort is what is used above the guarantee borrowed."""
     used, guaranteed, ceiling = quota.used_milli, quota.guaranteed_milli, quota.ceiling_milli
-    borrowed = max(0, used - guaranteed) if guaranteed else 0
+    borrowed = max(0, used - guaranteed) if guaranteed and quota.cohort_id else 0
     return QuotaBar(
         label=label,
         used=used - borrowed,

@@ -1,6 +1,6 @@
 // Every <time data-time> and running cost on the page, moved by one timer.
 
-import { clock, moment, number, relative } from "./i18n.js";
+import { moment, number, relative, span } from "./i18n.js";
 
 function showTime(el, now) {
   const at = new Date(el.getAttribute("datetime"));
@@ -8,10 +8,10 @@ function showTime(el, now) {
   const mode = el.dataset.time;
   const left = (at.getTime() - now) / 1000;
   if (mode === "countdown") {
-    el.textContent = clock(left);
+    el.textContent = span(left);
     el.classList.toggle("is-soon", left > 0 && left <= Number(el.dataset.warnS || 600));
     el.classList.toggle("is-over", left <= 0);
-  } else if (mode === "elapsed") el.textContent = clock(-left);
+  } else if (mode === "elapsed") el.textContent = span(-left);
   else if (mode === "moment") el.textContent = moment(at);
   else el.textContent = relative(at, now);
   if (!el.title) el.title = `${moment(at)} (${document.documentElement.dataset.zone ?? ""})`;

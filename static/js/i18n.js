@@ -64,13 +64,15 @@ export function moment(date, now = new Date()) {
   return `${day} ${MONTHS[month - 1]}${isThisYear ? "" : ` ${year}`}, ${hour}:${minute}`;
 }
 
-/** "2 d 03:04:05" or "03:04" for a length of time in seconds. */
-export function clock(seconds) {
-  const left = Math.max(0, Math.floor(seconds));
-  const two = (n) => String(n).padStart(2, "0");
-  const days = Math.floor(left / 86400);
-  const hours = Math.floor((left % 86400) / 3600);
-  const tail = `${two(Math.floor((left % 3600) / 60))}:${two(left % 60)}`;
-  if (days) return gettext("{days} d {time}", { days, time: `${two(hours)}:${tail}` });
-  return hours ? `${hours}:${tail}` : tail;
+/** "2 d 3 h", "9 min 44 s": a length of time in seconds by its two largest units, as portal/common/units.py writes it. */
+export function span(seconds) {
+  const words = [[86400, "{n} d"], [3600, "{n} h"], [60, "{n} min"], [1, "{n} s"]];
+  let left = Math.max(0, Math.floor(seconds));
+  const parts = [];
+  for (const [size, text] of words) {
+    const n = Math.floor(left / size);
+    left %= size;
+    if (n) parts.push(gettext(text, { n }));
+  }
+  return parts.slice(0, 2).join(" ") || gettext("{n} s", { n: 0 });
 }

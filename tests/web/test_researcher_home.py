@@ -33,7 +33,7 @@ def test_home_shows_my_lease_my_queue_and_why_it_waits(
 
     assert f"/leases/{lease.uid}/" in text
     assert f'data-live-topic="lease:{lease.uid}"' in text
-    assert "The quota of Vision is used up" in text
+    assert "of Vision are free" in text
     assert "Place in the queue" in text
 
 
@@ -43,7 +43,7 @@ def test_a_quota_bar_is_as_long_as_its_ceiling(world: World, signed_in: SignedIn
     text = signed_in("bob").get("/").text
 
     assert 'viewBox="0 0 8000 10"' in text
-    assert "6 GPU free" in text
+    assert "6 free" in text
 
 
 def test_without_a_picture_the_start_is_unknown_and_not_zero(world: World, signed_in: SignedIn) -> None:

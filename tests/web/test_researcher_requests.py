@@ -59,7 +59,7 @@ def test_sending_the_form_makes_a_request_and_leads_to_it(world: World, signed_i
     made = LeaseRequest.objects.get()
     assert (answer.status_code, answer["Location"]) == (302, f"/requests/{made.uid}/")
     assert (made.duration_s, made.count, made.name, made.state) == (21_600, 1, "run 12", RequestState.QUEUED)
-    assert "number 1 in the queue" in client.get(answer["Location"]).text
+    assert "Number 1 in the queue" in client.get(answer["Location"]).text
 
 
 def test_a_second_click_leads_to_the_first_request(world: World, signed_in: SignedIn) -> None:
@@ -142,7 +142,7 @@ def test_the_quote_shows_price_start_and_room(world: World, signed_in: SignedIn,
 
     assert "2.70" in text
     assert "Right away" in text
-    assert "8 → 7.875 GPU" in text
+    assert "8 → 7.875 reference GPUs" in text
 
 
 def test_a_busy_cluster_is_answered_with_reasons_and_offers_that_fill_the_form(

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from portal.billing.selectors import invoice_view, line_usage
 from portal.catalog.pricing import exact_micro
 from portal.common.errors import NotFound
+from portal.teams.models import Team
 from portal.teams.selectors import visible_team, visible_teams
 from portal.web.access import rights_of
 from portal.web.invoices.csv_file import invoice_csv
@@ -92,4 +93,5 @@ def _context(request: HttpRequest, slug: str, month: str, now: datetime) -> dict
         "view": view,
         "bill": bill(view, now=now),
         "is_over": period.ends_at <= now,
+        "has_below": Team.objects.filter(parent=team).exists(),
     }

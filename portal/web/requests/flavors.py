@@ -7,16 +7,20 @@ from datetime import datetime
 from decimal import Decimal
 
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from portal.catalog.models import Flavor, Rate
 from portal.catalog.pricing import exact_micro
 from portal.catalog.selectors import rates_now
 from portal.catalog.services import cost_milli
-from portal.fleet.models import Device, Mode, Profile
+from portal.catalog.speed import speeds_of
+from portal.fleet.models import Device, DeviceModel, Mode, Profile
 from portal.leases import forecasting
 from portal.quotas.selectors import smallest_ceiling
 from portal.teams.models import Team
 from portal.web.figures import gpus, memory, money
+
+MOST_MODELS = 6
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,9 @@ class FlavorCard:
     model: str
     mode: str
     memory: str
-    share: str
+    speed: str
+    quota: str
+    is_shared: bool
     grid: int
     size: int
     free: int | None
@@ -47,7 +53,7 @@ def flavor_cards(team: Team, *, chosen: str, now: datetime) -> list[FlavorCard]:
         (p.device_model_id, p.name): p.slices
         for p in Profile.objects.filter(device_model__in={f.device_model_id for f in flavors})
     }
-    free = forecasting.free_units()
+    free, speeds = forecasting.free_units(), speeds_of(flavors)
     offered = _offered()
     ceiling = smallest_ceiling(team)
     return [
@@ -56,6 +62,7 @@ def flavor_cards(team: Team, *, chosen: str, now: datetime) -> list[FlavorCard]:
             rate=rates.get(flavor.device_model_id),
             slices=slices.get((flavor.device_model_id, flavor.profile), 1),
             free=free.get(flavor.pk),
+            speed=speeds[flavor.pk],
             refusal=_refusal(flavor, rates, offered, ceiling),
             chosen=chosen,
         )
@@ -82,7 +89,14 @@ def _refusal(
 
 
 def _card(
-    flavor: Flavor, *, rate: Rate | None, slices: int, free: int | None, refusal: str, chosen: str
+    flavor: Flavor,
+    *,
+    rate: Rate | None,
+    slices: int,
+    free: int | None,
+    speed: int | None,
+    refusal: str,
+    chosen: str,
 ) -> FlavorCard:
     grid, size = _scale(flavor, slices)
     hourly = int(exact_micro(flavor.share_milli * 3600, rate.micro_per_hour)) if rate else None
@@ -93,7 +107,9 @@ def _card(
         model=flavor.device_model.name,
         mode=flavor.mode,
         memory=memory(flavor.memory_mib) or "",
-        share=share_text(flavor),
+        speed=gpus(speed) or "",
+        quota=gpus(cost_milli(flavor, 1)) or "",
+        is_shared=flavor.mode in (Mode.MEMLIMIT, Mode.TIMESLICE),
         grid=grid,
         size=size,
         free=free,
@@ -104,11 +120,14 @@ def _card(
     )
 
 
-def share_text(flavor: Flavor) -> str:
-    """Return what one unit takes of a device, in words."""
-    if flavor.mode == Mode.EXCLUSIVE:
-        return _("whole device")
-    return _("%(share)s of a device") % {"share": gpus(flavor.share_milli)}
+def reference_sentence() -> str:
+    """Return what a reference GPU is, by what whole devices of the fleet's models count."""
+    models = DeviceModel.objects.filter(devices__isnull=False).distinct().order_by("weight_milli", "name")
+    whole = pgettext("list", ", ").join(
+        _("a whole %(model)s counts %(n)s") % {"model": model.name, "n": gpus(model.weight_milli)}
+        for model in models[:MOST_MODELS]
+    )
+    return _("Speed and quota are counted in reference GPUs: %(whole)s.") % {"whole": whole} if whole else ""
 
 
 def _scale(flavor: Flavor, slices: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of
 from portal.web.figures import parse_duration, span
-from portal.web.requests.flavors import flavor_cards
+from portal.web.requests.flavors import flavor_cards, reference_sentence
 from portal.web.requests.forms import PRESETS, RequestForm
 from portal.web.requests.options import NAMES, prefilled
 from portal.web.requests.quote import quote_view
@@ -102,6 +102,7 @@ def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> Htt
     context: dict[str, Any] = {
         "form": form,
         "flavors": flavor_cards(team, chosen=chosen, now=timezone.now()),
+        "reference": reference_sentence(),
         "presets": [(text, span(parse_duration(text))) for text in PRESETS],
         "team": team,
         "one_team": len(form.teams) == 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 
 from portal.leases import forecasting
 from portal.leases.models import LeaseRequest
-from portal.leases.selectors import queue
 from portal.leases.states import RequestState
 from portal.web.figures import money, span, what_text
 
@@ -44,7 +43,7 @@ class RequestRow:
 def request_rows(requests: Sequence[LeaseRequest], *, with_estimates: bool = True) -> list[RequestRow]:
     """Return rows for requests read with team, author and flavor; a bounded number of queries."""
     waiting = [r for r in requests if r.state == RequestState.QUEUED]
-    places = _positions(waiting)
+    places = forecasting.places(waiting)
     starts = forecasting.estimates(waiting) if with_estimates and waiting else {}
     return [_row(request, places.get(request.pk), starts.get(request.pk)) for request in requests]
 
@@ -63,15 +62,6 @@ def main_reason(request: LeaseRequest) -> str:
     if request.state == RequestState.REJECTED:
         return request.decision_note
     return ""
-
-
-def _positions(waiting: Iterable[LeaseRequest]) -> dict[int, int]:
-    """Return the 1-based places in the queue by request id, with one query."""
-    wanted = {request.pk for request in waiting}
-    if not wanted:
-        return {}
-    order = queue().values_list("pk", flat=True)
-    return {pk: place for place, pk in enumerate(order, start=1) if pk in wanted}
 
 
 def _row(request: LeaseRequest, position: int | None, start: forecasting.Start | None) -> RequestRow:

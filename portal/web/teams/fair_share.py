@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from portal.common.units import HOUR_S
 from portal.quotas.fair_share import standing_of
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
-from portal.web.figures import HOUR_S
 from scheduler.engine.order.fair_share import FairShare
 
 

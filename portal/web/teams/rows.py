@@ -13,12 +13,13 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.billing.selectors import currency, period_of, team_spend
+from portal.common.units import HOUR_S
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
 from portal.teams.models import Membership, Team
 from portal.teams.selectors import Rights
 from portal.teams.services import roles_to_give
-from portal.web.figures import HOUR_S, gpus, money
+from portal.web.figures import gpus, money
 from portal.web.quota_bars import QuotaBar, quota_bar
 
 SOON_PERCENT = 80
@@ -41,9 +42,13 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class SpendRow:
-    """What a team and everything below it cost this month, against its budget."""
+    """What a team and everything below it cost this month, against its budget; ``own`` is what its invoice will say.
+
+    ``own`` is None for a team that has none below it: both are the same.
+    """
 
     amount: Decimal | None
+    own: Decimal | None
     budget: Decimal | None
     percent: int | None
     currency: str
@@ -60,6 +65,7 @@ class TreeRow:
     depth: int
     bar: QuotaBar | None
     amount: Decimal | None
+    own: Decimal | None
     members: int
     cost_centre: str
     can_set_quota: bool
@@ -101,11 +107,12 @@ def members_of(team: Team, rights: Rights) -> list[MemberRow]:
 def spend_of(team: Team, *, now: datetime) -> SpendRow:
     """Return what the subtree cost this month."""
     ids = list(Team.objects.filter(lineage__contains=[team.pk]).values_list("pk", flat=True))
-    micro = sum(team_spend(ids, period_of(now), now=now).values())
+    spent = team_spend(ids, period_of(now), now=now)
+    micro, own = sum(spent.values()), money(spent[team.pk]) if len(ids) > 1 else None
     budget = team.monthly_budget_micro
     percent = None if not budget else micro * 100 // budget
     tone = "accent" if percent is None or percent < SOON_PERCENT else "warn" if percent < 100 else "bad"
-    return SpendRow(money(micro), money(budget), percent, currency(), tone)
+    return SpendRow(money(micro), own, money(budget), percent, currency(), tone)
 
 
 def approval_hours(team: Team) -> str | None:
@@ -132,6 +139,7 @@ def team_rows(teams: Iterable[Team], rights: Rights, *, now: datetime) -> list[T
             depth=sum(1 for pk in team.lineage[:-1] if pk in found),
             bar=quota_bar(team.name, quotas[team.pk]) if team.pk in quotas else None,
             amount=money(_below(team, found.values(), spend)),
+            own=money(spend[team.pk]) if _below(team, found.values(), spend) != spend[team.pk] else None,
             members=sizes.get(team.pk, 0),
             cost_centre=team.cost_centre,
             can_set_quota=may_set_quota(rights, team),
