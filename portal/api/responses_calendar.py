@@ -11,7 +11,7 @@ from portal.leases.states import Approval, Repeat, RequestState
 class EntryAnswer(ResponseShape):
     """Something that is held or planned. What a stranger holds has no names (`is_known` false)."""
 
-    kind = s.ChoiceField(("lease", "booking", "maintenance"))
+    kind = s.ChoiceField(("lease", "booking", "promise", "maintenance"))
     node = s.CharField()
     starts_at = s.DateTimeField()
     ends_at = s.DateTimeField()

@@ -1,4 +1,4 @@
-"""How lengths of time and amounts of money are written, for pages, sentences, the API's prose and the command line.
+"""How lengths of time and amounts of money are written, for pages, the API's sentences and the command line.
 
 Standard library only: the command line uses it too. ``static/js/i18n.js`` writes lengths alike.
 """

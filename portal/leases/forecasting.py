@@ -28,7 +28,9 @@ from portal.teams.models import Team
 from scheduler.engine import counter_offers, forecast
 from scheduler.engine import free_units as engine_free_units
 from scheduler.engine.alternatives import Alternative
+from scheduler.engine.blocks import Block
 from scheduler.engine.calibration import Calibration
+from scheduler.engine.forecaster import forecaster_of
 from scheduler.engine.model import Claim, Forecast, PolicyRules, Snapshot
 from scheduler.engine.sleeping_nodes import awakened
 
@@ -149,6 +151,12 @@ def estimates(requests: Sequence[LeaseRequest], *, now: datetime | None = None) 
     clock = _Clock(seen.book, published_calibration(), now or seen.book.taken_at)
     known = _forecasts(seen, found, active_policy())
     return found | {claim.id: clock.start(one, claim) for claim, one in known}
+
+
+def kept_for_waiting() -> list[Block]:
+    """Return what is kept for requests that wait, from the start promised to each; none without a picture."""
+    seen = picture()
+    return [] if seen is None else forecaster_of(seen.book, active_policy(), HORIZON_S).promises()
 
 
 def places(requests: Sequence[LeaseRequest]) -> dict[int, int]:

@@ -297,7 +297,15 @@ def _with_nearest(why: str, r: Figures) -> str:
 
 
 def _booking_taken(r: Figures) -> str:
-    why = _("The time from %(at)s on is taken.") % {"at": moment_of(r.get("starts_at")) or "?"}
+    at = moment_of(r.get("starts_at")) or "?"
+    away = [str(node) for node in r.get("maintenance") or []]
+    why = _("The time from %(at)s on is taken.") % {"at": at}
+    if away:
+        names = pgettext("list", ", ").join(away)
+        why = _("The time from %(at)s on is taken: maintenance is planned then on %(nodes)s.") % {
+            "at": at,
+            "nodes": names,
+        }
     return _with_nearest(why, r)
 
 

@@ -46,6 +46,14 @@ class Bookings:
         self._calendar.grant(grant)
         return grant
 
+    def fits(self, claim: Claim) -> bool:
+        """Whether the wanted time could be had now, by room and by quota, as ``book`` would decide."""
+        room, shape = self._calendar.room, shape_of(claim, self._calendar.room.policy)
+        if claim.starts_at is None or not shape.wanted or not room.matching(shape.kind):
+            return False
+        spots = self._search(claim, shape).at(claim.starts_at)
+        return spots is not None and self._can_pay(claim, shape, spots, claim.starts_at)
+
     def why(self, claim: Claim) -> tuple[Reason, ...]:
         """Why a claim was not booked, and which times near it are free after all others were."""
         shape = shape_of(claim, self._calendar.room.policy)
@@ -60,6 +68,9 @@ class Bookings:
             "duration_s": claim.duration_s,
             "nearest": nearest,
         }
+        away = self._away(claim, shape) if code == "booking_taken" else []
+        if away:
+            figures["maintenance"] = away
         return (Reason(code, figures),)
 
     def undecided(self, claim: Claim) -> Reason | None:
@@ -87,6 +98,16 @@ class Bookings:
         if starts_at is not None and starts_at - self._calendar.now > FURTHEST:
             return Reason("malformed", {"field": "starts_at", "value": starts_at.isoformat()})
         return self._explainer.never(claim, shape)
+
+    def _away(self, claim: Claim, shape: Shape) -> list[str]:
+        """The nodes that could serve the claim, but whose maintenance the wanted time runs into."""
+        assert claim.starts_at is not None
+        serving = {board.device.id for board in self._calendar.room.matching(shape.kind)}
+        blocks = overlapping(self._calendar.blocks, claim.starts_at, claim.duration_s)
+        names = {
+            block.node for block in blocks if block.cause == "maintenance" and block.held.device_id in serving
+        }
+        return sorted(names)[:MOST_NODES]
 
     def _search(self, claim: Claim, shape: Shape) -> StartSearch:
         return StartSearch(self._calendar.room, self._calendar.blocks, shape, claim.duration_s)

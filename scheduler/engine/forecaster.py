@@ -16,9 +16,9 @@ from threading import RLock
 import numpy as np
 
 from scheduler.engine.admission import Want, is_booking
+from scheduler.engine.blocks import Block
 from scheduler.engine.bookings import Bookings
 from scheduler.engine.columns import Flags, Ints
-from scheduler.engine.earliest_start import StartSearch
 from scheduler.engine.explain import Explainer
 from scheduler.engine.kept_places import keep_places
 from scheduler.engine.model import Claim, Forecast, PolicyRules, Reason, Snapshot
@@ -147,11 +147,11 @@ class Forecaster:
     def _why(self, claim: Claim, shape: Shape, position: int) -> tuple[Reason, ...]:
         """Why the claim does not start now."""
         if is_booking(claim, self.snapshot.taken_at):
-            never = self._explainer.never(claim, shape)
-            if never is not None or self._booked(claim, shape) is not None:
-                return (never,) if never else ()
-            silence = Bookings(self._turn.calendar, self.snapshot, self._turn.grants).undecided(claim)
-            return (silence,) if silence else ()
+            if self._booked(claim, shape) is not None:
+                return ()
+            bookings = self._bookings
+            silence = bookings.undecided(claim)
+            return (silence,) if silence else bookings.why(claim)
         calendar = self._turn.calendar
         calendar.reach(claim.duration_s)
         number = calendar.layer_of(claim.duration_s) if shape.wanted else 0
@@ -168,12 +168,16 @@ class Forecaster:
         return {claim_id: int(self._waiting_before[ranks[claim_id]]) + 1 for claim_id in self._turn.promised}
 
     def _booked(self, claim: Claim, shape: Shape) -> datetime | None:
-        """The wanted time, if it is free by all that is known."""
-        if not shape.wanted or claim.starts_at is None:
-            return None
-        calendar = self._turn.calendar
-        spots = StartSearch(calendar.room, calendar.blocks, shape, claim.duration_s).at(claim.starts_at)
-        return None if spots is None else claim.starts_at
+        """The wanted time, if it is free by all that is known and the quota allows it then."""
+        return claim.starts_at if shape.wanted and self._bookings.fits(claim) else None
+
+    @property
+    def _bookings(self) -> Bookings:
+        return Bookings(self._turn.calendar, self.snapshot, self._turn.grants)
+
+    def promises(self) -> list[Block]:
+        """What is kept for claims that wait, from the start that the last decision promised them."""
+        return [block for block in self._turn.calendar.blocks if block.cause == "waiting"]
 
     def _start_of(self, claim: Claim, shape: Shape, rank: int, until: datetime) -> datetime | None:
         if not shape.wanted or not self._turn.calendar.room.matching(shape.kind):

@@ -111,8 +111,8 @@ REASONS: dict[str, ReasonKind] = {
         (),
     ),
     "booking_taken": ReasonKind(
-        "The wanted time is taken; nearest says which starts around it are free.",
-        ("starts_at", "duration_s", "nearest"),
+        "The wanted time is taken; nearest says which starts around it are free, maintenance whose window is in it.",
+        ("starts_at", "duration_s", "nearest", "maintenance"),
         is_impossible=True,
     ),
     "booking_above_quota": ReasonKind(

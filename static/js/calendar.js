@@ -15,7 +15,7 @@ export function mount(root, signal) {
   const since = Date.parse(root.dataset.since);
   const until = Date.parse(root.dataset.until);
   root.addEventListener("click", (event) => {
-    const lane = event.target.closest(".cal-lane.is-free");
+    const lane = event.target.closest(".cal-lanes.is-free");
     if (!lane || event.target.closest(".cal-bar")) return;
     const box = lane.getBoundingClientRect();
     const at = startAt((event.clientX - box.left) / box.width, since, until, Number(root.dataset.stepS), Date.now());

@@ -1,7 +1,7 @@
 // Words and numbers of the page's language. `gettext` comes from Django's JavaScriptCatalog when it is loaded.
 
 const LANG = document.documentElement.lang || "en";
-const ZONE = document.documentElement.dataset.zone || undefined;
+const ZONE = document.documentElement.dataset?.zone || undefined;
 
 /** The translation of `text`, with {name} replaced by `values.name`. */
 export function gettext(text, values = {}) {

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from portal.cli.formatting import span
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "static" / "js"
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="no node on PATH: the scripts' pure parts are not run")
 STUB = """
-const span = { style: {}, set hidden(v) {} };
-globalThis.document = { documentElement: { lang: 'en' }, createElement: () => span, body: { append() {} } };
+const piece = { style: {}, set hidden(v) {} };
+globalThis.document = { documentElement: { lang: 'en' }, createElement: () => piece, body: { append() {} } };
 globalThis.window = globalThis;
 """
 
@@ -53,10 +55,12 @@ def test_numbers_keep_unknown_apart_from_zero():
 
 
 @needs_node
-def test_clock_shows_only_the_units_it_needs():
-    shown = run("i18n.js", "clock", "[59, 3600, 93784, -5].map(clock)")
+def test_lengths_read_as_the_portal_writes_them():
+    seconds = [59, 3584, 3600, 93784, 90061, -5]
 
-    assert shown == ["00:59", "1:00:00", "1 d 02:03:04", "00:00"]
+    shown = run("i18n.js", "span", f"{seconds}.map(span)")
+
+    assert shown == ["59 s", "59 min 44 s", "1 h", "1 d 2 h", "1 d 1 h", "0 s"] == [span(s) for s in seconds]
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.js")), ids=lambda p: p.name)

@@ -70,8 +70,8 @@ AT = "2022-12-01T13:00:00+00:00"
                 "guaranteed_milli": 4000,
                 "short_milli": 500,
             },
-            "Others have borrowed what Vision is guaranteed: 3 of 4 GPU in use, 0.5 more needed. "
-            "It is taken back, or comes free when a lease of theirs ends.",
+            "Others have borrowed what Vision is guaranteed: it uses 3 of 4 reference GPUs, and 0.5 of what it now "
+            "needs are lent out. It is taken back, or comes free when a lease of theirs ends.",
         ),
         (
             {
@@ -83,7 +83,7 @@ AT = "2022-12-01T13:00:00+00:00"
                 "lendable_milli": 250,
                 "short_milli": 750,
             },
-            "Vision uses 4 GPU of a guarantee of 4, and other teams lend 0.25 now: 0.75 are missing. It "
+            "Vision uses 4 reference GPUs of a guarantee of 4, and other teams lend 0.25 now: 0.75 are missing. It "
             "starts when one of them needs less.",
         ),
         (
@@ -118,7 +118,7 @@ AT = "2022-12-01T13:00:00+00:00"
         ),
         (
             {"code": "above_quota", "name": "Vision", "ceiling_milli": 2500},
-            "This is more than the quota of Vision can ever hold (2.5 GPU).",
+            "This is more than the quota of Vision can ever hold (2.5 reference GPUs).",
         ),
         (
             {

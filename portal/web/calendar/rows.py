@@ -153,7 +153,11 @@ def rows(devices: Sequence[Device], entries: Sequence[CalendarEntry], span: Show
             url = reverse("web:node", args=[node])
             found.append(CalendarRow(node, "", url, _lanes(away[node], span), is_node=True))
         name = _("Device %(index)d") % {"index": device.index}
-        found.append(CalendarRow(name, device.model.name, "", _lanes(by_device[device.pk], span)))
+        here = [
+            *by_device[device.pk],
+            *away[node],
+        ]  # maintenance closes each device: its row must not look free
+        found.append(CalendarRow(name, device.model.name, "", _lanes(here, span)))
     return found
 
 
@@ -184,6 +188,8 @@ def _bar(entry: CalendarEntry, begin: int, end: int) -> CalendarBar:
 
 def url_of(entry: CalendarEntry) -> str:
     """Return the page of an entry; "" where there is none for this person."""
+    if entry.kind == "promise":
+        return f"{reverse('web:request', args=[entry.request])}?show=request" if entry.request else ""
     return reverse("web:lease", args=[entry.lease]) if entry.lease else ""
 
 
@@ -210,6 +216,12 @@ def what_of(entry: CalendarEntry) -> str:
     if entry.kind == "booking":
         return (
             _("Booked: %(name)s") % {"name": entry.name} if entry.is_known else _("Booked by somebody else")
+        )
+    if entry.kind == "promise":
+        return (
+            _("Promised to what waits: %(name)s") % {"name": entry.name}
+            if entry.is_known
+            else _("Promised to somebody who waits")
         )
     return entry.name if entry.is_known else _("In use by somebody else")
 

@@ -107,7 +107,7 @@ def _card(
         model=flavor.device_model.name,
         mode=flavor.mode,
         memory=memory(flavor.memory_mib) or "",
-        speed=gpus(speed) or "",
+        speed=gpus(None if speed is None else round(speed, -1)) or "",
         quota=gpus(cost_milli(flavor, 1)) or "",
         is_shared=flavor.mode in (Mode.MEMLIMIT, Mode.TIMESLICE),
         grid=grid,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 from urllib.parse import urlencode
 
 from django.urls import reverse
@@ -21,6 +23,7 @@ from portal.leases.visible_reasons import all_as_seen
 from portal.quotas.selectors import headroom
 from portal.teams.models import Team
 from portal.teams.selectors import Rights
+from portal.web.fields import LOCAL_TIME
 from portal.web.figures import duration_text, gpus, money, span, what_text
 from portal.web.requests.options import wish_facts
 
@@ -56,6 +59,14 @@ class HeadroomChange:
 
 
 @dataclass(frozen=True)
+class FreeTime:
+    """A start near the one that cannot be had; ``value`` is as the field for the start takes it."""
+
+    at: datetime
+    value: str
+
+
+@dataclass(frozen=True)
 class QuoteView:
     """What the form would get; ``starts_at`` and ``is_now`` are None when nobody knows.
 
@@ -78,6 +89,8 @@ class QuoteView:
     by: datetime | None = None
     usual: Decimal | None = None
     facts: list[tuple[str, str, datetime | None]] = field(default_factory=list)
+    is_taken: bool = False
+    free_times: list[FreeTime] = field(default_factory=list)
 
 
 def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) -> QuoteView:
@@ -109,7 +122,15 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
         by=None if refusal else seen.by,
         usual=_usual(flavor, spec, price, now=now),
         facts=wish_facts(spec),
+        is_taken=spec.starts_at is not None and bool(seen.reasons) and seen.starts_at is None,
+        free_times=free_times(seen.reasons),
     )
+
+
+def free_times(reasons: Sequence[dict[str, Any]]) -> list[FreeTime]:
+    """Return the starts that reasons name as free near a wanted one."""
+    found = [datetime.fromisoformat(at) for reason in reasons for at in reason.get("nearest") or ()]
+    return [FreeTime(at, f"{timezone.localtime(at):{LOCAL_TIME}}") for at in found]
 
 
 def _usual(flavor: Flavor, spec: RequestSpec, price: Quote, *, now: datetime) -> Decimal | None:
