@@ -42,6 +42,7 @@ from nodeagent.host.clock import boot_clock
 from nodeagent.host.facts import HostFacts
 from nodeagent.host.shell import HostShell
 from nodeagent.jobs.running import NodeJobs
+from nodeagent.jobs.shipping import OutputShipping
 from nodeagent.link.address import Address, AddressError, address_of
 from nodeagent.link.agent import Agent
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError, token_source
@@ -241,7 +242,7 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         worker,
         host=dialling.facts,
         streams=_streams(options, dialling, reconciler, entry) if entry else None,
-        jobs=_jobs(state, worker, entry) if entry else None,
+        jobs=_jobs(options, state, dialling, worker, entry) if entry else None,
     )
     try:
         return asyncio.run(_until_stopped(agent, host))
@@ -281,11 +282,19 @@ def _entry(options: argparse.Namespace, state: Path, reconciler: Reconciler) -> 
     return None
 
 
-def _jobs(state: Path, worker: Worker, entry: LeaseEntry) -> NodeJobs:
-    """Return who runs batch jobs."""
+def _jobs(
+    options: argparse.Namespace, state: Path, dialling: Dialling, worker: Worker, entry: LeaseEntry
+) -> OutputShipping:
+    """Return who runs batch jobs and carries their output."""
     jobs = NodeJobs(state / "jobs", entry, worker.reconciler, boot_clock, worker.poke)
     worker.listeners.append(jobs.look)
-    return jobs
+    return OutputShipping(
+        state / "jobs",
+        jobs,
+        dialling.address,
+        dialling.enrolment.identity,
+        allow_plain=switch(options, "allow_plain"),
+    )
 
 
 def _streams(

@@ -225,6 +225,7 @@ CELERY_BEAT_SCHEDULE = {
     "calibrate": {"task": "scheduler.tasks.calibrate", "schedule": 60.0, "options": {"expires": 60}},
     "settle_usage": {"task": "scheduler.tasks.settle_usage", "schedule": 60.0, "options": {"expires": 60}},
     "book_series": {"task": "scheduler.tasks.book_series", "schedule": 60.0, "options": {"expires": 60}},
+    "forget_logs": {"task": "scheduler.tasks.forget_logs", "schedule": 3600.0, "options": {"expires": 3600}},
     "forget_health": {
         "task": "scheduler.tasks.forget_health",
         "schedule": 3600.0,
@@ -366,6 +367,20 @@ NODE_STALE_AFTER_S = read_whole(env, "BERTH_NODE_STALE_AFTER_S", default=15, lea
 NODE_LOST_AFTER_S = read_whole(env, "BERTH_NODE_LOST_AFTER_S", default=300, least=1, most=DAY_S)
 LEASE_WARN_BEFORE_S = read_whole(env, "BERTH_LEASE_WARN_BEFORE_S", default=600, least=0, most=30 * DAY_S)
 LEASE_GRACE_S = read_whole(env, "BERTH_LEASE_GRACE_S", default=30, least=0, most=DAY_S)
+JOB_LOG_MIB = read_whole(env, "BERTH_JOB_LOG_MIB", default=100, least=1, most=100_000)
+JOB_LOG_DAYS = read_whole(env, "BERTH_JOB_LOG_DAYS", default=30, least=1, most=36_500)
+# Where the output of jobs is kept: a folder, or any back end of django-storages with its options.
+_JOBS_BACKEND: str = env.str("BERTH_JOB_STORAGE", default="django.core.files.storage.FileSystemStorage")
+_JOBS_OPTIONS: dict[str, Any] = env.json("BERTH_JOB_STORAGE_OPTIONS", default={})
+if not isinstance(_JOBS_OPTIONS, dict):
+    raise ImproperlyConfigured("BERTH_JOB_STORAGE_OPTIONS is a JSON object, as the back end takes it.")
+if _JOBS_BACKEND.endswith(".FileSystemStorage"):
+    _JOBS_OPTIONS = {"location": str(DATA_DIR / "jobs"), **_JOBS_OPTIONS}
+STORAGES: dict[str, Any] = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "jobs": {"BACKEND": _JOBS_BACKEND, "OPTIONS": _JOBS_OPTIONS},
+}
 JOB_NOTICE_S = read_whole(env, "BERTH_JOB_NOTICE_S", default=30, least=0, most=3600)
 BOOKING_PATIENCE_S = read_whole(env, "BERTH_BOOKING_PATIENCE_S", default=120, least=0, most=DAY_S)
 BOOKING_REMIND_S = read_whole(env, "BERTH_BOOKING_REMIND_S", default=900, least=0, most=30 * DAY_S)

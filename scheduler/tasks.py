@@ -19,7 +19,7 @@ from portal.common.live import NODES, publish
 from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import health_retention
 from portal.fleet.models import Node
-from portal.jobs import outcomes, services
+from portal.jobs import logs, outcomes, services
 from portal.leases import (
     bookings,
     device_cooldown,
@@ -125,6 +125,12 @@ def roll_up() -> None:
 def forget_health() -> None:
     """Forget health events that were cleared long ago."""
     health_retention.forget_health(now=db_now())
+
+
+@app.task
+def forget_logs() -> None:
+    """Remove the output of jobs that ended long ago."""
+    logs.forget_logs(now=db_now())
 
 
 @app.task

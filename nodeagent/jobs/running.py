@@ -17,13 +17,13 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from nodeagent.host.files import read_text
 from nodeagent.jobs.folder import JobFolder, job_folders
 from nodeagent.protocol.codec import ProtocolError
 from nodeagent.protocol.jobs import JobOrder, order_of
-from nodeagent.protocol.messages import JobReport, Welcome
+from nodeagent.protocol.messages import JobReport
 from nodeagent.reconcile.lease_records import NS, READY, LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.runtimes.base import Key
@@ -34,18 +34,10 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.25
 KILL_AFTER_S: Final = 2.0
 BEGUN_EVERY_S: Final = 0.01
-WAITING, RUNNING, EXITED = "waiting", "running", "exited"
+WAITING, RUNNING, EXITED, LOST = "waiting", "running", "exited", "lost"
 RUNNER: Final = (Path(__file__).with_name("runner.py")).read_text()
 # The program comes with its input: the holder may not be able to read ours, and nobody wants it in a list of processes.
 _LOAD: Final = "import json,sys;exec(json.loads(sys.stdin.readline()))"
-
-
-class JobOutputs(Protocol):
-    """Whoever carries the output of jobs on."""
-
-    def stir(self, key: Key) -> None:
-        """Hear that a job has begun or ended."""
-        ...
 
 
 @dataclass(slots=True)
@@ -80,7 +72,6 @@ class NodeJobs:
         self._starting: set[Key] = set()
         self._ending: set[Key] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.outputs: JobOutputs | None = None
 
     async def run(self) -> None:
         """Keep time until cancelled. Jobs run on: the next agent finds them."""
@@ -99,8 +90,12 @@ class NodeJobs:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def welcomed(self, welcome: Welcome) -> None:
-        """Take what the portal said last."""
+    def is_over(self, key: Key) -> bool:
+        """Say whether nothing more comes from a job, and how it ended was taken over."""
+        if key in self._running or key in self._starting:
+            return False
+        record = self._reconciler.lease_records.get(key)
+        return record is None or record.job is None or record.job.phase in (EXITED, LOST)
 
     def look(self) -> None:
         """Begin what is due, ask and end what must go. Never waits."""
@@ -160,7 +155,6 @@ class NodeJobs:
                 await asyncio.sleep(BEGUN_EVERY_S)
             if record.job is not None and record.job.phase == WAITING:
                 self._reconciler.note_job(record, JobReport(RUNNING), self._clock())
-            self._tell(record.key)
         finally:
             self._starting.discard(record.key)
         self._wake()
@@ -227,7 +221,6 @@ class NodeJobs:
         record = self._reconciler.lease_records.get(key)
         if record is not None and record.job is not None and record.job.phase != EXITED:
             self._finish(record, folder)
-        self._tell(key)
         self._later(self._clear(key))
         self._wake()
 
@@ -265,10 +258,6 @@ class NodeJobs:
 
     async def _clear(self, key: Key) -> None:
         await self._loop.run_in_executor(None, self._entry.clear, key)
-
-    def _tell(self, key: Key) -> None:
-        if self.outputs is not None:
-            self.outputs.stir(key)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

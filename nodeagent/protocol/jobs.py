@@ -15,7 +15,7 @@ from typing import Any, Final
 from nodeagent.protocol.codec import ProtocolError, read_object
 
 MOST_PIECE: Final = 64 * 1024
-LOG, ARTIFACT, END = "log", "artifact", "end"
+TELL, LOG = "tell", "log"
 _LENGTH: Final = 2
 _MOST_HEAD: Final = 4096
 

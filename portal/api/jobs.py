@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.http import StreamingHttpResponse
+from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
-from portal.api.describe import call
+from portal.api.describe import call, query
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text
 from portal.api.filters import JobFilters
@@ -17,10 +19,12 @@ from portal.api.idempotency import once
 from portal.api.pagination import Pages
 from portal.api.representations import Row
 from portal.api.requests import team_to_ask_for
-from portal.api.responses_jobs import JobDetail, JobListed, JobSubmitted, SecretAnswer
+from portal.api.responses_jobs import JobDetail, JobListed, JobSubmitted, LogAnswer, SecretAnswer
 from portal.api.wire import instant
 from portal.common.clock import db_now
+from portal.common.errors import Invalid
 from portal.jobs import services
+from portal.jobs.log_views import log_page, raw_log, readable_job
 from portal.jobs.models import Job, JobAttempt
 from portal.jobs.selectors import may_manage_job, may_read_log, visible_job, visible_jobs
 from portal.jobs.spec import read_spec
@@ -115,6 +119,43 @@ class RetryJob(Endpoint):
         return Response(job_detail(self.rights, visible_job(self.rights, uid)))
 
 
+class JobLog(Endpoint):
+    """What a job prints."""
+
+    parameters = frozenset({"attempt", "offset"})
+
+    @call(
+        "Read the log of a job", answer=LogAnswer, refusals=(404,), tag=TAG,
+        parameters=(
+            query("attempt", "Number of the attempt; the last one when left out.", int),
+            query("offset", "Where to go on: `next` of the answer before.", int),
+        ),
+    )  # fmt: skip
+    def get(self, request: Request, uid: str) -> Response:
+        """Read what a job printed, up to 256 KiB at a time; ask again from `next` until `is_done`.
+
+        What was left out, for printing too fast or too much, is passed over: `offset` is where `text` begins.
+        """
+        job = readable_job(self.rights, uid)
+        numbers = {name: _number(request, name) for name in ("attempt", "offset")}
+        return Response(log_page(job, numbers["attempt"], numbers["offset"] or 0))
+
+
+class RawLog(Endpoint):
+    """What a job printed, as a file."""
+
+    parameters = frozenset({"attempt"})
+
+    @call(
+        "Download the log of a job", media_type="text/plain", refusals=(404,), tag=TAG,
+        parameters=(query("attempt", "Number of the attempt; the last one when left out.", int),),
+    )  # fmt: skip
+    def get(self, request: Request, uid: str) -> StreamingHttpResponse:
+        """Download what a job printed, byte for byte but for what was left out and masked."""
+        job = readable_job(self.rights, uid)
+        return raw_log(job, _number(request, "attempt"))
+
+
 class Secrets(Endpoint):
     """One's own secrets."""
 
@@ -145,6 +186,15 @@ class OneSecret(Endpoint):
         """Forget a secret. Jobs that have begun keep what they got."""
         services.remove_secret(user=self.person, name=name, now=db_now())
         return Response(status=204)
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise Invalid(fields={name: _("Give a whole number.")})
+    return int(text)
 
 
 def job_row(job: Job) -> Row:

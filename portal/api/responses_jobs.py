@@ -71,6 +71,16 @@ class JobSubmitted(ResponseShape):
     jobs = s.ListField(child=s.CharField())
 
 
+class LogAnswer(ResponseShape):
+    """Some of what an attempt printed."""
+
+    attempt = s.IntegerField(allow_null=True, help_text="Null while the job has not begun.")
+    offset = s.IntegerField(help_text="Where the text begins, in bytes.")
+    next = s.IntegerField(help_text="Where to go on.")
+    text = s.CharField(allow_blank=True)
+    is_done = s.BooleanField(help_text="Nothing more will come of this attempt.")
+
+
 class SecretAnswer(ResponseShape):
     """A secret without its value."""
 

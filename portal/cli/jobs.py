@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -17,6 +18,12 @@ from portal.cli.sbatch import NoScriptError, read_script
 POLL_S, SLOWEST_POLL_S = 0.2, 2.0
 OPEN = ("waiting", "starting", "running")
 UNKNOWN_END = 1
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Escape sequences whole, then every other control character but line ends and tabs.
+STEERS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|"
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
+)
 JobId = Annotated[str, typer.Argument(metavar="ID", help="As “berth jobs” shows it (job-…).")]
 job = typer.Typer(help="One batch job.", no_args_is_help=True)
 secret = typer.Typer(help="Values that your jobs get as variables.", no_args_is_help=True)
@@ -110,6 +117,50 @@ def jobs(
     output.listing(
         found, columns, cells, empty="No jobs. Hand one in with “berth submit FILE”.", as_json=as_json
     )
+
+
+@guarded
+def logs(
+    name: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    attempt: Annotated[int, typer.Option(min=0, help="Number of the attempt; 0 is the last one.")] = 0,
+) -> None:
+    """Print what a job printed. Control characters but colours are left out on a terminal."""
+    with api() as portal:
+        print_log(portal, _safe(name), attempt=attempt, is_followed=follow)
+
+
+def print_log(portal: Any, uid: str, *, attempt: int, is_followed: bool) -> None:
+    """Print a job's output from its begin; go on until it has ended where that is wished."""
+    offset, pause, shown = 0, POLL_S, attempt
+    while True:
+        page = portal.get(
+            f"jobs/{uid}/log/", offset=str(offset), **({"attempt": str(shown)} if shown else {})
+        )
+        if page["text"]:
+            _print_raw(page["text"])
+            pause = POLL_S
+        if page["next"] > offset:
+            offset = page["next"]
+            continue
+        if page["is_done"] or not is_followed:
+            if not (is_followed and not attempt and portal.get(f"jobs/{uid}/")["state"] in OPEN):
+                return
+            shown = 0 if page["attempt"] is None else page["attempt"] + 1
+            offset = 0
+            if not any(one["number"] == shown for one in portal.get(f"jobs/{uid}/")["tries"]):
+                shown = page["attempt"] or 0
+                offset = page["next"]
+        time.sleep(pause)
+        pause = min(SLOWEST_POLL_S, pause * 1.2)
+
+
+def _print_raw(text: str) -> None:
+    """Print as it is into a pipe; on a terminal, colours are the only thing that may steer it."""
+    if sys.stdout.isatty():
+        text = STEERS.sub(lambda found: found[0] if COLOUR.fullmatch(found[0]) else "", text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 @job.command("show")
@@ -207,6 +258,7 @@ def _hand_in(body: Any, team: str, *, follow: bool, as_json: bool) -> None:
             return
         output.say(f"{made['id']} is {made['state']}. Ctrl-C leaves it running.")
         try:
+            print_log(portal, made["id"], attempt=0, is_followed=True)
             found = follow_job(portal, made["id"])
         except KeyboardInterrupt:
             output.say(f"It goes on. Come back with “berth job show {made['id']}”.")

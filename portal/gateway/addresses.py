@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 TERMINAL_PATH, AGENT_PATH = "/streams/v1/terminal", "/streams/v1/agent"
+OUTPUTS_PATH = "/jobs/v1/agent"
 
 
 def for_browsers(host: str, *, is_secure: bool) -> list[str]:

@@ -21,11 +21,12 @@ django.setup()
 from portal.common.environment import NEW_KEY  # noqa: E402
 from portal.common.live import hub  # noqa: E402 (needs the app registry)
 from portal.gateway import visits  # noqa: E402
-from portal.gateway.addresses import AGENT_PATH, TERMINAL_PATH  # noqa: E402
+from portal.gateway.addresses import AGENT_PATH, OUTPUTS_PATH, TERMINAL_PATH  # noqa: E402
 from portal.gateway.app_hosts import is_apps_host  # noqa: E402
 from portal.gateway.app_proxy import app_http  # noqa: E402
 from portal.gateway.app_sockets import app_socket  # noqa: E402
 from portal.gateway.nodes import AsgiMessage, Receive, Send, agent_socket, links  # noqa: E402
+from portal.gateway.outputs import output_socket  # noqa: E402
 from portal.gateway.terminals import terminal_socket, terminals  # noqa: E402
 from portal.gateway.watch import RightsWatch  # noqa: E402
 
@@ -56,6 +57,8 @@ async def _socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
         await terminal_socket(scope, receive, send)
     elif path.endswith(AGENT_PATH):
         await agent_socket(scope, receive, send)
+    elif path.endswith(OUTPUTS_PATH):
+        await output_socket(scope, receive, send)
     else:
         await receive()
         await send({"type": "websocket.close", "code": 4404})

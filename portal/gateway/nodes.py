@@ -163,18 +163,23 @@ class NodeLink:
 links: dict[int, NodeLink] = {}
 
 
-async def agent_socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
-    """Serve one agent's socket from challenge to close."""
+async def greeted(scope: AsgiMessage, receive: Receive, send: Send) -> ProvenNode | None:
+    """Accept an agent's socket and learn whose it is; None where it was turned away."""
     await receive()
     address = str((scope.get("client") or ("",))[0])
     if not _waiting.enter(address):
         await send({"type": "websocket.close", "code": CLOSE_LATER})
-        return
+        return None
     try:
         await send({"type": "websocket.accept"})
-        node = await _greet(receive, send)
+        return await _greet(receive, send)
     finally:
         _waiting.leave(address)
+
+
+async def agent_socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
+    """Serve one agent's socket from challenge to close."""
+    node = await greeted(scope, receive, send)
     if node is None:
         return
     link = NodeLink(node)

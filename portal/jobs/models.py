@@ -137,6 +137,44 @@ class JobAttempt(models.Model):
         return f"attempt {self.number} of {self.job_id}"
 
 
+class LogPiece(models.Model):
+    """The newest output of an attempt, deflated, until there is enough for an object."""
+
+    attempt = models.ForeignKey(
+        JobAttempt, on_delete=models.CASCADE, related_name="log_pieces", db_index=False
+    )
+    offset = models.BigIntegerField()
+    size = models.PositiveIntegerField()
+    first_line = models.BigIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        ordering = ["offset"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "offset"], name="log_piece_once")]
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes at {self.offset}"
+
+
+class LogObject(models.Model):
+    """Where a part of an attempt's output lies in the storage; ``size`` counts what it unfolds to."""
+
+    attempt = models.ForeignKey(
+        JobAttempt, on_delete=models.CASCADE, related_name="log_objects", db_index=False
+    )
+    offset = models.BigIntegerField()
+    size = models.PositiveIntegerField()
+    first_line = models.BigIntegerField()
+    name = models.CharField(max_length=200)
+
+    class Meta:
+        ordering = ["offset"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "offset"], name="log_object_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Secret(models.Model):
     """A value that a person's jobs get as a variable, and nobody reads: encrypted, shown nowhere."""
 

@@ -17,10 +17,12 @@ from portal.accounts.sessions import SessionStore, uid_of
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device, Node
+from portal.jobs.models import JobAttempt
 from portal.jobs.services import end_unbegun, store_secret, submit_job
 from portal.jobs.spec import read_spec
 from portal.leases.extending import extend_lease
 from portal.leases.maintenance import plan_window
+from portal.leases.models import Lease
 from portal.leases.requests import RequestSpec, submit_request
 from portal.leases.reservations import SeriesSpec, create_reservation
 from portal.notifications.services import notify
@@ -52,6 +54,7 @@ MISSING = {
     "cohort": "999999999",
     "grant": "999999999",
     "job": "job-0000000000000000",
+    "printed_job": "job-0000000000000000",
     "failed_job": "job-0000000000000000",
     "secret": "NO_SUCH_SECRET",
 }
@@ -163,6 +166,8 @@ ROUTES = (
     Route("GET", "jobs/"),
     Route("POST", "jobs/", body={"job": {"command": "true", "resources": "h100-1g-10gb"}}, status=201),
     Route("GET", "jobs/{job}/", is_foreign=True),
+    Route("GET", "jobs/{job}/log/", is_foreign=True),
+    Route("GET", "jobs/{printed_job}/log/raw/", is_foreign=True),
     Route("POST", "jobs/{job}/cancel/", is_foreign=True),
     Route("POST", "jobs/{failed_job}/retry/", is_foreign=True),
     Route("GET", "secrets/"),
@@ -319,12 +324,14 @@ def _jobs(world: World) -> dict[str, str]:
     """Return the names of a job of bob's that waits, of one that failed, and of a secret of his."""
     spec = read_spec({"command": "true", "resources": "h100-1g-10gb"})
     bob, team, rights = world.user("bob"), world.team("perception"), world.rights("bob")
-    waiting, failed = (
-        submit_job(team=team, actor=bob, rights=rights, spec=spec, now=world.now)[0] for _ in range(2)
+    waiting, failed, printed = (
+        submit_job(team=team, actor=bob, rights=rights, spec=spec, now=world.now)[0] for _ in range(3)
     )
+    lease = Lease.objects.earliest("pk")
+    JobAttempt.objects.create(job=printed, number=1, lease=lease, state="succeeded", started_at=world.now)
     end_unbegun(failed, why="refused", word="no", now=world.now)
     store_secret(user=bob, name="KEPT", value="hunter-2", now=world.now)
-    return {"job": waiting.uid, "failed_job": failed.uid, "secret": "KEPT"}
+    return {"printed_job": printed.uid, "job": waiting.uid, "failed_job": failed.uid, "secret": "KEPT"}
 
 
 def _signed_in(world: World) -> str:
