@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.http import StreamingHttpResponse
@@ -15,6 +16,7 @@ from portal.jobs.states import ENDED_JOBS
 from portal.teams.selectors import Rights
 
 LONGEST_CHARACTER: Final = 4
+SHOWN_AT_ONCE: Final = 512 * 1024
 
 
 def readable_job(rights: Rights, uid: str) -> Job:
@@ -50,6 +52,25 @@ def log_page(job: Job, number: int | None, offset: int) -> dict[str, Any]:
         "text": data.replace(b"\0", b"").decode(errors="replace"),
         "is_done": attempt.log_is_closed and begin + len(data) >= attempt.log_size,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """Where a page begins to show an output: the byte, and the number of its line."""
+
+    offset: int
+    line: int
+
+
+def log_start(job: Job) -> LogStart:
+    """Return where to begin so that the end is soon seen: at a line, not far above the last MiB."""
+    attempt = attempt_of(job, None)
+    if attempt is None or attempt.log_size <= SHOWN_AT_ONCE:
+        return LogStart(0, 1)
+    last = (
+        attempt.log_objects.filter(offset__lte=attempt.log_size - SHOWN_AT_ONCE).order_by("-offset").first()
+    )
+    return LogStart(0, 1) if last is None else LogStart(last.offset, last.first_line + 1)
 
 
 def whole_characters(data: bytes) -> bytes:

@@ -6,6 +6,7 @@ from django.urls import path
 
 from portal.web import auth, design, forecasts, home, invitation, lists, reservations
 from portal.web.calendar import page as calendar
+from portal.web.jobs import page as jobs
 from portal.web.leases import actions as leases_actions
 from portal.web.leases import apps as lease_apps
 from portal.web.leases import page as leases
@@ -41,6 +42,12 @@ urlpatterns = [
     path("leases/<str:uid>/extension/withdraw/", leases_actions.withdraw, name="extension_withdraw"),
     path("leases/<str:uid>/extension/decide/", leases_actions.decide, name="extension_decide"),
     path("leases/<str:uid>/release/", leases_actions.release, name="lease_release"),
+    path("jobs/", jobs.page, name="jobs"),
+    path("jobs/<str:uid>/", jobs.one, name="job"),
+    path("jobs/<str:uid>/log/", jobs.log, name="job_log"),
+    path("jobs/<str:uid>/log/raw/", jobs.raw, name="job_raw"),
+    path("jobs/<str:uid>/cancel/", jobs.cancel, name="job_cancel"),
+    path("jobs/<str:uid>/retry/", jobs.retry, name="job_retry"),
     path("calendar/", calendar.page, name="calendar"),
     path("calendar/mine.ics", calendar.mine, name="calendar_mine"),
     path("reservations/", reservations.page, name="reservations"),

@@ -15,6 +15,7 @@ const PARTS = [
   ["[data-calendar]", () => import("./calendar.js")],
   ["[data-slices]", () => import("./slices.js")],
   ["[data-terminal]", () => import("./terminal.js")],
+  ["[data-job-log]", () => import("./job-log.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
   ["[data-browser-zone], [data-browser-zone-offer]", () => import("./zone.js")],
   ["[data-draft]", () => import("./draft.js")],

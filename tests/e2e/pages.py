@@ -72,6 +72,12 @@ def _connected(page: Any) -> None:
     page.locator("[data-terminal][data-state=open]").wait_for()
 
 
+def _job_run(page: Any) -> None:
+    page.locator("#id_command").fill("for i in 1 2 3; do echo line $i; done; exit 3")
+    page.locator("#job-form button[type=submit]").click()
+    page.locator(".job-log p").nth(2).wait_for()
+
+
 def _token_made(page: Any) -> None:
     page.locator("#id_name").fill("notebook")
     page.locator("aside form button[type=submit]").click()
@@ -161,6 +167,8 @@ PAGES = (
         act=_connected,
     ),
     Page("lease-ended", "bob", first("/leases/?whose=mine&state=ended", LEASE), "lease"),
+    Page("jobs", "bob", "/jobs/", "jobs"),
+    Page("job", "bob", "/jobs/", "job", act=_job_run),
     Page("approvals", "approver", "/approvals/", "approvals"),
     Page("notifications", "bob", "/notifications/", "notifications"),
     Page("cluster", "bob", "/cluster/", "cluster"),

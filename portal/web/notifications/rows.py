@@ -87,6 +87,8 @@ def target_url(target: str) -> str:
         return reverse("web:request", args=[target])
     if target.startswith("lse-"):
         return reverse("web:lease", args=[target])
+    if target.startswith("job-"):
+        return reverse("web:job", args=[target])
     if target.startswith("rsv-"):
         return reverse("web:reservation", args=[target])
     return ""

@@ -1,0 +1,103 @@
+"""The pages of batch jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.protocol.jobs import LOG, OutputPiece
+from portal.jobs.logs import store_piece
+from portal.jobs.models import Job
+from tests.jobs.test_jobs import JobReport, desk, hand_in, says, started  # noqa: F401
+from tests.portal.builders import World
+
+pytestmark = pytest.mark.django_db
+FORM = {
+    "command": "python train.py",
+    "gpu": "h100-1g-10gb",
+    "team": "perception",
+    "time": "2h",
+    "name": "n",
+    "array": "",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, settings: Any) -> None:
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "jobs": {
+            "BACKEND": "django.core.files.storage.FileSystemStorage",
+            "OPTIONS": {"location": str(tmp_path)},
+        },
+    }
+
+
+def test_job_is_run_from_the_form_and_shown(world: World, signed_in: Any) -> None:
+    bob = signed_in("bob")
+
+    made = bob.post("/jobs/", FORM)
+    job = Job.objects.get()
+
+    assert made["Location"] == f"/jobs/{job.uid}/"
+    assert (job.spec["command"], job.time_s) == ("python train.py", 7200)
+    assert "It has not begun" in bob.get(made["Location"]).content.decode()
+    assert job.uid in bob.get("/jobs/").content.decode()
+
+
+def test_what_cannot_be_used_is_said_beside_its_field_and_kept(world: World, signed_in: Any) -> None:
+    bob = signed_in("bob")
+
+    answer = bob.post("/jobs/", {**FORM, "time": "soon", "array": "9-1"})
+    shown = answer.content.decode()
+
+    assert answer.status_code == 422
+    assert "Write the time like" in shown
+    assert "Write an array like" in shown
+    assert "python train.py" in shown
+    assert not Job.objects.exists()
+
+
+def test_log_is_for_the_owner_and_the_teams_admins(world: World, desk: Any, signed_in: Any) -> None:  # noqa: F811
+    job, lease = started(world, desk)
+    store_piece(lease.node_id, OutputPiece(LOG, lease.uid, 1, 0, True), b"<b>hello</b>\n", now=world.now)
+    says(desk, lease, "gone", JobReport("exited", exit=3, ran_ms=1500, peak_mib=64))
+
+    page = signed_in("bob").get(f"/jobs/{job.uid}/").content.decode()
+    log = signed_in("alice").get(f"/jobs/{job.uid}/log/?offset=0").json()
+    raw = signed_in("bob").get(f"/jobs/{job.uid}/log/raw/")
+
+    assert "exit code 3" in page
+    assert "64 MiB" in page
+    assert (log["text"], log["is_done"], log["state"]) == ("<b>hello</b>\n", True, "failed")
+    assert raw["X-Content-Type-Options"] == "nosniff"
+    charlie = signed_in("charlie")
+    for path in ("", "log/", "log/raw/"):
+        assert charlie.get(f"/jobs/{job.uid}/{path}").status_code == 404
+    for path in ("cancel/", "retry/"):
+        charlie.post(f"/jobs/{job.uid}/{path}")
+    assert Job.objects.get().state == "failed"
+
+
+def test_job_is_cancelled_and_run_again_from_its_page(world: World, signed_in: Any) -> None:
+    bob = signed_in("bob")
+    (job,) = hand_in(world)
+
+    bob.post(f"/jobs/{job.uid}/cancel/")
+    assert Job.objects.get().state == "cancelled"
+    bob.post(f"/jobs/{job.uid}/retry/")
+
+    assert Job.objects.get().state == "waiting"
+
+
+def test_list_asks_as_much_of_the_database_for_many_jobs_as_for_one(
+    world: World, signed_in: Any, django_assert_max_num_queries: Any
+) -> None:
+    hand_in(world, array="1-20")
+    bob = signed_in("bob")
+    bob.get("/jobs/")
+
+    with django_assert_max_num_queries(16):
+        bob.get("/jobs/")
