@@ -14,6 +14,7 @@ from tools.bench import (
     cycle,
     engine,
     forecast,
+    jobs,
     latency,
     live,
     machine,
@@ -59,6 +60,10 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "work": (
         "a terminal in a lease: echo of a key, 100 MB drawn, 100 floods that nobody draws",
         work.measure,
+    ),
+    "jobs": (
+        "batch jobs: 1,000 of a second on 16 slots, logs included; a line until it is read",
+        jobs.measure,
     ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }
