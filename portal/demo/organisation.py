@@ -76,6 +76,8 @@ FLEET = (
     DemoDevices("gpu-02", "a100-80gb", "NVIDIA A100 80GB", 8, ("mig", "exclusive"), 1000, 165, 165),
     DemoDevices("gpu-03", "l40s-48gb", "NVIDIA L40S", 8, ("mps", "memlimit"), 700, 98, 110),
     DemoDevices("gpu-04", "hygon-dcu-64gb", "Hygon DCU K100", 8, ("memlimit",), 600, 72, 72),
+    # A second node of one model: what runs on several nodes at once can run here.
+    DemoDevices("gpu-05", "a100-80gb", "NVIDIA A100 80GB", 4, ("exclusive",), 1000, 165, 165),
 )
 PINNED = (
     (0, (("3g.40gb", 4), ("2g.20gb", 2), ("1g.10gb", 0), ("1g.10gb", 1))),

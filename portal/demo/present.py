@@ -28,6 +28,7 @@ class StoryRequest:
     minutes: int
     name: str
     count: int = 1
+    nodes: int = 1
     load_pattern: str = "steady"
     priority: str = "normal"
 
@@ -47,6 +48,7 @@ WISHES = (
     ),
     StoryRequest("charlie", "robotics", "dcu-16gb", 4 * 60, "Simulator", load_pattern="steady"),
     StoryRequest("bob", "segmentation", "a100-3g", 6 * 60, "Mask refinement", load_pattern="steady"),
+    StoryRequest("alice", "vision", "a100", 5 * 60, "Training over two nodes", count=2, nodes=2),
     # These wait, each for another reason: quota, one node too full for the gang, whole boards cut into slices.
     StoryRequest("charlie", "grasping", "h100", 3 * 60, "Grasp network"),
     StoryRequest("alice", "perception", "h100", 6 * 60, "Scaling run on a whole node", count=8),
@@ -70,6 +72,7 @@ def make_present(teams: dict[str, Team], people: dict[str, User], now: datetime)
                 flavor=wish.flavor,
                 duration_s=wish.minutes * 60,
                 count=wish.count,
+                nodes=wish.nodes,
                 priority=wish.priority,
                 name=wish.name,
                 load_pattern=wish.load_pattern,
@@ -90,7 +93,7 @@ def _make_plans(teams: dict[str, Team], people: dict[str, User], now: datetime) 
         spec=SeriesSpec("h100-1g", 2 * HOUR, day.replace(hour=13), name="Weekly course"),
         now=now,
     )
-    nodes = list(Node.objects.order_by("name"))[-1:]
+    nodes = list(Node.objects.filter(name="gpu-04"))
     if nodes:
         begin = day.replace(hour=6) + timedelta(days=2)
         plan_window(

@@ -92,7 +92,7 @@ def _password_refused(page: Any) -> None:
 
 
 def _enrolled(page: Any) -> None:
-    page.locator("#enrol [name=name]").fill("gpu-05")
+    page.locator("#enrol [name=name]").fill("gpu-09")
     page.locator("#enrol button[type=submit]").click()
     page.locator(".snippet").first.wait_for()
 
