@@ -70,6 +70,15 @@ def test_hosts_of_apps_lead_to_the_gateway_alone(compose: dict[str, Any]) -> Non
     assert "http://web:8000" not in apps
 
 
+def test_what_a_gateway_writes_of_jobs_web_reads(compose: dict[str, Any]) -> None:
+    places = {name: set(compose["services"][name]["volumes"]) for name in ("gateway", "web", "worker")}
+    image = (ROOT / "Dockerfile").read_text()
+    data = re.search(r"ENV BERTH_DATA=(\S+)", image)[1]  # type: ignore[index]
+
+    assert all(f"jobs:{data}" in found for found in places.values())
+    assert f"VOLUME {data}" in image
+
+
 def test_who_called_is_told_by_the_proxy_and_by_nobody_else(compose: dict[str, Any]) -> None:
     services, networks = compose["services"], compose["networks"]
     trusted = services["web"]["environment"]["BERTH_TRUSTED_PROXIES"]
