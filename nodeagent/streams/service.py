@@ -1,4 +1,4 @@
-"""All that streams end in, over all gateways: terminals, sockets of programs, apps. One look at the journal for all."""
+"""All that streams end in, over all gateways: terminals, SSH, sockets, apps. One look at the journal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from nodeagent.protocol.codec import ProtocolError, read_object
 from nodeagent.protocol.lease_streams import APP, TCP, UNIX, OpenApp, OpenSocket
+from nodeagent.protocol.ssh import SSH, OpenSsh
 from nodeagent.protocol.streams import Event, Kind
 from nodeagent.protocol.terminals import PTY, OpenTerminal
 from nodeagent.streams.apps import Apps
 from nodeagent.streams.base import StreamEnd, StreamHandler
 from nodeagent.streams.dialing import Dialers
 from nodeagent.streams.sockets import LeaseSockets
+from nodeagent.streams.ssh import SshSessions
 from nodeagent.streams.terminals import Ready, Terminals
 from nodeagent.workloads.app_programs import AppPrograms
 from nodeagent.workloads.entry import LeaseEntry
@@ -30,14 +32,16 @@ class LeaseStreams:
         dialers = Dialers(entry)
         self.terminals = Terminals(entry, ready)
         self.sockets = LeaseSockets(dialers)
+        self.ssh = SshSessions(entry)
         self.apps = Apps(entry, dialers, programs or AppPrograms())
         # Sockets last: what ends a lease's apps may still want to ask them.
-        self._services: tuple[StreamHandler, ...] = (self.terminals, self.apps, self.sockets)
+        self._services: tuple[StreamHandler, ...] = (self.terminals, self.ssh, self.apps, self.sockets)
         self._by_kind: dict[str, tuple[StreamHandler, type]] = {
             PTY: (self.terminals, OpenTerminal),
             UNIX: (self.sockets, OpenSocket),
             TCP: (self.sockets, OpenSocket),
             APP: (self.apps, OpenApp),
+            SSH: (self.ssh, OpenSsh),
         }
 
     async def run(self) -> None:

@@ -10,12 +10,11 @@ import termios
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nodeagent.host.terminal import on_terminal
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.workloads.entry import EntryRefusedError, HolderCommand, LeaseEntry, pids, start
 
 TERM: Final = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-# Who opens a terminal first, without having one, has it as its own from then on: job control and Ctrl-C work.
-_TAKE_TERMINAL: Final = 'exec 0<>"$1" 1>&0 2>&0 && shift && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def spawn(command: HolderCommand, rows: int, columns: int) -> LeaseShell:
         if command.holder is not None:
             os.fchown(theirs, command.holder.uid, command.holder.gid)
             os.fchmod(theirs, 0o600)
-        words = ["/bin/sh", "-c", _TAKE_TERMINAL, "sh", name, *command.words]
+        words = on_terminal(name, command.words)
         process = start(replace(command, words=words), stdin=theirs, stdout=theirs, stderr=theirs)
         os.set_blocking(ours, False)
     except OSError as no:

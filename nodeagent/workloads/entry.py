@@ -30,6 +30,7 @@ from nodeagent.runtimes.names import stem_of
 SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 NOBODY: Final = "nobody"
 GENERATION: Final = "BERTH_GENERATION"
+SSH_SESSION: Final = "nodeagent.streams.ssh_session"
 RUN_FOLDERS: Final = "workloads"
 _AT_HOME: Final = 'cd 2>/dev/null; exec "$@"'
 _LOGIN_SHELL: Final = 'cd 2>/dev/null; exec "$SHELL" -l'
@@ -78,6 +79,13 @@ class LeaseEntry(Protocol):
 
     def dialer(self, record: LeaseRecord, descriptor: int) -> HolderCommand:
         """Return what to start to have sockets in a ready lease opened (nodeagent.workloads.dialer).
+
+        Raises EntryRefusedError.
+        """
+        ...
+
+    def ssh_session(self, record: LeaseRecord) -> HolderCommand:
+        """Return what to start to have one SSH connection served in a ready lease (nodeagent.streams.ssh_session).
 
         Raises EntryRefusedError.
         """
@@ -147,6 +155,10 @@ class UnitEntry:
         dial = [sys.executable, "-I", "-m", "nodeagent", "dial", record.lease, str(descriptor)]
         return HolderCommand([*there, *dial], {"PATH": SAFE_PATH}, "/", None, self._holder(record))
 
+    def ssh_session(self, record: LeaseRecord) -> HolderCommand:
+        """Return the agent's Python inside the lease, as its holder."""
+        return self.command(record, [sys.executable, "-I", "-m", SSH_SESSION])
+
     def run_folder(self, record: LeaseRecord) -> Path:
         """Return the lease's folder below the agent's, which holders can pass."""
         holder = self._holder(record)
@@ -213,10 +225,16 @@ class PlayedEntry:
 
     def dialer(self, record: LeaseRecord, descriptor: int) -> HolderCommand:
         """Return the agent's own Python, which becomes the lease's account: that may not be able to start it."""
-        command = self.command(record)
+        return self._as_account(record, "nodeagent.workloads.dialer", str(descriptor))
+
+    def ssh_session(self, record: LeaseRecord) -> HolderCommand:
+        """Return the agent's own Python, which becomes the lease's account, as for sockets."""
+        return self._as_account(record, SSH_SESSION)
+
+    def _as_account(self, record: LeaseRecord, module: str, *words: str) -> HolderCommand:
         whom = [] if self._account is None else [str(self._account.uid), str(self._account.gid)]
-        words = [sys.executable, "-I", "-m", "nodeagent.workloads.dialer", str(descriptor), *whom]
-        return HolderCommand(words, command.env, "/", None, self._account)
+        python = [sys.executable, "-I", "-m", module, *words, *whom]
+        return HolderCommand(python, self.command(record).env, "/", None, self._account)
 
     def run_folder(self, record: LeaseRecord) -> Path:
         """Return a folder with a short name: that of a socket has at most 107 bytes."""

@@ -56,6 +56,25 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
+class SshKey(models.Model):
+    """A public key with which a person comes into their leases by SSH, without options or comment."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="ssh_keys")
+    name = models.CharField(max_length=60)
+    public_key = models.TextField()
+    fingerprint = models.CharField(max_length=60)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-created_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["user", "fingerprint"], name="one_row_per_ssh_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.fingerprint})"
+
+
 class Tries(models.Model):
     """How often a door was tried in a window that began at ``since``: by account, by place, or by both."""
 

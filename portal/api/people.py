@@ -7,8 +7,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.accounts.models import ApiToken, Scope
+from portal.accounts.models import ApiToken, Scope, SshKey
 from portal.accounts.services import MAX_TOKEN_DAYS
+from portal.accounts.ssh_keys import LONGEST_NAME, MOST_LINE
 from portal.api.describe import PAGING, call
 from portal.api.endpoint import Endpoint
 from portal.api.fields import Body, Empty, Text, Whole
@@ -21,11 +22,12 @@ from portal.api.responses import (
     MarkedRead,
     NewTokenAnswer,
     NotificationAnswer,
+    SshKeyAnswer,
     TokenAnswer,
 )
 from portal.api.wire import instant
 from portal.audit.models import AuditEntry
-from portal.audit.sign_ins import create_token, revoke_token
+from portal.audit.sign_ins import add_ssh_key, create_token, remove_ssh_key, revoke_token
 from portal.leases.failures import public_fault
 from portal.notifications.models import Notification
 from portal.notifications.services import mark_read
@@ -74,6 +76,49 @@ class OneToken(Endpoint):
         return Response(status=204)
 
 
+class SshKeyBody(Body):
+    """A public key and how one calls it."""
+
+    key = Text(most=MOST_LINE, help_text="One line of a .pub file.")
+    name = Text(
+        most=LONGEST_NAME, default="", allow_blank=True, help_text="The comment of the key where it is empty."
+    )
+
+
+class SshKeys(Endpoint):
+    """One's own SSH keys."""
+
+    read_scope = Scope.READ
+    write_scope = Scope.LEASE_WRITE
+    parameters = PARAMETERS
+
+    @call("List SSH keys", answer=SshKeyAnswer, is_list=True, parameters=PAGING, tag=TAG)
+    def get(self, request: Request) -> Response:
+        """List the public keys with which one comes into one's own leases by SSH, newest first."""
+        pages = Pages()
+        rows = pages.page(SshKey.objects.filter(user=self.person), request)
+        return Response(pages.answer([ssh_key_row(row) for row in rows]))
+
+    @call("Add an SSH key", body=SshKeyBody, answer=SshKeyAnswer, status=201, refusals=(422,), tag=TAG)
+    @once
+    def post(self, request: Request) -> Response:
+        """Register a public key. Safe to repeat: a key that is there already is answered as it is."""
+        row = add_ssh_key(user=self.person, now=timezone.now(), **self.take(SshKeyBody))
+        return Response(ssh_key_row(row), status=201, headers={"Location": "/api/v1/ssh-keys/"})
+
+
+class OneSshKey(Endpoint):
+    """One of one's own SSH keys."""
+
+    write_scope = Scope.LEASE_WRITE
+
+    @call("Remove an SSH key", status=204, refusals=(404,), tag=TAG)
+    def delete(self, request: Request, key: int) -> Response:
+        """Forget one of one's own keys: nobody signs in with it from now on."""
+        remove_ssh_key(user=self.person, key_id=key, now=timezone.now())
+        return Response(status=204)
+
+
 class Notifications(Endpoint):
     """What one should know."""
 
@@ -117,6 +162,17 @@ class Audit(Endpoint):
         pages = Pages(most=MAX_FEED_SIZE)
         rows = self.narrow(AuditEntry.objects.select_related("actor"), AuditFilters)
         return Response(pages.answer([audit_row(row) for row in pages.page(rows, request)]))
+
+
+def ssh_key_row(row: SshKey) -> Row:
+    """Return a public key."""
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "fingerprint": row.fingerprint,
+        "key": row.public_key,
+        "created_at": instant(row.created_at),
+    }
 
 
 def token_row(row: ApiToken) -> Row:

@@ -196,6 +196,16 @@ class NewTokenAnswer(TokenAnswer):
     secret = s.CharField(allow_null=True, help_text="Shown once; keep it now.")
 
 
+class SshKeyAnswer(ResponseShape):
+    """A public key of one's own."""
+
+    id = s.IntegerField()
+    name = s.CharField()
+    fingerprint = s.CharField(help_text="SHA-256, as ssh-keygen -l shows it.")
+    key = s.CharField()
+    created_at = s.DateTimeField()
+
+
 class SessionAnswer(ResponseShape):
     """A live browser session of one's own."""
 

@@ -1,4 +1,4 @@
-"""Terminals in leases over HTTP: the ticket by which a gateway lets a program in."""
+"""Terminals and SSH in leases over HTTP: the ticket by which a gateway lets a program in."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from portal.api.fields import Empty
 from portal.api.idempotency import once
 from portal.api.responses_leases import TerminalTicketAnswer
 from portal.common.clock import db_now
-from portal.gateway.addresses import for_browsers
-from portal.gateway.tickets import GOOD_FOR, make_ticket
+from portal.gateway.addresses import SSH_PATH, TERMINAL_PATH, for_browsers
+from portal.gateway.tickets import GOOD_FOR, SSH_APP, make_ticket
 from portal.leases.selectors import visible_lease
 
 
@@ -32,6 +32,9 @@ class TerminalTicket(Endpoint):
         """Get a ticket for a terminal in an active lease of one's own: good once, for half a minute, at any of
         these gateways. docs/terminal.md says what is spoken there.
         """
+        return self._ticket(request, uid)
+
+    def _ticket(self, request: Request, uid: str, *, app: str = "", path: str = TERMINAL_PATH) -> Response:
         self.take(Empty)
         token = request.auth if isinstance(request.auth, ApiToken) else None
         session = "" if token else request.session.session_key or ""
@@ -43,8 +46,24 @@ class TerminalTicket(Endpoint):
             session_key=session,
             token_id=token.pk if token else 0,
             origin=origin,
+            app=app,
             now=db_now(),
         )
-        gateways = for_browsers(request.get_host(), is_secure=request.is_secure())
+        gateways = for_browsers(request.get_host(), is_secure=request.is_secure(), path=path)
         answer = {"ticket": secret, "good_for_s": int(GOOD_FOR.total_seconds()), "gateways": gateways}
         return Response(answer, status=201)
+
+
+class SshTicket(TerminalTicket):
+    """A way into a lease for ssh."""
+
+    @call(
+        "Open an SSH connection", body=Empty, answer=TerminalTicketAnswer, status=201,
+        refusals=(404, 409, 422), tag="leases",
+    )  # fmt: skip
+    @once
+    def post(self, request: Request, uid: str) -> Response:
+        """Get a ticket for one SSH connection into an active lease of one's own: good once, for half a minute, at
+        any of these gateways. docs/ssh.md says what is spoken there; `berth ssh-proxy` speaks it.
+        """
+        return self._ticket(request, uid, app=SSH_APP, path=SSH_PATH)

@@ -1,4 +1,4 @@
-"""Doors and keys, used and written down: signing in and out, API tokens. Errors as in ``accounts.services``."""
+"""Doors and keys, used and written down: signing in and out, tokens, SSH keys. Errors as in ``accounts.services``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from portal.accounts import services, sessions, sign_in_attempts
-from portal.accounts.models import ApiToken, User
+from portal.accounts import services, sessions, sign_in_attempts, ssh_keys
+from portal.accounts.models import ApiToken, SshKey, User
 from portal.audit.services import record
 from portal.common.errors import Forbidden, Invalid, NotFound, TooManyCalls
 
@@ -54,6 +54,22 @@ def revoke_token(*, user: User, token_id: int, now: datetime) -> None:
     services.revoke_token(user=user, token_id=token_id, now=now)
     if row is not None:
         record(user, "token.revoked", user.username, at=now, token=row.pk, name=row.name, prefix=row.prefix)
+
+
+@transaction.atomic
+def add_ssh_key(*, user: User, name: str, key: str, now: datetime) -> SshKey:
+    """Register a public key and write it down, once; raises Invalid by field."""
+    row, is_new = ssh_keys.add_key(user, name=name, line=key, now=now)
+    if is_new:
+        record(user, "ssh_key.added", user.username, at=now, key=row.name, fingerprint=row.fingerprint)
+    return row
+
+
+@transaction.atomic
+def remove_ssh_key(*, user: User, key_id: int, now: datetime) -> None:
+    """Forget a public key and write it down; raises NotFound for another's."""
+    row = ssh_keys.remove_key(user, key_id)
+    record(user, "ssh_key.removed", user.username, at=now, key=row.name, fingerprint=row.fingerprint)
 
 
 @transaction.atomic

@@ -31,6 +31,7 @@ from portal.cli import (
     sessions,
     setup,
     show,
+    ssh,
     terminal,
     zones,
 )
@@ -164,6 +165,9 @@ app.command("show")(show.show)
 app.command("release")(requests.release)
 app.command("terminal")(terminal.terminal)
 app.add_typer(apps.app, name="app")
+app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh.ssh)
+app.command("ssh-config")(ssh.config)
+app.command("ssh-proxy")(ssh.proxy)
 app.command("extend")(requests.extend)
 app.command("grow")(requests.grow)
 app.command("approve")(requests.approve)
@@ -191,6 +195,7 @@ app.add_typer(calendar.reservation, name="reservation")
 app.add_typer(calendar.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
 app.add_typer(sessions.app, name="session")
+app.add_typer(ssh.app, name="ssh-key")
 app.add_typer(periods.app, name="period")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")

@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-TERMINAL_PATH, AGENT_PATH = "/streams/v1/terminal", "/streams/v1/agent"
+TERMINAL_PATH, SSH_PATH, AGENT_PATH = "/streams/v1/terminal", "/streams/v1/ssh", "/streams/v1/agent"
 OUTPUTS_PATH = "/jobs/v1/agent"
 
 
-def for_browsers(host: str, *, is_secure: bool) -> list[str]:
-    """Return the address of every gateway's terminals, for a page that was asked for at ``host`` (with its port)."""
+def for_browsers(host: str, *, is_secure: bool, path: str = TERMINAL_PATH) -> list[str]:
+    """Return the address of every gateway's terminals, for whoever called the portal by ``host`` (with its port)."""
     scheme = "wss" if is_secure else "ws"
     name = urlsplit(f"//{host}").hostname or host
     name = f"[{name}]" if ":" in name else name
@@ -23,7 +23,7 @@ def for_browsers(host: str, *, is_secure: bool) -> list[str]:
             base = f"{scheme}://{name}{told}"
         else:
             base = f"{scheme}://{host}{told}"
-        found.append(base.rstrip("/") + TERMINAL_PATH)
+        found.append(base.rstrip("/") + path)
     return found
 
 

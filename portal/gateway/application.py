@@ -21,12 +21,13 @@ django.setup()
 from portal.common.environment import NEW_KEY  # noqa: E402
 from portal.common.live import hub  # noqa: E402 (needs the app registry)
 from portal.gateway import visits  # noqa: E402
-from portal.gateway.addresses import AGENT_PATH, OUTPUTS_PATH, TERMINAL_PATH  # noqa: E402
+from portal.gateway.addresses import AGENT_PATH, OUTPUTS_PATH, SSH_PATH, TERMINAL_PATH  # noqa: E402
 from portal.gateway.app_hosts import is_apps_host  # noqa: E402
 from portal.gateway.app_proxy import app_http  # noqa: E402
 from portal.gateway.app_sockets import app_socket  # noqa: E402
 from portal.gateway.nodes import AsgiMessage, Receive, Send, agent_socket, links  # noqa: E402
 from portal.gateway.outputs import output_socket  # noqa: E402
+from portal.gateway.ssh import connections, ssh_socket  # noqa: E402
 from portal.gateway.terminals import terminal_socket, terminals  # noqa: E402
 from portal.gateway.watch import RightsWatch  # noqa: E402
 
@@ -55,6 +56,8 @@ async def _socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
     path = scope["path"].rstrip("/")
     if path.endswith(TERMINAL_PATH):
         await terminal_socket(scope, receive, send)
+    elif path.endswith(SSH_PATH):
+        await ssh_socket(scope, receive, send)
     elif path.endswith(AGENT_PATH):
         await agent_socket(scope, receive, send)
     elif path.endswith(OUTPUTS_PATH):
@@ -95,6 +98,8 @@ async def stop(watching: asyncio.Task[None] | None) -> None:
     """Let everybody go, so that they find another gateway or come back to this one; shells live on meanwhile."""
     for terminal in list(terminals):
         terminal.end("restart")
+    for connection in list(connections):
+        connection.end("restart")
     await visits.close()
     for link in list(links.values()):
         link.close(GOING_AWAY)

@@ -25,7 +25,7 @@ class LeaseStream:
     def __init__(self, link: NodeLink) -> None:
         self._link = link
         self._stream = 0
-        self._answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._queue: deque[bytes] = deque()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -37,15 +37,16 @@ class LeaseStream:
         """Say whether it is open both ways and says nothing unasked."""
         return self._lost is None and not self._is_heard_out and not self._queue
 
-    async def open(self, wish: dict[str, Any]) -> None:
-        """Ask for it; raises StreamLostError where it is refused."""
+    async def open(self, wish: dict[str, Any]) -> dict[str, Any]:
+        """Ask for it and return the node's answer; raises StreamLostError where it is refused."""
         self._stream = self._link.open(self, wish)
         if not self._stream:
             self._lost = StreamLostError("node_away")
             raise self._lost
-        await self._answer
+        answer = await self._answer
         if self._lost is not None:
             raise self._lost
+        return answer
 
     async def read(self) -> bytes:
         """Return what came, b"" once the program said all; raises StreamLostError."""
@@ -72,6 +73,11 @@ class LeaseStream:
             if rest:
                 await self._room.wait()
 
+    def finish(self) -> None:
+        """Write no more; what comes can still be read. Safe to repeat."""
+        if self._stream:
+            self._link.end(self._stream)
+
     def reset(self, code: str = "closed") -> None:
         """End it. Safe to repeat."""
         self._lose(StreamLostError(code))
@@ -87,7 +93,7 @@ class LeaseStream:
             self._news.set()
         elif event.kind is Kind.OPENED:
             if not self._answer.done():
-                self._answer.set_result(None)
+                self._answer.set_result(event.body)
         elif event.kind is Kind.WINDOW:
             self._room.set()
         elif event.kind is Kind.EOF:
@@ -104,6 +110,6 @@ class LeaseStream:
     def _lose(self, why: StreamLostError) -> None:
         self._lost = self._lost or why
         if not self._answer.done():
-            self._answer.set_result(None)
+            self._answer.set_result({})
         self._news.set()
         self._room.set()

@@ -94,6 +94,10 @@ class NodeLink:
         """Say that bytes were drawn."""
         self._carefully(lambda: self._streams.consumed(stream, count))
 
+    def end(self, stream: int) -> None:
+        """Send no more bytes; the other direction goes on. Safe to repeat."""
+        self._carefully(lambda: self._streams.end(stream))
+
     def reset(self, stream: int, code: str) -> None:
         """End a stream. Safe to repeat."""
         self._users.pop(stream, None)

@@ -66,6 +66,11 @@ _CODES: Final = {
 _waiting = UnprovenSockets()
 
 
+def close_code(code: str) -> int:
+    """Return with which number a socket closes that ends for this reason."""
+    return _CODES.get(code, DONE)
+
+
 class BrowserTerminal:
     """One person's socket and its stream."""
 
@@ -163,7 +168,7 @@ class BrowserTerminal:
                 async with asyncio.timeout(2):
                     for word in self._words:
                         await send({"type": "websocket.send", "text": json.dumps(word)})
-                    await send({"type": "websocket.close", "code": _CODES.get(code, DONE)})
+                    await send({"type": "websocket.close", "code": close_code(code)})
         return code
 
     async def _write(self, send: Send) -> None:
@@ -367,4 +372,4 @@ def is_known_origin(origin: str | None) -> bool:
 async def _refuse(send: Send, code: str) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         await send({"type": "websocket.send", "text": json.dumps({"op": "end", "code": code, "detail": ""})})
-        await send({"type": "websocket.close", "code": _CODES.get(code, DONE)})
+        await send({"type": "websocket.close", "code": close_code(code)})

@@ -24,6 +24,8 @@ from portal.leases.states import LeaseState
 
 GOOD_FOR: Final = timedelta(seconds=30)
 KEPT_FOR: Final = timedelta(hours=1)
+# What a ticket for SSH opens, in the place of an app's name; no app has a capital.
+SSH_APP: Final = "SSH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def make_ticket(
 
     Raises Conflict or Forbidden where there may be none.
     """
-    refusal = why_no_app(lease, user, host=host) if app else why_no_terminal(lease, user)
+    refusal = why_no_app(lease, user, host=host) if app not in ("", SSH_APP) else why_no_terminal(lease, user)
     if refusal is not None:
         raise refusal
     StreamTicket.objects.filter(expires_at__lt=now - KEPT_FOR).delete()

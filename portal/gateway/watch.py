@@ -16,6 +16,7 @@ from portal.common.live import EVENTS, hub
 from portal.gateway import access
 from portal.gateway.database import in_database
 from portal.gateway.nodes import links
+from portal.gateway.ssh import SshConnection, connections
 from portal.gateway.terminals import BrowserTerminal, terminals
 from portal.gateway.visits import AppVisit, leave_idle, visits
 
@@ -50,10 +51,10 @@ class RightsWatch:
             hub().leave(EVENTS, self._on_event)
 
     async def look(self) -> None:
-        """End terminals and apps whose right is gone, and sockets of nodes that were enrolled anew."""
+        """End terminals, connections and apps whose right is gone, and sockets of nodes that were enrolled anew."""
         loop = asyncio.get_running_loop()
         leave_idle()
-        held: list[BrowserTerminal | AppVisit] = [*terminals, *visits.values()]
+        held = _held()
         if not held and not links:
             self._seen_at = loop.time()
             return
@@ -63,7 +64,7 @@ class RightsWatch:
             known = await in_database(lambda: access.identities(list(links)))
             self._seen_at = loop.time()
         except (DatabaseError, Unavailable) as no:
-            log.warning("rights of %d terminals and apps not checked: %s", len(held), no)
+            log.warning("rights of %d terminals, connections and apps not checked: %s", len(held), no)
             if loop.time() - self._seen_at > BLIND_FOR_S:
                 for one in held:
                     one.end("unavailable")
@@ -80,6 +81,9 @@ class RightsWatch:
 
     def _on_event(self, _channel: str, message: Any) -> None:
         named = message.get("lease") if isinstance(message, dict) else None
-        held: list[BrowserTerminal | AppVisit] = [*terminals, *visits.values()]
-        if any(one.seat.uid == named for one in held):
+        if any(one.seat.uid == named for one in _held()):
             self._stir.set()
+
+
+def _held() -> list[BrowserTerminal | SshConnection | AppVisit]:
+    return [*terminals, *connections, *visits.values()]

@@ -15,6 +15,7 @@ from portal.web.nodes import lifecycle_actions as node_lifecycle
 from portal.web.policies import page as policies
 from portal.web.power import actions as power
 from portal.web.rates import page as rates
+from portal.web.ssh_keys import page as ssh_keys
 from portal.web.teams import page as teams
 from portal.web.teams import quota as teams_quota
 from portal.web.teams import settings as teams_settings
@@ -39,6 +40,8 @@ urlpatterns = [
     path("invoices/<slug:slug>/<str:month>/lines.csv", invoices.download, name="invoice_csv"),
     path("invoices/<slug:slug>/<str:month>/lines/<str:key>/", invoices.line, name="invoice_line"),
     path("profile/", profile.page, name="profile"),
+    path("ssh-keys/", ssh_keys.page, name="ssh_keys"),
+    path("ssh-keys/<int:key>/remove/", ssh_keys.remove, name="ssh_key_remove"),
     path("tokens/", tokens.page, name="tokens"),
     path("tokens/<int:key>/revoke/", tokens.revoke, name="token_revoke"),
     path("sessions/", sessions.page, name="sessions"),

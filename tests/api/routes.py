@@ -14,6 +14,7 @@ from django.contrib.auth import SESSION_KEY
 
 from portal.accounts.services import create_token
 from portal.accounts.sessions import SessionStore, uid_of
+from portal.audit.sign_ins import add_ssh_key
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
 from portal.fleet.models import Device, Node
@@ -31,6 +32,8 @@ from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
 from tests.portal.builders import PASSWORD, World
 
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILPxGeb86E9Ny6pmjXf8Ja4MXo47LZUX5zSmaYUfvhuB bob@laptop"
+FORMER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIN86H8lzB2uFc1k/gehKkez4d6zvPy0pkiV0dINeYlMf bob@old"
 MISSING = {
     "lease": "lse-0000000000000000",
     "ended": "lse-0000000000000000",
@@ -48,6 +51,7 @@ MISSING = {
     "month": "2001-01",
     "key": "9-9-9",
     "token": "999999999",
+    "ssh_key": "999999999",
     "session": "ses-0000000000000000",
     "policy": "999999999",
     "draft": "999999999",
@@ -183,6 +187,7 @@ ROUTES = (
     Route("POST", "leases/{lease}/terminal/", status=201, is_foreign=True),
     Route("GET", "leases/{lease}/apps/", is_foreign=True),
     Route("POST", "leases/{lease}/apps/{app}/", status=201, is_foreign=True),
+    Route("POST", "leases/{lease}/ssh/", status=201, is_foreign=True),
     Route("GET", "leases/{lease}/events/", is_foreign=True),
     Route("GET", "leases/{lease}/access/", is_foreign=True),
     Route("GET", "leases/{ended}/usage/", is_foreign=True),
@@ -239,6 +244,9 @@ ROUTES = (
     Route("GET", "tokens/"),
     Route("POST", "tokens/", body={"name": "laptop", "scopes": ["read"]}, status=201),
     Route("DELETE", "tokens/{token}/", status=204, is_foreign=True),
+    Route("GET", "ssh-keys/"),
+    Route("POST", "ssh-keys/", body={"key": PUBLIC_KEY}, status=201),
+    Route("DELETE", "ssh-keys/{ssh_key}/", status=204, is_foreign=True),
     Route("GET", "sessions/"),
     Route("DELETE", "sessions/", status=204),
     Route("DELETE", "sessions/{session}/", status=204, is_foreign=True),
@@ -282,6 +290,7 @@ def scene(world: World) -> dict[str, str]:
         "last_month": f"{before.starts_at:%Y-%m}",
         "key": next(iter(bill.lines)).key,
         "token": str(row.pk),
+        "ssh_key": str(_ssh_key(world)),
         "session": _signed_in(world),
         **requests,
         **_jobs(world),
@@ -332,6 +341,10 @@ def _jobs(world: World) -> dict[str, str]:
     end_unbegun(failed, why="refused", word="no", now=world.now)
     store_secret(user=bob, name="KEPT", value="hunter-2", now=world.now)
     return {"printed_job": printed.uid, "job": waiting.uid, "failed_job": failed.uid, "secret": "KEPT"}
+
+
+def _ssh_key(world: World) -> int:
+    return add_ssh_key(user=world.user("bob"), name="old", key=FORMER_KEY, now=world.now).pk
 
 
 def _signed_in(world: World) -> str:

@@ -11,7 +11,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
 
 def test_documented_commands_and_options_are_those_of_the_program() -> None:
-    sections = re.split(r"^### `berth ([a-z]+)`$", DOCS.read_text(), flags=re.MULTILINE)[1:]
+    sections = re.split(r"^### `berth ([a-z-]+)`$", DOCS.read_text(), flags=re.MULTILINE)[1:]
     documented = {
         name: set(re.findall(r"(--[a-z]+)", text))
         for name, text in zip(sections[::2], sections[1::2], strict=True)
@@ -28,7 +28,7 @@ def test_documented_commands_and_options_are_those_of_the_program() -> None:
 
 def test_every_command_of_a_group_is_documented_with_its_options() -> None:
     text = DOCS.read_text()
-    sections = re.split(r"^### `berth ([a-z]+)`$", text, flags=re.MULTILINE)[1:]
+    sections = re.split(r"^### `berth ([a-z-]+)`$", text, flags=re.MULTILINE)[1:]
     documented = dict(zip(sections[::2], sections[1::2], strict=True))
 
     for name, group in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]

@@ -38,7 +38,10 @@ def test_every_dependency_has_its_sentence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     agent = tomllib.loads((ROOT / "nodeagent" / "pyproject.toml").read_text())
     wanted = [*project["project"]["dependencies"], *agent["project"]["dependencies"]]
-    for group in project["dependency-groups"].values():
+    for group in (
+        *project["dependency-groups"].values(),
+        *agent["project"]["optional-dependencies"].values(),
+    ):
         wanted += group
     wanted_names = {re.match(r"[a-zA-Z0-9_.-]+", item).group().lower() for item in wanted}
 

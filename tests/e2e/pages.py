@@ -202,6 +202,7 @@ PAGES = (
     Page("invoice-team", "bob", first("/invoices/", r"/invoices/perception/[\d-]+/"), "invoice"),
     Page("invoice-line", "finance", lambda visitor: visitor.link(_past(visitor), LINE), "invoice_line"),
     Page("tokens", "bob", "/tokens/", "tokens"),
+    Page("ssh-keys", "bob", "/ssh-keys/", "ssh_keys"),
     Page("token-made", "alice", "/tokens/", "tokens", act=_token_made),
     Page("profile", "bob", "/profile/", "profile"),
     Page("sessions", "bob", "/sessions/", "sessions"),

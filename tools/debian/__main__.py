@@ -159,6 +159,7 @@ Maintainer: {MAINTAINER}
 Installed-Size: {size}
 Depends: python3 (>= 3.11), {", ".join(FROM_DEBIAN.values())}
 Recommends: systemd, sudo
+Suggests: python3-asyncssh (>= 2.14)
 Section: admin
 Priority: optional
 Description: {SUMMARY}
