@@ -48,7 +48,7 @@ WISHES = (
     ),
     StoryRequest("charlie", "robotics", "dcu-16gb", 4 * 60, "Simulator", load_pattern="steady"),
     StoryRequest("bob", "segmentation", "a100-3g", 6 * 60, "Mask refinement", load_pattern="steady"),
-    StoryRequest("alice", "vision", "a100", 5 * 60, "Training over two nodes", count=2, nodes=2),
+    StoryRequest("alice", "vision", "a100", 5 * 60, "Training over two nodes", nodes=2),
     # These wait, each for another reason: quota, one node too full for the gang, whole boards cut into slices.
     StoryRequest("charlie", "grasping", "h100", 3 * 60, "Grasp network"),
     StoryRequest("alice", "perception", "h100", 6 * 60, "Scaling run on a whole node", count=8),
