@@ -39,7 +39,7 @@ from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry, marked, sta
 
 log = logging.getLogger(__name__)
 
-READY_WITHIN_S: Final = 60.0
+READY_WITHIN_S: Final = 120.0
 ASK_FIRST_S: Final = 0.05
 ASK_MOST_S: Final = 0.5
 ANSWER_WITHIN_S: Final = 5.0
