@@ -1,4 +1,4 @@
-"""Terminals in leases: echo of a key, a flood drawn to its end, floods that nobody draws. A stack of its own."""
+"""Terminals and apps in leases: echo of a key, floods, a file by HTTP through the gateway. A stack of its own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import contextlib
 import json
 import os
 import pty
+import socket
+import statistics
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 from tools.bench import stack
 from tools.bench.client import BenchClient
 
+FILES, FILE_BYTES = 30, 2_500_000
 KEYS, KEYS_BESIDE_FLOODS = 200, 60
 FLOOD_MB = int(os.environ.get("BERTH_BENCH_FLOOD_MB", "100"))
 STALLED = int(os.environ.get("BERTH_BENCH_STALLED", "100"))
@@ -44,7 +49,10 @@ async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[i
         async with open_one() as quiet:
             await _figures(quiet, 20)  # the first ones find caches cold
             echo = await _figures(quiet, KEYS)
+            spent = _cpu_s(gateway), max(_cpu_s(pid) for pid in agents)
             drained = await _drain(quiet)
+            spent = _cpu_s(gateway) - spent[0], max(_cpu_s(pid) for pid in agents) - spent[1]
+            http = await _http(client, connection, client.leases[request], quiet)
         before = {pid: _resident(pid) for pid in (gateway, *agents)}
         async with contextlib.AsyncExitStack() as floods:
             for _ in range(STALLED):
@@ -62,7 +70,9 @@ async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[i
         "flood": {
             "mb": FLOOD_MB, "drawn_s": round(drained, 2), "bare_pty_s": round(bare_s, 2),
             "of_the_bare_pty_percent": round(100 * bare_s / drained),
+            "gateway_cpu_s": round(spent[0], 2), "agent_cpu_s": round(spent[1], 2),
         },
+        "http_file": http,
         "floods_that_nobody_draws": {
             "terminals": STALLED,
             "gateway_grew_mb": round((after[gateway] - before[gateway]) / MB, 1),
@@ -128,6 +138,60 @@ async def _drain(socket: ClientConnection) -> float:
             await socket.send(json.dumps({"op": "ack", "bytes": unacked}))
             unacked = 0
     return time.perf_counter() - began
+
+
+async def _http(
+    client: BenchClient, connection: Any, lease: str, terminal: ClientConnection
+) -> dict[str, float]:
+    """Return how long a file takes from a web server in the lease, straight and through the gateway, by turns."""
+    port = await _serve_file(terminal)
+    path = f"/api/v1/leases/{lease}/apps/port-{port}/"
+    told = (await connection.call("POST", path, token=client.token, body={})).body
+    way = urlsplit(told["address"])
+    direct: list[float] = []
+    through: list[float] = []
+    async with httpx.AsyncClient(
+        trust_env=False, timeout=30, headers={"Accept-Encoding": "identity"}
+    ) as http:
+        base, host = f"http://127.0.0.1:{way.port}", {"Host": way.netloc}
+        entered = await http.get(f"{base}{way.path}?{way.query}", headers=host)
+        host["Cookie"] = entered.headers["set-cookie"].partition(";")[0]
+        http.cookies.clear()
+        for _ in range(FILES):
+            for times, address, headers in (
+                (direct, f"http://127.0.0.1:{port}/file", {}), (through, f"{base}/file", host),
+            ):  # fmt: skip
+                began = time.perf_counter()
+                answer = await http.get(address, headers=headers)
+                times.append(time.perf_counter() - began)
+                if answer.status_code != 200 or len(answer.content) != FILE_BYTES:
+                    raise RuntimeError(f"{address} answered {answer.status_code}")
+    one, other = statistics.median(direct), statistics.median(through)
+    return {
+        "mb": FILE_BYTES / MB, "direct_ms": round(one * 1000, 1), "through_ms": round(other * 1000, 1),
+        "times_direct": round(other / one, 2),
+    }  # fmt: skip
+
+
+async def _serve_file(terminal: ClientConnection) -> int:
+    """Start a web server with the file in the lease and return its port, once it answers."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
+    server = f"python3 -m http.server -b 127.0.0.1 {port} >/dev/null 2>&1 &"
+    await terminal.send(f"stty opost; head -c {FILE_BYTES} /dev/urandom > file; {server}\n".encode())
+    for _ in range(100):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return port
+        await asyncio.sleep(0.1)
+    raise RuntimeError("no web server came up in the lease")
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the seconds of processor that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _bare() -> float:
