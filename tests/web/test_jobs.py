@@ -69,6 +69,10 @@ def test_log_is_for_the_owner_and_the_teams_admins(world: World, desk: Any, sign
     log = signed_in("alice").get(f"/jobs/{job.uid}/log/?offset=0").json()
     raw = signed_in("bob").get(f"/jobs/{job.uid}/log/raw/")
 
+    receipt = signed_in("bob").get(f"/leases/{lease.uid}/").content.decode()
+    assert "exit code 3" in receipt
+    assert job.uid in receipt
+    assert "64 MiB" in receipt
     assert "exit code 3" in page
     assert "64 MiB" in page
     assert (log["text"], log["is_done"], log["state"]) == ("<b>hello</b>\n", True, "failed")

@@ -10,6 +10,7 @@ from django.urls import reverse
 from portal.jobs.models import Job, JobAttempt
 from portal.jobs.states import JobState
 from portal.jobs.words import outcome_text
+from portal.leases.models import Lease
 
 # Tone and icon of each state.
 LOOKS = {
@@ -52,6 +53,15 @@ def attempt_row(attempt: JobAttempt) -> JobRow:
     """Return an attempt; its lease must be at hand."""
     uid = attempt.lease.uid
     return _row(attempt, uid, reverse("web:lease", args=[uid]), str(attempt.number))
+
+
+def job_of(lease: Lease) -> JobRow | None:
+    """Return how the job in a lease ended, with the job's own name and page; None where none has begun."""
+    attempt = JobAttempt.objects.filter(lease=lease).select_related("job").first()
+    if attempt is None:
+        return None
+    job = job_row(attempt.job)
+    return _row(attempt, job.uid, job.url, job.title)
 
 
 def _row(one: Job | JobAttempt, uid: str, url: str, title: str) -> JobRow:

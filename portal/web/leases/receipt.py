@@ -15,6 +15,7 @@ from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.leases.models import Lease
 from portal.web.figures import gpus, money, span
+from portal.web.jobs.rows import JobRow, job_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class ReceiptLine:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown."""
+    """The receipt of an ended lease; ``difference_s``: agent clock minus billed seconds, None if unknown.
+    ``job`` is the batch job that ran in it, as this lease ended it."""
 
     lines: list[ReceiptLine]
     total: Decimal | None
@@ -45,6 +47,7 @@ class Receipt:
     is_counted: bool
     is_free: bool
     invoice_url: str
+    job: JobRow | None = None
 
 
 def receipt_of(lease: Lease) -> Receipt:
@@ -73,6 +76,7 @@ def receipt_of(lease: Lease) -> Receipt:
         is_counted=is_counted,
         is_free=is_free,
         invoice_url=line_url(records[-1], lease) if records else "",
+        job=job_of(lease) if lease.request.is_job else None,
     )
 
 
