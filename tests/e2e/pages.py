@@ -166,6 +166,12 @@ PAGES = (
         "lease_terminal",
         act=_connected,
     ),
+    Page(
+        "app-open",
+        "bob",
+        first("/leases/?whose=mine&state=active", LEASE, "apps/jupyterlab/"),
+        "lease_app",
+    ),
     Page("lease-ended", "bob", first("/leases/?whose=mine&state=ended", LEASE), "lease"),
     Page("jobs", "bob", "/jobs/", "jobs"),
     Page("job", "bob", "/jobs/", "job", act=_job_run),

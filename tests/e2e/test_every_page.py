@@ -22,6 +22,7 @@ NOT_PAGES = {
     "notifications_read", "member_add", "member_remove", "invoice_csv", "token_revoke", "period_close",
     "node_cordon", "node_uncordon", "node_revoke", "node_wake", "node_sleep", "device_clear", "request_growth",
     "node_quarantine", "node_health_clear", "node_rotate", "node_accept", "lease_processes", "lease_ticket",
+    "lease_port",
     "sessions_end_others", "session_end", "password", "reservation_decide", "extension_withdraw", "extension_decide",
     "calendar_mine", "reservation_cancel", "window_change", "window_cancel",
     "policy_activate", "policy_roll_back", "cohort_rename", "cohort_remove", "priority_give", "priority_revoke",
