@@ -20,6 +20,7 @@ WEAR = """theme => {
 NOT_PAGES = {
     "sign_out", "request_quote", "request_withdraw", "request_decide", "lease_extend", "lease_release",
     "notifications_read", "member_add", "member_remove", "invoice_csv", "token_revoke", "period_close",
+    "ssh_key_remove", "job_log", "job_raw", "job_cancel", "job_retry",
     "node_cordon", "node_uncordon", "node_revoke", "node_wake", "node_sleep", "device_clear", "request_growth",
     "node_quarantine", "node_health_clear", "node_rotate", "node_accept", "lease_processes", "lease_ticket",
     "lease_port",
