@@ -8,6 +8,7 @@ need be; nobody reads meanwhile, so nothing is lost either.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -201,12 +202,17 @@ class Terminals:
 
     async def close(self) -> None:
         """End every shell: the agent that holds their terminals stops."""
-        for terminal in list(self._terminals.values()):
+        ending = list(self._terminals.values())
+        for terminal in ending:
             self._end(terminal, "agent_stopped", "the node's agent stops; open a new terminal")
             terminal.shell.hang_up(kill=True)  # nobody is left to do it later
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_AFTER_S):
+                while any(terminal.shell.process.poll() is None for terminal in ending):
+                    await asyncio.sleep(0.01)
 
     def look(self, over: Collection[Key]) -> None:
         """End what is over: leases, shells that exited, terminals that nobody came back to."""

@@ -44,7 +44,7 @@ class JobBody(Body):
 class SecretBody(Body):
     """The value of a secret; it is never shown again."""
 
-    value = serializers.CharField(max_length=4096, trim_whitespace=False)
+    value = Text(most=4096, trim_whitespace=False)
 
 
 class JobsEndpoint(Endpoint):

@@ -26,6 +26,7 @@ KEPT = {
     "MIG",
     "MPS",
     "API",
+    "SSH",
     "CSV",
     "UTC",
     "EUR",
