@@ -74,6 +74,16 @@ def test_piece_that_comes_twice_or_overlaps_is_stored_once(printer: Printer) -> 
     assert printer.attempt.log_lines == 2
 
 
+def test_a_reader_gets_all_lines_that_came_since_it_asked_last(printer: Printer) -> None:
+    for n, line in enumerate((b"one\n", b"two\n", b"six\n")):
+        printer.bring(4 * n, line)
+    printer.bring(1004, b"end\n")
+
+    assert read_log(printer.attempt, 2) == (2, b"e\ntwo\nsix\n")
+    assert read_log(printer.attempt, 12) == (1004, b"end\n")
+    assert read_log(printer.attempt, 0, 6) == (0, b"one\ntw")
+
+
 def test_agent_that_starts_anew_is_told_where_to_go_on(printer: Printer) -> None:
     printer.bring(0, b"one\n")
     piece = OutputPiece(TELL, printer.lease.uid, printer.lease.generation)
