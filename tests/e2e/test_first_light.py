@@ -140,7 +140,7 @@ def test_waiting_request_says_why_and_when_and_what_would_start_sooner(visit):
     page = charlie.open(charlie.link("/requests/?state=queued&q=Long-context", r"/requests/req-[^/\"]+/"))
 
     expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
-    expect(page.locator("main")).to_contain_text(re.compile(r"number \d+ in the queue"))
+    expect(page.locator("main")).to_contain_text(re.compile(r"Number \d+ in the queue"))
     expect(page.get_by_text("Likely start").first).to_be_visible()
     expect(page.locator("a.offer").first).to_contain_text("right away")
 
