@@ -132,13 +132,13 @@ def read_log(attempt: JobAttempt, offset: int, most: int = MOST_READ) -> tuple[i
     if not pieces:
         return offset, b""
     # All at once: a reader that got a piece a call would fall behind a program that prints a line at a time.
-    first, data = pieces[0].offset, bytearray()
+    first, joined = pieces[0].offset, bytearray()
     for piece in pieces:
-        if piece.offset != first + len(data):
+        if piece.offset != first + len(joined):
             break
-        data += zlib.decompress(bytes(piece.data))
+        joined += zlib.decompress(bytes(piece.data))
     begin = max(offset, first)
-    return begin, bytes(data[begin - first :][:most])
+    return begin, bytes(joined[begin - first :][:most])
 
 
 def forget_logs(*, now: datetime) -> int:
