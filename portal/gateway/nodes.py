@@ -69,10 +69,10 @@ class NodeLink:
 
     # Streams; a node that does not read what is said to it loses its socket, and nothing is raised here.
 
-    def open(self, user: StreamUser, wish: dict[str, Any]) -> int:
+    def open(self, user: StreamUser, wish: dict[str, Any], *, window: int = WINDOW) -> int:
         """Ask for a stream; returns its number, 0 where the node takes no more."""
         try:
-            stream = self._streams.open(wish, window=WINDOW)
+            stream = self._streams.open(wish, window=window)
         except StreamProtocolError:
             self.close(CLOSE_LATER)
             return 0
