@@ -9,8 +9,8 @@ import asyncio
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Coroutine
+from typing import Any, Final
 
 from nodeagent.protocol.lease_streams import OpenSocket
 from nodeagent.protocol.streams import Event, Kind
@@ -142,54 +142,30 @@ class LeaseSocket:
         self._is_writing = wanted
 
 
-class LeaseSockets:
-    """All connections into leases, over all gateways."""
+class LeaseConnections:
+    """Streams that each carry one socket into a lease: those that are open, and those that are being opened."""
 
-    def __init__(self, dialers: Dialers) -> None:
-        self._dialers = dialers
-        self._sockets: dict[Place, LeaseSocket] = {}
+    def __init__(self) -> None:
+        self._open_sockets: dict[Place, LeaseSocket] = {}
         self._opening: dict[Place, tuple[Key, asyncio.Task[None]]] = {}
 
-    @property
-    def keys(self) -> frozenset[Key]:
-        """The leases with connections, or with the process that opens them."""
-        opening = (key for key, _task in self._opening.values())
-        return frozenset(one.key for one in self._sockets.values()) | self._dialers.keys | frozenset(opening)
+    def begin(self, end: StreamEnd, stream: int, key: Key, opening: Coroutine[Any, Any, None]) -> None:
+        """Open a connection in a task of its own; ``wanted`` says at its end whether anybody still waits for it."""
+        self._opening[end, stream] = key, asyncio.get_running_loop().create_task(opening)
 
-    @property
-    def count(self) -> int:
-        """Return how many connections there are, those being opened included."""
-        return len(self._sockets) + len(self._opening)
+    def wanted(self, end: StreamEnd, stream: int) -> bool:
+        """Say whether a connection that was being opened is still wanted, and that it is opened no more."""
+        return self._opening.pop((end, stream), None) is not None
 
-    def open(self, end: StreamEnd, stream: int, wish: OpenSocket, record: LeaseRecord) -> None:
-        """Connect to a program in a ready lease."""
-        held = Counter(one.key for one in self._sockets.values())
-        held.update(key for key, _task in self._opening.values())
-        if self.count >= MOST_SOCKETS or held[record.key] >= MOST_PER_LEASE:
-            end.reset(stream, "too_many_connections", f"at most {MOST_PER_LEASE} connections into a lease")
-            return
-        task = asyncio.get_running_loop().create_task(self._open(end, stream, wish, record))
-        self._opening[end, stream] = record.key, task
-
-    async def _open(self, end: StreamEnd, stream: int, wish: OpenSocket, record: LeaseRecord) -> None:
-        try:
-            made = await self._dialers.dial(record, name=wish.socket, port=wish.port)
-        except (DialFailedError, EntryRefusedError) as no:
-            end.reset(stream, no.code, no.detail)
-            return
-        finally:
-            is_wanted = self._opening.pop((end, stream), None) is not None
-        if not is_wanted:
-            made.close()
-            return
-        end.accept(stream, {})
-        self._sockets[end, stream] = connection = LeaseSocket(record.key, end, stream, made)
+    def carry(self, end: StreamEnd, stream: int, key: Key, made: socket.socket) -> None:
+        """Carry bytes between an answered stream and its socket from now on."""
+        self._open_sockets[end, stream] = connection = LeaseSocket(key, end, stream, made)
         connection.flow()
 
     def take(self, end: StreamEnd, event: Event) -> None:
         """Act on what a gateway said of a connection."""
         place = end, event.stream
-        found = self._sockets.get(place)
+        found = self._open_sockets.get(place)
         if found is None:
             if event.kind is Kind.RESET:
                 self._opening.pop(place, None)
@@ -203,14 +179,14 @@ class LeaseSockets:
         elif event.kind is Kind.RESET:
             found.close()
         if found.is_over:
-            del self._sockets[place]
+            del self._open_sockets[place]
 
     def lost(self, end: StreamEnd) -> None:
         """End what a gateway that is gone had open."""
         for place in [each for each in self._opening if each[0] is end]:
             del self._opening[place]
-        for place in [each for each in self._sockets if each[0] is end]:
-            self._sockets.pop(place).close()
+        for place in [each for each in self._open_sockets if each[0] is end]:
+            self._open_sockets.pop(place).close()
 
     def look(self, over: Collection[Key]) -> None:
         """End connections into leases that are over, and forget those that have ended."""
@@ -218,11 +194,57 @@ class LeaseSockets:
             if key in over:
                 del self._opening[place]
                 place[0].reset(place[1], LEASE_OVER, "the lease is over")
-        for place, one in list(self._sockets.items()):
+        for place, one in list(self._open_sockets.items()):
             if one.key in over:
                 one.close(LEASE_OVER, "the lease is over")
             if one.is_over:
-                del self._sockets[place]
+                del self._open_sockets[place]
+
+
+class LeaseSockets(LeaseConnections):
+    """All connections to programs in leases, over all gateways."""
+
+    def __init__(self, dialers: Dialers) -> None:
+        super().__init__()
+        self._dialers = dialers
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """The leases with connections, or with the process that opens them."""
+        opening = (key for key, _task in self._opening.values())
+        open_now = (one.key for one in self._open_sockets.values())
+        return frozenset(open_now) | self._dialers.keys | frozenset(opening)
+
+    @property
+    def count(self) -> int:
+        """Return how many connections there are, those being opened included."""
+        return len(self._open_sockets) + len(self._opening)
+
+    def open(self, end: StreamEnd, stream: int, wish: OpenSocket, record: LeaseRecord) -> None:
+        """Connect to a program in a ready lease."""
+        held = Counter(one.key for one in self._open_sockets.values())
+        held.update(key for key, _task in self._opening.values())
+        if self.count >= MOST_SOCKETS or held[record.key] >= MOST_PER_LEASE:
+            end.reset(stream, "too_many_connections", f"at most {MOST_PER_LEASE} connections into a lease")
+            return
+        self.begin(end, stream, record.key, self._open(end, stream, wish, record))
+
+    async def _open(self, end: StreamEnd, stream: int, wish: OpenSocket, record: LeaseRecord) -> None:
+        try:
+            made = await self._dialers.dial(record, name=wish.socket, port=wish.port)
+        except (DialFailedError, EntryRefusedError) as no:
+            self.wanted(end, stream)
+            end.reset(stream, no.code, no.detail)
+            return
+        if not self.wanted(end, stream):
+            made.close()
+            return
+        end.accept(stream, {})
+        self.carry(end, stream, record.key, made)
+
+    def look(self, over: Collection[Key]) -> None:
+        """End what belongs to leases that are over, the process that opens connections too."""
+        super().look(over)
         for key in over:
             self._dialers.end(key)
 

@@ -18,11 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from nodeagent.protocol.ssh import OpenSsh, SshOpened, preface
-from nodeagent.protocol.streams import Event, Kind
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.runtimes.base import Key
 from nodeagent.streams.base import StreamEnd
-from nodeagent.streams.sockets import LEASE_OVER, LeaseSocket, Place
+from nodeagent.streams.sockets import LeaseConnections
 from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry, start
 
 log = logging.getLogger(__name__)
@@ -32,14 +31,13 @@ MOST_SESSIONS: Final = 256
 GOES_WITHIN_S: Final = 2.0
 
 
-class SshSessions:
+class SshSessions(LeaseConnections):
     """All SSH connections of this node, over all gateways."""
 
     def __init__(self, entry: LeaseEntry) -> None:
+        super().__init__()
         self._entry = entry
         self._host_keys: dict[Key, Ed25519PrivateKey] = {}
-        self._opening: dict[Place, tuple[Key, asyncio.Task[None]]] = {}
-        self._sessions: dict[Place, LeaseSocket] = {}
         self._servers: list[tuple[Key, subprocess.Popen[bytes]]] = []
 
     @property
@@ -59,8 +57,7 @@ class SshSessions:
         elif not can_serve():
             end.reset(stream, "no_ssh", "this node has no SSH server: its agent lacks asyncssh")
         else:
-            task = asyncio.get_running_loop().create_task(self._open(end, stream, record))
-            self._opening[end, stream] = record.key, task
+            self.begin(end, stream, record.key, self._open(end, stream, record))
 
     async def _open(self, end: StreamEnd, stream: int, record: LeaseRecord) -> None:
         ours, theirs = socket.socketpair()
@@ -69,12 +66,12 @@ class SshSessions:
                 server = await asyncio.get_running_loop().run_in_executor(None, self._start, record, theirs)
             except EntryRefusedError as no:
                 log.warning("no SSH in lease %s: %s", record.lease, no.detail)
-                self._opening.pop((end, stream), None)
+                self.wanted(end, stream)
                 ours.close()
                 end.reset(stream, no.code, no.detail)
                 return
         self._servers.append((record.key, server))
-        if self._opening.pop((end, stream), None) is None:
+        if not self.wanted(end, stream):
             ours.close()  # nobody wants it any more, and it ends by that
             return
         host_key = self._host_keys.setdefault(record.key, Ed25519PrivateKey.generate())
@@ -84,51 +81,16 @@ class SshSessions:
         )  # some hundred bytes into an empty socket: it does not wait
         public = host_key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         end.accept(stream, asdict(SshOpened(public)))
-        self._sessions[end, stream] = session = LeaseSocket(record.key, end, stream, ours)
-        session.flow()
+        self.carry(end, stream, record.key, ours)
 
     def _start(self, record: LeaseRecord, theirs: socket.socket) -> subprocess.Popen[bytes]:
         """Start a server; off the loop, because systemd is asked and may take its time."""
         command = self._entry.ssh_session(record)
         return start(command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def take(self, end: StreamEnd, event: Event) -> None:
-        """Act on what a gateway said of a connection."""
-        place = end, event.stream
-        found = self._sessions.get(place)
-        if found is None:
-            if event.kind is Kind.RESET:
-                self._opening.pop(place, None)
-            return
-        if event.kind is Kind.DATA:
-            found.take(event.data)
-        elif event.kind is Kind.WINDOW:
-            found.flow()
-        elif event.kind is Kind.EOF:
-            found.finish()
-        elif event.kind is Kind.RESET:
-            found.close()
-        if found.is_over:
-            del self._sessions[place]
-
-    def lost(self, end: StreamEnd) -> None:
-        """End what a gateway that is gone had open."""
-        for place in [each for each in self._opening if each[0] is end]:
-            del self._opening[place]
-        for place in [each for each in self._sessions if each[0] is end]:
-            self._sessions.pop(place).close()
-
     def look(self, over: Collection[Key]) -> None:
         """End connections into leases that are over, and take the status of servers that have ended."""
-        for place, (key, _task) in list(self._opening.items()):
-            if key in over:
-                del self._opening[place]
-                place[0].reset(place[1], LEASE_OVER, "the lease is over")
-        for place, session in list(self._sessions.items()):
-            if session.key in over:
-                session.close(LEASE_OVER, "the lease is over")
-            if session.is_over:
-                del self._sessions[place]
+        super().look(over)
         for key, server in self._servers:
             if key in over:
                 _kill(server)
@@ -138,9 +100,9 @@ class SshSessions:
 
     async def close(self) -> None:
         """End everything: programs are hung up as their server goes, and servers that do not go are killed."""
-        for session in self._sessions.values():
+        for session in self._open_sockets.values():
             session.close("agent_stopped", "the node's agent stops; connect again")
-        self._sessions.clear()
+        self._open_sockets.clear()
         tasks = [task for _key, task in self._opening.values()]
         self._opening.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
