@@ -36,6 +36,7 @@ SIGN_IN_WITHIN_S: Final = 60
 ASK_EVERY_S: Final = 60
 NOT_FOUND: Final = 127
 LAST_WORDS_S: Final = 5.0
+COPIED_AT_ONCE: Final = 32 << 10  # bytes; what asyncssh puts in one packet
 
 
 def read_preface(end: socket.socket) -> dict[str, Any]:
@@ -167,10 +168,24 @@ async def _on_pipes(asked: asyncssh.SSHServerProcess[bytes], words: list[str], e
     )
     with _ended_with(asked, program):
         # The end of output is said together with the status: a client may close as soon as it hears of it.
-        await asked.redirect(program.stdin, program.stdout, program.stderr, send_eof=False)
-        await asked.stdout.drain()
-        await asked.stderr.drain()
+        await asked.redirect(stdin=program.stdin, send_eof=False)
+        await asyncio.gather(_copy(program.stdout, asked.stdout), _copy(program.stderr, asked.stderr))
         return await program.wait()
+
+
+async def _copy(source: asyncio.StreamReader | None, to: asyncssh.SSHWriter[bytes]) -> None:
+    """Pass on output until it ends or nobody is there to hear it, no faster than it is taken.
+
+    ``redirect`` of asyncssh 2.24 begins a second read of the same stream where a client that was slow for a moment
+    catches up while the first still waits, and drops the connection: output was lost.
+    """
+    import asyncssh
+
+    assert source is not None
+    with contextlib.suppress(OSError, asyncssh.Error):
+        while data := await source.read(COPIED_AT_ONCE):
+            to.write(data)
+            await to.drain()
 
 
 async def _on_terminal(asked: asyncssh.SSHServerProcess[bytes], words: list[str], env: dict[str, str]) -> int:

@@ -75,8 +75,9 @@ async def test_commands_terminals_files_and_forwards(tmp_path: Path) -> None:
         killed = await session.run("echo to stderr >&2; kill -9 $$")
         assert (killed.exit_signal[0], killed.stderr) == ("KILL", "to stderr\n")
 
-        large = await session.run("head -c 3000000 /dev/zero | tr '\\0' x")
-        assert len(large.stdout) == 3_000_000
+        command = "head -c 3000000 /dev/zero | tr '\\0' x; tr '\\0' y < /dev/zero | head -c 3000000 >&2"
+        for large in await asyncio.gather(*(session.run(command) for _ in range(4))):
+            assert (len(large.stdout), len(large.stderr), large.exit_status) == (3_000_000, 3_000_000, 0)
 
         seen = await session.run("test -t 0 && stty size; exit 3", term_type="xterm", term_size=(101, 33))
         assert (seen.stdout, seen.exit_status) == ("33 101\r\n", 3)
