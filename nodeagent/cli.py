@@ -36,6 +36,9 @@ from nodeagent.commands.options import (
     switch,
     usual,
 )
+from nodeagent.containers.boxes import LeaseContainers
+from nodeagent.containers.opening import open_containers
+from nodeagent.containers.podman import NETWORKS, image_folder_of
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.waiting import Patience, missing, wait_for_latecomers
 from nodeagent.host.clock import boot_clock
@@ -158,6 +161,24 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="what installs the programs of an app into --app-path when somebody first wants it; simulated only",
     )
+    known.add_argument(
+        "--containers",
+        choices=(*ON[:1], *OFF[1:2]),
+        default=usual(environ, "containers", "1"),
+        help="run jobs in containers where Podman can do it, 1 or 0 (1)",
+    )
+    known.add_argument(
+        "--image-folder",
+        default=usual(environ, "image_folder"),
+        metavar="FOLDER",
+        help="images of the site as OCI layouts, which jobs name as oci:NAME:TAG (docs/containers.md)",
+    )
+    known.add_argument(
+        "--container-network",
+        choices=NETWORKS,
+        default=usual(environ, "container_network", NETWORKS[0]),
+        help="a network of each container's own, none, or that of the host (private)",
+    )
     _add_log(known, "info")
     known.add_argument("--version", action="version", version=__version__)
     add_simulation(known)
@@ -198,6 +219,11 @@ def _run(options: argparse.Namespace) -> int:
         patience_of(options),
     )
     options.terminals = switch(options, "terminals")
+    options.containers = switch(options, "containers")
+    if options.container_network not in NETWORKS:
+        raise UsageError(
+            f"{VARIABLES['container_network']}={options.container_network}: use one of {', '.join(NETWORKS)}"
+        )
     if options.app_installer and not is_simulated(options):
         raise UsageError(
             "--app-installer is for simulated devices: install programs yourself, and name --app-path"
@@ -235,6 +261,9 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
     worker = Worker(reconciler, driver, boot_clock, _guard(options, host))
     log.info("%s: %d device(s), driver %s", options.node, len(reconciler.devices), driver.name)
     entry = _entry(options, state, reconciler) if options.terminals else None
+    containers = None
+    if entry is not None and options.containers:
+        containers = open_containers(entry, reconciler.notice_of, network=options.container_network)
     agent = Agent(
         dialling.address,
         dialling.enrolment,
@@ -242,7 +271,8 @@ def _live(options: argparse.Namespace, state: Path, dialling: Dialling, patience
         worker,
         host=dialling.facts,
         streams=_streams(options, dialling, reconciler, entry) if entry else None,
-        jobs=_jobs(options, state, dialling, worker, entry) if entry else None,
+        jobs=_jobs(options, state, dialling, worker, entry, containers) if entry else None,
+        has_containers=containers is not None,
     )
     try:
         return asyncio.run(_until_stopped(agent, host))
@@ -277,16 +307,29 @@ def _entry(options: argparse.Namespace, state: Path, reconciler: Reconciler) -> 
         return PlayedEntry(state, reconciler.notice_of, boot_clock)
     if runtime is not None and has_units(runtime):
         units = SystemdRuntime(HostShell())
-        return UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid)
+        return UnitEntry(run_dir_of(options, state), lambda key: units.show(key).main_pid, runtime.pids)
     log.warning("no terminals and no jobs: leases have no units on this host (docs/terminal.md)")
     return None
 
 
 def _jobs(
-    options: argparse.Namespace, state: Path, dialling: Dialling, worker: Worker, entry: LeaseEntry
+    options: argparse.Namespace,
+    state: Path,
+    dialling: Dialling,
+    worker: Worker,
+    entry: LeaseEntry,
+    containers: LeaseContainers | None,
 ) -> OutputShipping:
     """Return who runs batch jobs and carries their output."""
-    jobs = NodeJobs(state / "jobs", entry, worker.reconciler, boot_clock, worker.poke)
+    jobs = NodeJobs(
+        state / "jobs",
+        entry,
+        worker.reconciler,
+        boot_clock,
+        worker.poke,
+        containers=containers,
+        images=image_folder_of(options.image_folder),
+    )
     worker.listeners.append(jobs.look)
     return OutputShipping(
         state / "jobs",

@@ -17,9 +17,19 @@ HTTP_THREADS = 4
 _wsgi = get_wsgi_application()
 
 from portal import sockets  # noqa: E402 (needs the app registry)
+from portal.common import downloads  # noqa: E402
 from portal.common.environment import NEW_KEY  # noqa: E402
 
 NO_KEY = "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to 50 or more random characters. " + NEW_KEY
+
+
+# An answer holds its thread until it is read: those of large files must not be the ones that pages wait for.
+pages = WSGIMiddleware(cast(Any, _wsgi), workers=HTTP_THREADS)
+large_files = WSGIMiddleware(cast(Any, _wsgi), workers=downloads.THREADS, send_queue_size=2)
+
+
+async def _http(scope: Any, receive: Any, send: Any) -> None:
+    await (large_files if downloads.is_download(scope["path"]) else pages)(scope, receive, send)
 
 
 async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
@@ -36,7 +46,7 @@ async def _lifespan(_scope: Any, receive: Any, send: Any) -> None:
 
 application = ProtocolTypeRouter(
     {
-        "http": WSGIMiddleware(cast(Any, _wsgi), workers=HTTP_THREADS),
+        "http": _http,
         "websocket": URLRouter(sockets.routes),
         "lifespan": _lifespan,
     }

@@ -16,7 +16,14 @@ from django.utils.translation import gettext_lazy as _
 
 from nodeagent.protocol.forms import is_gateway
 from nodeagent.protocol.limits import MOST_GATEWAYS
-from portal.common.environment import read_apps_domain, read_bool, read_networks, read_whole, refuse_unsafe
+from portal.common.environment import (
+    read_apps_domain,
+    read_bool,
+    read_mail_server,
+    read_networks,
+    read_whole,
+    refuse_unsafe,
+)
 from portal.common.static_files import digest
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -242,6 +249,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },
+    "deliver": {"task": "scheduler.tasks.deliver", "schedule": 2.0, "options": {"expires": 5}},
     "roll_up": {"task": "scheduler.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60}},
 }
 
@@ -262,12 +270,23 @@ LOGIN_URL = "web:sign_in"
 LOGIN_REDIRECT_URL = "web:home"
 LOGOUT_REDIRECT_URL = "web:sign_in"
 
+# How notifications leave the portal (docs/notifications.md).
+EMAIL_URL: str = env.str("BERTH_EMAIL_URL", default="")
+HAS_MAIL = bool(EMAIL_URL)
+if HAS_MAIL:
+    globals().update(read_mail_server(EMAIL_URL))
+EMAIL_TIMEOUT = 8
+DEFAULT_FROM_EMAIL: str = env.str("BERTH_EMAIL_FROM", default="berth@localhost")
+NOTIFY_PRIVATE_ADDRESSES: bool = read_bool(env, "BERTH_NOTIFY_PRIVATE_ADDRESSES")
+
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [FILES_DIR / "locale"]
 USE_I18N = True
 FORMAT_MODULE_PATH = ["portal.formats"]
 USE_TZ = True
+# A folder with fonts for PDFs, beside those of the system.
+BERTH_PDF_FONTS: str = env.str("BERTH_PDF_FONTS", default="")
 TIME_ZONE = env.str("BERTH_TIME_ZONE", default="UTC")
 
 # Where `make docs` puts the documentation; served at /docs/ once it is there.
@@ -369,7 +388,10 @@ LEASE_WARN_BEFORE_S = read_whole(env, "BERTH_LEASE_WARN_BEFORE_S", default=600, 
 LEASE_GRACE_S = read_whole(env, "BERTH_LEASE_GRACE_S", default=30, least=0, most=DAY_S)
 JOB_LOG_MIB = read_whole(env, "BERTH_JOB_LOG_MIB", default=100, least=1, most=100_000)
 JOB_LOG_DAYS = read_whole(env, "BERTH_JOB_LOG_DAYS", default=30, least=1, most=36_500)
-# Where the output of jobs is kept: a folder, or any back end of django-storages with its options.
+JOB_ARTIFACT_MIB = read_whole(env, "BERTH_JOB_ARTIFACT_MIB", default=1024, least=0, most=10**6)
+JOB_ARTIFACT_FILES = read_whole(env, "BERTH_JOB_ARTIFACT_FILES", default=1000, least=0, most=10_000)
+JOB_ARTIFACT_DAYS = read_whole(env, "BERTH_JOB_ARTIFACT_DAYS", default=30, least=1, most=36_500)
+# Where their output and these files are kept: a folder, or any back end of django-storages with its options.
 _JOBS_BACKEND: str = env.str("BERTH_JOB_STORAGE", default="django.core.files.storage.FileSystemStorage")
 _JOBS_OPTIONS: dict[str, Any] = env.json("BERTH_JOB_STORAGE_OPTIONS", default={})
 if not isinstance(_JOBS_OPTIONS, dict):
@@ -416,5 +438,7 @@ LOGGING = {
         "celery.app.trace": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.beat": {"level": "WARNING"},
+        # It logs whole addresses; those of chats are secrets.
+        "httpx": {"level": "WARNING"},
     },
 }

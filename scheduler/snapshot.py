@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from portal.agents.features import runs_containers
 from portal.common.sql import fetch
 from portal.fleet.models import Node
 from portal.fleet.selectors import blocked_why
@@ -84,7 +85,9 @@ def take(*, now: datetime) -> Snapshot:
 
 
 def _node(n: Node, blocked: str) -> NodeInfo:
-    return NodeInfo(n.pk, n.name, blocked, n.cpu_milli, n.memory_mib, n.site, n.rack, n.wake_s)
+    return NodeInfo(
+        n.pk, n.name, blocked, n.cpu_milli, n.memory_mib, n.site, n.rack, n.wake_s, runs_containers(n)
+    )
 
 
 def _learned() -> Learned:

@@ -148,12 +148,18 @@ def _claim(row: Row) -> Claim:
     return Claim(*(*fields[:7], models, *fields[7:]))
 
 
+def _waiting(row: Row) -> Claim:
+    *fields, needs_containers = row
+    claim = _claim(tuple(fields))
+    return replace(claim, needs_containers=True) if needs_containers else claim
+
+
 _ASKED = (
     "m.slug, r.id, r.team_id, f.mode, r.count, r.remaining_s, r.priority, r.queued_at,"
     f" {_ASKED_SIZE}, f.share_milli,"
     " f.memory_mib, f.cpu_milli::bigint * r.count, f.host_memory_mib::bigint * r.count, 0, 0, 0, '', '', r.nodes,"
     " f.max_memory_mib, r.author_id, r.work, r.is_preemptible, r.starts_at, r.least_duration_s, r.most_count,"
-    " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.evictions"
+    " coalesce(r.predicted_s, 0), r.duration_s - r.remaining_s, r.evictions, r.needs_containers"
 )
 _CLAIMS = RowCache(
     "leases_leaserequest r JOIN catalog_flavor f ON f.id = r.flavor_id"
@@ -161,7 +167,7 @@ _CLAIMS = RowCache(
     ("r", "f", "m"),
     f"WHERE r.state = '{RequestState.QUEUED}' ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s",
     _ASKED,
-    _claim,
+    _waiting,
 )
 
 

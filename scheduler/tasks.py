@@ -19,7 +19,7 @@ from portal.common.live import NODES, publish
 from portal.common.retry import is_unreachable, with_retries
 from portal.fleet import health_retention
 from portal.fleet.models import Node
-from portal.jobs import logs, outcomes, services
+from portal.jobs import artifacts, logs, outcomes, services
 from portal.leases import (
     bookings,
     device_cooldown,
@@ -31,8 +31,11 @@ from portal.leases import (
     preempting,
     reservations,
 )
+from portal.notifications import delivering
 from portal.telemetry.energy import settle_sleeps
+from portal.telemetry.hours import roll_up_hours
 from portal.telemetry.rollups import roll_up_minutes
+from portal.web.notifications.rows import words_of
 from scheduler import cycle, demand, durations, forecasts, invariant_check, power, snapshot, usage
 
 log = logging.getLogger(__name__)
@@ -92,6 +95,13 @@ def tick() -> None:
 
 
 @app.task
+def feed_jobs() -> None:
+    """Ask for jobs whose turn has come because another one ended; the tick does what was lost."""
+    outbox.begin(services.FEED)
+    with_retries(lambda: services.feed_jobs(now=db_now()))
+
+
+@app.task
 def sweep_outbox() -> None:
     """Nudge again what was owed and lost, and the nodes whose desired state they have not carried out yet."""
     outbox.sweep(at=db_now())
@@ -116,8 +126,9 @@ def book_series() -> None:
 
 @app.task
 def roll_up() -> None:
-    """Store the last minutes of telemetry, and what sleeping saved by them."""
+    """Store the last minutes and hours of telemetry, and what sleeping saved by them."""
     roll_up_minutes(now=db_now())
+    with_retries(lambda: roll_up_hours(now=db_now()))
     with_retries(lambda: settle_sleeps(now=db_now()))
 
 
@@ -129,8 +140,15 @@ def forget_health() -> None:
 
 @app.task
 def forget_logs() -> None:
-    """Remove the output of jobs that ended long ago."""
+    """Remove the output of jobs that ended long ago, and the files that they left."""
     logs.forget_logs(now=db_now())
+    artifacts.forget_artifacts(now=db_now())
+
+
+@app.task
+def deliver() -> None:
+    """Tell people at their contact points what is due."""
+    delivering.deliver_due(words_of, now=db_now())
 
 
 @app.task
@@ -145,6 +163,7 @@ def tidy_accounts() -> None:
     sessions.forget_sessions(now=db_now())
     log.info("audit head %s", AuditHead.objects.first())
     sign_in_attempts.forget_tries(now=db_now())
+    delivering.forget_deliveries(now=db_now())
 
 
 @app.task

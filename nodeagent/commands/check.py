@@ -11,14 +11,17 @@ from typing import Any
 
 from nodeagent.commands.opening import is_simulated, open_host, open_runtime, run_dir_of
 from nodeagent.commands.options import patience_of, require_node
+from nodeagent.containers.podman import find_podman
 from nodeagent.drivers import registry
 from nodeagent.drivers.base import Driver
 from nodeagent.drivers.errors import DriverUnavailableError
 from nodeagent.drivers.waiting import late
 from nodeagent.host.files import spare_folder
+from nodeagent.host.shell import HostShell, Shell
 from nodeagent.protocol.messages import DeviceFact
 from nodeagent.reconcile.steps import read_health, read_partitions
 from nodeagent.runtimes.base import Runtime
+from nodeagent.runtimes.engines import device_lines, podman_version
 
 
 def add_options(known: argparse.ArgumentParser) -> None:
@@ -72,6 +75,7 @@ def report(
         "is_root": os.geteuid() == 0,
         "run_dir": run_dir,
         "runtime": None if runtime is None else _runtime(runtime),
+        "containers": containers(HostShell(), is_root=runtime is None and os.geteuid() == 0),
         "power": (driver and driver.power()) or None,
         "waits": waits,
         "devices": [_device(driver, fact) for fact in driver.inventory()] if driver else [],
@@ -85,6 +89,20 @@ def _runtime(runtime: Runtime) -> dict[str, Any]:
         "isolates": runtime.is_isolating,
         "missing": runtime.why_not() or None,
         "open_leases": [f"{lease}.{generation}" for lease, generation in runtime.known()],
+    }
+
+
+def containers(shell: Shell, *, is_root: bool) -> dict[str, Any]:
+    """Return this host's Podman, what is missing for jobs in containers, and the lines for its version.
+
+    ``is_root``: root would run them, as where holders are played.
+    """
+    found = find_podman(shell, is_root=is_root)
+    version = podman_version(shell)
+    return {
+        "podman": None if version is None else ".".join(map(str, version)),
+        "missing": found if isinstance(found, str) else None,
+        "lines": device_lines(version),
     }
 
 
@@ -127,6 +145,7 @@ def in_words(found: dict[str, Any]) -> str:
         f"driver    {_driver_words(found)}",
         f"rights    {'root' if found['is_root'] else 'not root: partitions and limits cannot be changed'}",
         f"runtime   {_runtime_words(found['runtime'])}",
+        *container_words(found["containers"]),
     ]
     if found["waits"] is not None:
         lines += [f"waits     up to {found['waits']['most_s']:g} s at a start, for {found['waits']['for']}"]
@@ -151,6 +170,14 @@ def _runtime_words(runtime: dict[str, Any] | None) -> str:
     kind = "isolates leases from each other" if runtime["isolates"] else "does NOT isolate leases"
     missing = f"; {runtime['missing']}" if runtime["missing"] else ""
     return f"{runtime['name']}, {kind}, {len(runtime['open_leases'])} open{missing}"
+
+
+def container_words(found: dict[str, Any]) -> list[str]:
+    """Return what there is for containers, and how holders start one with their lease's device."""
+    name = f"Podman {found['podman']}" if found["podman"] else "none"
+    missing = f"; no jobs in containers: {found['missing']}" if found["missing"] else ", also for jobs"
+    lines = [f"containers {name}{missing}"]
+    return lines + [f"  by {whose:<6} {line}" for whose, line in found["lines"].items()]
 
 
 def _device_words(device: dict[str, Any]) -> list[str]:

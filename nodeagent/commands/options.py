@@ -48,6 +48,9 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType({
     "terminals": "BERTH_TERMINALS",
     "app_path": "BERTH_APP_PATH",
     "app_installer": "BERTH_APP_INSTALLER",
+    "containers": "BERTH_CONTAINERS",
+    "image_folder": "BERTH_IMAGE_FOLDER",
+    "container_network": "BERTH_CONTAINER_NETWORK",
     "site": "BERTH_SITE",
     "rack": "BERTH_RACK",
 })  # fmt: skip

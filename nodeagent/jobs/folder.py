@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.protocol.forms import is_name, is_path_below
+from nodeagent.protocol.limits import TEXT
 from nodeagent.protocol.messages import JobReport
 from nodeagent.runtimes.base import Key
 from nodeagent.runtimes.names import key_of_stem, stem_of
@@ -25,8 +27,13 @@ STATUS: Final = "status"
 OUTPUT: Final = "output"
 ERRORS: Final = "errors"
 LIMITS: Final = "limits"
+FOUND: Final = "found"
+FILES: Final = "files"
+IMAGE: Final = "image"
 HEADER: Final = 4096
 MOST_SAID: Final = 500
+MOST_FOUND: Final = 8 * 1024 * 1024
+MOST_WHY: Final = 40
 # Newer output may stand already where the oldest is said to be still: the size is told after it.
 MARGIN: Final = 128 * 1024
 
@@ -38,11 +45,23 @@ class JobFiles:
     status: int
     output: int
     errors: int
+    artifacts: tuple[int, ...] = ()
 
     def close(self) -> None:
         """Let go of the files; the lock that the process took stays its own."""
-        for fd in (self.status, self.output, self.errors):
+        for fd in (self.status, self.output, self.errors, *self.artifacts):
             os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that a job left, ``size`` bytes from ``at`` on among those collected; or why it was ``left_out``."""
+
+    path: str
+    size: int = 0
+    at: int = 0
+    sha256: str = ""
+    left_out: str = ""
 
 
 class JobFolder:
@@ -51,17 +70,30 @@ class JobFolder:
     def __init__(self, root: Path, key: Key) -> None:
         self.key = key
         self.path = root / stem_of(key)
+        self._known_limits: tuple[int, int] | None = None
 
-    def make(self, head: int, tail: int) -> JobFiles:
-        """Make the files of a job that is to begin; raises OSError, FileExistsError where one was begun."""
+    def make(self, head: int, tail: int, *, collects: bool = False, digest: str | None = None) -> JobFiles:
+        """Make the files of a job that is to begin; raises OSError, FileExistsError where one was begun.
+
+        ``collects``: also those for what it leaves. ``digest`` is that of the image whose container it runs in, None
+        for one that runs in none.
+        """
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         self.path.mkdir(mode=0o700)
         (self.path / LIMITS).write_text(json.dumps([head, tail]))
+        if digest is not None:
+            (self.path / IMAGE).write_text(digest)
         opened = [
             os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | append, 0o600)
-            for name, append in ((STATUS, os.O_APPEND), (OUTPUT, 0), (ERRORS, os.O_APPEND))
+            for name, append in (
+                (STATUS, os.O_APPEND),
+                (OUTPUT, 0),
+                (ERRORS, os.O_APPEND),
+                *(((FOUND, os.O_APPEND), (FILES, 0)) if collects else ()),
+            )
         ]
-        return JobFiles(*opened)
+        status, output, errors, *artifacts = opened
+        return JobFiles(status, output, errors, tuple(artifacts))
 
     def is_running(self) -> bool:
         """Say whether the job's first process lives."""
@@ -98,6 +130,14 @@ class JobFolder:
         return found
 
     @property
+    def digest(self) -> str | None:
+        """Return the digest of the image that it runs in ("" unknown), None for a job in no container."""
+        try:
+            return (self.path / IMAGE).read_text()
+        except OSError:
+            return None
+
+    @property
     def runner(self) -> int:
         """Return the number of the job's first process, 0 when it is not known."""
         told = self.lines().get("runner")
@@ -105,14 +145,15 @@ class JobFolder:
 
     def report(self) -> JobReport:
         """Return how the job goes by its files. What its holder may have written there is believed of nobody else."""
-        told = self.lines()
+        told, digest = self.lines(), self.digest or ""
         if "ran_ms" not in told:
             if self.is_running():
-                return JobReport("running")
+                return JobReport("running", digest=digest)
             if "runner" not in told:
                 return JobReport("exited", exit=126, why="not_entered", word=self._said())
-            return JobReport("lost", why="vanished")
-        peak = _whole(told.get("peak_kib"), 2**40)
+            return JobReport("lost", why="vanished", digest=digest)
+        # What Podman itself took says nothing of a container, whose processes are not its own.
+        peak = _whole(told.get("peak_kib"), 2**40) if self.digest is None else None
         return JobReport(
             "exited",
             exit=_whole(told.get("exit"), 255),
@@ -122,6 +163,7 @@ class JobFolder:
             peak_mib=None if peak is None else -(-peak // 1024),
             ran_ms=_whole(told.get("ran_ms"), 2**50),
             is_asked=told.get("asked") is True,
+            digest=digest,
         )
 
     def _said(self) -> str:
@@ -155,11 +197,67 @@ class JobFolder:
             return offset, b""
 
     def _limits(self) -> tuple[int, int]:
+        if self._known_limits is not None:  # they never change
+            return self._known_limits
         try:
             head, tail = json.loads((self.path / LIMITS).read_text())
-            return max(1, int(head)), max(1, int(tail))
+            self._known_limits = max(1, int(head)), max(1, int(tail))
+            return self._known_limits
         except (OSError, ValueError, TypeError):
             return 1, 1
+
+    # What it leaves
+
+    @property
+    def collects(self) -> bool:
+        """Say whether files of the job are collected, and were not handed over yet."""
+        return (self.path / FOUND).exists()
+
+    def found(self) -> tuple[list[FoundFile], int]:
+        """Return what was collected or left out, and how many more were left out.
+
+        A holder may have written it: what no gateway would take is only counted. Where the last line is missing, the
+        collection was cut off, and that is said.
+        """
+        found: list[FoundFile] = []
+        unnamed = untellable = 0
+        is_whole = False
+        try:
+            with open(self.path / FOUND, encoding="utf-8", errors="replace") as file:
+                lines = file.read(MOST_FOUND).splitlines()
+        except OSError:
+            return [], 0
+        for line in lines:
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(told, dict):
+                continue
+            unnamed = _whole(told.get("unnamed"), 2**31) or unnamed
+            is_whole = is_whole or told.get("done") is True
+            file_found = _found_file(told)
+            if file_found is not None:
+                found.append(file_found)
+            elif "path" in told:
+                untellable += 1
+        if not is_whole and "child" in self.lines():  # nothing is collected where nothing was begun
+            found.append(FoundFile(".", left_out="too_much_to_look_at"))
+        return found, unnamed + untellable
+
+    def read_file(self, file: FoundFile, offset: int, most: int) -> bytes:
+        """Return some of a collected file; less than there should be where it was tampered with."""
+        try:
+            with open(self.path / FILES, "rb") as files:
+                return os.pread(files.fileno(), min(most, file.size - offset), file.at + offset)
+        except OSError:
+            return b""
+
+    def forget_found(self) -> None:
+        """Remove what was collected. Safe to repeat."""
+        for name in (FILES, FOUND):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
 
     def remove(self) -> None:
         """Forget the job. Safe to repeat."""
@@ -176,6 +274,19 @@ class JobFolder:
             yield fd
         finally:
             os.close(fd)
+
+
+def _found_file(told: dict[str, Any]) -> FoundFile | None:
+    """Return what a line says of one file, None for what would be refused on its way to the portal."""
+    path, why, digest = told.get("path"), told.get("left_out", ""), told.get("sha256", "")
+    size, at = (_whole(told.get(name, 0), 2**50) for name in ("size", "at"))
+    if not (isinstance(path, str) and isinstance(why, str) and isinstance(digest, str)):
+        return None
+    if not (path and is_path_below(path) and is_name(why) and is_name(digest)) or size is None or at is None:
+        return None
+    if len(path) > TEXT["ArtifactPiece.path"] or len(digest) > TEXT["ArtifactPiece.sha256"]:
+        return None
+    return FoundFile(path, size, at, digest, why[:MOST_WHY])
 
 
 def job_folders(root: Path) -> list[JobFolder]:

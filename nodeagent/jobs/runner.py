@@ -4,21 +4,24 @@ It outlives the agent that started it, so it is a program of its own: the agent 
 needs to be readable by the holder) and two open files (the holder could replace a path). Standard library only, and
 as little of that as will do: a node may start dozens of jobs at once.
 
-``python -I -S -c TEXT STATUS OUTPUT`` with a JSON object on stdin. STATUS is the number of an open file that holds a
-line once the job is begun and another once it has ended; its lock (flock) says that this process lives. OUTPUT has a
-header of one page, of which the first eight bytes say how much there was in all, then the first bytes of the output,
-then a ring with the last ones: however much is printed, the file stays that small.
+``python -I -S -c LOAD STATUS OUTPUT [TOLD FOUND FILES]`` with its code and what to run on stdin, as marshal has them:
+compiled by the agent, as the same Python runs both. STATUS is the number of an open file that holds a line once the
+job is begun and another once it has ended; its lock (flock) says that this process lives. OUTPUT has a header of one
+page, of which the first eight bytes say how much there was in all, then the first bytes of the output, then a ring
+with the last ones: however much is printed, the file stays that small. The other three are given where files are to be
+collected (collector.py): TOLD is a pipe that closes once STATUS says how the job ended.
+
+Nothing is imported once it has become the holder.
 """
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without the enumerations of signal, which take as long to load as Python itself
 import fcntl
-import json
+import marshal  # json would load regular expressions
 import os
 import resource  # os.wait4 needs it, and the holder may not be able to read it
 import select
-import signal
-import struct
 import sys
 import time
 
@@ -116,19 +119,45 @@ class Output:
             done = os.pwrite(self.fd, data[:most], at)
             data = data[done:]
             self.total += done
-        os.pwrite(self.fd, struct.pack(">Q", self.total), 0)
+        os.pwrite(self.fd, self.total.to_bytes(8, "big"), 0)
 
 
 def say(fd: int, **facts: Any) -> None:
-    """Add a line to the status."""
-    os.write(fd, json.dumps(facts).encode() + b"\n")
+    """Add a line to the status: a JSON object."""
+    os.write(
+        fd, ("{" + ", ".join(f'"{name}": {literal(value)}' for name, value in facts.items()) + "}\n").encode()
+    )
+
+
+def literal(value: bool | int | str | None) -> str:
+    """Return a value as JSON has it."""
+    if isinstance(
+        value, str
+    ):  # without a codec: those are files too, which the holder may not be able to read
+        return '"' + "".join(c if c.isalnum() and c.isascii() else escaped(ord(c)) for c in value) + '"'
+    return "null" if value is None else str(value).lower()
+
+
+def escaped(code: int) -> str:
+    """Return a character as JSON has it in ASCII: two of them for one beyond the first 65,536."""
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
 def begin(spec: dict[str, Any], writer: int) -> int:
-    """Start the command; returns its pid, or raises OSError with the word that cannot be run as its filename."""
+    """Start the command; returns its pid, or raises OSError with the word that cannot be run as its filename.
+
+    The variables of a container go in by an open file: in a command line everybody on the host could read them.
+    """
     env = {**os.environ, **spec["env"]}
     os.environ["PATH"] = env.get("PATH", "/usr/bin:/bin")  # by which posix_spawnp looks
     words = spec["words"]
+    if spec.get("inside") is not None:
+        inside, own = os.memfd_create("berth-env", 0), spec["own"]
+        os.write(inside, "".join(f"{name}={value}\n" for name, value in spec["inside"].items()).encode())
+        os.lseek(inside, 0, os.SEEK_SET)
+        words = [word.replace("@env-file@", f"/proc/self/fd/{inside}") for word in words[:own]] + words[own:]
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, writer, 1),
@@ -138,48 +167,94 @@ def begin(spec: dict[str, Any], writer: int) -> int:
     return os.posix_spawnp(words[0], words, env, file_actions=actions, setsid=True, setsigdef=usual)
 
 
-def main() -> int:
-    """Run one job to its end; whatever happens to it is said in the status."""
-    status, fd = int(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(status, False)
-    os.set_inheritable(fd, False)
-    spec = json.load(sys.stdin)
+def act_as(whom: list[int] | None) -> None:
+    """Touch files as somebody else from now on; back to root for root."""
+    if whom is not None:
+        os.seteuid(0)
+        os.setegid(whom[1])
+        os.seteuid(whom[0])
+
+
+def drop_rights(spec: dict[str, Any]) -> None:
+    """Become who the job runs as; one whose command needs root touches the holder's folders as the holder alone."""
+    if spec.get("serves"):
+        os.setgroups([])
     if spec.get("become"):
         uid, gid = spec["become"]
         os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
+
+
+def is_first(status: int) -> bool:
+    """Say whether this process is to run the job: nobody does, and no agent decided that it never began."""
     try:
         fcntl.flock(status, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return 3
-    if os.fstat(status).st_size:  # an agent that came back decided that this one never began
-        return 3
-    start = time.monotonic()
-    out = Output(fd, spec["head"], spec["tail"], spec["rate"], spec["burst"], spec["masks"], start)
-    child = 0
-    asked: list[int] = []
+        return False
+    return not os.fstat(status).st_size
 
-    def ask(number: int, _frame: object) -> None:
-        asked.append(number)
-        if child:
+
+class StopSignals:
+    """What the agent asks of the job: to stop (SIGTERM), or to be ended at once (SIGUSR1)."""
+
+    def __init__(self) -> None:
+        self.child = 0
+        self.is_asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGUSR1, self._kill)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def begin(self, child: int) -> None:
+        """Pass on what is asked from now on, and what was asked before there was somebody to ask."""
+        self.child = child
+        if self.is_asked:
+            self._send(signal.SIGTERM)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self.is_asked = True
+        self._send(signal.SIGTERM)
+
+    def _kill(self, _number: int, _frame: object) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self.child:
             try:  # noqa: SIM105 - contextlib takes longer to load than the rest
-                os.killpg(child, signal.SIGTERM)
+                os.killpg(self.child, number)
             except OSError:
                 pass
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+def main() -> int:
+    """Run one job to its end; whatever happens to it is said in the status."""
+    status, fd, *collecting = map(int, sys.argv[1:])
+    for each in (status, fd, *collecting):
+        os.set_inheritable(each, False)
+    spec = marshal.load(sys.stdin.buffer)  # noqa: S302 - the agent's own
+    program: dict[str, Any] = {"__name__": "collector"}
+    if collecting:  # now, as what it imports may be out of the holder's reach too
+        exec(spec["artifacts"]["program"], program)  # noqa: S102 - the agent's own
+    drop_rights(spec)
+    if not is_first(status):
+        return 3
+    start = time.monotonic()
+    out = Output(fd, spec["head"], spec["tail"], spec["rate"], spec["burst"], spec["masks"], start)
+    signals = StopSignals()
     say(status, runner=os.getpid())
     reader, writer = os.pipe()
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(spec["workdir"]))
+    serves = spec.get("serves")
     try:
+        act_as(serves)
         os.chdir(folder)
+        root = os.open(".", os.O_RDONLY | os.O_DIRECTORY) if collecting else -1
     except OSError as no:
         out.take((f"berth: cannot work in {folder}: {no.strerror}\n").encode(), start)
         say(status, exit=NOT_RUNNABLE, why="workdir", word=folder[:200], ran_ms=0)
         return 0
+    act_as(serves and [0, 0])
     try:
         child = begin(spec, writer)
     except OSError as no:
@@ -190,10 +265,10 @@ def main() -> int:
         return 0
     os.close(writer)
     say(status, child=child)
-    if asked:
-        ask(0, None)
+    signals.begin(child)
     os.chdir("/")
     ended, usage = follow(child, reader, out)
+    signals.child = 0
     out.finish()
     code = os.waitstatus_to_exitcode(ended)
     say(
@@ -202,9 +277,20 @@ def main() -> int:
         signal=-code if code < 0 else None,
         peak_kib=usage.ru_maxrss,
         ran_ms=int((time.monotonic() - start) * 1000),
-        asked=bool(asked),
+        asked=signals.is_asked,
     )
+    if collecting:  # its end has been told: nobody pays for this any more
+        act_as(serves)
+        collect(spec["artifacts"], program["Collector"], collecting, root)
     return 0
+
+
+def collect(wish: dict[str, Any], collector: Any, given: list[int], root: int) -> None:
+    """Keep what the job's patterns name below ``root``, for the agent to send; as whom is settled."""
+    told, found, files = given
+    os.close(told)
+    until = time.monotonic() + wish["within_s"]
+    collector(found, files, wish["most_bytes"], wish["most_files"], until).collect(root, wish["patterns"])
 
 
 def follow(child: int, reader: int, out: Output) -> tuple[int, resource.struct_rusage]:

@@ -8,47 +8,68 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
+import marshal
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.host.files import read_text
+from nodeagent.containers.boxes import IMAGE_UNIT, LeaseContainers, remove_container
+from nodeagent.containers.podman import within
+from nodeagent.containers.pulling import ImagePulls, Pull, PulledImage
 from nodeagent.jobs.folder import JobFolder, job_folders
 from nodeagent.protocol.codec import ProtocolError
 from nodeagent.protocol.jobs import JobOrder, order_of
 from nodeagent.protocol.messages import JobReport
-from nodeagent.reconcile.lease_records import NS, READY, LeaseRecord
+from nodeagent.reconcile.lease_records import COLLECTED_WITHIN_S, NS, PREPARING, READY, LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.runtimes.base import Key
+from nodeagent.runtimes.cgroups import memory_of
 from nodeagent.workloads.entry import EntryRefusedError, LeaseEntry, start
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.25
 KILL_AFTER_S: Final = 2.0
+TELL_EVERY_NS: Final = 2 * NS
 BEGUN_EVERY_S: Final = 0.01
+LIVE: Final = (PREPARING, READY)
 WAITING, RUNNING, EXITED, LOST = "waiting", "running", "exited", "lost"
-RUNNER: Final = (Path(__file__).with_name("runner.py")).read_text()
+# What is written down of a job that ends is there within this much of COLLECTED_WITHIN_S.
+COLLECT_MARGIN_S: Final = 10
+ALONE_EVERY_S: Final = 0.5
+ALONE_WITHIN_S: Final = 5
+# Compiled once here: a node may begin dozens of jobs at once, and each would spend a third of its start on that.
+RUNNER: Final = compile(
+    Path(__file__).with_name("runner.py").read_text(), "runner", "exec", dont_inherit=True
+)
+COLLECTOR: Final = (Path(__file__).with_name("collector.py")).read_text()
 # The program comes with its input: the holder may not be able to read ours, and nobody wants it in a list of processes.
-_LOAD: Final = "import json,sys;exec(json.loads(sys.stdin.readline()))"
+_LOAD: Final = "import marshal,sys;exec(marshal.load(sys.stdin.buffer))"
 
 
 @dataclass(slots=True)
 class RunningJob:
-    """A job whose first process lives: an open handle on it, and the process itself where this agent started it."""
+    """A job whose first process lives: an open handle on it, and the process itself where this agent started it.
+
+    ``told`` is a pipe that closes once the job has ended though its files are still being collected, -1 for none.
+    ``is_alone``: the job is over, and nothing else of its lease is let live beside that process.
+    """
 
     folder: JobFolder
     handle: int
+    pid: int
     process: subprocess.Popen[bytes] | None
     order: JobOrder
+    told: int = -1
     is_asked: bool = False
+    is_alone: bool = False
 
 
 class NodeJobs:
@@ -61,8 +82,14 @@ class NodeJobs:
         reconciler: Reconciler,
         clock: Callable[[], int],
         wake: Callable[[], None],
+        *,
+        containers: LeaseContainers | None = None,
+        images: Path | None = None,
     ) -> None:
-        """``root`` is the folder of jobs, ``wake`` lets the worker look after what changed here."""
+        """``root`` is the folder of jobs, ``wake`` lets the worker look after what changed here.
+
+        ``containers`` runs jobs in images (None: it cannot be done here), ``images`` is a folder of OCI layouts.
+        """
         self._root = root
         self._entry = entry
         self._reconciler = reconciler
@@ -72,10 +99,17 @@ class NodeJobs:
         self._starting: set[Key] = set()
         self._ending: set[Key] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._containers = containers
+        self._pulls = ImagePulls(containers, images, self._pulled)
+        self._told_at: dict[Key, int] = {}
+        # Podman may take its time; jobs begin and end on other threads.
+        self._threads = ThreadPoolExecutor(2, "containers")
 
     async def run(self) -> None:
         """Keep time until cancelled. Jobs run on: the next agent finds them."""
         self._loop = asyncio.get_running_loop()
+        if self._containers is not None:  # nobody waits for what an earlier agent fetched
+            await self._loop.run_in_executor(self._threads, self._containers.stop, f"{IMAGE_UNIT}*")
         self._adopt()
         try:
             while True:
@@ -83,12 +117,13 @@ class NodeJobs:
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             for job in self._running.values():
-                self._loop.remove_reader(job.handle)
-                os.close(job.handle)
+                self._let_go(job)
             self._running.clear()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._pulls.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def is_over(self, key: Key) -> bool:
         """Say whether nothing more comes from a job, and how it ended was taken over."""
@@ -106,12 +141,16 @@ class NodeJobs:
                 continue
             if record.job.phase != WAITING:
                 record.job_order = ""  # it holds secrets, and is used once
+            is_due = record.job.phase == WAITING and bool(record.job_order)
+            image = self._image(record) if is_due and record.phase in LIVE and record.image else None
             if record.phase == READY:
-                if record.job.phase == WAITING and record.job_order and record.key not in self._starting:
+                is_due = is_due and (image is not None or not record.image)
+                if is_due and record.key not in self._starting:
                     self._starting.add(record.key)
-                    self._later(self._begin(record))
+                    self._later(self._begin(record, image))
                 elif record.key in self._running:
                     self._ask_in_time(record)
+                    self._note_end(record.key)
             elif record.key in self._running and record.key not in self._ending:
                 self._ending.add(record.key)
                 self._later(self._end(record.key, record.grace_s))
@@ -119,6 +158,38 @@ class NodeJobs:
             if key not in self._ending:
                 self._ending.add(key)
                 self._later(self._end(key, 0))
+        records = self._reconciler.lease_records
+        over = [key for key in self._pulls.keys if key not in records or records[key].phase not in LIVE]
+        self._pulls.forget(over)
+        for key in over:
+            self._told_at.pop(key, None)
+
+    # Images
+
+    def _image(self, record: LeaseRecord) -> PulledImage | None:
+        """Return the image of a job once it is here; until then its lease waits, and nobody pays."""
+        pull = self._pulls.of(record)
+        if pull.refusal is not None:
+            report = JobReport("exited", exit=126, why=pull.refusal.why, word=pull.refusal.detail, ran_ms=0)
+            self._reconciler.note_job(record, report, self._clock())
+            self._wake()
+            return None
+        self._reconciler.note_image(record, self._clock(), is_here=pull.image is not None)
+        if pull.image is None:
+            self._tell(record, pull)
+        return pull.image
+
+    def _tell(self, record: LeaseRecord, pull: Pull) -> None:
+        """Say now and then how far an image is."""
+        report, now = JobReport(WAITING, why="pulling", word=pull.words), self._clock()
+        if report != record.job and now - self._told_at.get(record.key, -TELL_EVERY_NS) >= TELL_EVERY_NS:
+            self._told_at[record.key] = now
+            self._reconciler.note_job(record, report, now)
+            self._wake()
+
+    def _pulled(self) -> None:
+        self.look()
+        self._wake()
 
     # Beginning
 
@@ -127,8 +198,11 @@ class NodeJobs:
         for folder in job_folders(self._root):
             record = self._reconciler.lease_records.get(folder.key)
             report = folder.report()
-            if report.phase == RUNNING:
+            if folder.is_running():
+                self._hold(folder, record)
                 self._watch(folder, folder.runner, None, JobOrder(("",)))
+            elif record is not None:
+                record.has_files()
             if record is None or record.job is None or record.job.phase == EXITED:
                 continue
             if report.why == "not_entered" and record.phase == READY and folder.give_up_unbegun():
@@ -138,54 +212,75 @@ class NodeJobs:
             else:
                 self._finish(record, folder)
 
-    async def _begin(self, record: LeaseRecord) -> None:
+    async def _begin(self, record: LeaseRecord, image: PulledImage | None) -> None:
         """Start a job off the loop: systemd is asked on the way, and may take its time."""
         folder = JobFolder(self._root, record.key)
         try:
             order = order_of(record.job_order)
-            started = await self._loop.run_in_executor(None, self._start, record, folder, order)
+            started, told = await self._loop.run_in_executor(None, self._start, record, folder, order, image)
         except (EntryRefusedError, ProtocolError, OSError) as no:
             detail = getattr(no, "detail", str(no))
             log.warning("the job of lease %s could not be begun: %s", record.lease, detail)
             self._fail(record, getattr(no, "code", "not_started"), detail)
         else:
-            self._watch(folder, started.pid, started, order)
+            self._hold(folder, record)
+            self._watch(folder, started.pid, started, order, told)
             # Before it says so itself it may still be given up: then the next agent needs the order once more.
             while record.key in self._running and not folder.runner:
                 await asyncio.sleep(BEGUN_EVERY_S)
             if record.job is not None and record.job.phase == WAITING:
-                self._reconciler.note_job(record, JobReport(RUNNING), self._clock())
+                report = JobReport(RUNNING, digest=image.digest if image else "")
+                self._reconciler.note_job(record, report, self._clock())
         finally:
             self._starting.discard(record.key)
         self._wake()
 
-    def _start(self, record: LeaseRecord, folder: JobFolder, order: JobOrder) -> subprocess.Popen[bytes]:
-        """Start the job's first process; raises EntryRefusedError or OSError."""
+    def _start(
+        self, record: LeaseRecord, folder: JobFolder, order: JobOrder, image: PulledImage | None
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        """Start the job's first process; returns it and where its end is heard. EntryRefusedError or OSError."""
         words = [sys.executable, "-I", "-S", "-c", _LOAD]
         try:
-            files = folder.make(order.head, order.tail)
+            digest = image.digest if image else None
+            files = folder.make(order.head, order.tail, collects=bool(order.artifacts), digest=digest)
         except FileExistsError:
             raise EntryRefusedError("begun_before", "this job was begun here before") from None
+        told, teller = os.pipe() if order.artifacts else (-1, -1)
+        fds = [files.status, files.output, *([teller] if order.artifacts else []), *files.artifacts]
         try:
-            command = self._entry.command(record, [*words, str(files.status), str(files.output)])
+            command = self._entry.command(record, [*words, *map(str, fds)])
             # It becomes the holder by itself where the way in does not: Python may be out of their reach.
             become = None if command.account is None else [command.account.uid, command.account.gid]
-            given = _input(order, become)
+            spec: dict[str, Any] = {
+                "words": order.words,
+                "env": {**order.env, **order.secrets},
+                "workdir": order.workdir,
+            }
+            if image is not None and self._containers is not None:
+                spec = container_spec(self._containers, record, order, image)
+                if self._containers.podman.is_root:
+                    spec["serves"], become = become, None
+            given = _input(order, spec, become)
             try:
-                return start(
+                process = start(
                     replace(command, account=None),
                     stdin=given,
                     stdout=subprocess.DEVNULL,
                     stderr=files.errors,
-                    pass_fds=(files.status, files.output),
+                    pass_fds=fds,
                 )
             finally:
                 os.close(given)
         except BaseException:
             folder.remove()
+            if told >= 0:
+                os.close(told)
             raise
         finally:
             files.close()
+            if teller >= 0:
+                os.close(teller)
+        return process, told
 
     def _fail(self, record: LeaseRecord, why: str, detail: str) -> None:
         report = JobReport("exited", exit=126, why=why, word=detail[:200], ran_ms=0)
@@ -193,32 +288,98 @@ class NodeJobs:
 
     # Ending
 
+    def _hold(self, folder: JobFolder, record: LeaseRecord | None) -> None:
+        """Let the lease's files stay until what its job leaves was collected."""
+        if folder.collects:
+            self._entry.held.add(folder.key)
+            if record is not None:
+                record.await_files(self._clock())
+
+    def _note_end(self, key: Key) -> None:
+        """Take over how a job ended though its files are still being collected: its lease ends now."""
+        job, record = self._running.get(key), self._reconciler.lease_records.get(key)
+        if job is None or record is None or record.job is None or not job.folder.collects:
+            return
+        if record.job.phase not in (EXITED, LOST) and "ran_ms" in job.folder.lines():
+            self._finish(record, job.folder)
+            self._leave_alone(key)
+            self._wake()
+
+    def _leave_alone(self, key: Key) -> None:
+        """From now on files are collected, which nobody pays for: nothing else of the lease may run meanwhile."""
+        job = self._running[key]
+        if not job.is_alone:
+            job.is_alone = True
+            self._later(self._keep_alone(key, job))
+
+    async def _keep_alone(self, key: Key, job: RunningJob) -> None:
+        """End all else, again and again: as long as the unit stands, its holder can enter it.
+
+        Where that cannot be done, the files are given up, and the lease is closed as any other.
+        """
+        until = self._loop.time() + ALONE_WITHIN_S
+        while self._running.get(key) is job:
+            try:
+                if await self._loop.run_in_executor(None, self._entry.keep_only, key, job.pid):
+                    until = self._loop.time() + ALONE_WITHIN_S
+            except EntryRefusedError as no:
+                log.warning("cannot tell what else runs in lease %s: %s", key[0], no.detail)
+            if self._loop.time() >= until and self._running.get(key) is job:
+                log.warning(
+                    "lease %s is closed before its files are collected: something else runs in it", key[0]
+                )
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(job.handle, signal.SIGKILL)
+                return
+            await asyncio.sleep(ALONE_EVERY_S)
+
+    def _told(self, key: Key) -> None:
+        self._loop.remove_reader(self._running[key].told)
+        self._note_end(key)
+
+    def _let_go(self, job: RunningJob) -> None:
+        for fd in (job.handle, job.told):
+            if fd >= 0:
+                self._loop.remove_reader(fd)
+                os.close(fd)
+
     def _watch(
-        self, folder: JobFolder, pid: int, process: subprocess.Popen[bytes] | None, order: JobOrder
+        self,
+        folder: JobFolder,
+        pid: int,
+        process: subprocess.Popen[bytes] | None,
+        order: JobOrder,
+        told: int = -1,
     ) -> None:
         """Hear when a job's first process ends. One of an earlier agent is looked at again: its number may be new."""
         key = folder.key
         try:
             handle = os.pidfd_open(pid)
         except OSError:
+            if told >= 0:
+                os.close(told)
             self._loop.call_soon(self._ended, key, folder, process)
             return
         if process is None and not folder.is_running():
             os.close(handle)
             self._loop.call_soon(self._ended, key, folder, process)
             return
-        self._running[key] = RunningJob(folder, handle, process, order)
+        self._running[key] = RunningJob(folder, handle, pid, process, order, told)
         self._loop.add_reader(handle, self._ended, key, folder, process)
+        if told >= 0:
+            self._loop.add_reader(told, self._told, key)
 
     def _ended(self, key: Key, folder: JobFolder, process: subprocess.Popen[bytes] | None) -> None:
         """Take over how a job ended; what it left running in the lease goes too."""
         job = self._running.pop(key, None)
         if job is not None:
-            self._loop.remove_reader(job.handle)
-            os.close(job.handle)
+            self._let_go(job)
         if process is not None:
             process.wait()
         record = self._reconciler.lease_records.get(key)
+        if record is not None:
+            record.has_files()
+        self._entry.held.discard(key)
         if record is not None and record.job is not None and record.job.phase != EXITED:
             self._finish(record, folder)
         self._later(self._clear(key))
@@ -250,7 +411,15 @@ class NodeJobs:
             until = self._loop.time() + min(grace_s, KILL_AFTER_S)
             while key in self._running and self._loop.time() < until:
                 await asyncio.sleep(0.05)
+        if key in self._running and self._running[key].folder.collects:
+            with contextlib.suppress(OSError):  # the job goes, and its first process collects what it leaves
+                signal.pidfd_send_signal(self._running[key].handle, signal.SIGUSR1)
+            self._leave_alone(key)
+            until = self._loop.time() + COLLECTED_WITHIN_S
+            while key in self._running and self._loop.time() < until:
+                await asyncio.sleep(0.05)
         if key in self._running:
+            self._entry.held.discard(key)
             await self._clear(key)
             with contextlib.suppress(OSError, KeyError):
                 signal.pidfd_send_signal(self._running[key].handle, signal.SIGKILL)
@@ -258,6 +427,10 @@ class NodeJobs:
 
     async def _clear(self, key: Key) -> None:
         await self._loop.run_in_executor(None, self._entry.clear, key)
+        record = self._reconciler.lease_records.get(key)
+        has_container = JobFolder(self._root, key).digest is not None
+        if record is not None and has_container and self._containers is not None:
+            await self._loop.run_in_executor(self._threads, remove_container, self._containers, record)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -265,33 +438,52 @@ class NodeJobs:
         task.add_done_callback(self._tasks.discard)
 
 
-def _input(order: JobOrder, become: list[int] | None) -> int:
+def container_spec(
+    containers: LeaseContainers, record: LeaseRecord, order: JobOrder, image: PulledImage
+) -> dict[str, Any]:
+    """Return what the job's first process runs for a job in a container: Podman, with the job's own words behind.
+
+    Podman gets none of the job's variables: they could make it do something else. Raises EntryRefusedError.
+    """
+    box = containers.box(record)
+    inside = {**box.env, **order.env, **order.secrets}
+    if named := next((name for name, value in inside.items() if "\n" in value or "\r" in value), ""):
+        raise EntryRefusedError(
+            "bad_variable",
+            f"{named} has several lines, which Podman cannot hand on; encode it, as base64 say",
+        )
+    own = containers.podman.run(box, image.id, (), order.workdir)
+    return {
+        "words": [*own, *order.words],
+        "own": len(own),
+        "env": containers.engine_env(record),
+        "inside": inside,
+        "workdir": within(box.home, order.workdir),
+    }
+
+
+def _input(order: JobOrder, spec: dict[str, Any], become: list[int] | None) -> int:
     """Return an open file with what the job's first process reads: its program, then what to run."""
     spec = {
-        "words": order.words,
-        "env": {**order.env, **order.secrets},
+        **spec,
         "masks": [value for value in order.secrets.values() if len(value) >= 4],
-        "workdir": order.workdir,
         "head": max(1, order.head),
         "tail": max(1, order.tail),
         "rate": max(1, order.rate),
         "burst": 4 * max(1, order.rate),
         "become": become,
     }
+    if order.artifacts:
+        spec["artifacts"] = {
+            "program": COLLECTOR,
+            "patterns": order.artifacts,
+            "most_files": order.most_files,
+            "most_bytes": order.most_bytes,
+            "within_s": COLLECTED_WITHIN_S - COLLECT_MARGIN_S,
+        }
     fd = os.memfd_create("berth-job")
     with open(os.dup(fd), "wb") as file:
-        file.write(json.dumps(RUNNER).encode() + b"\n" + json.dumps(spec).encode())
+        marshal.dump(RUNNER, file)
+        marshal.dump(spec, file)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-def memory_of(cgroup: str, read: Callable[[str], str] = read_text) -> tuple[int | None, bool]:
-    """Return the most MiB that a lease's unit had (None: unknown), and whether the kernel ended a process for it."""
-    peak: int | None = None
-    with contextlib.suppress(OSError, ValueError):
-        peak = -(-int(read(f"{cgroup}/memory.peak")) // 2**20)
-    try:
-        events = dict(line.split() for line in read(f"{cgroup}/memory.events").splitlines())
-        return peak, int(events.get("oom_kill", 0)) > 0
-    except (OSError, ValueError):
-        return peak, False

@@ -17,7 +17,15 @@ from nodeagent.host.facts import HostFacts
 from nodeagent.link.address import Address
 from nodeagent.link.enrolment import NodeEnrolment, PortalRefusedError
 from nodeagent.link.session import PortalSession
-from nodeagent.protocol.messages import FEATURES, JOBS, MAX_FRAME_BYTES, STREAMS, Welcome
+from nodeagent.protocol.messages import (
+    ARTIFACTS,
+    CONTAINERS,
+    FEATURES,
+    JOBS,
+    MAX_FRAME_BYTES,
+    STREAMS,
+    Welcome,
+)
 from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -54,6 +62,7 @@ class Agent:
         host: HostFacts | None = None,
         streams: StreamService | None = None,
         jobs: StreamService | None = None,
+        has_containers: bool = False,
     ) -> None:
         self._address = address
         self._enrolment = enrolment
@@ -63,7 +72,8 @@ class Agent:
         self._dice = dice or random.Random()  # noqa: S311 - spreads reconnects, guards nothing
         self._host = host or HostFacts()
         self._services = [service for service in (streams, jobs) if service is not None]
-        self._features = (*FEATURES, *([STREAMS] if streams else ()), *([JOBS] if jobs else ()))
+        self._features = (*FEATURES, *([STREAMS] if streams else ()), *([JOBS, ARTIFACTS] if jobs else ()))
+        self._features += (CONTAINERS,) if has_containers else ()
         self._failures = 0
 
     async def run(self) -> None:

@@ -36,11 +36,13 @@ from nodeagent.protocol.messages import (
     Welcome,
 )
 from nodeagent.reconcile.goals import FenceError
+from nodeagent.reconcile.lease_records import NS
 from nodeagent.reconcile.worker import Worker
 
 log = logging.getLogger(__name__)
 
 RESEND_AFTER_S = 5.0
+JOB_BEGINS_NS = NS // 10
 
 
 class PortalSession:
@@ -181,10 +183,17 @@ class PortalSession:
                 if not self._reconciler.is_unacknowledged:
                     continue  # the answer came while we waited
                 log.info("no answer to the last report; sending it again")
+            await self._await_jobs()
             changed.clear()
             if not await self._send_report():
                 await asyncio.sleep(1.0)
                 changed.set()
+
+    async def _await_jobs(self) -> None:
+        """A job that is just being begun is told with its lease: one report for both, some milliseconds later."""
+        until = self._clock() + JOB_BEGINS_NS
+        while self._clock() < until and self._reconciler.is_beginning_job(self._clock() - JOB_BEGINS_NS):
+            await asyncio.sleep(JOB_BEGINS_NS / NS / 20)
 
     async def _send_report(self) -> bool:
         seq = self._next_seq()

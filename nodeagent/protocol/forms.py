@@ -46,6 +46,11 @@ def is_line(text: str) -> bool:
     return text.isprintable()
 
 
+def is_path_below(text: str) -> bool:
+    """Say whether this may be the path of a file below some folder, or none at all: never up, never from the root."""
+    return text.isprintable() and not text.startswith("/") and not _leads_up(text)
+
+
 def is_any(text: str) -> bool:
     """Say yes: text that goes as it is, to be judged by who reads it."""
     return True
@@ -79,6 +84,10 @@ FORMS: Final[Mapping[str, Form]] = MappingProxyType(
         "code": is_name,
         "DesiredLease.job": is_any,
         "JobReport.why": is_name,
+        "JobReport.digest": is_name,
+        "ArtifactPiece.path": is_path_below,
+        "ArtifactPiece.sha256": is_name,
+        "ArtifactPiece.why": is_name,
         "reason": is_name,
         "nonce": is_name,
         "signature": is_name,

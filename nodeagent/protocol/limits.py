@@ -52,6 +52,8 @@ TEXT: Final[dict[str, int]] = {
     "Challenge.nonce": 64,
     "Rotate.nonce": 64,
     "OpenApp.command": 1000,
+    "ArtifactPiece.path": 300,
+    "ArtifactPiece.sha256": 64,
 }
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "DesiredSlot.mode": MODES,
@@ -104,6 +106,7 @@ WHOLE: Final[dict[str, tuple[int, int]]] = {
     "signal": (1, 128),
     "peak_mib": (0, 2**31 - 1),
     "port": (0, 65_535),
+    "ArtifactPiece.size": (0, 2**50),
 }
 REAL_DEFAULT: Final = (0.0, 1e12)
 REAL: Final[dict[str, tuple[float, float]]] = {

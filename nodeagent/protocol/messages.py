@@ -22,6 +22,10 @@ FEATURES = ("host_limits", "rotate", "maintenance", HEALTH_SLICES)
 STREAMS = "streams"
 # Named by agents that run batch jobs in leases: where programs can be started in them at all.
 JOBS = "jobs"
+# Named by agents that collect what their jobs leave.
+ARTIFACTS = "artifacts"
+# Named by agents that run jobs in containers as well.
+CONTAINERS = "containers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +235,8 @@ class JobReport:
     ``phase``: waiting, running, exited (``exit`` or ``signal`` says how), lost (nobody knows how it ended). ``why``
     is a stable word where it could not be started (``word`` names what could not), ``is_asked``: it had been asked
     to end, ``is_oom``: the kernel ended something in the lease for its memory. ``peak_mib`` is the most memory that
-    the lease's unit had, or the largest process of the job where there is none.
+    the lease's unit had, or the largest process of the job where there is none. ``digest`` is that of the image it
+    runs in. While that is fetched ``phase`` is waiting and ``why`` "pulling", with how far it is as ``word``.
     """
 
     phase: str
@@ -243,6 +248,7 @@ class JobReport:
     ran_ms: int | None = None
     is_asked: bool = False
     is_oom: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

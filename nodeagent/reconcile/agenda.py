@@ -52,7 +52,7 @@ def _beginning(record: LeaseRecord, units: LeaseUnits) -> list[DueItem]:
         return [
             DueItem(p.slot.device, p.retry_at, True) for p in record.places if is_preparing and not p.is_made
         ]
-    if units.is_let_in(record):
+    if units.is_let_in(record) or record.awaits_image:
         return []
     if not units.is_open(record):
         return [DueItem(record.places[0].slot.device, record.retry_at, True)]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from nodeagent.drivers.base import PartitionShape
+from nodeagent.protocol.jobs import image_in, keeps_files
 from nodeagent.protocol.messages import DesiredLease, DesiredSlot, JobReport, LeaseReport, Notice, SlotAccess
 
 PREPARING: Final = "preparing"
@@ -21,6 +22,7 @@ RETRY_FIRST_NS: Final = NS // 20
 RETRY_MOST_NS: Final = 5 * NS
 RETRY_LOST_NS: Final = 60 * NS
 TRIES: Final = 16  # about a minute: who else holds a device open may let go of it
+COLLECTED_WITHIN_S: Final = 60
 MOVED_NS: Final = 60 * NS  # an end that moved by less is told no second time: frames take time
 
 
@@ -100,6 +102,9 @@ class LeaseRecord(Backoff):
     ``is_open``: its holder's unit was opened in this life of the agent, or found; ``is_closed``: nothing runs in
     it any more. Its patience is that of opening and closing the unit. ``job`` is how its batch job goes, None where
     it has none; ``job_order`` what to run, as the portal said last: it holds secrets and is written down nowhere.
+    ``keeps_files``: its job leaves files that are wanted, so the unit's own end comes later; ``is_collected``: that
+    job has begun, so closing and clearing wait for its files, until ``files_until`` once the lease drains (0: not).
+    ``image`` is what that runs in, ``has_image``: it is on this host, as far as this life of the agent knows.
     """
 
     lease: str
@@ -131,6 +136,11 @@ class LeaseRecord(Backoff):
     armed_for: int = 0
     job: JobReport | None = None
     job_order: str = ""
+    keeps_files: bool = False
+    is_collected: bool = False
+    files_until: int = 0
+    image: str = ""
+    has_image: bool = False
 
     @property
     def key(self) -> Key:
@@ -147,15 +157,30 @@ class LeaseRecord(Backoff):
         return bool(self.places) and all(place.is_made for place in self.places)
 
     @property
+    def awaits_image(self) -> bool:
+        """Say whether its holder is let in only once the image of its job is here: until then nobody pays."""
+        return self.phase == PREPARING and bool(self.image) and not self.has_image
+
+    @property
     def kill_at(self) -> int:
-        """Return when its processes are ended rather than asked."""
-        return 0 if self.drain_at is None else self.drain_at + self.grace_s * NS
+        """Return when its processes are ended rather than asked; what collects files is not ended before it is due."""
+        return 0 if self.drain_at is None else max(self.drain_at + self.grace_s * NS, self.files_until)
+
+    @property
+    def last_end(self) -> int:
+        """Return until when a process of its holder's may be there: files are collected after its end."""
+        return self.deadline + (COLLECTED_WITHIN_S * NS if self.keeps_files else 0)
 
     def become_ready(self, now: int) -> None:
         """All places are made: the holder's time begins, so what making them took is added to its end."""
         self.deadline += now - self.taken_at
         self.phase, self.ready_at = READY, now
         self.code = self.detail = ""
+
+    def begin_anew(self, now: int) -> None:
+        """Count its time from now: what went by since it was taken on was not its holder's."""
+        self.deadline += now - self.taken_at
+        self.taken_at = now
 
     def fail(self, code: str, detail: str, now: int) -> None:
         """Give up making or keeping it; its places are cleared when the portal drops it."""
@@ -169,6 +194,7 @@ class LeaseRecord(Backoff):
             place.vanish()
             place.is_cleared = True
         self.is_open, self.is_closed, self.entrance, self.cgroup = False, True, {}, ""
+        self.is_collected, self.files_until = False, 0
         self.ready_at = None
         if self.phase == DRAINING:
             self.phase = GONE
@@ -180,9 +206,32 @@ class LeaseRecord(Backoff):
         """Begin to take it away."""
         self.phase, self.reason, self.drain_at = DRAINING, reason, now
         self.stop_clock(now)
-        self.hurry()
-        for place in self.places:
-            place.hurry()
+        self.hasten()
+        if self.is_collected:
+            self.await_files(now)
+
+    def await_files(self, now: int) -> None:
+        """Close and clear it no sooner than what its job leaves is collected, but not later than in a minute.
+
+        Safe to repeat: the minute is counted once.
+        """
+        self.is_collected = True
+        if self.phase != DRAINING:
+            return
+        self.files_until = self.files_until or now + COLLECTED_WITHIN_S * NS
+        for one in (self, *self.places):
+            one.retry_at = self.files_until
+
+    def has_files(self) -> None:
+        """Wait for no files any more."""
+        if self.is_collected:
+            self.is_collected, self.files_until = False, 0
+            self.hasten()
+
+    def hasten(self) -> None:
+        """Try again at once whatever is to be done for it."""
+        for one in (self, *self.places):
+            one.hurry()
 
     def hear(self, notice: Notice | None, now: int) -> bool:
         """Take over what the holder should know; says whether that is news."""
@@ -199,7 +248,7 @@ class LeaseRecord(Backoff):
     def order_job(self, order: str) -> None:
         """Take over what to run in it; a job that has begun is never begun again."""
         if order:
-            self.job_order = order
+            self.job_order, self.image, self.keeps_files = order, image_in(order), keeps_files(order)
             self.job = self.job or JobReport("waiting")
 
     def stop_clock(self, now: int) -> None:
@@ -229,6 +278,7 @@ class LeaseRecord(Backoff):
         row["places"] = [_place_record(place) for place in self.places]
         if self.job is not None:
             row["job"] = asdict(self.job)
+        row |= {name: value for name in _SELDOM if (value := getattr(self, name))}
         return {"op": "work", **row}
 
 
@@ -262,6 +312,10 @@ _ADDED = (
 )
 
 
+# Written only where there is something to write.
+_SELDOM = ("image", "keeps_files", "files_until")
+
+
 def new_record(wanted: DesiredLease, now: int) -> LeaseRecord:
     """Return a fresh record for a desired lease; its end is counted from now."""
     record = LeaseRecord(
@@ -284,10 +338,13 @@ def new_record(wanted: DesiredLease, now: int) -> LeaseRecord:
 
 def record_from_row(row: dict[str, Any]) -> LeaseRecord:
     """Return the record of a journal line."""
-    added = {name: row[name] for name in _ADDED if name in row}
+    added = {name: row[name] for name in (*_ADDED, *_SELDOM) if name in row}
     if "job" in row:
         added["job"] = JobReport(**row["job"])
-    return LeaseRecord(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
+    record = LeaseRecord(**{name: row[name] for name in _PLAIN}, **added, places=_places(row["places"]))
+    if record.files_until:
+        record.await_files(record.files_until)
+    return record
 
 
 def _place_record(place: LeasePlace) -> dict[str, Any]:

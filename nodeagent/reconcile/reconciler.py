@@ -46,7 +46,7 @@ from nodeagent.reconcile.lease_records import (
     new_record,
 )
 from nodeagent.reconcile.power import ASLEEP, PowerOutcome
-from nodeagent.reconcile.preparing import beginning_step
+from nodeagent.reconcile.preparing import beginning_step, let_in
 from nodeagent.reconcile.settling import disown, miss, settle
 from nodeagent.reconcile.state import NO_DEVICE, NodeState
 from nodeagent.reconcile.steps import DeviceStep, StepOutcome, StepRefusal, read_health, read_partitions
@@ -203,9 +203,26 @@ class Reconciler(NodeState):
         """Take over how a lease's batch job goes; the lease goes with the job, at once."""
         record.job = job
         self.note(record)
-        if job.phase in ("exited", "lost") and record.phase == READY:
+        if job.phase in ("exited", "lost") and record.phase in LIVE:
             self.drain(record, JOB_ENDED, now)
         self.ledger.save()
+
+    def note_image(self, record: LeaseRecord, now: int, *, is_here: bool) -> None:
+        """Let a lease wait for the image of its job, its time untouched, or go on once that is here."""
+        if record.phase == PREPARING:
+            record.begin_anew(now)
+        if is_here and not record.has_image:
+            record.has_image = True
+            let_in(self, record, now)
+            self.note(record)
+
+    def is_beginning_job(self, since: int) -> bool:
+        """Say whether a lease that became ready after ``since`` has a job that is to begin."""
+        return any(
+            record.phase == READY and record.job_order and record.job is not None
+            and record.job.phase == "waiting" and (record.ready_at or 0) > since
+            for record in self.lease_records.values()
+        )  # fmt: skip
 
     # Time
 

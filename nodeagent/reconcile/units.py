@@ -60,14 +60,14 @@ class LeaseUnits:
     def is_let_in(self, record: LeaseRecord) -> bool:
         """Say whether a lease is open to its holder and bound by its limits."""
         is_bound = self.is_open(record) and all(place.is_confined for place in record.places)
-        return record.is_standing and (is_bound or self.runtime is None)
+        return record.is_standing and (is_bound or self.runtime is None) and not record.awaits_image
 
     def is_open(self, record: LeaseRecord) -> bool:
         """Say whether a lease's unit is open, and its own end the one that the lease has now.
 
         While a lease is being made its end moves on; what counts is the end that it has once it is ready.
         """
-        is_late = record.phase == READY and abs(record.deadline - record.armed_for) > SLACK_NS
+        is_late = record.phase == READY and abs(record.last_end - record.armed_for) > SLACK_NS
         return record.is_open and not is_late
 
     def is_closed(self, record: LeaseRecord) -> bool:
@@ -78,6 +78,8 @@ class LeaseUnits:
         self, device: str, record: LeaseRecord, place: LeasePlace, notice: Path, now: int
     ) -> DeviceStep | None:
         """Return the step that opens a standing lease, or binds this place's limits to it."""
+        if record.awaits_image:
+            return None
         if not self.is_open(record):
             if place is not record.places[0] or record.retry_at > now:
                 return None
@@ -213,7 +215,7 @@ def grant_of(record: LeaseRecord, now: int, notice: str) -> LeaseGrant:
         binds |= place.binds
     envs = [place.access.env for place in record.places if place.access is not None]
     made_in = now - record.taken_at if record.phase == PREPARING else 0
-    armed_for = record.deadline + made_in
+    armed_for = record.last_end + made_in
     left_s = max(0, -(-(armed_for - now) // NS))
     return LeaseGrant(
         lease=record.lease,

@@ -15,6 +15,8 @@ Key = tuple[str, int]
 RUNTIME: Final = "runtime"
 UNIT: Final = "unit"
 CDI: Final = "cdi"
+# Where Podman must be told to look for the device; no word where it looks there by itself.
+CDI_DIR: Final = "cdi_dir"
 ISOLATED: Final = "isolated"
 ENV_FILE: Final = "env_file"
 

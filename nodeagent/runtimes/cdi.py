@@ -25,6 +25,7 @@ from nodeagent.host.files import Exists, Read, passable, put, read_text, subfold
 from nodeagent.host.shell import ProgramError, Shell
 from nodeagent.runtimes.base import (
     CDI,
+    CDI_DIR,
     ISOLATED,
     RUNTIME,
     Key,
@@ -35,6 +36,7 @@ from nodeagent.runtimes.base import (
 )
 from nodeagent.runtimes.cgroups import Cgroups
 from nodeagent.runtimes.driver_files import NVIDIA_NODE, driver_mounts
+from nodeagent.runtimes.engines import SPEC_DIR_VERSION
 from nodeagent.runtimes.lease_folder import LeaseFolder
 from nodeagent.runtimes.names import harmless, key_of_stem, stem_of
 
@@ -117,9 +119,11 @@ class CdiSpecs:
         which: Callable[[str], str | None] = shutil.which,
         is_root: bool | None = None,
         looks_only: bool = False,
+        podman: Callable[[], tuple[int, ...] | None] = lambda: None,
     ) -> None:
         """Take the folder and this boot. ``mounts`` tells which files of the driver every container sees.
 
+        ``podman`` tells its version (None: it is not here).
         ``looks_only``: what an earlier boot left is left to the agent to remove.
         """
         self._folder = LeaseFolder(folder, self.name)
@@ -132,6 +136,7 @@ class CdiSpecs:
         self._is_root = os.geteuid() == 0 if is_root is None else is_root
         self._cgroups = Cgroups(read, subfolders, os.path.exists)
         self._is_swept = looks_only
+        self._podman = podman
 
     def why_not(self) -> str:
         """Return what is missing for containers on this host, "" when they can be used."""
@@ -158,7 +163,10 @@ class CdiSpecs:
                 put(path, text, mode=0o644)
             for folder in grant.shown:
                 passable(Path(folder))  # an engine refuses to mount what is not there
-        return LeaseEntrance({RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"})
+        words = {RUNTIME: self.name, CDI: words_of(grant.lease), ISOLATED: "no"}
+        if (self._podman() or ()) >= SPEC_DIR_VERSION:
+            words[CDI_DIR] = str(self._folder.path)
+        return LeaseEntrance(words)
 
     def would_refuse(self, grant: LeaseGrant) -> RuntimeRefusedError | None:
         """Return what container engines of this host lack, or that the lease's name is none for a device."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
-from nodeagent.host.files import GONE, Exists, Folders, Read
+from nodeagent.host.files import GONE, Exists, Folders, Read, read_text
 from nodeagent.runtimes.base import RuntimeRefusedError
 
 ROOT: Final = "/sys/fs/cgroup"
@@ -69,3 +70,15 @@ class Cgroups:
             name, _, path = rest.partition(":")
             trees["name=systemd" if "name=systemd" in name.split(",") else number] = path
         return trees.get("name=systemd") or trees.get("0") or None
+
+
+def memory_of(cgroup: str, read: Read = read_text) -> tuple[int | None, bool]:
+    """Return the most MiB that a lease's unit had (None: unknown), and whether the kernel ended a process for it."""
+    peak: int | None = None
+    with contextlib.suppress(OSError, ValueError):
+        peak = -(-int(read(f"{cgroup}/memory.peak")) // 2**20)
+    try:
+        events = dict(line.split() for line in read(f"{cgroup}/memory.events").splitlines())
+        return peak, int(events.get("oom_kill", 0)) > 0
+    except (OSError, ValueError):
+        return peak, False

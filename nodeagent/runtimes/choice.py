@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from nodeagent.runtimes.base import (
     RuntimeRefusedError,
 )
 from nodeagent.runtimes.cdi import FOLDER, CdiSpecs, mounts_of
+from nodeagent.runtimes.engines import podman_version
 from nodeagent.runtimes.plain import PlainRuntime
 from nodeagent.runtimes.systemd import SystemdRuntime
 
@@ -140,7 +142,12 @@ def choose(
         raise ValueError(f"unknown runtime {name!r}; choose one of {', '.join(RUNTIMES)}")
     systemd = SystemdRuntime(shell, read=read, exists=exists, account=account)
     cdi = CdiSpecs(
-        cdi_folder, boot_id=boot_id, mounts=mounts_of(shell, exists), read=read, looks_only=looks_only
+        cdi_folder,
+        boot_id=boot_id,
+        mounts=mounts_of(shell, exists),
+        read=read,
+        looks_only=looks_only,
+        podman=lru_cache(maxsize=1)(lambda: podman_version(shell)),
     )
     plain = PlainRuntime(run_dir, account=account)
     return pick(name, systemd, cdi, plain)

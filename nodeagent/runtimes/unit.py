@@ -15,6 +15,8 @@ SHOWN: Final = (
 )  # fmt: skip
 # A terminal needs these; "closed" adds /dev/null, zero, full, random and urandom by itself.
 TERMINAL: Final = ("/dev/tty", "/dev/ptmx", "char-pts")
+# And a container of the holder's own, for its network and its files; both are open to everybody on a host as it is.
+CONTAINER: Final = ("/dev/net/tun", "/dev/fuse")
 ALLOWED: Final = "rw"
 HOLDER: Final = ("sleep", "infinity")
 MIB: Final = 1024 * 1024
@@ -23,6 +25,8 @@ SPAN_US: Final = {
     "us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000,
     "w": 604_800_000_000, "month": 2_629_800_000_000, "y": 31_557_600_000_000,
 }  # fmt: skip
+# Of processes and threads together: a program that forks without end is refused more, and nobody else on the host.
+MOST_TASKS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,8 @@ def parse(text: str) -> UnitProperties:
 
 
 def device_rules(grant: LeaseGrant) -> list[str]:
-    """Return the device rules of a grant: its exact nodes and a terminal's."""
-    return [f"{node} {ALLOWED}" for node in dict.fromkeys((*grant.nodes, *TERMINAL))]
+    """Return the device rules of a grant: its exact nodes, a terminal's and a container's."""
+    return [f"{node} {ALLOWED}" for node in dict.fromkeys((*grant.nodes, *TERMINAL, *CONTAINER))]
 
 
 def limits(grant: LeaseGrant) -> list[str]:
@@ -81,6 +85,7 @@ def properties(grant: LeaseGrant, account: Account) -> list[str]:
         f"WorkingDirectory=-{account.home}",
         *(one for one in limits(grant) if one not in ("DeviceAllow=", "CPUQuota=")),
         f"TimeoutStopSec={max(grant.grace_s, 1)}",
+        f"TasksMax={MOST_TASKS}",
         "KillMode=control-group",
         "SendSIGHUP=yes",
         "Delegate=yes",

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 READY_WITHIN_S: Final = 120.0
 ASK_FIRST_S: Final = 0.05
-ASK_MOST_S: Final = 0.5
+ASK_MOST_S: Final = 0.2
 ANSWER_WITHIN_S: Final = 5.0
 REAP_EVERY_S: Final = 0.2
 MOST_PER_LEASE: Final = 16

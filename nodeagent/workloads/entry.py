@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from nodeagent.host.accounts import Account, account_of
 from nodeagent.protocol.variables import GIVEN, allowed
 from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.units import grant_of
-from nodeagent.runtimes.base import Key
+from nodeagent.runtimes.base import Key, RuntimeRefusedError
 from nodeagent.runtimes.names import stem_of
 
 SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -32,6 +33,8 @@ NOBODY: Final = "nobody"
 GENERATION: Final = "BERTH_GENERATION"
 SSH_SESSION: Final = "nodeagent.streams.ssh_session"
 RUN_FOLDERS: Final = "workloads"
+END_ROUNDS: Final = 10
+END_PAUSE_S: Final = 0.01
 _AT_HOME: Final = 'cd 2>/dev/null; exec "$@"'
 _LOGIN_SHELL: Final = 'cd 2>/dev/null; exec "$SHELL" -l'
 
@@ -50,7 +53,8 @@ class HolderCommand:
     """What to start so that it runs in a lease as its holder, from their home folder.
 
     ``account``: become it before anything runs; None where the words do that themselves. ``holder`` owns what is
-    made for the program, such as its terminal; None is the agent's own account.
+    made for the program, such as its terminal; None is the agent's own account. ``unit`` is one that it starts, which
+    does not end with it.
     """
 
     words: Sequence[str]
@@ -58,15 +62,18 @@ class HolderCommand:
     folder: str
     account: Account | None
     holder: Account | None
+    unit: str = ""
 
 
 class LeaseEntry(Protocol):
     """How programs get into leases on this host; calls may take some milliseconds.
 
-    ``outlives_agent``: programs run on when the agent ends; units keep them.
+    ``outlives_agent``: programs run on when the agent ends; units keep them. ``held`` are leases whose files are
+    still being collected: nothing of them is cleared.
     """
 
     outlives_agent: bool
+    held: set[Key]
 
     def command(
         self, record: LeaseRecord, words: Sequence[str] = (), env: Mapping[str, str] | None = None
@@ -97,6 +104,13 @@ class LeaseEntry(Protocol):
 
     def clear(self, key: Key) -> None:
         """End what is left of a lease that is over, and remove its folders. Safe to repeat."""
+        ...
+
+    def keep_only(self, key: Key, pid: int) -> bool:
+        """End everything in a lease but one process, and what keeps the lease open; says whether that is done.
+
+        False: something does not end, or is started anew as fast. Raises EntryRefusedError where nobody can tell.
+        """
         ...
 
     def close(self) -> None:
@@ -131,11 +145,17 @@ class UnitEntry:
     outlives_agent = True
 
     def __init__(
-        self, run_dir: Path, main_pid: Callable[[Key], int], account: Callable[[str], Account] = account_of
+        self,
+        run_dir: Path,
+        main_pid: Callable[[Key], int],
+        pids: Callable[[Key], list[int]],
+        account: Callable[[str], Account] = account_of,
     ) -> None:
-        """Take the agent's run folder, and how to find the first process of a lease's unit (0: none)."""
+        """Take the agent's run folder, and how to find the first process of a lease's unit (0: none), and all."""
+        self.held: set[Key] = set()
         self._folders = run_dir / RUN_FOLDERS
         self._main_pid = main_pid
+        self._pids = pids
         self._account = account
 
     def command(
@@ -174,6 +194,14 @@ class UnitEntry:
         """Remove the lease's folder; what is in a unit ends with it."""
         shutil.rmtree(self._folders / stem_of(key), ignore_errors=True)
 
+    def keep_only(self, key: Key, pid: int) -> bool:
+        """Kill all of the unit but its first process and this one, and the lease's containers outside of it."""
+        try:
+            kept = {pid, self._main_pid(key)}
+            return end_all(lambda: [one for one in self._pids(key) if one not in kept])
+        except RuntimeRefusedError as no:
+            raise EntryRefusedError(no.word, no.detail) from no
+
     def close(self) -> None:
         """Do nothing: what runs in units runs on, and the next agent finds the folders."""
 
@@ -199,6 +227,7 @@ class PlayedEntry:
 
     def __init__(self, state: Path, notice: Callable[[LeaseRecord], Path], clock: Callable[[], int]) -> None:
         """Keep folders below the state folder, for root in one of the system's that ``nobody`` can reach."""
+        self.held: set[Key] = set()
         self._account = _nobody() if os.geteuid() == 0 else None
         self._folder = state / "shells" if self._account is None else None
         self._sockets: Path | None = None
@@ -250,13 +279,19 @@ class PlayedEntry:
 
     def clear(self, key: Key) -> None:
         """Kill what carries the lease in its environment, and remove its folders."""
-        marks = {f"BERTH_LEASE={key[0]}".encode(), f"{GENERATION}={key[1]}".encode()}
-        for pid in marked(marks):
+        if key in self.held:
+            return
+        for pid in marked(_marks(key)):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         for folder in (self._folder, self._sockets):
             if folder is not None:
                 shutil.rmtree(folder / stem_of(key), ignore_errors=True)
+
+    def keep_only(self, key: Key, pid: int) -> bool:
+        """Kill what carries the lease in its environment, this one aside."""
+        marks = _marks(key)
+        return end_all(lambda: [one for one in marked(marks) if one != pid])
 
     def close(self) -> None:
         """Remove folders that no later agent would find."""
@@ -277,6 +312,22 @@ class PlayedEntry:
         except OSError as no:
             raise EntryRefusedError("no_folder", f"no folder for this lease's shells: {no.strerror}") from no
         return folder
+
+
+def _marks(key: Key) -> set[bytes]:
+    return {f"BERTH_LEASE={key[0]}".encode(), f"{GENERATION}={key[1]}".encode()}
+
+
+def end_all(found: Callable[[], list[int]]) -> bool:
+    """Kill what is found, and look again a few times; says whether nothing is found any more."""
+    for _ in range(END_ROUNDS):
+        if not (pids := found()):
+            return True
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(END_PAUSE_S)
+    return False
 
 
 def marked(marks: Iterable[bytes]) -> list[int]:

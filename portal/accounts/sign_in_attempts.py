@@ -104,6 +104,12 @@ def forget_tries(*, now: datetime) -> int:
     return Tries.objects.filter(since__lt=now - KEEP).delete()[0]
 
 
+def wait_before(limit: Limit, who: str, *, now: datetime) -> int:
+    """Count something that is limited like a try and return the seconds to wait, 0 where it may go on."""
+    count, left = _count(limit, who, now)
+    return left if count > limit.most else 0
+
+
 def _count(limit: Limit, mark: str, now: datetime) -> tuple[int, int]:
     """Count one and return how many there are in the window, and the seconds until it ends."""
     window = timedelta(seconds=limit.window_s)

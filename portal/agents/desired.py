@@ -9,7 +9,15 @@ from datetime import datetime
 
 from django.conf import settings
 
-from nodeagent.protocol.messages import JOBS, Desired, DesiredLease, DesiredSlot, Notice
+from nodeagent.protocol.messages import (
+    ARTIFACTS,
+    CONTAINERS,
+    JOBS,
+    Desired,
+    DesiredLease,
+    DesiredSlot,
+    Notice,
+)
 from portal.common.sql import Row, fetch, in_sql
 from portal.fleet.models import SAYS_ITS_POWER, Power
 from portal.jobs.orders import orders_of
@@ -48,6 +56,8 @@ class AgentAbilities:
     host_limits: bool
     maintenance: bool
     jobs: bool
+    containers: bool
+    artifacts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +91,17 @@ def orders(node_id: int, *, now: datetime, features: Collection[str] = ()) -> No
     )
     rows = fetch(LEASES, [node_id])
     slots = _slots([row[0] for row in rows])
-    knows = AgentAbilities(takes_notice, HOST_LIMITS in features, MAINTENANCE in features, JOBS in features)
-    jobs = orders_of([row[0] for row in rows]) if knows.jobs and any(row[13] for row in rows) else {}
+    knows = AgentAbilities(
+        takes_notice,
+        HOST_LIMITS in features,
+        MAINTENANCE in features,
+        JOBS in features,
+        CONTAINERS in features,
+        ARTIFACTS in features,
+    )
+    jobs: dict[int, str] = {}
+    if knows.jobs and any(row[13] for row in rows):
+        jobs = orders_of([row[0] for row in rows], containers=knows.containers, artifacts=knows.artifacts)
     desired = Desired(
         node=name,
         epoch=epoch,

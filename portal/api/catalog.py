@@ -34,6 +34,7 @@ from portal.catalog.services import (
     create_flavor,
     set_currency,
     set_rate,
+    withdraw_rate,
 )
 from portal.catalog.speed import speeds_of
 from portal.catalog.standard import make_standard_flavors
@@ -204,7 +205,7 @@ class QuoteEndpoint(Endpoint):
         flavor = check_spec(spec, now=now)
         check_possible(team, flavor, spec.count, spec.nodes)
         price = quote_of(flavor, spec, now=now)
-        seen = preview(team=team, flavor=flavor, spec=spec, now=now)
+        seen = preview(team=team, flavor=flavor, spec=spec, user_id=self.person.pk, now=now)
         return Response(
             {
                 "team": team.slug,
@@ -252,6 +253,17 @@ class Rates(Endpoint):
         )  # fmt: skip
         rate.refresh_from_db()
         return Response(rate_row(rate), status=201, headers={"Location": "/api/v1/rates/"})
+
+
+class OneRate(Endpoint):
+    """A planned price."""
+
+    @call("Withdraw a planned price", status=204, refusals=(404, 409), tag=TAG)
+    def delete(self, request: Request, key: int) -> Response:
+        """Take back a price that has not begun; the one before it goes on. Finance."""
+        self.require_finance()
+        withdraw_rate(rate_id=key, actor=self.person, now=db_now())
+        return Response(status=204)
 
 
 def _model(slug: str) -> DeviceModel:

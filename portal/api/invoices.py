@@ -30,6 +30,7 @@ from portal.teams.selectors import Rights, visible_team, visible_teams
 from portal.web.invoices.csv_file import invoice_csv
 from portal.web.invoices.months import all_months, named
 from portal.web.invoices.rows import month_totals
+from portal.web.reports.page import pdf_answer
 
 TAG = "money"
 
@@ -73,19 +74,35 @@ class InvoiceCsv(Endpoint):
         return answer
 
 
+class InvoicePdf(Endpoint):
+    """A team's month on paper."""
+
+    @call("Download an invoice as PDF", media_type="application/pdf", refusals=(404, 409), tag=TAG)
+    def get(self, request: Request, slug: str, month: str) -> HttpResponse:
+        """Download an invoice, or its draft, as PDF, in the caller's language; a conflict where none can be made."""
+        now = timezone.now()
+        return pdf_answer(_view(self.rights, slug, month, now), now=now)
+
+
 class InvoiceLineUsage(Endpoint):
     """What one line is made of."""
 
-    @call("Read the usage behind a line", answer=UsageAnswer, is_list=True, refusals=(404,), tag=TAG)
+    parameters = PARAMETERS
+
+    @call(
+        "Read the usage behind a line", answer=UsageAnswer, is_list=True, refusals=(404,), tag=TAG,
+        parameters=PAGING,
+    )  # fmt: skip
     def get(self, request: Request, slug: str, month: str, key: str) -> Response:
-        """Read the usage records behind a line, by the `key` the line carries."""
+        """Read the usage records behind a line, by the `key` the line carries, newest first."""
         team, period = visible_team(self.rights, slug), named(month)
-        records = line_usage(team, period, key)
+        pages = Pages(most=MAX_FEED_SIZE)
+        records = pages.page(line_usage(team, period, key), request)
         if not records:
             raise NotFound
         for record in records:
             record.team = team
-        return Response({"next": None, "results": [usage_row(record) for record in records]})
+        return Response(pages.answer([usage_row(record) for record in records]))
 
 
 class UsageEndpoint(Endpoint):

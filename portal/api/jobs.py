@@ -19,16 +19,24 @@ from portal.api.idempotency import once
 from portal.api.pagination import Pages
 from portal.api.representations import Row
 from portal.api.requests import team_to_ask_for
-from portal.api.responses_jobs import JobDetail, JobListed, JobSubmitted, LogAnswer, SecretAnswer
+from portal.api.responses_jobs import (
+    ArtifactAnswer,
+    JobDetail,
+    JobListed,
+    JobSubmitted,
+    LogAnswer,
+    SecretAnswer,
+)
 from portal.api.wire import instant
 from portal.common.clock import db_now
 from portal.common.errors import Invalid
 from portal.jobs import services
-from portal.jobs.log_views import log_page, raw_log, readable_job
-from portal.jobs.models import Job, JobAttempt
+from portal.jobs.artifacts import as_download, downloadable, kept_files, kept_until
+from portal.jobs.log_views import attempt_of, log_page, raw_log, readable_job
+from portal.jobs.models import Artifact, Job, JobAttempt
 from portal.jobs.selectors import may_manage_job, may_read_log, visible_job, visible_jobs
 from portal.jobs.spec import read_spec
-from portal.jobs.words import outcome_text
+from portal.jobs.words import left_out_text, outcome_text, progress_text
 from portal.teams.selectors import Rights
 
 TAG = "jobs"
@@ -153,7 +161,48 @@ class RawLog(Endpoint):
     def get(self, request: Request, uid: str) -> StreamingHttpResponse:
         """Download what a job printed, byte for byte but for what was left out and masked."""
         job = readable_job(self.rights, uid)
-        return raw_log(job, _number(request, "attempt"))
+        return raw_log(job, _number(request, "attempt"), self.person.pk)
+
+
+class JobArtifacts(Endpoint):
+    """The files that a job left."""
+
+    parameters = frozenset({"attempt"})
+
+    @call(
+        "List the artifacts of a job", answer=ArtifactAnswer, is_list=True, refusals=(404,), tag=TAG,
+        parameters=(query("attempt", "Number of the attempt; the last one when left out.", int),),
+    )  # fmt: skip
+    def get(self, request: Request, uid: str) -> Response:
+        """List the files that an attempt left, and those that were left out, newest first."""
+        attempt = attempt_of(readable_job(self.rights, uid), _number(request, "attempt"))
+        pages = Pages()
+        found = Artifact.objects.filter(attempt=attempt).select_related("attempt")
+        return Response(pages.answer([_artifact_row(one) for one in pages.page(found, request)]))
+
+
+class OneArtifact(Endpoint):
+    """One file that a job left."""
+
+    @call("Download an artifact", media_type="application/octet-stream", refusals=(404,), tag=TAG)
+    def get(self, request: Request, uid: str, artifact: int) -> StreamingHttpResponse:
+        """Download a file that a job left; its ETag is its SHA-256."""
+        return as_download(downloadable(readable_job(self.rights, uid), artifact), self.person.pk)
+
+
+def _artifact_row(one: Artifact) -> Row:
+    is_kept = not one.left_out and one.removed_at is None
+    return {
+        "id": one.pk,
+        "attempt": one.attempt.number,
+        "path": one.path,
+        "size": one.size,
+        "sha256": one.sha256,
+        "can_download": one.is_checked,
+        "left_out": left_out_text(one),
+        "kept_until": instant(kept_until(one.attempt)) if is_kept else None,
+        "removed_at": instant(one.removed_at),
+    }
 
 
 class Secrets(Endpoint):
@@ -233,6 +282,7 @@ def _outcome(one: Job | JobAttempt) -> Row:
 def job_detail(rights: Rights, job: Job) -> Row:
     """Return a job with what it runs and its attempts; the command is for those who may read its log."""
     may_read = may_read_log(rights, job)
+    kept = kept_files(job.tries.all())
     tries: list[dict[str, Any]] = [
         {
             "number": one.number,
@@ -241,12 +291,18 @@ def job_detail(rights: Rights, job: Job) -> Row:
             "started_at": instant(one.started_at),
             "ended_at": instant(one.ended_at),
             **_outcome(one),
+            "artifacts": kept.get(one.pk, (0, 0))[0],
+            "artifacts_are_closed": one.artifacts_are_closed,
+            "image_digest": one.image_digest or None,
         }
         for one in job.tries.select_related("lease")
     ]
     return {
         **job_row(job),
+        "image": job.spec.get("image") or None,
+        "progress": progress_text(job),
         "command": job.spec["command"] if may_read else None,
+        "artifacts": job.spec["artifacts"] if may_read else [],
         "secrets": job.spec["secrets"] if may_read else [],
         "tries": tries,
         "can_manage": may_manage_job(rights, job),

@@ -50,6 +50,8 @@ def request_row(request: LeaseRequest, names: Mapping[int, str]) -> Row:
         "starts_at": instant(request.starts_at),
         "nodes": request.nodes,
         "most_count": request.most_count,
+        "opens": str(request.opens),
+        "is_job": request.is_job,
         "quote": money(request.quote_micro, request.currency),
         "reasons": [reason_row(as_seen(reason, names)) for reason in request.reasons],
         "submitted_at": instant(request.submitted_at),
@@ -93,6 +95,7 @@ def lease_row(lease: Lease, *, cost_micro: int | None, currency: str, now: datet
         "is_preemptible": lease.is_preemptible,
         "preempt_at": instant(lease.preempt_at),
         "preempt_why": lease.must_go_for,
+        "opens": str(lease.request.opens),
         "cost_so_far": money(cost_micro, currency),
     }
 

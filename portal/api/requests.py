@@ -28,7 +28,7 @@ from portal.leases.forecasting import estimates, places
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import LOAD_PATTERNS, MOST_NODES, PRIORITIES, RequestSpec
 from portal.leases.selectors import awaiting_approval, visible_request, visible_requests
-from portal.leases.states import RequestState, WorkloadKind
+from portal.leases.states import Opening, RequestState, WorkloadKind
 from portal.leases.visible_reasons import names_in_sight
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_team
@@ -72,6 +72,9 @@ class RequestBody(Body):
         most=1000,
         default=0,
         help_text="What it may grow to while devices idle; 0: it does not grow.",
+    )
+    opens = serializers.ChoiceField(
+        Opening.choices, default="device", help_text="What its page offers first once it is active."
     )
 
 

@@ -206,6 +206,52 @@ class SshKeyAnswer(ResponseShape):
     created_at = s.DateTimeField()
 
 
+class ContactPointAnswer(ResponseShape):
+    """Where one is told beside the pages."""
+
+    id = s.IntegerField()
+    kind = s.CharField(help_text="email, webhook, slack, feishu, dingtalk or wecom.")
+    name = s.CharField()
+    address = s.CharField(help_text="A mailbox whole; of a web address its host and its end.")
+    muted = s.ListField(child=s.CharField(), help_text="Topics that are not told there.")
+    digest_at = s.CharField(allow_null=True, help_text="HH:MM in one's time zone.")
+    quiet_from = s.CharField(allow_null=True)
+    quiet_until = s.CharField(allow_null=True)
+    is_on = s.BooleanField()
+    confirmed_at = s.DateTimeField(allow_null=True, help_text="null: a mailbox that nobody confirmed yet.")
+    created_at = s.DateTimeField()
+
+
+class NewContactPointAnswer(ContactPointAnswer):
+    """A contact point just made."""
+
+    secret = s.CharField(allow_null=True, help_text="Of a webhook, shown once; keep it now.")
+
+
+class DeliveryAnswer(ResponseShape):
+    """A message to a contact point."""
+
+    id = s.IntegerField()
+    purpose = s.CharField(help_text="news, test or confirmation.")
+    kind = s.CharField(allow_null=True, help_text="Of the notification.")
+    state = s.CharField(help_text="waiting, sent or failed.")
+    attempts = s.IntegerField(help_text="Tries that went wrong.")
+    told_at = s.DateTimeField()
+    due_at = s.DateTimeField()
+    ended_at = s.DateTimeField(allow_null=True)
+    error = s.CharField(allow_blank=True)
+
+
+class MatchAnswer(ResponseShape):
+    """An object that fits what was searched for."""
+
+    kind = s.CharField(help_text="lease, request, job, team or node.")
+    id = s.CharField()
+    name = s.CharField(allow_blank=True)
+    state = s.CharField(allow_blank=True)
+    path = s.CharField(help_text="Of its page.")
+
+
 class SessionAnswer(ResponseShape):
     """A live browser session of one's own."""
 

@@ -21,6 +21,9 @@ class AttemptAnswer(ResponseShape):
     outcome = s.CharField(allow_blank=True, help_text="How it ended, as a sentence.")
     peak_memory_mib = s.IntegerField(allow_null=True)
     ran_ms = s.IntegerField(allow_null=True)
+    artifacts = s.IntegerField(help_text="How many files it left that are kept.")
+    artifacts_are_closed = s.BooleanField(help_text="No more of them will come.")
+    image_digest = s.CharField(allow_null=True, help_text="Of the image that it ran in.")
 
 
 class JobAnswer(ResponseShape):
@@ -52,7 +55,10 @@ class JobAnswer(ResponseShape):
 class JobDetail(JobAnswer):
     """A job with what it runs and its attempts."""
 
+    image = s.CharField(allow_null=True, help_text="What it runs in; null: the node's own programs.")
+    progress = s.CharField(allow_blank=True, help_text="What happens while it waits, as far as is known.")
     command = s.JSONField()
+    artifacts = s.ListField(child=s.CharField(), help_text="Patterns of the files that are collected.")
     secrets = s.ListField(child=s.CharField(), help_text="Names; values are shown nowhere.")
     tries = AttemptAnswer(many=True)
     can_manage = s.BooleanField()
@@ -79,6 +85,36 @@ class LogAnswer(ResponseShape):
     next = s.IntegerField(help_text="Where to go on.")
     text = s.CharField(allow_blank=True)
     is_done = s.BooleanField(help_text="Nothing more will come of this attempt.")
+
+
+class ArtifactAnswer(ResponseShape):
+    """A file that an attempt left, or that was left out."""
+
+    id = s.IntegerField()
+    attempt = s.IntegerField()
+    path = s.CharField(allow_blank=True, help_text="Below the working folder; blank: see `left_out`.")
+    size = s.IntegerField(help_text="Bytes.")
+    sha256 = s.CharField(allow_blank=True)
+    can_download = s.BooleanField(help_text="All of it has come, and is kept.")
+    left_out = s.CharField(allow_blank=True, help_text="Why it was not kept, as a sentence.")
+    kept_until = s.DateTimeField(allow_null=True)
+    removed_at = s.DateTimeField(allow_null=True)
+
+
+class ImageFromAbove(ResponseShape):
+    """A line of a team above."""
+
+    team = s.SlugField()
+    image = s.CharField()
+
+
+class ImagesAnswer(ResponseShape):
+    """The images that jobs of a team may run in, beside the site's own."""
+
+    team = s.SlugField()
+    images = s.ListField(child=s.CharField(), help_text="The team's own list.")
+    from_above = ImageFromAbove(many=True)
+    can_change = s.BooleanField()
 
 
 class SecretAnswer(ResponseShape):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import EventAnswer, Money, ResponseShape
-from portal.leases.states import EndReason, LeaseState
+from portal.leases.states import EndReason, LeaseState, Opening
 
 
 class LeaseEventAnswer(EventAnswer):
@@ -46,6 +46,7 @@ class LeaseAnswer(ResponseShape):
     preempt_why = s.CharField(
         allow_blank=True, help_text="Why it must go: reclaim, priority or elastic; empty while it may stay."
     )
+    opens = s.ChoiceField(Opening.choices, help_text="What was asked for to open in it.")
     cost_so_far = Money(allow_null=True)
 
 

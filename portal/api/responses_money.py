@@ -110,3 +110,37 @@ class AccountingAnswer(ResponseShape):
     billed_s = s.IntegerField()
     share_milli_seconds = s.IntegerField()
     is_metered = s.BooleanField()
+
+
+class ReportGroup(ResponseShape):
+    """One row of a report; a team's row holds all teams below it."""
+
+    key = s.CharField(help_text="Slug, user name or name, as the rows are.", allow_blank=True)
+    name = s.CharField(allow_blank=True)
+    parent = s.CharField(allow_null=True, help_text="The team above it in the report.")  # type: ignore[assignment]
+    leases = s.IntegerField()
+    share_milli_seconds = s.IntegerField()
+    amount = Money(help_text="On lines.")
+    accruing = Money(help_text="Of what still runs.")
+    own = Money(help_text="Of the team alone, accruing too.")
+    before = Money(allow_null=True, help_text="The same part of the month before.")
+
+
+class ReportDay(ResponseShape):
+    """What a day in UTC came to."""
+
+    day = s.DateField()
+    amount = Money()
+
+
+class ReportAnswer(ResponseShape):
+    """A month, rolled up, beside the month before."""
+
+    month = s.CharField()
+    by = s.CharField()
+    is_closed = s.BooleanField()
+    until = s.DateTimeField(help_text="Now, or the end of the month.")
+    compared_with = s.CharField(allow_null=True, help_text="The month before, where the books have it.")
+    rows = ReportGroup(many=True)
+    total = ReportGroup()
+    days = ReportDay(many=True)

@@ -6,7 +6,7 @@ from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
 from portal.leases.requests import LOAD_PATTERNS, PRIORITIES
-from portal.leases.states import RequestState, WorkloadKind
+from portal.leases.states import Opening, RequestState, WorkloadKind
 
 
 class ReasonAnswer(ResponseShape):
@@ -77,6 +77,8 @@ class RequestAnswer(ResponseShape):
         help_text="Nodes with `count` units each; 0: `count` in all on as few as possible."
     )
     most_count = s.IntegerField(help_text="What it may grow to while devices idle; 0 is not at all.")
+    opens = s.ChoiceField(Opening.choices, help_text="What its page offers first once it is active.")
+    is_job = s.BooleanField(help_text="A batch job runs in its lease.")
     quote = Money()
     reasons = ReasonAnswer(many=True)
     submitted_at = s.DateTimeField()

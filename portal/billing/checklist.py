@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.billing.metering import active_intervals, events_by_lease, pieces, rates_by_model
-from portal.billing.models import BillingPeriod, PeriodState, UsageRecord
+from portal.billing.models import BillingPeriod, PeriodState, UsageTotal
 from portal.billing.settled import settled_until
 from portal.common.errors import Conflict
 from portal.common.invariants import MONEY, broken
@@ -20,7 +21,7 @@ from portal.leases.states import LeaseState
 
 MOST_NAMED = 5
 # Leases that were active in the month, or have usage in it, whose usage there is not their active seconds there.
-_UNLIKE_EVENTS = f"""
+UNLIKE_EVENTS = f"""
   WITH month AS (
     SELECT id, starts_at, ends_at, tstzmultirange(tstzrange(starts_at, ends_at)) AS span
     FROM billing_billingperiod WHERE id = %s),
@@ -141,7 +142,7 @@ def _priced(period: BillingPeriod, now: datetime) -> CloseItem:
 
 
 def _metered(period: BillingPeriod, now: datetime) -> CloseItem:
-    names = [str(uid) for (uid,) in fetch(_UNLIKE_EVENTS, [period.pk, now])]
+    names = [str(uid) for (uid,) in fetch(UNLIKE_EVENTS, [period.pk, now])]
     met = _("Every lease is metered to its last second in this month.")
     if period.ends_at > now:
         text = ngettext(
@@ -171,7 +172,7 @@ def _sound() -> CloseItem:
 
 
 def _usage(period: BillingPeriod) -> CloseItem:
-    count = UsageRecord.objects.filter(period=period).count()
+    count = UsageTotal.objects.filter(period=period).aggregate(n=Sum("records"))["n"] or 0
     text = ngettext("%(n)d usage record goes onto lines.", "%(n)d usage records go onto lines.", count)
     return CloseItem("usage", True, False, count, text % {"n": count})
 

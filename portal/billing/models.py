@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
 from django.db import models
@@ -7,7 +8,7 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from portal.catalog.models import Rate
+from portal.catalog.models import Flavor, Rate
 from portal.common.ids import invoice_uid
 from portal.leases.models import Lease
 from portal.teams.models import Team
@@ -47,7 +48,10 @@ class BillingPeriod(models.Model):
 
 
 class Invoice(models.Model):
-    """What a team owes for a month. Draft while the month is open, then issued and frozen."""
+    """What a team owes for a month. Draft while the month is open, then issued and frozen.
+
+    ``digest`` is written by the database as it is issued: SHA-256 of all it says and of the digest before it.
+    """
 
     uid = models.CharField(max_length=24, unique=True, default=invoice_uid)
     period = models.ForeignKey(BillingPeriod, on_delete=models.PROTECT, related_name="invoices")
@@ -59,6 +63,7 @@ class Invoice(models.Model):
     total_micro = models.BigIntegerField(default=0)
     is_issued = models.BooleanField(default=False)
     issued_at = models.DateTimeField(null=True, blank=True)
+    digest = models.BinaryField(max_length=32, null=True)
 
     class Meta:
         ordering = ["-period__starts_at", "team_name"]
@@ -69,6 +74,9 @@ class Invoice(models.Model):
             models.CheckConstraint(
                 condition=Q(is_issued=False) | (Q(number__isnull=False) & Q(issued_at__isnull=False)),
                 name="invoice_issued_has_number",
+            ),
+            models.CheckConstraint(
+                condition=Q(is_issued=False) | Q(digest__isnull=False), name="invoice_issued_has_digest"
             ),
         ]
 
@@ -112,7 +120,8 @@ class UsageRecord(models.Model):
 
     ``seconds`` = ends - starts; ``share_milli_seconds`` = seconds x share of devices held. ``micro_per_hour`` is
     the rate, lowered to what the lease pays of it. Usage that was written after its month had been closed is an
-    adjustment: billed in the open month ``period``, dated and priced in the closed one, ``late_for``.
+    adjustment: billed in the open month ``period``, dated and priced in the closed one, ``late_for``. A record never
+    changes; the line that it is on is that of its ``UsageTotal``.
     """
 
     lease = models.ForeignKey(Lease, on_delete=models.PROTECT, related_name="usage")
@@ -120,7 +129,6 @@ class UsageRecord(models.Model):
     period = models.ForeignKey(BillingPeriod, on_delete=models.PROTECT, related_name="usage")
     late_for = models.ForeignKey(BillingPeriod, null=True, on_delete=models.PROTECT, related_name="+")
     rate = models.ForeignKey(Rate, on_delete=models.PROTECT, related_name="+")
-    line = models.ForeignKey(InvoiceLine, null=True, on_delete=models.SET_NULL, related_name="usage")
     span = DateTimeRangeField()
     seconds = models.PositiveBigIntegerField()
     share_milli = models.PositiveIntegerField()
@@ -148,3 +156,53 @@ class UsageRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.seconds} s of {self.lease_id}"
+
+
+class UsageTotal(models.Model):
+    """What one person used of one flavor at one price in a team's month: a line of the invoice, ready to be rated.
+
+    Kept by the database itself from usage records, in the statement that writes or takes back one, and written by
+    nothing else; ``line`` is set when the month closes. ``records`` and ``leases`` count what is behind it.
+    """
+
+    period = models.ForeignKey(BillingPeriod, on_delete=models.PROTECT, related_name="totals")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    flavor = models.ForeignKey(Flavor, on_delete=models.PROTECT, related_name="+")
+    micro_per_hour = models.BigIntegerField()
+    currency = models.CharField(max_length=3)
+    late_for = models.ForeignKey(BillingPeriod, null=True, on_delete=models.PROTECT, related_name="+")
+    line = models.OneToOneField(InvoiceLine, null=True, on_delete=models.PROTECT, related_name="total")
+    records = models.PositiveIntegerField()
+    leases = models.PositiveIntegerField()
+    seconds = models.PositiveBigIntegerField()
+    share_milli_seconds = models.PositiveBigIntegerField()
+
+    class Meta:
+        ordering = ["period", "team", "id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["period", "team", "user", "flavor", "micro_per_hour", "currency", "late_for"],
+                nulls_distinct=False,
+                name="usage_total_once",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.share_milli_seconds} at {self.micro_per_hour}"
+
+
+class UsageDay(models.Model):
+    """The part of a total that was used on one day in UTC; the days of a total add up to it."""
+
+    total = models.ForeignKey(UsageTotal, on_delete=models.CASCADE, related_name="days")
+    day = models.DateField()
+    seconds = models.PositiveBigIntegerField()
+    share_milli_seconds = models.PositiveBigIntegerField()
+
+    class Meta:
+        ordering = ["day"]
+        constraints = [models.UniqueConstraint(fields=["total", "day"], name="usage_day_once")]
+
+    def __str__(self) -> str:
+        return f"{self.day}: {self.share_milli_seconds}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from portal.billing.metering import Piece, active_intervals, events_by_lease, pieces, rates_by_model
-from portal.billing.models import BillingPeriod, Invoice, UsageRecord
+from portal.billing.models import BillingPeriod, Invoice, UsageRecord, UsageTotal
 from portal.billing.periods import month_bounds, period_of
 from portal.catalog.models import Rate
 from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
@@ -35,7 +35,6 @@ __all__ = [
     "team_spend",
 ]
 RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
-LineKey = tuple[int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,13 @@ class InvoiceView:
     currency: str
     lines: list[LineView]
     total_micro: int
-    accruing_micro: int
+    accruing: list[tuple[Lease, int]]
     is_draft: bool
+
+    @property
+    def accruing_micro(self) -> int:
+        """Return what runs now and is on no line yet."""
+        return sum(micro for _lease, micro in self.accruing)
 
 
 def currency() -> str:
@@ -96,7 +100,8 @@ def _pieces_of(
     return found
 
 
-def _exact(lease: Lease, parts: Iterable[Piece]) -> Fraction:
+def exact_cost(lease: Lease, parts: Iterable[Piece]) -> Fraction:
+    """Return what pieces of a lease cost in micro-units, unrounded."""
     return sum(
         (
             exact_micro(
@@ -112,7 +117,7 @@ def _exact(lease: Lease, parts: Iterable[Piece]) -> Fraction:
 def cost_so_far(leases: Sequence[Lease], *, now: datetime) -> dict[int, int | None]:
     """Return by lease id what it cost up to now in micro-units (not rounded to cents); None is unknown."""
     return {
-        lease.pk: None if parts is None else int(_exact(lease, parts))
+        lease.pk: None if parts is None else int(exact_cost(lease, parts))
         for lease, parts in ((ls, found) for ls, found in _zip(leases, now))
     }
 
@@ -131,7 +136,7 @@ def cost_and_price(lease: Lease, *, now: datetime) -> tuple[int | None, int | No
     """Return what a lease cost up to now and what it costs an hour, in micro-units of a currency; None is unknown."""
     rates = rates_by_model([lease.flavor.device_model_id])
     parts = _pieces_of([lease], now, rates)[lease.pk]
-    cost = None if parts is None else int(_exact(lease, parts))
+    cost = None if parts is None else int(exact_cost(lease, parts))
     own = rates[lease.flavor.device_model_id]
     return cost, _hourly(lease, own, now), own[0].card.currency if own else currency()
 
@@ -146,61 +151,54 @@ def _hourly(lease: Lease, rates: Sequence[Rate], now: datetime) -> int | None:
     return None
 
 
-def _usage(team: Team, period: BillingPeriod) -> list[UsageRecord]:
-    rows = UsageRecord.objects.filter(team=team, period=period)
-    return list(
-        rows.select_related("lease__user", "lease__flavor__device_model", "late_for").order_by(
-            "lease_id", "span"
-        )
-    )
-
-
-def _key(record: UsageRecord) -> LineKey:
-    late_for = str(record.late_for) if record.late_for else ""
-    return record.lease.user_id, record.lease.flavor_id, record.micro_per_hour, late_for
+def _totals(team: Team, period: BillingPeriod) -> list[UsageTotal]:
+    rows = UsageTotal.objects.filter(team=team, period=period)
+    return list(rows.select_related("user", "flavor__device_model", "late_for"))
 
 
 def line_key(record: UsageRecord) -> str:
     """Return the ``key`` of the draft line that a usage record is part of; its lease must be at hand."""
-    return _key_text(_key(record))
+    lease = record.lease
+    return _key_text(lease.user_id, lease.flavor_id, record.micro_per_hour, record.late_for)
 
 
-def _key_text(key: LineKey) -> str:
-    return "-".join(str(part) for part in key if part != "")
+def _key_text(user_id: int, flavor_id: int, micro_per_hour: int, late_for: BillingPeriod | None) -> str:
+    return "-".join(str(part) for part in (user_id, flavor_id, micro_per_hour, late_for or "") if part != "")
 
 
-def draft_lines(records: Sequence[UsageRecord]) -> list[tuple[LineView, list[UsageRecord]]]:
-    """Group usage into lines and round them so that they add up to the rounded exact total."""
-    groups: dict[LineKey, list[UsageRecord]] = defaultdict(list)
-    for record in records:
-        groups[_key(record)].append(record)
+def draft_lines(totals: Iterable[UsageTotal]) -> list[tuple[LineView, UsageTotal]]:
+    """Rate one team's totals as lines that add up to the rounded exact total; person and flavor must be at hand."""
     ordered = sorted(
-        groups.items(),
-        key=lambda g: (g[0][3], str(g[1][0].lease.user), g[1][0].lease.flavor.position, g[0]),
+        totals,
+        key=lambda t: (
+            str(t.late_for or ""),
+            str(t.user),
+            t.flavor.position,
+            t.user_id,
+            t.flavor_id,
+            t.micro_per_hour,
+        ),
     )
-    amounts = apportion(
-        [exact_micro(sum(r.share_milli_seconds for r in rows), key[2]) for key, rows in ordered]
-    )
+    amounts = apportion([exact_micro(t.share_milli_seconds, t.micro_per_hour) for t in ordered])
     return [
-        (_line(position, key, rows, amount), rows)
-        for position, ((key, rows), amount) in enumerate(zip(ordered, amounts, strict=True), start=1)
+        (_line(position, total, amount), total)
+        for position, (total, amount) in enumerate(zip(ordered, amounts, strict=True), start=1)
     ]
 
 
-def _line(position: int, key: LineKey, rows: Sequence[UsageRecord], amount: int) -> LineView:
-    lease = rows[0].lease
+def _line(position: int, total: UsageTotal, amount: int) -> LineView:
     return LineView(
         position=position,
-        person=str(lease.user),
-        flavor=lease.flavor.name,
-        device_model=lease.flavor.device_model.name,
-        micro_per_hour=key[2],
-        lease_count=len({r.lease_id for r in rows}),
-        seconds=sum(r.seconds for r in rows),
-        share_milli_seconds=sum(r.share_milli_seconds for r in rows),
+        person=str(total.user),
+        flavor=total.flavor.name,
+        device_model=total.flavor.device_model.name,
+        micro_per_hour=total.micro_per_hour,
+        lease_count=total.leases,
+        seconds=total.seconds,
+        share_milli_seconds=total.share_milli_seconds,
         amount_micro=amount,
-        key=_key_text(key),
-        late_for=key[3],
+        key=_key_text(total.user_id, total.flavor_id, total.micro_per_hour, total.late_for),
+        late_for=str(total.late_for) if total.late_for else "",
     )
 
 
@@ -225,37 +223,53 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
             for line in invoice.lines.select_related("late_for")
         ]
         return InvoiceView(
-            invoice, team, period, invoice.currency, rows, invoice.total_micro, 0, is_draft=False
+            invoice, team, period, invoice.currency, rows, invoice.total_micro, [], is_draft=False
         )
-    lines = [line for line, _rows in draft_lines(_usage(team, period))]
+    lines = [line for line, _total in draft_lines(_totals(team, period))]
     total = sum(line.amount_micro for line in lines)
-    accruing = accruing_micro([team.pk], period, now=now).get(team.pk, 0)
+    accruing = accruing_by_lease([team.pk], period, now=now)
     return InvoiceView(None, team, period, currency(), lines, total, accruing, is_draft=True)
 
 
-def line_usage(team: Team, period: BillingPeriod, key: str) -> list[UsageRecord]:
-    """Return the usage records behind a line, by the ``key`` its view carries; empty for an unknown one."""
-    invoice = Invoice.objects.filter(team=team, period=period, is_issued=True).first()
-    if invoice is not None:
-        if not key.isdecimal() or len(key) > 9:
-            return []
-        rows = UsageRecord.objects.filter(line__invoice=invoice, line__position=int(key))
-        return list(
-            rows.select_related("lease__user", "lease__flavor__device_model", "late_for").order_by(
-                "lease_id", "span"
-            )
-        )
-    return [r for r in _usage(team, period) if line_key(r) == key]
+def line_usage(team: Team, period: BillingPeriod, key: str) -> QuerySet[UsageRecord]:
+    """Return the usage records behind a line, by the ``key`` its view carries; none for an unknown one."""
+    rows = UsageRecord.objects.select_related(
+        "lease__user", "lease__flavor__device_model", "late_for"
+    ).order_by("pk")
+    if Invoice.objects.filter(team=team, period=period, is_issued=True).exists():
+        position = int(key) if key.isdecimal() and len(key) <= 9 else 0
+        found = UsageTotal.objects.filter(team=team, period=period, line__position=position).first()
+    else:
+        drafts = draft_lines(_totals(team, period))
+        found = next((total for line, total in drafts if line.key == key), None)
+    if found is None:
+        return rows.none()
+    return rows.filter(
+        team=team,
+        period=period,
+        lease__user=found.user_id,
+        lease__flavor=found.flavor_id,
+        micro_per_hour=found.micro_per_hour,
+        currency=found.currency,
+        late_for=found.late_for_id,
+    )
 
 
-def accruing_by_lease(
+def open_pieces(
     team_ids: Iterable[int], period: BillingPeriod, *, now: datetime
-) -> list[tuple[Lease, int]]:
-    """Return leases with cost in the period that no usage record holds yet, and that cost in micro-units."""
+) -> list[tuple[Lease, list[Piece]]]:
+    """Return leases with active time in the period that no usage record holds yet, and the pieces of that time."""
+    return open_time(team_ids, period, now=now)[0]
+
+
+def open_time(
+    team_ids: Iterable[int], period: BillingPeriod, *, now: datetime
+) -> tuple[list[tuple[Lease, list[Piece]]], list[Lease]]:
+    """Return the same, and the leases not metered yet that no rate covers: nobody knows what they cost."""
     rows = (
         Lease.objects.filter(team__in=list(team_ids), is_metered=False, activated_at__isnull=False)
         .filter(activated_at__lt=period.ends_at)
-        .select_related("flavor", "user")
+        .select_related("flavor__device_model", "user")
         .order_by("activated_at", "id")
     )
     leases = list(rows)
@@ -265,17 +279,28 @@ def accruing_by_lease(
             "lease_id", "span"
         )
     }
-    found: list[tuple[Lease, int]] = []
+    found: list[tuple[Lease, list[Piece]]] = []
+    unpriced = []
     for lease, parts in _zip(leases, now):
+        if parts is None:
+            unpriced.append(lease)
+            continue
         open_parts = [
             p
-            for p in parts or []
+            for p in parts
             if (lease.pk, p.stretch.starts_at) not in known
             and month_bounds(p.stretch.starts_at)[0] == period.starts_at
         ]
         if open_parts:
-            found.append((lease, int(_exact(lease, open_parts))))
-    return found
+            found.append((lease, open_parts))
+    return found, unpriced
+
+
+def accruing_by_lease(
+    team_ids: Iterable[int], period: BillingPeriod, *, now: datetime
+) -> list[tuple[Lease, int]]:
+    """Return leases with cost in the period that no usage record holds yet, and that cost in micro-units."""
+    return [(lease, int(exact_cost(lease, parts))) for lease, parts in open_pieces(team_ids, period, now=now)]
 
 
 def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datetime) -> dict[int, int]:
@@ -290,7 +315,7 @@ def team_spend(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
     """Return by team what the period has cost so far in micro-units, running leases included."""
     exact: dict[int, Fraction] = defaultdict(Fraction)
     rows = (
-        UsageRecord.objects.filter(team__in=team_ids, period=period)
+        UsageTotal.objects.filter(team__in=team_ids, period=period)
         .values("team_id", "micro_per_hour")
         .annotate(quantity=Sum("share_milli_seconds"))
         .order_by()

@@ -54,5 +54,5 @@ def mend_usage(*, now: datetime, is_dry: bool = False) -> RepairedUsage:
 def _take_back(lease_ids: list[int]) -> None:
     """Delete what open months have of these leases and let metering come by again."""
     list(Lease.objects.select_for_update(of=("self",)).filter(pk__in=lease_ids).order_by("pk"))
-    UsageRecord.objects.filter(lease__in=lease_ids, period__state=PeriodState.OPEN, line=None).delete()
+    UsageRecord.objects.filter(lease__in=lease_ids, period__state=PeriodState.OPEN).delete()
     Lease.objects.filter(pk__in=lease_ids).update(is_metered=False)

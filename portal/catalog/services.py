@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.catalog.models import Flavor, Rate, RateCard
-from portal.common.errors import Conflict, Invalid, PeriodClosed
+from portal.common.errors import Conflict, Invalid, NotFound, PeriodClosed
 from portal.common.trigger_errors import is_about_closed_month
 from portal.fleet.models import DeviceModel, Mode
 
@@ -223,7 +223,9 @@ def set_rate(
                 fields={"starts_at": _("A new price must begin in the future: the past is billed already.")}
             )
         if begin <= last.valid.lower:
-            raise Conflict(_("A later price is already planned for this device model."))
+            raise Conflict(
+                _("A later price is already planned for this device model. Withdraw it to move it.")
+            )
         Rate.objects.filter(pk=last.pk).update(valid=(last.valid.lower, begin))
     try:
         with transaction.atomic():
@@ -239,4 +241,25 @@ def set_rate(
             raise PeriodClosed(_("A price cannot begin in a month that is closed.")) from error
         raise Conflict(_("Another price covers that time.")) from error
     record(actor, "rate.set", model.slug, at=now, micro_per_hour=micro_per_hour, starts_at=begin.isoformat())
+    return rate
+
+
+@transaction.atomic
+def withdraw_rate(*, rate_id: int, actor: User | None, now: datetime) -> Rate:
+    """Take back a price that has not begun: the one before it goes on. Raises NotFound, or Conflict if it has."""
+    card = default_card()
+    rate = Rate.objects.select_related("device_model").filter(card=card, pk=rate_id).first()
+    if rate is None:
+        raise NotFound
+    begin = rate.valid.lower
+    if begin is None or begin <= now:
+        raise Conflict(_("This price has begun: it can only be followed by another."))
+    rate.delete()
+    before = Rate.objects.filter(card=card, device_model=rate.device_model, valid__endswith=begin).first()
+    if before is not None:
+        Rate.objects.filter(pk=before.pk).update(valid=(before.valid.lower, rate.valid.upper))
+    record(
+        actor, "rate.withdrawn", rate.device_model.slug, at=now,
+        micro_per_hour=rate.micro_per_hour, starts_at=begin.isoformat(),
+    )  # fmt: skip
     return rate

@@ -52,6 +52,18 @@ class ApiClient:
         _decoded(response, expect_json=False)
         return response.text
 
+    @contextlib.contextmanager
+    def download(self, path: str) -> Iterator[Iterator[bytes]]:
+        """Yield the bytes of a file piece by piece; raises RefusedError or UnreachableError."""
+        try:
+            with self.http.stream("GET", f"{self.config.url}/api/v1/{path}") as response:
+                if not response.is_success:
+                    response.read()
+                    _decoded(response)
+                yield response.iter_bytes()
+        except httpx.HTTPError as error:
+            raise UnreachableError(str(error) or type(error).__name__) from error
+
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the decoded answer. A call that got no answer is repeated with the same key: it acts once."""
         key = {"Idempotency-Key": f"cli-{secrets.token_hex(12)}"}

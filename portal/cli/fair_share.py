@@ -39,6 +39,36 @@ def create(
     output.say(f"{made['name']} is made.")
 
 
+@app.command("spend")
+@guarded
+def spend(
+    slug: Annotated[
+        str, typer.Argument(metavar="TEAM", help="Slug of the team (default: your only one).")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Show what a team and those below it spent on each day of this month, and how it will probably end."""
+    with api() as portal:
+        found = portal.get(f"teams/{quote(slug or only_team(portal), safe='') or '-'}/spend/days/")
+    if as_json:
+        output.out_json(found)
+        return
+    cells = [(row["day"], formatting.money(row["spend"])) for row in found["days"]]
+    output.table(("DAY", "SPENT"), cells, empty="The month has no day yet.")
+    end = found["forecast"]
+    output.facts(
+        (
+            ("budget", formatting.money(found["budget"]) if found["budget"] else "none"),
+            (
+                "forecast",
+                f"{formatting.money(end['low'])} to {formatting.money(end['high'])}"
+                if end
+                else formatting.UNKNOWN,
+            ),
+        )
+    )
+
+
 @app.command("set")
 @guarded
 def change(
@@ -95,7 +125,8 @@ def standing(
             ("used ÷ share", _ratio(found["ratio_milli"])),
             (
                 "use",
-                f"{_hours(found['used_milli_s'])} GPU-hours, halved every {formatting.span(found['half_life_s'])}",
+                f"{_hours(found['used_milli_s'])} reference GPU-hours, "
+                f"halved every {formatting.span(found['half_life_s'])}",
             ),
             ("settled", formatting.when(found["as_of"])),
         )
@@ -109,6 +140,33 @@ def standing(
     ]  # fmt: skip
     columns = ("PERSON", "PLACE", "GPU-HOURS", "OF THE TEAM'S", "USED ÷ SHARE")
     output.table(columns, cells, empty="Nobody of this team has used anything yet, as far as you may see.")
+
+
+@app.command("images")
+@guarded
+def images(
+    slug: Annotated[
+        str, typer.Argument(metavar="TEAM", help="Slug of the team (default: your only one).")
+    ] = "",
+    allow: Annotated[list[str], typer.Option("--allow", help="Add an image; repeat for several.")] = [],  # noqa: B006
+    remove: Annotated[list[str], typer.Option("--remove", help="Take an image off the list.")] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Show which images a team's jobs may run in, or change the team's own list."""
+    with api() as portal:
+        where = f"teams/{quote(slug or only_team(portal), safe='') or '-'}/images/"
+        found = portal.get(where)
+        if unknown := [name for name in remove if name not in found["images"]]:
+            raise typer.BadParameter(f"{unknown[0]} is not on the team's own list", param_hint="--remove")
+        if allow or remove:
+            names = [name for name in found["images"] if name not in remove]
+            found = portal.put(where, {"images": [*names, *(name for name in allow if name not in names)]})
+    if as_json:
+        output.out_json(found)
+        return
+    cells = [(name, found["team"]) for name in found["images"]]
+    cells += [(one["image"], one["team"]) for one in found["from_above"]]
+    output.table(("IMAGE", "OF"), cells, empty="No images but the site's own (oci:…).")
 
 
 def _percent(milli: Any) -> str:

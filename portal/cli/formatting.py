@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from portal.cli import zones
-from portal.common.units import amount_places, memory_text, price_places, rounded, span_parts
+from portal.common.units import amount_places, bytes_text, memory_text, price_places, rounded, span_parts
 
 UNKNOWN = "unknown"
 
@@ -69,3 +69,8 @@ def _written(value: dict[str, str] | None, places: Callable[[Decimal], int]) -> 
 def memory(mib: int) -> str:
     """Return memory in GiB to a tenth, as the pages do."""
     return memory_text(mib)
+
+
+def size(count: int) -> str:
+    """Return the size of a file, as the pages do."""
+    return bytes_text(count)

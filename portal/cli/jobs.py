@@ -56,6 +56,7 @@ def run(
     env: Annotated[list[str], typer.Option("--env", "-e", help="NAME=value; repeat for several.")] = [],  # noqa: B006
     workdir: Annotated[str, typer.Option(help="Where it runs; the home folder.")] = "",
     name: Annotated[str, typer.Option(help="A name to find it again.")] = "",
+    image: Annotated[str, typer.Option("--image", "-i", help="Run it in a container of this image.")] = "",
     team: Team = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Hand it in and return at once.")] = False,
     as_json: Json = False,
@@ -71,6 +72,7 @@ def run(
         "env": {key: value for key, _equals, value in pairs},
         "workdir": workdir,
         "name": name or shlex.join(command)[:80],
+        **({"image": image} if image else {}),
     }
     _hand_in(body, team, follow=not detach, as_json=as_json)
 
@@ -127,7 +129,7 @@ def logs(
 ) -> None:
     """Print what a job printed. Control characters but colours are left out on a terminal."""
     with api() as portal:
-        print_log(portal, _safe(name), attempt=attempt, is_followed=follow)
+        print_log(portal, safe_name(name), attempt=attempt, is_followed=follow)
 
 
 def print_log(portal: Any, uid: str, *, attempt: int, is_followed: bool) -> None:
@@ -168,24 +170,31 @@ def _print_raw(text: str) -> None:
 def show(name: JobId, as_json: Json = False) -> None:
     """Show a job, its attempts and how each ended."""
     with api() as portal:
-        found = portal.get(f"jobs/{_safe(name)}/")
+        found = portal.get(f"jobs/{safe_name(name)}/")
     if as_json:
         output.out_json(found)
         return
+    digest = next((one["image_digest"] for one in reversed(found["tries"]) if one["image_digest"]), "")
     output.facts(
         (
             ("id", found["id"]),
             ("name", found["name"]),
             ("state", found["state"]),
-            ("outcome", found["outcome"]),
+            ("outcome", found["outcome"] or found["progress"]),
+            *((("image", found["image"]),) if found["image"] else ()),
+            *((("digest", digest),) if digest else ()),
             ("flavor", f"{found['count']} × {found['flavor']}"),
             ("time limit", formatting.span(found["time_s"])),
             ("ran", _ran(found)),
             ("peak memory", _memory(found)),
         )
     )
-    cells = [(one["number"], one["state"], one["lease"], _ran(one), one["outcome"]) for one in found["tries"]]
-    output.table(("ATTEMPT", "STATE", "LEASE", "RAN", "HOW IT ENDED"), cells, empty="It has not begun.")
+    cells = [
+        (one["number"], one["state"], one["lease"], _ran(one), one["artifacts"] or "", one["outcome"])
+        for one in found["tries"]
+    ]
+    columns = ("ATTEMPT", "STATE", "LEASE", "RAN", "FILES", "HOW IT ENDED")
+    output.table(columns, cells, empty="It has not begun.")
 
 
 @job.command("cancel")
@@ -193,7 +202,7 @@ def show(name: JobId, as_json: Json = False) -> None:
 def cancel(name: JobId) -> None:
     """Cancel a job: its request is withdrawn, or its lease released at once."""
     with api() as portal:
-        found = portal.post(f"jobs/{_safe(name)}/cancel/")
+        found = portal.post(f"jobs/{safe_name(name)}/cancel/")
     output.say(f"{found['id']} is {found['state']}.")
 
 
@@ -202,7 +211,7 @@ def cancel(name: JobId) -> None:
 def retry(name: JobId) -> None:
     """Run a job that did not succeed once more, in a new lease."""
     with api() as portal:
-        found = portal.post(f"jobs/{_safe(name)}/retry/")
+        found = portal.post(f"jobs/{safe_name(name)}/retry/")
     output.say(f"{found['id']} is {found['state']}.")
 
 
@@ -217,7 +226,7 @@ def set_secret(
     else:
         value = sys.stdin.read().removesuffix("\n")
     with api() as portal:
-        portal.put(f"secrets/{_safe(name)}/", {"value": value})
+        portal.put(f"secrets/{safe_name(name)}/", {"value": value})
     output.say(f"{name} is stored.")
 
 
@@ -238,7 +247,7 @@ def remove_secret(
 ) -> None:
     """Forget a secret."""
     with api() as portal:
-        portal.delete(f"secrets/{_safe(name)}/")
+        portal.delete(f"secrets/{safe_name(name)}/")
     output.say(f"{name} is removed.")
 
 
@@ -311,7 +320,8 @@ def _text_of(file: str) -> str:
         ) from no
 
 
-def _safe(name: str) -> str:
+def safe_name(name: str) -> str:
+    """Return the name of a job or a secret that can stand in an address; raises BadParameter."""
     if not name.replace("-", "").replace("_", "").isalnum():
         raise typer.BadParameter("this is no id")
     return name

@@ -13,8 +13,11 @@ import typer
 
 from portal.cli import (
     apps,
+    artifacts,
+    availability,
     calendar,
     config,
+    contacts,
     fair_share,
     forecasts,
     formatting,
@@ -27,12 +30,16 @@ from portal.cli import (
     periods,
     policies,
     quotas,
+    reports,
     requests,
     sessions,
     setup,
     show,
     ssh,
+    templates,
     terminal,
+    utilisation,
+    watch,
     zones,
 )
 from portal.cli.command import Json, api, guarded
@@ -162,8 +169,11 @@ def invariants(as_json: Json = False) -> None:
 app.command("request")(requests.request)
 app.command("list")(show.list_work)
 app.command("show")(show.show)
+app.command("find")(show.find)
 app.command("release")(requests.release)
 app.command("terminal")(terminal.terminal)
+app.command("share")(watch.share)
+app.command("watch")(watch.watch)
 app.add_typer(apps.app, name="app")
 app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh.ssh)
 app.command("ssh-config")(ssh.config)
@@ -179,12 +189,16 @@ app.command("run")(jobs.run)
 app.command("sbatch")(jobs.sbatch)
 app.command("jobs")(jobs.jobs)
 app.command("logs")(jobs.logs)
+jobs.job.command("artifacts")(artifacts.artifacts)
+jobs.job.command("download")(artifacts.download)
 app.add_typer(jobs.job, name="job")
 app.add_typer(jobs.secret, name="secret")
 app.command("flavors")(show.flavors)
+app.command("availability")(availability.availability)
 app.command("invoice")(show.invoice)
 app.command("teams")(show.teams)
 app.command("nodes")(show.nodes)
+app.command("utilisation")(utilisation.utilisation)
 app.command("calendar")(calendar.calendar)
 app.command("reserve")(calendar.reserve)
 app.add_typer(setup.app, name="setup")
@@ -196,7 +210,10 @@ app.add_typer(calendar.maintenance, name="maintenance")
 app.add_typer(forecasts.app, name="forecast")
 app.add_typer(sessions.app, name="session")
 app.add_typer(ssh.app, name="ssh-key")
+app.add_typer(templates.app, name="template")
+app.add_typer(contacts.app, name="contact")
 app.add_typer(periods.app, name="period")
+app.add_typer(reports.app, name="report")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")
 app.add_typer(fair_share.app, name="team")

@@ -115,6 +115,23 @@ def list_prices(as_json: Json = False) -> None:
     )
 
 
+@price.command("withdraw")
+@guarded
+def withdraw_price(model: Model) -> None:
+    """Take back the last price planned for a model that has not begun; the one before it goes on. Finance."""
+    with api() as portal:
+        rows = portal.get("rates/", device_model=model)["results"]
+        now = datetime.now(tz=UTC)
+        planned = [r for r in rows if r["valid_from"] and datetime.fromisoformat(r["valid_from"]) > now]
+        if not planned:
+            raise typer.BadParameter(f"no price is planned for {model}")
+        last = max(planned, key=lambda r: datetime.fromisoformat(r["valid_from"]))
+        portal.delete(f"rates/{last['id']}/")
+    output.say(
+        f"{formatting.price(last['price_per_hour'])} from {formatting.when(last['valid_from'])} is withdrawn."
+    )
+
+
 @price.command("set")
 @guarded
 def set_price(

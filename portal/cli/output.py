@@ -6,7 +6,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+import typer
 
 from portal.cli.formatting import clean
 
@@ -70,6 +73,18 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
     width = max(len(name) for name, _value in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
+
+
+def save(portal: Any, path: str, to: Path) -> None:
+    """Write what is at an address of the API into a file, piece by piece, and say so."""
+    with portal.download(path) as pieces:
+        try:
+            with to.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+        except OSError as error:
+            raise typer.BadParameter(f"{to} cannot be written: {error.strerror}") from error
+    say(f"{to} is written: {to.stat().st_size:,} bytes.")
 
 
 def say(text: str) -> None:

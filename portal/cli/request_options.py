@@ -22,6 +22,19 @@ Nodes = Annotated[
     int, typer.Option(min=0, max=1000, help="So many nodes with --count each; 0: as few nodes as possible.")
 ]
 Grow = Annotated[int, typer.Option(min=0, max=1000, help="May grow to so many while devices idle.")]
+Open = Annotated[
+    str,
+    typer.Option(
+        "--open",
+        help="What to open once it is active: notebook, terminal, ssh or device (nothing but the device).",
+    ),
+]
+# How each is opened from a shell; {lease} is the lease.
+OPENED_BY = {
+    "notebook": "berth app open {lease} jupyterlab",
+    "terminal": "berth terminal {lease}",
+    "ssh": "berth ssh {lease}",
+}
 
 
 def wishes(*, work: str, preemptible: bool, least: int, start: str, nodes: int, grow: int) -> dict[str, Any]:

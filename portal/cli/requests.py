@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
+from urllib.parse import quote as quoted
 
 import typer
 
 from portal.cli import formatting, output
 from portal.cli.command import STILL_WAITING, Json, Team, api, guarded
-from portal.cli.request_options import Grow, Least, Nodes, Preemptible, Start, Work, wishes
+from portal.cli.request_options import (
+    OPENED_BY,
+    Grow,
+    Least,
+    Nodes,
+    Open,
+    Preemptible,
+    Start,
+    Work,
+    wishes,
+)
 from portal.cli.show import lease_facts, request_facts
+from portal.cli.templates import template_named
 
 POLL_S = 0.5
+REPEATED = (
+    "team", "flavor", "count", "duration_s", "priority", "name", "purpose", "load_pattern", "work",
+    "is_preemptible", "least_duration_s", "nodes", "most_count", "opens",
+)  # fmt: skip
 Hours = Annotated[float, typer.Option(min=0, max=8784, help="Hours.")]
 Minutes = Annotated[int, typer.Option(min=0, max=527_040, help="Minutes.")]
 Seconds = Annotated[int, typer.Option(min=0, max=31_622_400, help="Seconds.")]
@@ -37,7 +53,9 @@ def length(hours: float, minutes: int, seconds: int) -> int:
 
 @guarded
 def request(
-    flavor: Flavor,
+    flavor: Annotated[
+        str, typer.Argument(metavar="[FLAVOR]", help="What to ask for; see “berth flavors”.")
+    ] = "",
     hours: Hours = 0,
     minutes: Minutes = 0,
     seconds: Seconds = 0,
@@ -52,17 +70,33 @@ def request(
     start: Start = "",
     nodes: Nodes = 1,
     grow: Grow = 0,
+    opens: Open = "",
+    template: Annotated[
+        str, typer.Option(help="What a template of your team asks for; see “berth template list”.")
+    ] = "",
+    again: Annotated[bool, typer.Option("--again", help="What you asked for last.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is active.")] = False,
     timeout: Annotated[int, typer.Option(min=1, max=86_400, help="With --wait: seconds to wait.")] = 600,
     as_json: Json = False,
 ) -> None:
     """Ask for GPU time. With --wait: exit code 0 when active, 4 when still waiting at the end."""
+    if sum((bool(flavor), bool(template), again)) != 1:
+        raise typer.BadParameter("give a FLAVOR, --template or --again")
+    said = {"name": name, "purpose": purpose, "team": team, "opens": opens}
     body: dict[str, Any] = {
-        "flavor": flavor, "duration_s": length(hours, minutes, seconds), "count": count,
-        "name": name, "purpose": purpose, "priority": priority, **({"team": team} if team else {}),
+        **{field: value for field, value in said.items() if value},
+        **({"priority": priority} if priority != "normal" else {}),
+        **({"count": count} if count != 1 else {}),
         **wishes(work=work, preemptible=preemptible, least=least, start=start, nodes=nodes, grow=grow),
-    }  # fmt: skip
+    }
+    if flavor or hours or minutes or seconds:
+        body["duration_s"] = length(hours, minutes, seconds)
     with api() as portal:
+        if flavor:
+            body["flavor"] = flavor
+        else:
+            # What is said here beside it counts in place of what is kept there.
+            body = (last_asked(portal) if again else kept_wish(portal, template, team)) | body
         made = portal.post("requests/", body)
         if not wait:
             _told(made, as_json)
@@ -70,6 +104,23 @@ def request(
         output.say(f"{made['id']} is {made['state']}. Waiting up to {formatting.span(timeout)}.")
         found = _await_active(portal, made["id"], timeout)
     _end_of_wait(found, as_json)
+
+
+def last_asked(portal: Any) -> dict[str, Any]:
+    """Return what the person asked for last, as a body to ask again; a booked start is not repeated."""
+    me = portal.get("me/")["username"]
+    for found in portal.every("requests/", author=me):
+        if not found["is_job"]:
+            return {name: found[name] for name in REPEATED}
+    raise typer.BadParameter("you have asked for nothing yet: name a flavor")
+
+
+def kept_wish(portal: Any, name: str, team: str) -> dict[str, Any]:
+    """Return what a template asks for, as a body to ask for it."""
+    found = template_named(portal, name, team)
+    return {
+        field: found[field] for field in ("team", "flavor", "count", "duration_s", "opens", "is_preemptible")
+    }
 
 
 def _told(made: Any, as_json: bool) -> None:
@@ -113,6 +164,8 @@ def _end_of_wait(found: Any, as_json: bool) -> None:
     else:
         request_facts(found)
     if is_lease:
+        if found["opens"] in OPENED_BY:
+            output.say(f"Open it with: {OPENED_BY[found['opens']].format(lease=found['id'])}")
         return
     if found["state"] in ("awaiting_approval", "queued", "granted"):
         output.say("It still waits; it keeps its place. “berth show” tells when it starts.")
@@ -275,6 +328,4 @@ def withdraw(name: Name, as_json: Json = False) -> None:
 
 def _part(name: str) -> str:
     """Return a name that stays one part of an address."""
-    from urllib.parse import quote as quoted
-
     return quoted(name, safe="") or "-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,6 +65,20 @@ def _lease_cells(row: Any) -> tuple[Any, ...]:
 
 
 @guarded
+def find(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Letters of a name, or the begin of an id.")],
+    as_json: Json = False,
+) -> None:
+    """Find leases, requests, jobs, teams and nodes by a few letters."""
+    with api() as portal:
+        rows = portal.get("search/", q=text)["results"]
+    cells = [(r["kind"], r["id"], r["name"], r["state"]) for r in rows]
+    output.listing(
+        rows, ("KIND", "ID", "NAME", "STATE"), cells, empty="Nothing that you may see is called so.", as_json=as_json
+    )  # fmt: skip
+
+
+@guarded
 def show(
     name: Annotated[str, typer.Argument(metavar="ID", help="A request (req-…) or a lease (lse-…).")],
     as_json: Json = False,
@@ -110,6 +125,7 @@ def lease_facts(row: Any) -> None:
             ("time left", formatting.span(row["seconds_left"]) if row["seconds_left"] is not None else "-"),
             ("cost so far", formatting.money(row["cost_so_far"])),
             ("price per hour", formatting.price(row["price_per_hour"])),
+            *((("opens", row["opens"]),) if row.get("opens", "device") != "device" else ()),
             *((("cut short by", row["cut_by"]),) if row["cut_by"] else ()),
             *(
                 ("beside it", f"{part['id']} on {part['node']}, {part['state']}")
@@ -155,6 +171,8 @@ def _part_text(row: Any) -> str:
 def _wishes(row: Any) -> list[tuple[str, str]]:
     """Return what was asked for beside flavor and time, where it is not the usual."""
     found = [("work", row["work"])] if row["work"] != "interactive" else []
+    if row.get("opens", "device") != "device":
+        found.append(("opens", row["opens"]))
     if row["nodes"] != 1:
         found.append(
             ("nodes", f"{row['nodes']} with {row['count']} each" if row["nodes"] else "as few as possible")
@@ -255,6 +273,7 @@ def invoice(
     month: Annotated[str, typer.Option(help="Month as YYYY-MM (default: now).")] = "",
     team: Team = "",
     csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
+    pdf: Annotated[Path | None, typer.Option("--pdf", help="Write it as PDF into this file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a team's invoice of a month, line by line."""
@@ -265,6 +284,9 @@ def invoice(
         at = f"invoices/{_safe(slug)}/{_safe(month or f'{datetime.now(tz=UTC):%Y-%m}')}/"
         if csv:
             output.out_text(portal.text(at + "csv/"))
+            return
+        if pdf is not None:
+            output.save(portal, at + "pdf/", pdf)
             return
         found = portal.get(at)
     if as_json:

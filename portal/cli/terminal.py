@@ -79,7 +79,7 @@ async def _keep(portal: ApiClient, lease: str) -> int:
             await asyncio.sleep(min(5.0, 0.2 * 2 ** min(tries, 6)))
     if visit.why == "exited":
         return visit.status if visit.status is not None and 0 <= visit.status < 256 else CLOSED
-    output.say(_REASONS.get(visit.why) or visit.detail or f"The terminal was closed ({visit.why or 'lost'}).")
+    output.say(REASONS.get(visit.why) or visit.detail or f"The terminal was closed ({visit.why or 'lost'}).")
     return LOST
 
 
@@ -167,7 +167,7 @@ def _size() -> dict[str, int]:
     return {"rows": max(1, min(rows, 1000)), "columns": max(1, min(columns, 1000))}
 
 
-_REASONS = {
+REASONS = {
     "lease_over": "The lease is over, and its terminal with it.",
     "signed_out": "Your token is not accepted any more. Sign in with “berth login”.",
     "not_allowed": "You may not use this terminal any more.",

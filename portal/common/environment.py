@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
+import environ
 from django.core.exceptions import ImproperlyConfigured
 
 YES, NO = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
@@ -71,6 +72,20 @@ def read_apps_domain(env: Any, name: str, allowed_hosts: Iterable[str]) -> str:
                 " cookies. Give apps a domain of their own."
             )
     return text
+
+
+def read_mail_server(url: str) -> dict[str, Any]:
+    """Return Django's settings for a mail server such as ``smtp+tls://user:password@mail.example.org:587``."""
+    try:
+        found: dict[str, Any] = environ.Env.email_url_config(url)
+        is_sound = bool(found.get("EMAIL_HOST")) or "smtp" not in found["EMAIL_BACKEND"]
+    except (KeyError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise ImproperlyConfigured(
+            "BERTH_EMAIL_URL is no mail server: write it like smtp+tls://user:password@mail.example.org:587."
+        )
+    return {name: value for name, value in found.items() if name.startswith("EMAIL_")}
 
 
 def read_networks(env: Any, name: str) -> list[Network]:

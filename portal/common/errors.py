@@ -108,6 +108,15 @@ class TooManyCalls(BerthError):
         self.wait = wait_s
 
 
+class TooManyDownloads(BerthError):
+    """A person, or all together, have as many large downloads running as are served at once."""
+
+    code = "too_many_downloads"
+    status = 429
+    title = _("Too many downloads at once")
+    next_step = _("Wait until one has ended, or stop one, and try again.")
+
+
 class PeriodClosed(BerthError):
     """The month is closed; it never changes again."""
 

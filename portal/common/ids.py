@@ -28,6 +28,11 @@ def reservation_uid() -> str:
     return new_uid("rsv")
 
 
+def template_uid() -> str:
+    """Return a name for a template."""
+    return new_uid("tpl")
+
+
 def window_uid() -> str:
     """Return a name for a maintenance window."""
     return new_uid("mnt")

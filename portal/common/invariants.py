@@ -188,9 +188,9 @@ INVARIANTS = (
     Invariant(
         "usage_on_its_invoice",
         "Usage stands on a line of its own team, month, currency and adjustment.",
-        """SELECT u.id FROM billing_usagerecord u JOIN billing_invoiceline l ON l.id = u.line_id
-           JOIN billing_invoice i ON i.id = l.invoice_id WHERE (u.team_id, u.period_id, u.currency,
-           u.late_for_id) IS DISTINCT FROM (i.team_id, i.period_id, i.currency, l.late_for_id)""",
+        """SELECT t.id FROM billing_usagetotal t JOIN billing_invoiceline l ON l.id = t.line_id
+           JOIN billing_invoice i ON i.id = l.invoice_id WHERE (t.team_id, t.period_id, t.currency,
+           t.late_for_id) IS DISTINCT FROM (i.team_id, i.period_id, i.currency, l.late_for_id)""",
     ),
     Invariant(
         "invoices_issued_by_closing",
@@ -208,14 +208,38 @@ INVARIANTS = (
     Invariant(
         "lines_match_usage",
         "A line counts the seconds of its usage records.",
-        """SELECT l.id FROM billing_invoiceline l LEFT JOIN billing_usagerecord u ON u.line_id = l.id
-           GROUP BY l.id HAVING l.seconds <> coalesce(sum(u.seconds), 0)""",
+        """SELECT l.id FROM billing_invoiceline l LEFT JOIN billing_usagetotal t ON t.line_id = l.id
+           WHERE l.seconds <> coalesce(t.seconds, 0)""",
     ),
     Invariant(
         "closed_months_are_billed",
-        "Every usage record of a closed month stands on a line.",
-        """SELECT u.id FROM billing_usagerecord u JOIN billing_billingperiod p ON p.id = u.period_id
-           WHERE p.state = 'closed' AND u.line_id IS NULL""",
+        "All usage of a closed month stands on a line.",
+        """SELECT t.id FROM billing_usagetotal t JOIN billing_billingperiod p ON p.id = t.period_id
+           WHERE p.state = 'closed' AND t.line_id IS NULL""",
+    ),
+    Invariant(
+        "totals_are_their_usage",
+        "The totals of a month are what its usage records add up to, and the days of a total add up to it.",
+        """WITH sums AS (SELECT u.period_id, u.team_id, l.user_id, l.flavor_id, u.micro_per_hour, u.currency,
+             coalesce(u.late_for_id, 0) AS late, count(*) AS n, count(DISTINCT u.lease_id) AS leases,
+             sum(u.seconds) AS seconds, sum(u.share_milli_seconds) AS quantity
+             FROM billing_usagerecord u JOIN leases_lease l ON l.id = u.lease_id GROUP BY 1, 2, 3, 4, 5, 6, 7),
+           days AS (SELECT total_id, sum(seconds) AS seconds, sum(share_milli_seconds) AS quantity
+             FROM billing_usageday GROUP BY total_id)
+           SELECT coalesce(t.id::text, 'none of team ' || s.team_id) FROM sums s FULL JOIN billing_usagetotal t
+           ON (t.period_id, t.team_id, t.user_id, t.flavor_id, t.micro_per_hour, t.currency, coalesce(t.late_for_id, 0))
+            = (s.period_id, s.team_id, s.user_id, s.flavor_id, s.micro_per_hour, s.currency, s.late)
+           LEFT JOIN days d ON d.total_id = t.id
+           WHERE (t.records, t.leases, t.seconds, t.share_milli_seconds, d.seconds, d.quantity)
+           IS DISTINCT FROM (s.n, s.leases, s.seconds, s.quantity, s.seconds, s.quantity)""",
+    ),
+    Invariant(
+        "lines_are_their_totals",
+        "A line is the total of its usage at its price.",
+        """SELECT l.id::text FROM billing_invoiceline l JOIN billing_invoice i ON i.id = l.invoice_id
+           LEFT JOIN billing_usagetotal t ON t.line_id = l.id WHERE i.is_issued AND
+           (l.seconds, l.share_milli_seconds, l.micro_per_hour, l.lease_count, l.late_for_id)
+           IS DISTINCT FROM (t.seconds, t.share_milli_seconds, t.micro_per_hour, t.leases, t.late_for_id)""",
     ),
     Invariant(
         "usage_pays_its_price",
@@ -266,14 +290,14 @@ INVARIANTS = (
     Invariant(
         "lines_cost_their_usage",
         "A line costs what its usage does, within the cent that it was rounded by.",
-        """SELECT l.id FROM billing_invoiceline l JOIN billing_usagerecord u ON u.line_id = l.id GROUP BY l.id
-           HAVING abs(l.amount_micro - sum(u.share_milli_seconds::numeric * u.micro_per_hour) / 3600000) >= 10000""",
+        """SELECT l.id FROM billing_invoiceline l JOIN billing_usagetotal t ON t.line_id = l.id
+           WHERE abs(l.amount_micro - t.share_milli_seconds::numeric * t.micro_per_hour / 3600000) >= 10000""",
     ),
     Invariant(
         "one_currency_per_invoice",
         "An invoice adds up one currency: its own.",
         """SELECT i.number FROM billing_invoice i JOIN billing_invoiceline l ON l.invoice_id = i.id
-           JOIN billing_usagerecord u ON u.line_id = l.id WHERE u.currency <> i.currency""",
+           JOIN billing_usagetotal t ON t.line_id = l.id WHERE t.currency <> i.currency""",
     ),
     Invariant(
         "invoice_numbers_gapless",
@@ -281,6 +305,14 @@ INVARIANTS = (
         """SELECT p.starts_at::date FROM billing_invoice i JOIN billing_billingperiod p ON p.id = i.period_id
            WHERE i.is_issued GROUP BY p.id
            HAVING max(split_part(i.number, '-', 2)::int) <> count(*) OR min(split_part(i.number, '-', 2)::int) <> 1""",
+    ),
+    Invariant(
+        "invoices_are_a_chain",
+        "An issued invoice and its lines say what they said when it was issued, each bound to the one before it.",
+        """SELECT number FROM (SELECT i AS bill, i.number, i.digest,
+             lag(i.digest) OVER (ORDER BY p.starts_at, length(i.number), i.number) AS previous
+             FROM billing_invoice i JOIN billing_billingperiod p ON p.id = i.period_id WHERE i.is_issued) chain
+           WHERE digest IS DISTINCT FROM billing_invoice_digest(bill, previous)""",
     ),
     Invariant(
         "rows_of_one_team",
@@ -291,7 +323,7 @@ INVARIANTS = (
            WHERE p.team_id <> l.team_id
            UNION ALL SELECT l.uid FROM billing_usagerecord u JOIN leases_lease l ON l.id = u.lease_id
            WHERE u.team_id <> l.team_id
-           UNION ALL SELECT i.number FROM billing_usagerecord u JOIN billing_invoiceline n ON n.id = u.line_id
+           UNION ALL SELECT i.number FROM billing_usagetotal u JOIN billing_invoiceline n ON n.id = u.line_id
            JOIN billing_invoice i ON i.id = n.invoice_id WHERE u.team_id <> i.team_id OR u.period_id <> i.period_id""",
     ),
     Invariant(
@@ -324,6 +356,8 @@ MONEY = tuple(
         "invoices_add_up",
         "lines_match_usage",
         "closed_months_are_billed",
+        "totals_are_their_usage",
+        "lines_are_their_totals",
         "usage_pays_its_price",
         "one_price_at_a_time",
     }
@@ -348,3 +382,7 @@ def broken(invariants: Sequence[Invariant] = INVARIANTS) -> list[Breach]:
             if offenders:
                 found.append(Breach(invariant, offenders))
     return found
+
+
+# What is proved of all months by ``verify_books``.
+BOOKS = (*MONEY, *(i for i in INVARIANTS if i.name in {"lines_cost_their_usage", "one_currency_per_invoice"}))

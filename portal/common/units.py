@@ -43,3 +43,13 @@ def rounded(amount: Decimal, places: int) -> Decimal:
 def memory_text(mib: int) -> str:
     """Return MiB as GiB to a tenth ("19.6 GiB"), below one as MiB."""
     return f"{mib} MiB" if mib < 1024 else f"{round(mib / 1024, 1):g} GiB"
+
+
+def bytes_text(count: int) -> str:
+    """Return the size of a file, e.g. "12 B" or "1.5 MiB"."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1023.95:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

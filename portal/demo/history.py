@@ -16,6 +16,7 @@ from portal.billing.periods import month_bounds, period_of
 from portal.catalog import pricing
 from portal.catalog.models import Flavor, Rate
 from portal.catalog.services import cost_milli
+from portal.demo.measured import make_hours
 from portal.fleet.models import Device
 from portal.leases.models import Lease, LeaseEvent, LeaseRequest, Placement, RequestEvent
 from portal.leases.states import LeaseState, RequestState
@@ -36,7 +37,7 @@ PURPOSES = (
 
 @dataclass(frozen=True, slots=True)
 class SliceHistory:
-    """One slice that people used one after another: where it is and who had it."""
+    """One slice that people used one after another: where it is, who had it, how long at most it was left alone."""
 
     node: str
     index: int
@@ -44,6 +45,7 @@ class SliceHistory:
     start: int
     size: int
     users: tuple[tuple[str, str], ...]
+    most_rest_h: float = 14.0
 
 
 BOB, ALICE = ("bob", "perception"), ("alice", "vision")
@@ -58,6 +60,16 @@ LANES = (
     SliceHistory("gpu-02", 0, "a100-3g", 4, 4, (SEG, SPEECH)),
     SliceHistory("gpu-02", 2, "a100-1g", 0, 1, (BOB, LANG, ROBO)),
     SliceHistory("gpu-02", 5, "a100", 0, 8, (LANG, ALICE)),
+    SliceHistory("gpu-01", 1, "h100-3g", 4, 4, (SEG, BOB), 3),
+    SliceHistory("gpu-01", 1, "h100-2g", 0, 2, (BOB, LANG), 2.5),
+    SliceHistory("gpu-01", 4, "h100", 0, 8, (LANG, ALICE), 2),
+    SliceHistory("gpu-01", 5, "h100", 0, 8, (BOB, LANG), 3),
+    SliceHistory("gpu-02", 4, "a100", 0, 8, (ALICE, SEG), 2),
+    SliceHistory("gpu-02", 6, "a100", 0, 8, (BOB, LANG), 2.5),
+    SliceHistory("gpu-02", 7, "a100", 0, 8, (SPEECH, LANG), 2),
+    SliceHistory("gpu-05", 0, "a100", 0, 8, (LANG, SEG), 3),
+    SliceHistory("gpu-05", 1, "a100", 0, 8, (ALICE, LANG), 1.5),
+    SliceHistory("gpu-05", 2, "a100", 0, 8, (BOB, SPEECH), 3),
 )
 
 
@@ -82,17 +94,22 @@ def spans(begin: datetime, end: datetime) -> Iterator[PastLease]:
         chance = random.Random(SEED + number)  # noqa: S311 (a story, not a secret)
         at = begin + timedelta(hours=chance.uniform(0, 20))
         while True:
-            starts = at + timedelta(hours=chance.uniform(1, 14), seconds=chance.random())
+            starts = at + timedelta(hours=chance.uniform(1, lane.most_rest_h), seconds=chance.random())
             duration = chance.choice((1, 2, 4, 6, 8, 12, 24)) * 3600
             is_early = chance.random() < 0.35
             ends = starts + timedelta(seconds=duration * chance.uniform(0.3, 0.9) if is_early else duration)
-            if ends >= end:
+            is_last = ends >= end
+            if is_last:  # what would run on was given back shortly before the present begins
+                ends, is_early = end - timedelta(seconds=chance.uniform(0, 900)), True
+            if ends <= starts:
                 break
             username, team = chance.choice(lane.users)
             asked = starts - timedelta(seconds=chance.choice((0.4, 0.6, 2, 30, 400, 3000)))
             yield PastLease(
                 lane, username, team, asked, starts, ends, duration, is_early, chance.choice(PURPOSES)
             )
+            if is_last:
+                break
             at = ends
 
 
@@ -100,7 +117,7 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     """Write last month's and this month's past leases, bill them and close last month. Returns how many."""
     this_month = month_bounds(now)[0]
     last_month = month_bounds(this_month - timedelta(days=1))[0]
-    past = list(spans(last_month, now - timedelta(hours=1)))
+    past = list(spans(last_month, now - timedelta(minutes=5)))
     flavors = {f.slug: f for f in Flavor.objects.select_related("device_model")}
     devices = {(d.node.name, d.index): d for d in Device.objects.select_related("node")}
     rates = rates_by_model(flavor.device_model_id for flavor in flavors.values())
@@ -121,6 +138,7 @@ def make_history(teams: dict[str, Team], people: dict[str, User], now: datetime)
     Placement.objects.bulk_create(
         _placement(s, ls, devices[s.lane.node, s.lane.index]) for s, ls in zip(past, leases, strict=True)
     )
+    make_hours(leases)
     period_of(last_month)
     period_of(now)
     meter_all(now=now)

@@ -29,6 +29,9 @@ class CannotInstall(Exception):
     """The notebook cannot be installed here; the sentence says why."""
 
 
+NOT_FOR_UV = ("VIRTUAL_ENV", "UV_RUN_RECURSION_DEPTH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+
+
 def path(env: Mapping[str, str]) -> str:
     """Return what the demo's agents look for programs of apps in."""
     return str(_where(env, engine_account()) / "bin")
@@ -43,14 +46,19 @@ def install(env: Mapping[str, str]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if can_reach(account, where / "bin" / PROGRAM):
             return where
-        command = [_uv(), "sync", "--frozen", "--only-group", GROUP, "--no-install-workspace"]
+        # Leases cannot write there: without byte code each start of theirs would compile all of it anew.
+        command = [
+            _uv(),
+            "sync",
+            "--frozen",
+            "--only-group",
+            GROUP,
+            "--no-install-workspace",
+            "--compile-bytecode",
+        ]
         options = ["--python", python_for(account), "--link-mode", "copy", "--no-progress"]
-        # uv would otherwise change the environment that this runs in.
-        own = {
-            name: value
-            for name, value in env.items()
-            if name not in ("VIRTUAL_ENV", "UV_RUN_RECURSION_DEPTH")
-        }
+        # uv would otherwise change the environment that this runs in, and put its byte code elsewhere.
+        own = {name: value for name, value in env.items() if name not in NOT_FOR_UV}
         print(f"Installing JupyterLab into {where}", flush=True)
         done = subprocess.run(
             [*command, *options], cwd=CHECKOUT, env={**own, "UV_PROJECT_ENVIRONMENT": str(where)}, check=False

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 TERMINAL_PATH, SSH_PATH, AGENT_PATH = "/streams/v1/terminal", "/streams/v1/ssh", "/streams/v1/agent"
+WATCH_PATH = "/streams/v1/watch"
 OUTPUTS_PATH = "/jobs/v1/agent"
 
 

@@ -34,7 +34,7 @@ const look = async () => {
     document.querySelector("[data-text]").textContent = told.text;
     document.querySelector("[data-detail]").textContent = told.detail;
   } catch { /* asked again */ }
-  setTimeout(look, 250);
+  setTimeout(look, 120);
 };
 setTimeout(look, 150);
 """

@@ -21,7 +21,7 @@ django.setup()
 from portal.common.environment import NEW_KEY  # noqa: E402
 from portal.common.live import hub  # noqa: E402 (needs the app registry)
 from portal.gateway import visits  # noqa: E402
-from portal.gateway.addresses import AGENT_PATH, OUTPUTS_PATH, SSH_PATH, TERMINAL_PATH  # noqa: E402
+from portal.gateway.addresses import AGENT_PATH, OUTPUTS_PATH, SSH_PATH, TERMINAL_PATH, WATCH_PATH  # noqa: E402
 from portal.gateway.app_hosts import is_apps_host  # noqa: E402
 from portal.gateway.app_proxy import app_http  # noqa: E402
 from portal.gateway.app_sockets import app_socket  # noqa: E402
@@ -30,6 +30,7 @@ from portal.gateway.outputs import output_socket  # noqa: E402
 from portal.gateway.ssh import connections, ssh_socket  # noqa: E402
 from portal.gateway.terminals import terminal_socket, terminals  # noqa: E402
 from portal.gateway.watch import RightsWatch  # noqa: E402
+from portal.gateway.watchers import watch_socket, watchers  # noqa: E402
 
 NO_KEY = "Set BERTH_SECRET_KEY (or BERTH_SECRET_KEY_FILE) to that of the portal. " + NEW_KEY
 GOING_AWAY = 1012
@@ -56,6 +57,8 @@ async def _socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
     path = scope["path"].rstrip("/")
     if path.endswith(TERMINAL_PATH):
         await terminal_socket(scope, receive, send)
+    elif path.endswith(WATCH_PATH):
+        await watch_socket(scope, receive, send)
     elif path.endswith(SSH_PATH):
         await ssh_socket(scope, receive, send)
     elif path.endswith(AGENT_PATH):
@@ -98,6 +101,8 @@ async def stop(watching: asyncio.Task[None] | None) -> None:
     """Let everybody go, so that they find another gateway or come back to this one; shells live on meanwhile."""
     for terminal in list(terminals):
         terminal.end("restart")
+    for watcher in list(watchers):
+        watcher.end("restart")
     for connection in list(connections):
         connection.end("restart")
     await visits.close()

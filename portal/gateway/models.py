@@ -27,3 +27,23 @@ class StreamTicket(models.Model):
 
     def __str__(self) -> str:
         return f"ticket for lease {self.lease_id}"
+
+
+class TerminalShare(models.Model):
+    """Somebody whom the holder of a lease lets watch its terminals; without a person the whole team of the lease."""
+
+    lease = models.ForeignKey(Lease, on_delete=models.CASCADE, related_name="+", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["lease", "user"], name="terminal_shared_once", nulls_distinct=False
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"terminals of lease {self.lease_id} for {self.user_id or 'the team'}"

@@ -1,4 +1,5 @@
-"""The sockets by which agents bring the output of jobs. Each frame is answered with how much is stored."""
+"""The sockets by which agents bring the output of jobs and what these leave. Each frame is answered with how much is
+stored."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import logging
 from django.db import DatabaseError
 
 from nodeagent.protocol.codec import ProtocolError
-from nodeagent.protocol.jobs import stored_text, unpack
+from nodeagent.protocol.jobs import ArtifactPiece, Stored, stored_text, unpack
 from portal.agents.admission import ProvenNode
 from portal.agents.consumers import CLOSE_BAD_FRAME, CLOSE_LATER
 from portal.common.clock import db_now
@@ -15,11 +16,15 @@ from portal.common.errors import Unavailable
 from portal.common.retry import with_retries
 from portal.common.threads import DatabaseThreads
 from portal.gateway.nodes import AsgiMessage, Receive, Send, greeted
+from portal.jobs.artifacts import store_artifact
 from portal.jobs.logs import store_piece
 
 log = logging.getLogger(__name__)
 # Apart from those of terminals: whoever prints much must not hold up who types.
 _threads = DatabaseThreads("gateway-logs", workers=2)
+# And apart from lines: a file may be large, and is read once more when it is whole. Several, so that the files of
+# other nodes go on meanwhile.
+_file_threads = DatabaseThreads("gateway-files", workers=4)
 
 
 async def output_socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
@@ -43,7 +48,11 @@ async def output_socket(scope: AsgiMessage, receive: Receive, send: Send) -> Non
 
 async def _store(node: ProvenNode, frame: bytes) -> str:
     piece, data = unpack(frame)
-    stored = await _threads.run(
-        lambda: with_retries(lambda: store_piece(node.node_id, piece, data, now=db_now()))
-    )
-    return stored_text(stored)
+
+    def store() -> Stored:
+        if isinstance(piece, ArtifactPiece):
+            return store_artifact(node.node_id, piece, data, now=db_now())
+        return store_piece(node.node_id, piece, data, now=db_now())
+
+    threads = _file_threads if isinstance(piece, ArtifactPiece) else _threads
+    return stored_text(await threads.run(lambda: with_retries(store)))

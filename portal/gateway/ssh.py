@@ -6,35 +6,33 @@ docs/ssh.md describes what is said: a ticket first, then bytes both ways. No pag
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections import Counter
 from dataclasses import asdict
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 from django.db import DatabaseError
 
 from nodeagent.protocol.codec import ProtocolError, read_object
 from nodeagent.protocol.ssh import SSH, OpenSsh, SshOpened, preface
 from portal.accounts.ssh_keys import keys_of
-from portal.agents.handshake import UnprovenSockets
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.gateway import access
 from portal.gateway.access import LeaseSeat, SeatRefusal
+from portal.gateway.admission import NOT_ALLOWED, admit, refuse
 from portal.gateway.database import in_database
 from portal.gateway.lease_stream import LeaseStream, StreamLostError
 from portal.gateway.nodes import AsgiMessage, NodeLink, Receive, Send, links
-from portal.gateway.terminals import MOST_TEXT, NOT_ALLOWED, TICKET_WITHIN_S, close_code
-from portal.gateway.tickets import SSH_APP, take_ticket
+from portal.gateway.tickets import SSH_APP, TakenTicket
 from portal.telemetry.viewers import headers_of
 
 log = logging.getLogger(__name__)
 
 MOST_PER_LEASE: Final = 32
 OVER: Final = "over"
-_waiting = UnprovenSockets()
 
 
 class SshConnection:
@@ -108,26 +106,15 @@ async def ssh_socket(scope: AsgiMessage, receive: Receive, send: Send) -> None:
     if "origin" in headers_of(scope["headers"]):
         await send({"type": "websocket.close", "code": NOT_ALLOWED})
         return
-    address = str((scope.get("client") or ("",))[0])
-    if not _waiting.enter(address):
-        await send({"type": "websocket.close", "code": close_code("unavailable")})
-        return
-    try:
-        await send({"type": "websocket.accept"})
-        found = await _admit(receive)
-    finally:
-        _waiting.leave(address)
+    found = await admit(scope, receive, send, lambda said: said, _seat_by)
     if found is None:
         return
-    if isinstance(found, SeatRefusal):
-        await _refuse(send, found.code)
-        return
-    seat, keys = found
+    (seat, keys), _nothing = found
     link = links.get(seat.node_id)
     if link is None:
-        await _refuse(send, "node_away")
+        await refuse(send, "node_away")
     elif Counter(one.seat.lease_id for one in connections)[seat.lease_id] >= MOST_PER_LEASE:
-        await _refuse(send, "too_many_sessions")
+        await refuse(send, "too_many_sessions")
     else:
         await _serve(SshConnection(seat, link), keys, receive, send)
 
@@ -141,11 +128,11 @@ async def _serve(connection: SshConnection, keys: list[str], receive: Receive, s
         await connection.serve(keys, receive, send)
     except (DatabaseError, Unavailable) as no:
         log.warning("an SSH connection could not be noted: %s", no)
-        await _refuse(send, "unavailable")
+        await refuse(send, "unavailable")
         return
     finally:
         connections.discard(connection)
-    await _refuse(send, connection.over, connection.detail)
+    await refuse(send, connection.over, connection.detail)
     facts = {
         "seconds": int(asyncio.get_running_loop().time() - began),
         "shown_bytes": connection.shown,
@@ -158,50 +145,11 @@ async def _serve(connection: SshConnection, keys: list[str], receive: Receive, s
         log.error("the end of an SSH connection in lease %s could not be noted: %s", seat.uid, no)
 
 
-async def _admit(receive: Receive) -> tuple[LeaseSeat, list[str]] | SeatRefusal | None:
-    """Take the first message, a ticket. None: nobody is there any more."""
-    try:
-        async with asyncio.timeout(TICKET_WITHIN_S):
-            message = await receive()
-    except TimeoutError:
-        return SeatRefusal("bad_ticket")
-    if message["type"] != "websocket.receive":
-        return None
-    secret = _ticket_in(message.get("text") or "")
-    if secret is None:
-        return SeatRefusal("bad_message")
-    try:
-        return await in_database(lambda: _redeem(secret))
-    except (DatabaseError, Unavailable) as no:
-        log.warning("a ticket could not be looked up: %s", no)
-        return SeatRefusal("unavailable")
-
-
-def _ticket_in(text: str) -> str | None:
-    try:
-        said: Any = json.loads(text) if len(text) <= MOST_TEXT else None
-    except (ValueError, RecursionError):
-        return None
-    secret = said.get("ticket") if isinstance(said, dict) else None
-    return secret if isinstance(secret, str) and secret.isascii() else None
-
-
-def _redeem(secret: str) -> tuple[LeaseSeat, list[str]] | SeatRefusal:
-    now = db_now()
-    ticket = take_ticket(secret, now=now)
-    if ticket is None or ticket.app != SSH_APP or ticket.origin:
+def _seat_by(ticket: TakenTicket, now: datetime) -> tuple[LeaseSeat, list[str]] | SeatRefusal:
+    if ticket.app != SSH_APP or ticket.origin:
         return SeatRefusal("bad_ticket")
     seat = access.seat_of(ticket, now=now)
     if isinstance(seat, SeatRefusal):
         return seat
     keys = keys_of(ticket.user_id)
     return (seat, keys) if keys else SeatRefusal("no_keys")
-
-
-async def _refuse(send: Send, code: str, detail: str = "") -> None:
-    """Say why it ends, and end it."""
-    with contextlib.suppress(OSError, RuntimeError):
-        await send(
-            {"type": "websocket.send", "text": json.dumps({"op": "end", "code": code, "detail": detail})}
-        )
-        await send({"type": "websocket.close", "code": close_code(code)})

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 from collections import Counter, deque
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -31,51 +32,34 @@ from nodeagent.protocol.terminals import (
     TerminalWord,
     body_of,
 )
-from portal.agents.handshake import UnprovenSockets
 from portal.common.clock import db_now
 from portal.common.errors import Unavailable
 from portal.gateway import access
 from portal.gateway.access import LeaseSeat, SeatRefusal
+from portal.gateway.admission import MOST_TEXT, NOT_ALLOWED, admit, close_code, refuse
 from portal.gateway.database import in_database
 from portal.gateway.nodes import AsgiMessage, NodeLink, Receive, Send, links
-from portal.gateway.tickets import take_ticket
+from portal.gateway.screens import Screen
+from portal.gateway.tickets import TakenTicket
 from portal.telemetry.consumers import MessageBucket
 from portal.telemetry.viewers import headers_of
 
 log = logging.getLogger(__name__)
 
-TICKET_WITHIN_S: Final = 10
-MOST_TEXT: Final = 4096
 # A screen draws later than its socket receives: the page says what it has drawn.
 MOST_IN_FLIGHT: Final = 512 * 1024
 MOST_AT_ONCE: Final = 64 * 1024
 MOST_PER_LEASE: Final = 256
 WORDS_PER_S: Final = 1000
 LAST_WORDS_S: Final = 10.0
-# Close codes: over for good, not allowed, sign in (or take a new ticket), try again.
-DONE, BAD, SIGN_IN, NOT_ALLOWED, AGAIN = 1000, 4400, 4401, 4403, 4503
-_CODES: Final = {
-    "bad_ticket": SIGN_IN,
-    access.SIGNED_OUT: SIGN_IN,
-    access.NOT_ALLOWED: NOT_ALLOWED,
-    "bad_message": BAD,
-    "node_away": AGAIN,
-    "unavailable": AGAIN,
-    "restart": AGAIN,
-}
-_waiting = UnprovenSockets()
-
-
-def close_code(code: str) -> int:
-    """Return with which number a socket closes that ends for this reason."""
-    return _CODES.get(code, DONE)
 
 
 class BrowserTerminal:
     """One person's socket and its stream."""
 
-    def __init__(self, seat: LeaseSeat) -> None:
+    def __init__(self, seat: LeaseSeat, rows: int, columns: int) -> None:
         self.seat = seat
+        self.screen = Screen((seat.lease_id, seat.generation), rows, columns)
         self.link: NodeLink | None = None
         self.stream = 0
         self.shown = self.typed = 0
@@ -95,8 +79,10 @@ class BrowserTerminal:
         """Take what the node said; never waits."""
         if event.kind is Kind.DATA:
             self._queue.append(event.data)
+            self.screen.drew(event.data)
         elif event.kind is Kind.OPENED:
             self.answer.set_result(event.body)
+            self.screen.open()
         elif event.kind is Kind.WINDOW:
             self._room.set()
         elif event.kind is Kind.CTL:
@@ -162,6 +148,7 @@ class BrowserTerminal:
                 task.cancel()
             await asyncio.gather(reader, writer, gone, return_exceptions=True)
             link.reset(self.stream, AWAY)
+            self.screen.leave()
         code = self._end or "left"
         if code != "left":
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):
@@ -212,6 +199,7 @@ class BrowserTerminal:
 
     async def _type(self, data: bytes) -> None:
         await asyncio.shield(self.answer)
+        self.screen.used()
         rest = memoryview(data)
         while rest and not self._end and self.link is not None:
             self._room.clear()
@@ -242,6 +230,8 @@ class BrowserTerminal:
             return False
         if said.op not in (RESIZE, HANG_UP):
             return False
+        if said.op == RESIZE:
+            self.screen.resize(said.rows, said.columns)
         if self.answer.done():
             self.link.say(self.stream, body_of(said))
         return True
@@ -257,33 +247,23 @@ async def terminal_socket(scope: AsgiMessage, receive: Receive, send: Send) -> N
     if not is_known_origin(headers.get("origin")):
         await send({"type": "websocket.close", "code": NOT_ALLOWED})
         return
-    address = str((scope.get("client") or ("",))[0])
-    if not _waiting.enter(address):
-        await send({"type": "websocket.close", "code": AGAIN})
-        return
-    try:
-        await send({"type": "websocket.accept"})
-        found = await _admit(receive, headers.get("origin", ""))
-    finally:
-        _waiting.leave(address)
+    origin = headers.get("origin", "")
+    found = await admit(scope, receive, send, _wish_in, lambda ticket, now: _seat_by(ticket, origin, now))
     if found is None:
         return
-    if isinstance(found, SeatRefusal):
-        await _refuse(send, found.code)
-        return
-    seat, wish = found
-    await _serve(seat, wish, receive, send)
+    seat, said = found
+    await _serve(seat, OpenTerminal(PTY, seat.uid, seat.generation, **said), receive, send)
 
 
 async def _serve(seat: LeaseSeat, wish: OpenTerminal, receive: Receive, send: Send) -> None:
     link = links.get(seat.node_id)
     if link is None:
-        await _refuse(send, "node_away")
+        await refuse(send, "node_away")
         return
     if Counter(one.seat.lease_id for one in terminals)[seat.lease_id] >= MOST_PER_LEASE:
-        await _refuse(send, "too_many_terminals")
+        await refuse(send, "too_many_terminals")
         return
-    terminal = BrowserTerminal(seat)
+    terminal = BrowserTerminal(seat, wish.rows, wish.columns)
     terminals.add(terminal)
     began = asyncio.get_running_loop().time()
     code = "unavailable"
@@ -292,7 +272,7 @@ async def _serve(seat: LeaseSeat, wish: OpenTerminal, receive: Receive, send: Se
         code = await terminal.serve(wish, link, receive, send)
     except (DatabaseError, Unavailable) as no:
         log.warning("a terminal could not be noted: %s", no)
-        await _refuse(send, "unavailable")
+        await refuse(send, "unavailable")
         return
     finally:
         terminals.discard(terminal)
@@ -304,52 +284,19 @@ async def _serve(seat: LeaseSeat, wish: OpenTerminal, receive: Receive, send: Se
         log.error("the end of a terminal in lease %s could not be noted: %s", seat.uid, no)
 
 
-async def _admit(receive: Receive, origin: str) -> tuple[LeaseSeat, OpenTerminal] | SeatRefusal | None:
-    """Take the first message: a ticket and the size of the window. None: nobody is there any more."""
-    try:
-        async with asyncio.timeout(TICKET_WITHIN_S):
-            message = await receive()
-    except TimeoutError:
-        return SeatRefusal("bad_ticket")
-    if message["type"] != "websocket.receive":
+def _wish_in(said: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the window's size and the terminal that is asked for, None for anything else."""
+    if set(said) & {"kind", "lease", "generation"}:
         return None
-    asked = _first_words(message.get("text") or "")
-    if asked is None:
-        return SeatRefusal("bad_message")
-    secret, wish = asked
     try:
-        found = await in_database(lambda: _redeem(secret, origin))
-    except (DatabaseError, Unavailable) as no:
-        log.warning("a ticket could not be looked up: %s", no)
-        return SeatRefusal("unavailable")
-    if isinstance(found, SeatRefusal):
-        return found
-    try:
-        return found, OpenTerminal(PTY, found.uid, found.generation, **wish)
-    except (ProtocolError, TypeError):
-        return SeatRefusal("bad_message")
-
-
-def _first_words(text: str) -> tuple[str, dict[str, Any]] | None:
-    """Return ticket and wish of the first message, None for anything else."""
-    try:
-        said = json.loads(text) if len(text) <= MOST_TEXT else None
-        if not isinstance(said, dict):
-            return None
-        secret = said.pop("ticket", None)
-        sample = {"kind": PTY, "lease": "lse-0", "generation": 1, **said}
-        wish = read_object(OpenTerminal, sample)
-    except (ValueError, RecursionError, ProtocolError):
+        wish = read_object(OpenTerminal, {"kind": PTY, "lease": "lse-0", "generation": 1, **said})
+    except ProtocolError:
         return None
-    if not isinstance(secret, str) or not secret.isascii() or set(said) & {"kind", "lease", "generation"}:
-        return None
-    return secret, {"rows": wish.rows, "columns": wish.columns, "terminal": wish.terminal}
+    return {"rows": wish.rows, "columns": wish.columns, "terminal": wish.terminal}
 
 
-def _redeem(secret: str, origin: str) -> LeaseSeat | SeatRefusal:
-    now = db_now()
-    ticket = take_ticket(secret, now=now)
-    if ticket is None or ticket.app or ticket.origin != origin:
+def _seat_by(ticket: TakenTicket, origin: str, now: datetime) -> LeaseSeat | SeatRefusal:
+    if ticket.app or ticket.origin != origin:
         return SeatRefusal("bad_ticket")
     return access.seat_of(ticket, now=now)
 
@@ -367,9 +314,3 @@ def is_known_origin(origin: str | None) -> bool:
         return False
     bracketed = f"[{host}]" if ":" in host else host
     return origin in settings.CSRF_TRUSTED_ORIGINS or validate_host(bracketed, settings.ALLOWED_HOSTS)
-
-
-async def _refuse(send: Send, code: str) -> None:
-    with contextlib.suppress(OSError, RuntimeError):
-        await send({"type": "websocket.send", "text": json.dumps({"op": "end", "code": code, "detail": ""})})
-        await send({"type": "websocket.close", "code": close_code(code)})

@@ -19,6 +19,7 @@ from portal.common.errors import Conflict, Forbidden
 from portal.common.sql import fetch
 from portal.gateway import app_hosts
 from portal.gateway.models import StreamTicket
+from portal.gateway.sharing import may_watch
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 
@@ -26,6 +27,8 @@ GOOD_FOR: Final = timedelta(seconds=30)
 KEPT_FOR: Final = timedelta(hours=1)
 # What a ticket for SSH opens, in the place of an app's name; no app has a capital.
 SSH_APP: Final = "SSH"
+# And one for watching the terminals of somebody else's lease.
+WATCH_APP: Final = "WATCH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,28 @@ def why_no_terminal(lease: Lease, user: User) -> Conflict | Forbidden | None:
         return Conflict(_("This installation has no gateway, so there are no terminals. Ask an operator."))
     if not serves_streams(lease.node):
         return Conflict(_("The node of this lease serves no terminals. Ask an operator."))
+    return None
+
+
+def why_no_ssh(lease: Lease, user: User) -> Conflict | Forbidden | None:
+    """Return why this person does not connect to a lease that they see by SSH, None where they may."""
+    if lease.user_id != user.pk:
+        return Forbidden(_("Only its holder connects to a lease by SSH."))
+    if lease.state != LeaseState.ACTIVE:
+        return Conflict(_("SSH connects while the lease is active."))
+    if not settings.GATEWAYS:
+        return Conflict(_("This installation has no gateway, so there is no SSH. Ask an operator."))
+    if not serves_streams(lease.node):
+        return Conflict(_("The node of this lease serves no SSH. Ask an operator."))
+    return None
+
+
+def why_not_watched(lease: Lease, user: User) -> Conflict | Forbidden | None:
+    """Return why this person does not watch the terminals of a lease that they see, None where they may."""
+    if not may_watch(lease, user):
+        return Forbidden(_("The holder of this lease does not share its terminals with you now."))
+    if not settings.GATEWAYS:
+        return Conflict(_("This installation has no gateway, so there are no terminals. Ask an operator."))
     return None
 
 
@@ -88,11 +113,16 @@ def make_ticket(
     host: str = "",
     now: datetime,
 ) -> str:
-    """Return the secret of a ticket for a terminal, or for an app of somebody who called the portal by ``host``.
+    """Return the secret of a ticket for a terminal, SSH, or an app of somebody who called the portal by ``host``.
 
     Raises Conflict or Forbidden where there may be none.
     """
-    refusal = why_no_app(lease, user, host=host) if app not in ("", SSH_APP) else why_no_terminal(lease, user)
+    if app == SSH_APP:
+        refusal = why_no_ssh(lease, user)
+    elif app == WATCH_APP:
+        refusal = why_not_watched(lease, user)
+    else:
+        refusal = why_no_app(lease, user, host=host) if app else why_no_terminal(lease, user)
     if refusal is not None:
         raise refusal
     StreamTicket.objects.filter(expires_at__lt=now - KEPT_FOR).delete()

@@ -19,6 +19,7 @@ from portal.gateway.nodes import links
 from portal.gateway.ssh import SshConnection, connections
 from portal.gateway.terminals import BrowserTerminal, terminals
 from portal.gateway.visits import AppVisit, leave_idle, visits
+from portal.gateway.watchers import TerminalWatcher, watchers
 
 log = logging.getLogger(__name__)
 
@@ -85,5 +86,5 @@ class RightsWatch:
             self._stir.set()
 
 
-def _held() -> list[BrowserTerminal | SshConnection | AppVisit]:
-    return [*terminals, *connections, *visits.values()]
+def _held() -> list[BrowserTerminal | TerminalWatcher | SshConnection | AppVisit]:
+    return [*terminals, *watchers, *connections, *visits.values()]

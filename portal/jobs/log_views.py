@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.http import StreamingHttpResponse
-
+from portal.common.downloads import Download
 from portal.common.errors import NotFound
 from portal.jobs.logs import read_log
 from portal.jobs.models import Job, JobAttempt
@@ -84,14 +83,13 @@ def whole_characters(data: bytes) -> bytes:
     return data
 
 
-def raw_log(job: Job, number: int | None) -> StreamingHttpResponse:
-    """Return an attempt's output as a file that no browser shows as anything else."""
+def raw_log(job: Job, number: int | None, person_id: int) -> Download:
+    """Return an attempt's output as a file that no browser shows as anything else. Raises TooManyDownloads."""
     attempt = attempt_of(job, number)
     if attempt is None:
         raise NotFound
-    answer = StreamingHttpResponse(_chunks(attempt), content_type="text/plain; charset=utf-8")
+    answer = Download(_chunks(attempt), person_id=person_id, content_type="text/plain; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{job.uid}-{attempt.number}.log"'
-    answer["X-Content-Type-Options"] = "nosniff"
     return answer
 
 

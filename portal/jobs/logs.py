@@ -17,7 +17,7 @@ from django.core.files.storage import Storage, storages
 from django.db import transaction
 from django.db.models import Sum
 
-from nodeagent.protocol.jobs import TELL, OutputPiece, Stored
+from nodeagent.protocol.jobs import TELL, ArtifactPiece, OutputPiece, Stored
 from portal.jobs.models import JobAttempt, LogObject, LogPiece
 from portal.jobs.states import OPEN_ATTEMPTS
 from portal.leases.models import Lease
@@ -37,10 +37,7 @@ def store_piece(node_id: int, piece: OutputPiece, data: bytes, *, now: datetime)
         .first()
     )
     if attempt is None:
-        is_to_come = Lease.objects.filter(
-            uid=piece.lease, generation=piece.generation, node_id=node_id, state__in=LIVE_LEASES
-        ).exists()
-        return Stored(piece.lease, piece.generation, 0, is_done=not is_to_come)
+        return Stored(piece.lease, piece.generation, 0, is_done=not is_to_come(node_id, piece))
     if piece.op == TELL or attempt.log_is_closed:
         return Stored(piece.lease, piece.generation, attempt.log_size, is_done=attempt.log_is_closed)
     data = data[max(0, attempt.log_size - piece.offset) :]
@@ -57,16 +54,31 @@ def store_piece(node_id: int, piece: OutputPiece, data: bytes, *, now: datetime)
         attempt.log_size, attempt.log_lines = begin + len(data), attempt.log_lines + lines
     attempt.log_is_closed = piece.is_last and attempt.log_size >= piece.offset
     attempt.save(update_fields=["log_size", "log_lines", "log_is_closed"])
-    waiting = attempt.log_pieces.aggregate(size=Sum("size"))["size"] or 0
-    if waiting >= OBJECT or (attempt.log_is_closed and waiting):
+    if attempt.log_is_closed or _waits(attempt) >= OBJECT:
         _pack(attempt)
         _shorten(attempt)
     return Stored(piece.lease, piece.generation, attempt.log_size, is_done=attempt.log_is_closed)
 
 
+def is_to_come(node_id: int, piece: OutputPiece | ArtifactPiece) -> bool:
+    """Say whether a lease may yet get the attempt that a piece is of."""
+    return Lease.objects.filter(
+        uid=piece.lease, generation=piece.generation, node_id=node_id, state__in=LIVE_LEASES
+    ).exists()
+
+
+def _waits(attempt: JobAttempt) -> int:
+    """Return how many bytes are in pieces, at most."""
+    if attempt.log_size < OBJECT:
+        return attempt.log_size
+    return attempt.log_pieces.aggregate(size=Sum("size", default=0))["size"]  # type: ignore[no-any-return]
+
+
 def _pack(attempt: JobAttempt) -> None:
     """Make one object of the newest pieces. Its name is that of its place: a try that failed is written over."""
     pieces = list(attempt.log_pieces.order_by("offset"))
+    if not pieces:
+        return
     data = b"".join(_with_gaps(pieces))
     name = f"logs/{attempt.job_id}/{attempt.pk}-{pieces[0].offset}.z"
     _write(storages[STORAGE], name, zlib.compress(data, 6))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
@@ -19,6 +20,17 @@ class JobArray(models.Model):
 
     def __str__(self) -> str:
         return self.uid
+
+
+class ImageList(models.Model):
+    """The images that jobs of a team and of the teams below it may run in (portal.jobs.images)."""
+
+    team = models.OneToOneField(Team, on_delete=models.CASCADE, related_name="image_list")
+    names = ArrayField(models.CharField(max_length=300), default=list, blank=True)
+    changed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"images of {self.team_id}"
 
 
 class Job(models.Model):
@@ -93,7 +105,8 @@ class JobAttempt(models.Model):
     """One run of a job in a lease of its own: a lease has at most one, and a job at most one that is not over.
 
     ``log_size`` counts the bytes of output that are stored, without a gap but for what the node left out;
-    ``log_is_closed``: nothing more will come.
+    ``log_is_closed``: nothing more will come. ``artifacts_are_closed``: what it left has all come.
+    ``image_digest`` is that of the image it ran in, "" for none or unknown.
     """
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="tries", db_index=False)
@@ -111,6 +124,8 @@ class JobAttempt(models.Model):
     log_size = models.BigIntegerField(default=0)
     log_lines = models.BigIntegerField(default=0)
     log_is_closed = models.BooleanField(default=False)
+    artifacts_are_closed = models.BooleanField(default=False)
+    image_digest = models.CharField(max_length=80, blank=True, default="")
 
     class Meta:
         ordering = ["job", "number"]
@@ -130,6 +145,10 @@ class JobAttempt(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(state__in=[str(state) for state in ATTEMPT_STATES]), name="attempt_state_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(image_digest="") | Q(image_digest__regex=r"^sha256:[0-9a-f]{64}$"),
+                name="attempt_image_is_a_digest",
             ),
         ]
 
@@ -170,6 +189,61 @@ class LogObject(models.Model):
     class Meta:
         ordering = ["offset"]
         constraints = [models.UniqueConstraint(fields=["attempt", "offset"], name="log_object_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Artifact(models.Model):
+    """A file that an attempt left, named by its path below the working folder; or that it was left out, and why.
+
+    ``stored`` of its ``size`` bytes have come; ``sha256`` is that of the whole file, and ``is_checked`` once what is
+    stored was found to be that. With ``left_out`` there are no bytes; without a path, ``size`` counts files that were
+    left out unnamed.
+    """
+
+    attempt = models.ForeignKey(
+        JobAttempt, on_delete=models.CASCADE, related_name="artifacts", db_index=False
+    )
+    path = models.CharField(max_length=300, blank=True)
+    size = models.BigIntegerField()
+    stored = models.BigIntegerField(default=0)
+    sha256 = models.CharField(max_length=64, blank=True)
+    left_out = models.CharField(max_length=40, blank=True)
+    is_checked = models.BooleanField(default=False)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["attempt", "path"]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "path"], name="artifact_path_once"),
+            models.CheckConstraint(
+                condition=Q(stored__gte=0, stored__lte=models.F("size")), name="artifact_stored_fits"
+            ),
+            models.CheckConstraint(
+                condition=Q(stored=0) | Q(left_out="", removed_at=None), name="artifact_gone_has_no_bytes"
+            ),
+            models.CheckConstraint(
+                condition=Q(is_checked=False) | Q(stored=models.F("size"), left_out="", removed_at=None),
+                name="artifact_checked_is_whole",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class ArtifactPart(models.Model):
+    """Where some bytes of an artifact lie in the storage."""
+
+    artifact = models.ForeignKey(Artifact, on_delete=models.CASCADE, related_name="parts", db_index=False)
+    offset = models.BigIntegerField()
+    size = models.PositiveIntegerField()
+    name = models.CharField(max_length=200)
+
+    class Meta:
+        ordering = ["offset"]
+        constraints = [models.UniqueConstraint(fields=["artifact", "offset"], name="artifact_part_once")]
 
     def __str__(self) -> str:
         return self.name

@@ -6,16 +6,17 @@ the leases locked; what nobody reports (a lease that was preempted, lost, or ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from django.db import transaction
 from django.db.models import Q
 
-from nodeagent.protocol.messages import JOBS, JobReport, LeaseReport
+from nodeagent.protocol.images import DIGEST, IMAGE_WHYS
+from nodeagent.protocol.messages import CONTAINERS, JOBS, JobReport, LeaseReport
 from portal.jobs.models import Job, JobAttempt
-from portal.jobs.services import announce_job, end_unbegun
+from portal.jobs.services import announce_job, end_unbegun, feed_soon
 from portal.jobs.states import OPEN_ATTEMPTS, OPEN_JOBS, JobState, RetryCause
 from portal.leases import lifecycle
 from portal.leases.models import Lease
@@ -31,49 +32,110 @@ _GONE_REQUESTS = (
     RequestState.IMPOSSIBLE,
 )
 # Words of a node that the portal has a sentence for; any other is one of "not_entered".
-_KNOWN_WHYS = frozenset({"workdir", "command", "not_entered", "vanished"})
+_KNOWN_WHYS = frozenset({"workdir", "command", "not_entered", "vanished", "bad_variable", *IMAGE_WHYS})
+# Those whose first process began, or was begun: all others left no output.
+_WITH_OUTPUT: Final = frozenset({"", "workdir", "command", "not_entered", "vanished", "begun_before"})
+PULLING: Final = "pulling"
 
 
 def take_reports(
     leases: Sequence[Lease], said: Mapping[str, LeaseReport], features: Sequence[str], now: datetime
 ) -> None:
-    """Take what a node said of the jobs in these locked leases, whose requests are at hand. Safe to repeat."""
-    theirs = {ls.request_id: ls for ls in leases if ls.request.is_job and _is_current(ls, said.get(ls.uid))}
+    """Take what a node said of the jobs in these locked leases, whose requests are at hand. Safe to repeat.
+
+    A node tells of all its leases each time: only where there is news is a job looked at.
+    """
+    theirs = {ls.pk: ls for ls in leases if ls.request.is_job and _is_current(ls, said.get(ls.uid))}
     if not theirs:
         return
-    _add_late_words(theirs.values(), said)
-    jobs = Job.objects.filter(request_id__in=theirs, state__in=OPEN_JOBS).select_related("team", "user")
-    attempts = {
-        one.lease_id: one for one in JobAttempt.objects.filter(lease_id__in=[ls.pk for ls in theirs.values()])
+    seen = {
+        row[0]: row[1:]
+        for row in JobAttempt.objects.filter(lease__in=theirs).values_list(
+            "lease_id", "state", "exit_code", "signal", "image_digest"
+        )
     }
-    for job in jobs:
+    news: dict[int, Lease] = {}
+    for pk, lease in theirs.items():
+        report = said[lease.uid].job
+        state, exit_code, number, digest = seen.get(pk, ("", None, None, ""))
+        if state and state not in OPEN_ATTEMPTS:
+            if report is not None and report.phase == "exited" and exit_code is None and number is None:
+                _add_late_words(pk, report)
+        elif not state or (
+            report is not None and ((report.phase, state) not in _KNOWN or report.digest not in ("", digest))
+        ):
+            news[lease.request_id] = lease
+    if not news:
+        return
+    attempts = {one.lease_id: one for one in JobAttempt.objects.filter(lease__in=list(news.values()))}
+    for job in Job.objects.filter(request_id__in=news, state__in=OPEN_JOBS):
         assert job.request_id is not None
-        lease = theirs[job.request_id]
-        entry = said[lease.uid]
-        report = entry.job
-        if report is not None and report.phase in ("exited", "lost") and lease.state == LeaseState.PREPARING:
-            lifecycle.activate_leases([lease], at=now)  # it was ready and done between two reports
+        lease = news[job.request_id]
         attempt = attempts.get(lease.pk)
-        if attempt is None and lease.state == LeaseState.ACTIVE:
-            attempt = _begin(job, lease, now)
-            if JOBS not in features:
-                report = JobReport("exited", exit=126, why="no_jobs")
-        if attempt is None or report is None:
-            continue
-        if report.phase == "running" and attempt.state == JobState.STARTING:
-            _move(job, attempt, JobState.RUNNING, now)
-        elif report.phase in ("exited", "lost"):
-            _end(job, attempt, lease, report, now)
+        if attempt is not None:
+            attempt.lease = lease
+        _take(job, attempt, lease, said[lease.uid].job, features, now)
 
 
-def _add_late_words(leases: Iterable[Lease], said: Mapping[str, LeaseReport]) -> None:
-    """Keep how attempts ended that were over by their lease before their node said so."""
-    over = {ls.pk: said[ls.uid].job for ls in leases if ls.state != LeaseState.ACTIVE}
-    for pk, report in over.items():
-        if report is not None and report.phase == "exited":
-            JobAttempt.objects.filter(lease_id=pk, exit_code=None, signal=None).exclude(
-                state__in=OPEN_ATTEMPTS
-            ).update(**_told(report))
+# What a node says of a job that is in this state is no news.
+_KNOWN = frozenset({("waiting", str(JobState.STARTING)), ("running", str(JobState.RUNNING))})
+
+
+def _take(
+    job: Job,
+    attempt: JobAttempt | None,
+    lease: Lease,
+    report: JobReport | None,
+    features: Sequence[str],
+    now: datetime,
+) -> None:
+    """Take what a node said of one job."""
+    # Only where nothing has begun: an agent that comes back while Podman is away still tells of what it ran.
+    is_unbegun = attempt is None and (report is None or report.phase == "waiting")
+    if is_unbegun and job.spec.get("image") and CONTAINERS not in features:
+        report = JobReport("exited", exit=126, why="no_containers", ran_ms=0)
+    is_over = report is not None and report.phase in ("exited", "lost")
+    has_no_image = (
+        report is not None and report.why in IMAGE_WHYS
+    )  # its holder was never let in, and never pays
+    if is_over and lease.state == LeaseState.PREPARING and not has_no_image:
+        lifecycle.activate_leases([lease], at=now)  # it was ready and done between two reports
+    if attempt is None and (lease.state == LeaseState.ACTIVE or has_no_image):
+        is_running = report is not None and report.phase == "running"
+        attempt = _begin(job, lease, JobState.RUNNING if is_running else JobState.STARTING, now)
+        if JOBS not in features:
+            report = JobReport("exited", exit=126, why="no_jobs")
+    if attempt is None or report is None:
+        _tell_progress(job, report, now)
+        return
+    _keep_digest(attempt, report)
+    if report.phase == "running" and attempt.state == JobState.STARTING:
+        _move(job, attempt, JobState.RUNNING, now)
+    elif report.phase in ("exited", "lost"):
+        _end(job, attempt, lease, report, now)
+
+
+def _tell_progress(job: Job, report: JobReport | None, now: datetime) -> None:
+    """Say on the job how far its image is, while its lease waits for that."""
+    if report is None or report.why != PULLING or (job.why, job.word) == (PULLING, report.word[:300]):
+        return
+    told = {"why": PULLING, "word": report.word[:300]}
+    if Job.objects.filter(pk=job.pk, state=JobState.WAITING).update(**told):
+        announce_job(job, JobState.WAITING, at=now)
+
+
+def _keep_digest(attempt: JobAttempt, report: JobReport) -> None:
+    """Keep which image an attempt runs in, once; what is no digest is nobody's."""
+    if not attempt.image_digest and DIGEST.fullmatch(report.digest):
+        JobAttempt.objects.filter(pk=attempt.pk).update(image_digest=report.digest)
+        attempt.image_digest = report.digest
+
+
+def _add_late_words(lease_id: int, report: JobReport) -> None:
+    """Keep how an attempt ended that was over by its lease before its node said so."""
+    JobAttempt.objects.filter(lease=lease_id, exit_code=None, signal=None).exclude(
+        state__in=OPEN_ATTEMPTS
+    ).update(**_told(report))
 
 
 def _told(report: JobReport) -> dict[str, int | None]:
@@ -89,13 +151,15 @@ def _is_current(lease: Lease, entry: LeaseReport | None) -> bool:
     return entry is not None and entry.generation == lease.generation
 
 
-def _begin(job: Job, lease: Lease, now: datetime) -> JobAttempt:
+def _begin(job: Job, lease: Lease, state: str, now: datetime) -> JobAttempt:
     number = job.attempts + 1
-    attempt = JobAttempt.objects.create(job=job, number=number, lease=lease, started_at=now)
+    attempt = JobAttempt.objects.create(job=job, number=number, lease=lease, started_at=now, state=state)
     Job.objects.filter(pk=job.pk, state=JobState.WAITING).update(
-        state=JobState.STARTING, attempts=number, started_at=now, ended_at=None
+        state=state, attempts=number, started_at=now, ended_at=None, why="", word=""
     )
-    job.state, job.attempts = JobState.STARTING, number
+    job.state, job.attempts = state, number
+    if state == JobState.RUNNING:
+        announce_job(job, state, at=now, lease=lease.uid)
     if "start" in job.spec.get("notify", ()):
         notify([job.user], "job.started", target=f"{job.uid}#{number}", at=now, job=job.uid, name=job.name)
     return attempt
@@ -113,8 +177,10 @@ def _end(job: Job, attempt: JobAttempt, lease: Lease, report: JobReport, now: da
     told = _told(report)
     state, why, cause = _judged(report, lease)
     attempt_fields = {**told, "state": state, "why": why, "word": report.word[:300], "ended_at": now}
-    JobAttempt.objects.filter(pk=attempt.pk, state=attempt.state).update(**attempt_fields)
-    if lease.state in (LeaseState.ACTIVE, LeaseState.INTERRUPTED):
+    # Where nothing was begun, nothing was printed and nothing left.
+    closed = {} if report.why in _WITH_OUTPUT else {"log_is_closed": True, "artifacts_are_closed": True}
+    JobAttempt.objects.filter(pk=attempt.pk, state=attempt.state).update(**attempt_fields, **closed)
+    if lease.state in (LeaseState.PREPARING, LeaseState.ACTIVE, LeaseState.INTERRUPTED):
         lifecycle.resume_leases([lease], at=now)
         lifecycle.end_leases([lease], reason=EndReason.RELEASED, at=now)
     _conclude(job, attempt_fields, cause, now)
@@ -150,6 +216,8 @@ def _conclude(job: Job, ended: Mapping[str, object], cause: str, now: datetime) 
         return
     state = str(fields["state"])
     announce_job(job, state, at=now)
+    if not is_again:
+        feed_soon(job)
     wishes = job.spec.get("notify", ())
     is_good = state == JobState.SUCCEEDED
     if not is_again and ("end" in wishes or ("fail" in wishes and not is_good)):

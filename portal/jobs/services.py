@@ -11,16 +11,18 @@ from datetime import datetime
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.audit.services import record
 from portal.catalog.models import Flavor
+from portal.common import outbox
 from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFound, TooManyWaiting
 from portal.common.live import EVENTS, publish_on_commit
+from portal.common.sealing import JOBS, seal
+from portal.jobs.images import check_image
 from portal.jobs.models import Job, JobArray, Secret
-from portal.jobs.sealing import seal
 from portal.jobs.selectors import may_manage_job, visible_jobs
 from portal.jobs.spec import JobSpec, is_variable
 from portal.jobs.states import ENDED_JOBS, OPEN_JOBS, JobState
@@ -35,6 +37,7 @@ from portal.teams.selectors import Rights
 # So many jobs of one array have requests at once: enough to fill a fleet, few enough to keep the queue readable.
 ASKED_AT_ONCE: Final = 200
 FED_AT_ONCE: Final = 200
+FEED: Final = "scheduler.tasks.feed_jobs"
 MOST_SECRETS: Final = 100
 _SIZE: Final = re.compile(r"(\d{1,4})\s?(GB|GiB|G)", re.IGNORECASE)
 
@@ -45,6 +48,8 @@ def submit_job(*, team: Team, actor: User, rights: Rights, spec: JobSpec, now: d
     Raises what a request raises, and Invalid for names that are not there; nothing is stored then.
     """
     flavor, count = flavor_of(spec)
+    if spec.image:
+        check_image(team=team, flavor=flavor, text=spec.image)
     earlier = _earlier(rights, spec)
     missing = set(spec.secrets) - set(
         Secret.objects.filter(user=actor, name__in=spec.secrets).values_list("name", flat=True)
@@ -58,6 +63,7 @@ def submit_job(*, team: Team, actor: User, rights: Rights, spec: JobSpec, now: d
     with transaction.atomic():
         array = JobArray.objects.create(at_once=spec.at_once) if spec.array else None
         indices: list[int] | list[None] = spec.array or [None]
+        kept = spec.kept()
         jobs = [
             Job(
                 team=team,
@@ -66,7 +72,7 @@ def submit_job(*, team: Team, actor: User, rights: Rights, spec: JobSpec, now: d
                 flavor=flavor,
                 count=count,
                 time_s=spec.time_s,
-                spec=spec.kept(),
+                spec=kept,
                 array=array,
                 index=index,
                 retries_left=spec.retries,
@@ -154,7 +160,13 @@ def _check(job: Job, rights: Rights, now: datetime) -> None:
     try:
         with transaction.atomic():
             submit_request(
-                team=job.team, actor=job.user, rights=rights, spec=request_spec(job), now=now, is_job=True
+                team=job.team,
+                actor=job.user,
+                rights=rights,
+                spec=request_spec(job),
+                now=now,
+                is_job=True,
+                needs_containers=bool(job.spec.get("image")),
             )
             raise _Undo
     except _Undo:
@@ -169,7 +181,13 @@ def ask_for(job: Job, *, rights: Rights, now: datetime) -> bool:
     """Ask for a waiting job's GPU time; False where somebody did meanwhile. Raises what a request raises."""
     with transaction.atomic():
         request = submit_request(
-            team=job.team, actor=job.user, rights=rights, spec=request_spec(job), now=now, is_job=True
+            team=job.team,
+            actor=job.user,
+            rights=rights,
+            spec=request_spec(job),
+            now=now,
+            is_job=True,
+            needs_containers=bool(job.spec.get("image")),
         )
         won = Job.objects.filter(pk=job.pk, state=JobState.WAITING, request=None).update(request=request)
         if not won:
@@ -205,6 +223,13 @@ def feed_jobs(*, now: datetime) -> int:
         except BerthError as no:
             end_unbegun(job, why="refused", word=_sentence(no), now=now)
     return asked
+
+
+def feed_soon(job: Job) -> None:
+    """Once the transaction is through, ask for what this job's end makes room for: without waiting for the clock."""
+    others = Job.objects.filter(state=JobState.WAITING, request=None)
+    if others.filter(Q(array=job.array_id) & ~Q(array=None) | Q(after=job.pk)).exists():
+        outbox.nudge_on_commit(FEED)
 
 
 def _room_of(array: JobArray) -> int:
@@ -251,6 +276,7 @@ def cancel_job(*, job: Job, actor: User, rights: Rights, now: datetime) -> Job:
         )
         record(actor, "job.cancelled", job.uid, at=now, team_id=job.team_id)
         announce_job(job, JobState.CANCELLED, at=now)
+        feed_soon(job)
     job.refresh_from_db()
     return job
 
@@ -261,6 +287,8 @@ def retry_job(*, job: Job, actor: User, rights: Rights, now: datetime) -> Job:
     if job.user_id != actor.pk:
         require_manage(rights, job)
         raise Forbidden(_("Only who handed a job in runs it again."))
+    if job.spec.get("image"):
+        check_image(team=job.team, flavor=job.flavor, text=job.spec["image"])
     again = Job.objects.filter(
         pk=job.pk, state__in=(JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT, JobState.LOST)
     ).update(
@@ -321,7 +349,7 @@ def store_secret(*, user: User, name: str, value: str, now: datetime) -> None:
         Secret.objects.update_or_create(
             user=user,
             name=name,
-            defaults={"sealed": seal(value, owner=user.pk, name=name), "changed_at": now},
+            defaults={"sealed": seal(value, purpose=JOBS, owner=user.pk, name=name), "changed_at": now},
         )
         record(user, "secret.stored", name, at=now)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
+from nodeagent.protocol.images import MOST_REFERENCE, image_of
 from nodeagent.protocol.variables import NAMES
 from portal.common.errors import Invalid
 from portal.jobs.states import RetryCause
@@ -21,6 +22,7 @@ MOST_NAMES: Final = 100
 MOST_ARRAY: Final = 1000
 MOST_INDEX: Final = 1_000_000
 MOST_RETRIES: Final = 10
+MOST_PATTERNS: Final = 50
 USUAL_TIME_S: Final = 3600
 NOTIFY: Final = ("start", "end", "fail")
 # As people have it at the top of their scripts: what fails, and what is not set, ends it.
@@ -62,10 +64,11 @@ class JobSpec:
     notify: list[str] = field(default_factory=list)
     priority: str = "normal"
     is_preemptible: bool = False
+    image: str = ""
 
     def kept(self) -> dict[str, Any]:
-        """Return what is stored of it with each job."""
-        return asdict(self)
+        """Return what is stored of it with each job; of an array each knows its own index."""
+        return asdict(replace(self, array=[]))
 
 
 class _Reader:
@@ -101,10 +104,6 @@ def read_spec(raw: object) -> JobSpec:
         raise Invalid(fields={"command": _("A job is a list of fields, of which “command” is needed.")})
     read = _Reader(raw)
     _refuse_unknown(read)
-    if raw.get("image"):
-        read.errors["image"] = _(
-            "Containers are not run here yet. Leave “image” out: the job uses the node's own programs."
-        )
     gpu, count = _resources(read)
     indices, at_once = _array(read)
     retries, retry_on = _retries(read)
@@ -135,6 +134,7 @@ def read_spec(raw: object) -> JobSpec:
         notify=notify,
         priority=str(priority),
         is_preemptible=bool(is_preemptible),
+        image=_image(read),
     )
     if read.errors:
         raise Invalid(fields=read.errors)
@@ -198,6 +198,19 @@ def _env(read: _Reader) -> dict[str, str]:
     if sum(len(name) + len(value.encode(errors="replace")) for name, value in env.items()) > MOST_ENV:
         read.errors["env"] = _("All variables together have at most %(n)d bytes.") % {"n": MOST_ENV}
     return env
+
+
+def _image(read: _Reader) -> str:
+    text = read.text("image", MOST_REFERENCE)
+    if text and image_of(text) is None:
+        read.errors["image"] = _(
+            "Name an image with its registry, like registry.example/team/pytorch:2.9, or one of the site's own, like"
+            " oci:pytorch:2.9."
+        )
+    env = read.raw.get("env")
+    if text and isinstance(env, Mapping) and any("\n" in str(value) for value in env.values()):
+        read.errors["env"] = _("In a container a variable has one line. Encode it, or write it to a file.")
+    return text
 
 
 def _secrets(read: _Reader) -> list[str]:
@@ -326,9 +339,12 @@ def _is_exit(text: str) -> bool:
 
 
 def _artifacts(read: _Reader) -> list[str]:
-    if read.raw.get("artifacts"):
-        read.errors["artifacts"] = _(
-            "Files are not collected here yet. Leave “artifacts” out, and write what you want to keep"
-            " to your home folder."
-        )
-    return []
+    """Return patterns of files below the working directory, as .gitignore has them: **, * and ?."""
+    patterns = read.texts("artifacts", MOST_PATTERNS)
+    for pattern in patterns:
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        if pattern.startswith(("/", "~")) or ".." in parts or not parts or not pattern.isprintable():
+            read.errors["artifacts"] = _(
+                "“%(pattern)s” does not name files below the working directory. Write it like out/** or *.ckpt."
+            ) % {"pattern": pattern[:60]}
+    return patterns

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal as signals
 
+from django.conf import settings
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from portal.jobs.models import Job, JobAttempt
+from portal.jobs.models import Artifact, Job, JobAttempt
 from portal.jobs.states import JobState
+from portal.leases.states import RequestState
 
 
 def outcome_text(one: Job | JobAttempt) -> str:
@@ -15,6 +18,28 @@ def outcome_text(one: Job | JobAttempt) -> str:
     if one.state in (JobState.WAITING, JobState.STARTING, JobState.RUNNING):
         return ""
     return _by_cause(one) or _by_exit(one)
+
+
+def left_out_text(artifact: Artifact) -> str:
+    """Return why a file that a job left was not kept, "" for one that was."""
+    if not artifact.left_out:
+        return ""
+    if not artifact.path:
+        return ngettext("%(n)d more was left out.", "%(n)d more were left out.", artifact.size) % {
+            "n": artifact.size
+        }
+    said = {
+        "too_big": _("Left out: more than %(n)d MiB in all.") % {"n": settings.JOB_ARTIFACT_MIB},
+        "too_many": _("Left out: more than %(n)d files.") % {"n": settings.JOB_ARTIFACT_FILES},
+        "no_file": _("Left out: a link, a pipe or a device, no file."),
+        "bad_name": _("Left out: its name cannot be shown, or is too long."),
+        "changed": _("Left out: it changed while it was collected."),
+        "too_slow": _("Left out: collecting took too long."),
+        "too_much_to_look_at": _("Not looked through to the end: there is too much in it."),
+        "no_room": _("Left out: the node has no room for it."),
+        "damaged": _("Left out: it did not arrive as it was on the node."),
+    }.get(artifact.left_out)
+    return said or _("Left out: it could not be read.")
 
 
 def _by_cause(one: Job | JobAttempt) -> str:
@@ -34,10 +59,36 @@ def _by_cause(one: Job | JobAttempt) -> str:
         "request": _("Its request was turned down or taken back."),
         "refused": one.word,
         "secret": _("The secret %(word)s is not there any more.") % {"word": one.word},
+        **_by_image(one),
         "oom": _("It ran out of memory (137): something in the lease was ended for it."),
         "memory_or_kill": "",
     }.get(one.why, "")
     return str(said)
+
+
+def _by_image(one: Job | JobAttempt) -> dict[str, str]:
+    said = {"word": one.word}
+    return {
+        "bad_variable": _("A variable cannot be given to a container: %(word)s") % said,
+        "image": _("Its image could not be fetched: %(word)s") % said,
+        "image_missing": _("Its image was not found: %(word)s") % said,
+        "image_denied": _("The registry does not hand its image out: %(word)s") % said,
+        "image_digest": _("Its image is not the one with the digest that was named: %(word)s") % said,
+        "image_space": _("There is no room for its image on the node: %(word)s") % said,
+        "image_slow": _("Its image took too long to fetch: %(word)s") % said,
+        "image_unreachable": _("The registry of its image did not answer: %(word)s") % said,
+        "no_containers": _("The node of its lease runs no containers. Nothing was charged."),
+    }
+
+
+def progress_text(job: Job) -> str:
+    """Return what a waiting job is doing, "" where nobody knows more than that it waits."""
+    is_granted = job.request is not None and job.request.state == RequestState.GRANTED
+    if job.state != JobState.WAITING or job.why != "pulling" or not is_granted:
+        return ""
+    return _("Its image is being fetched (%(word)s). Nothing is charged until it is there.") % {
+        "word": job.word
+    }
 
 
 def _by_exit(one: Job | JobAttempt) -> str:

@@ -20,8 +20,6 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 # What goes into a command that people paste: names of units and CDI devices, nothing a shell would read.
 _NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._@:/=+-]{0,150}")
-# Podman looks for devices of containers in /etc/cdi alone (docs/access.md).
-_ENGINES = {"docker": "docker", "podman": "sudo podman --cdi-spec-dir /var/run/cdi"}
 _IS_ISOLATED = {"yes": True, "no": False}
 
 
@@ -29,12 +27,14 @@ _IS_ISOLATED = {"yes": True, "no": False}
 class WayIn:
     """``unit`` to enter on the node, ``cdi`` name for containers, file with the environment; "" where there is none.
 
+    ``cdi_dir`` is where Podman must be told to look for that name; "": it does by itself (docs/access.md).
     ``is_isolated`` says whether the node keeps other leases' devices out of it; None is unknown.
     """
 
     runtime: str = ""
     unit: str = ""
     cdi: str = ""
+    cdi_dir: str = ""
     env_file: str = ""
     is_isolated: bool | None = None
 
@@ -42,9 +42,10 @@ class WayIn:
         """Return what to type on the node, each with the kind of way: unit, docker, podman, file."""
         found = [("unit", f"sudo berth-agent enter {lease}")] if self.unit else []
         if self.cdi:
+            where = f" --cdi-spec-dir {self.cdi_dir}" if self.cdi_dir else ""
+            engines = {"docker": "docker", "podman": f"sudo podman{where}"}
             found += [
-                (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE")
-                for kind, engine in _ENGINES.items()
+                (kind, f"{engine} run --rm -it --device {self.cdi} IMAGE") for kind, engine in engines.items()
             ]
         if self.env_file:
             found.append(("file", f". {self.env_file}"))
@@ -60,6 +61,7 @@ def way_in(placements: Sequence[Placement]) -> WayIn:
                 runtime=_name(told.get("runtime")),
                 unit=_name(told.get("unit")),
                 cdi=_name(told.get("cdi")),
+                cdi_dir=_name(told.get("cdi_dir")),
                 env_file=_name(told.get("env_file")),
                 is_isolated=_IS_ISOLATED.get(str(told.get("isolated"))),
             )

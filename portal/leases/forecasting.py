@@ -91,9 +91,15 @@ def free_units() -> dict[int, int | None]:
 
 
 def preview(
-    *, team: Team, flavor: Flavor, spec: RequestSpec, now: datetime, instead_of: LeaseRequest | None = None
+    *,
+    team: Team,
+    flavor: Flavor,
+    spec: RequestSpec,
+    user_id: int,
+    now: datetime,
+    instead_of: LeaseRequest | None = None,
 ) -> RequestPreview:
-    """Return likely start, reasons and up to five counter-offers for a specification. Changes nothing.
+    """Return likely start, reasons and up to five counter-offers for a specification of a person. Changes nothing.
 
     ``instead_of`` is a waiting request that this one would replace: it is thought away from the queue.
     """
@@ -108,7 +114,7 @@ def preview(
         book, probable = _without(book, instead_of.pk), _without(probable, instead_of.pk)
     rank = PRIORITIES.get(spec.priority, 0)
     wanted = as_chosen(
-        claim_for(-1, team, flavor, spec.count, spec.duration_s, rank, book, size_names()), spec
+        claim_for(-1, team, flavor, spec.count, spec.duration_s, rank, book, size_names(), user_id), spec
     )
     others = offers.candidates(team, wanted, flavor, spec, book)
     found, changes = counter_offers(

@@ -33,6 +33,8 @@ from portal.teams.selectors import operators
 
 log = logging.getLogger(__name__)
 HOLD_MARGIN = timedelta(hours=1)
+# Who waited less is still looking at the page, which says it by itself.
+WAITED_LONG = timedelta(minutes=1)
 # What a request's return to the queue is recorded with, by what ended its lease.
 BACK_BECAUSE: dict[str, str] = {
     EndReason.FAULT: "the lease was lost",
@@ -57,7 +59,18 @@ def activate_leases(leases: Sequence[Lease], *, at: datetime) -> list[Lease]:
         if reached is not None and reached < until:
             _end_before_bookings(group, until)
     _end_with_the_last(ready)
+    for lease in ready:
+        _tell_who_waited(lease)
     return ready
+
+
+def _tell_who_waited(lease: Lease) -> None:
+    """Tell the holder that the first lease of a request has begun, where they may have stopped looking meanwhile."""
+    asked, began = lease.request, lease.activated_at
+    if lease.part or lease.is_extra or asked.is_job or asked.queued_at is None or began is None:
+        return
+    if began - asked.queued_at >= WAITED_LONG:
+        notify([lease.user], "lease.started", target=lease.uid, at=began, opens=str(asked.opens))
 
 
 def _end_with_the_last(leases: Sequence[Lease]) -> None:

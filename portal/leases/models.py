@@ -11,6 +11,7 @@ from portal.catalog.models import Flavor
 from portal.common.ids import lease_uid, request_uid, reservation_uid
 from portal.fleet.models import Node
 from portal.leases.models_placements import Placement, SharedHost
+from portal.leases.models_templates import RequestTemplate
 from portal.leases.states import (
     LIVE_LEASES,
     WANTED_LEASES,
@@ -18,6 +19,7 @@ from portal.leases.states import (
     EndReason,
     ExtensionState,
     LeaseState,
+    Opening,
     Repeat,
     RequestState,
     WorkloadKind,
@@ -26,8 +28,8 @@ from portal.leases.states import (
 from portal.teams.models import Team
 
 __all__ = [
-    "Lease", "LeaseEvent", "LeaseExtension", "LeaseRequest", "Placement", "RequestEvent", "Reservation", "SharedHost",
-    "StartForecast",
+    "Lease", "LeaseEvent", "LeaseExtension", "LeaseRequest", "Placement", "RequestEvent", "RequestTemplate",
+    "Reservation", "SharedHost", "StartForecast",
 ]  # fmt: skip
 
 
@@ -42,7 +44,9 @@ class LeaseRequest(models.Model):
     probably run, ``predicted_most_s`` what nine of ten stay below. ``price_milli`` is what it pays of the
     price, in thousandths. ``attempts`` counts the grants that it lost; a lease of its present grant has the
     generation after it. ``evictions`` counts how often it was preempted. ``is_job``: a batch job runs in its lease and
-    begins anew by a rule of its own, so a lease that was active does not bring the request back.
+    begins anew by a rule of its own, so a lease that was active does not bring the request back. ``opens``: what its
+    page offers first once the lease is active; a batch job opens nothing. ``needs_containers``: only nodes that run
+    containers can serve it.
 
     Every step of a life writes every index of its row anew, so a foreign key has one of its own only
     where something is looked up by it and no other index begins with it. So too for leases and placements.
@@ -91,6 +95,8 @@ class LeaseRequest(models.Model):
     predicted_most_s = models.PositiveIntegerField(null=True, blank=True)
     predicted_memory_mib = models.PositiveIntegerField(null=True, blank=True)
     is_job = models.BooleanField(default=False)
+    needs_containers = models.BooleanField(default=False)
+    opens = models.CharField(max_length=12, choices=Opening.choices, default=Opening.DEVICE)
     series = models.ForeignKey(
         "Reservation",
         null=True,
@@ -134,6 +140,10 @@ class LeaseRequest(models.Model):
             models.CheckConstraint(condition=Q(work__in=WorkloadKind.values), name="request_work_known"),
             models.CheckConstraint(
                 condition=Q(least_duration_s__lte=F("duration_s")), name="request_is_cut_below_its_time"
+            ),
+            models.CheckConstraint(
+                condition=Q(opens__in=Opening.values) & (Q(is_job=False) | Q(opens=Opening.DEVICE)),
+                name="request_opens_something_known",
             ),
             models.UniqueConstraint(
                 fields=["series", "starts_at"], name="series_books_each_time_once", condition=~Q(series=None)

@@ -11,6 +11,7 @@ from portal.catalog import pricing
 from portal.catalog.models import Flavor
 from portal.common.errors import BerthError
 from portal.fleet.sizes import size_names
+from portal.leases.models import LeaseRequest
 from portal.leases.requests import RequestSpec
 from portal.teams.models import Team
 from scheduler.engine.alternatives import ChangeKind
@@ -61,14 +62,17 @@ def claim_for(
     rank: int,
     snapshot: Snapshot,
     sizes: Mapping[tuple[int, str], str],
+    user_id: int = 0,
 ) -> Claim:
     """Return the what-if claim of that (negative) number for units of a flavor, asked for now.
 
-    ``sizes`` are those behind other names (``portal.fleet.sizes.size_names``).
+    ``sizes`` are those behind other names (``portal.fleet.sizes.size_names``). ``user_id`` is who asks: orders weigh
+    what people have used, and somebody unknown, who has used nothing, would be told a place before everybody.
     """
     return Claim(
         id=number,
         team_id=team.pk if team else 0,
+        user_id=user_id,
         mode=flavor.mode,  # type: ignore[arg-type]
         count=count,
         duration_s=duration_s,
@@ -83,7 +87,7 @@ def claim_for(
     )
 
 
-def as_chosen(claim: Claim, spec: RequestSpec) -> Claim:
+def as_chosen(claim: Claim, spec: RequestSpec | LeaseRequest) -> Claim:
     """Return the claim with everything else that was chosen; only whole boards are spread over nodes."""
     return replace(
         claim,
@@ -116,7 +120,12 @@ def candidates(
     ]
     return {
         number: Candidate(
-            f, n, s, as_chosen(claim_for(number, team, f, n, s, wanted.priority, snapshot, sizes), spec)
+            f,
+            n,
+            s,
+            as_chosen(
+                claim_for(number, team, f, n, s, wanted.priority, snapshot, sizes, wanted.user_id), spec
+            ),
         )
         for number, (f, n, s) in zip(range(-2, -2 - len(asked), -1), asked, strict=True)
     }

@@ -314,7 +314,9 @@ def _booking_above_quota(r: Figures) -> str:
     return _with_nearest(why, r)
 
 
-def _no_such_device(_r: Figures) -> str:
+def _no_such_device(r: Figures) -> str:
+    if r.get("containers") is True:
+        return _("No node here that offers this runs containers. Ask an operator to install Podman there.")
     return _("No device here offers this. Choose another flavor.")
 
 

@@ -29,7 +29,7 @@ from portal.fleet.selectors import boards_by_node
 from portal.leases.lifecycle import cancel_booking
 from portal.leases.models import LeaseRequest
 from portal.leases.selectors import is_booked, waiting_count
-from portal.leases.states import RequestState, WorkloadKind
+from portal.leases.states import Opening, RequestState, WorkloadKind
 from portal.leases.transitions import move_requests
 from portal.notifications.services import notify
 from portal.quotas.selectors import smallest_ceiling
@@ -51,7 +51,8 @@ class RequestSpec:
 
     ``nodes`` n above 1 wants ``count`` units on each of n nodes, 0 wants ``count`` in all on as few nodes as
     possible. ``least_duration_s`` is how short it may be cut (0: not at all), ``most_count`` what it may grow
-    to while boards idle (0: it does not grow), ``starts_at`` books a start (None: as soon as possible).
+    to while boards idle (0: it does not grow), ``starts_at`` books a start (None: as soon as possible), ``opens`` is
+    what the page offers first once it is active.
     """
 
     flavor: str
@@ -67,6 +68,7 @@ class RequestSpec:
     starts_at: datetime | None = None
     nodes: int = 1
     most_count: int = 0
+    opens: str = "device"
 
     @property
     def units(self) -> int:
@@ -107,6 +109,8 @@ def _check_choices(spec: RequestSpec, flavor: Flavor) -> dict[str, str]:
     fields: dict[str, str] = {}
     if spec.work not in WorkloadKind.values:
         fields["work"] = _("Choose interactive, training or inference.")
+    if spec.opens not in Opening.values:
+        fields["opens"] = _("Choose notebook, terminal, ssh or device.")
     if not 0 <= spec.nodes <= MOST_NODES:
         fields["nodes"] = _("Ask for 0 to %(n)d nodes; 0 is as few as possible.") % {"n": MOST_NODES}
     elif spec.nodes != 1 and flavor.mode != Mode.EXCLUSIVE:
@@ -189,10 +193,12 @@ def submit_request(
     now: datetime,
     is_approved: bool = False,
     is_job: bool = False,
+    needs_containers: bool = False,
 ) -> LeaseRequest:
     """Accept a request for GPU time, or raise with what to change.
 
-    ``is_approved``: somebody has approved it already, as one time of a series. ``is_job``: for a batch job.
+    ``is_approved``: somebody has approved it already, as one time of a series. ``is_job``: for a batch job,
+    ``needs_containers``: one that runs in an image.
     Invalid, Impossible, Forbidden, NotFound and TooManyWaiting change nothing. Opens its own transaction; the
     scheduler is nudged after commit.
     """
@@ -229,6 +235,8 @@ def submit_request(
         most_count=spec.most_count,
         nodes=spec.nodes,
         is_job=is_job,
+        needs_containers=needs_containers,
+        opens=spec.opens,
     )
     with transaction.atomic() if is_large else nullcontext():  # one statement needs no transaction of its own
         failpoint("submit.before_store")
@@ -256,6 +264,7 @@ def spec_of(request: LeaseRequest) -> RequestSpec:
         least_duration_s=min(request.least_duration_s, request.remaining_s),
         nodes=request.nodes,
         most_count=request.most_count,
+        opens=request.opens,
     )
 
 

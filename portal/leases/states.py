@@ -55,6 +55,15 @@ class WorkloadKind(models.TextChoices):
     INFERENCE = "inference", _("Inference")
 
 
+class Opening(models.TextChoices):
+    """What a request is asked for to open: its page offers this first once the lease is active."""
+
+    DEVICE = "device", _("Just the device")
+    NOTEBOOK = "notebook", _("Notebook")
+    TERMINAL = "terminal", _("Terminal")
+    SSH = "ssh", _("SSH")
+
+
 class Repeat(models.TextChoices):
     """How a reservation comes again."""
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 
 class Notification(models.Model):
@@ -24,3 +27,132 @@ class Notification(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target}"
+
+
+class ContactKind(models.TextChoices):
+    """How somebody is reached beside the pages."""
+
+    EMAIL = "email", _("E-mail")
+    WEBHOOK = "webhook", _("Webhook")
+    SLACK = "slack", "Slack"
+    FEISHU = "feishu", _("Feishu")
+    DINGTALK = "dingtalk", _("DingTalk")
+    WECOM = "wecom", _("WeCom")
+
+
+class Topic(models.TextChoices):
+    """What notifications are about; each kind begins with one of these or is of its family (``TOPIC_OF``)."""
+
+    REQUESTS = "requests", _("Requests and approvals")
+    LEASES = "leases", _("Leases")
+    JOBS = "jobs", _("Jobs")
+    BOOKINGS = "bookings", _("Bookings and reservations")
+    FLEET = "fleet", _("Nodes and devices")
+    OTHER = "other", pgettext_lazy("topic of notifications", "Everything else")
+
+
+class ContactPoint(models.Model):
+    """Where a person is told beside the pages: a mailbox, a webhook, or a group of a chat.
+
+    Address and secret are sealed (portal.common.sealing): whoever knows the address of a chat may write there.
+    ``shown`` is what of the address a page may show. ``origin`` is the portal as its owner reached it: links in
+    messages begin with it. Minutes are of the day in the owner's time zone.
+    """
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="contact_points"
+    )
+    kind = models.CharField(max_length=10, choices=ContactKind.choices)
+    name = models.CharField(max_length=60)
+    address = models.BinaryField()
+    secret = models.BinaryField(null=True, blank=True)
+    shown = models.CharField(max_length=120)
+    origin = models.CharField(max_length=300)
+    muted = ArrayField(models.CharField(max_length=10, choices=Topic.choices), default=list, blank=True)
+    digest_at = models.PositiveSmallIntegerField(null=True, blank=True)
+    quiet_from = models.PositiveSmallIntegerField(null=True, blank=True)
+    quiet_until = models.PositiveSmallIntegerField(null=True, blank=True)
+    is_on = models.BooleanField(default=True)
+    # A mailbox is written to only once somebody followed the link that was sent there.
+    confirmed_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["user", "name"], name="contact_point_name_once"),
+            models.CheckConstraint(
+                condition=Q(quiet_from=None, quiet_until=None)
+                | Q(quiet_from__lt=1440, quiet_until__lt=1440) & ~Q(quiet_from=F("quiet_until")),
+                name="contact_point_quiet_hours",
+            ),
+            models.CheckConstraint(
+                condition=Q(digest_at=None) | Q(digest_at__lt=1440), name="contact_point_digest_time"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind})"
+
+
+class DeliveryState(models.TextChoices):
+    """How far a message to a contact point has come."""
+
+    WAITING = "waiting", pgettext_lazy("delivery", "Waiting")
+    SENT = "sent", pgettext_lazy("delivery", "Sent")
+    FAILED = "failed", pgettext_lazy("delivery", "Failed")
+
+
+class DeliveryPurpose(models.TextChoices):
+    """Why a message is sent."""
+
+    NEWS = "news", pgettext_lazy("delivery", "Notification")
+    TEST = "test", pgettext_lazy("delivery", "Test")
+    CONFIRMATION = "confirmation", pgettext_lazy("delivery", "Confirmation")
+
+
+class Delivery(models.Model):
+    """A message to a contact point: the row is the work. One per contact point and telling of a notification.
+
+    ``claimed_until`` is set while a worker sends it; a worker that dies leaves it to the next one then, so a message
+    can arrive twice, and is never lost.
+    """
+
+    contact = models.ForeignKey(ContactPoint, on_delete=models.CASCADE, related_name="deliveries")
+    purpose = models.CharField(max_length=12, choices=DeliveryPurpose.choices, default=DeliveryPurpose.NEWS)
+    notification = models.ForeignKey(
+        Notification, null=True, blank=True, on_delete=models.CASCADE, related_name="deliveries"
+    )
+    told_at = models.DateTimeField()
+    state = models.CharField(max_length=8, choices=DeliveryState.choices, default=DeliveryState.WAITING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    due_at = models.DateTimeField()
+    claimed_until = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    error = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["-pk"]
+        indexes = [
+            models.Index(fields=["due_at"], name="delivery_due", condition=Q(state=DeliveryState.WAITING)),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["contact", "notification", "told_at"],
+                name="delivery_once_per_telling",
+                condition=~Q(notification=None),
+            ),
+            models.CheckConstraint(
+                condition=Q(purpose=DeliveryPurpose.NEWS, notification__isnull=False)
+                | ~Q(purpose=DeliveryPurpose.NEWS) & Q(notification__isnull=True),
+                name="delivery_of_news_has_a_notification",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=DeliveryState.WAITING, ended_at=None)
+                | ~Q(state=DeliveryState.WAITING) & Q(ended_at__isnull=False),
+                name="delivery_ends_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.purpose} to {self.contact_id}: {self.state}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import Q
 
@@ -17,6 +18,10 @@ class MinuteRollup(models.Model):
     energy_mj = models.BigIntegerField(null=True)
 
     class Meta:
+        # Minutes come in order of time: a few kilobytes find those of the last hours.
+        indexes = [
+            BrinIndex(fields=["minute"], name="rollup_by_minute", pages_per_range=32, autosummarize=True)
+        ]
         constraints = [
             models.CheckConstraint(
                 condition=Q(device_id__isnull=False, lease_id__isnull=True)
@@ -33,3 +38,25 @@ class MinuteRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.device_id or self.lease_id} {self.minute}"
+
+
+class HourRollup(models.Model):
+    """One hour of a lease: its mean utilisation in percent over the ``minutes`` in which that was known.
+
+    Made of its minutes again and again until they are all in. Money never reads this.
+    """
+
+    lease_id = models.BigIntegerField()
+    hour = models.DateTimeField()
+    minutes = models.PositiveSmallIntegerField()
+    util_mean = models.FloatField()
+
+    class Meta:
+        indexes = [models.Index(fields=["lease_id"], name="hour_by_lease")]
+        constraints = [
+            models.UniqueConstraint(fields=["hour", "lease_id"], name="hour_once_per_lease"),
+            models.CheckConstraint(condition=Q(minutes__gte=1, minutes__lte=60), name="hour_has_minutes"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.lease_id} {self.hour}"

@@ -93,6 +93,7 @@ def _common(request: HttpRequest) -> list[NavigationEntry]:
 def _oversight(rights: Rights) -> list[NavigationEntry]:
     entries = []
     if rights.is_finance:
+        entries.append(NavigationEntry("reports", _("Chargeback"), "receipt", section=_("Finance")))
         entries.append(NavigationEntry("periods", _("Billing periods"), "calendar", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
     if rights.is_operator:

@@ -7,6 +7,7 @@ from django.urls import path
 from portal.web import cohorts, cycles, flavors, maintenance, profile, sessions, setup
 from portal.web.audit import page as audit
 from portal.web.cluster import page as cluster
+from portal.web.contact_points import page as contact_points
 from portal.web.invoices import page as invoices
 from portal.web.invoices import periods as invoices_periods
 from portal.web.nodes import actions as node_actions
@@ -15,7 +16,10 @@ from portal.web.nodes import lifecycle_actions as node_lifecycle
 from portal.web.policies import page as policies
 from portal.web.power import actions as power
 from portal.web.rates import page as rates
+from portal.web.reports import page as reports
+from portal.web.requests import templates
 from portal.web.ssh_keys import page as ssh_keys
+from portal.web.teams import images as teams_images
 from portal.web.teams import page as teams
 from portal.web.teams import quota as teams_quota
 from portal.web.teams import settings as teams_settings
@@ -30,6 +34,9 @@ urlpatterns = [
     path("teams/<slug:slug>/settings/", teams_settings.settings, name="team_settings"),
     path("teams/<slug:slug>/people/new/", teams_settings.person, name="person_new"),
     path("teams/<slug:slug>/people/link/", teams_settings.again, name="person_link"),
+    path("teams/<slug:slug>/templates/", templates.page, name="team_templates"),
+    path("teams/<slug:slug>/templates/<str:uid>/remove/", templates.remove, name="template_remove"),
+    path("teams/<slug:slug>/images/", teams_images.images, name="team_images"),
     path("teams/<slug:slug>/quota/", teams_quota.quota, name="team_quota"),
     path("teams/<slug:slug>/priority/", teams_quota.give, name="priority_give"),
     path("teams/<slug:slug>/priority/<int:key>/revoke/", teams_quota.revoke, name="priority_revoke"),
@@ -38,10 +45,18 @@ urlpatterns = [
     path("invoices/", invoices.page, name="invoices"),
     path("invoices/<slug:slug>/<str:month>/", invoices.invoice, name="invoice"),
     path("invoices/<slug:slug>/<str:month>/lines.csv", invoices.download, name="invoice_csv"),
+    path("invoices/<slug:slug>/<str:month>/invoice.pdf", reports.invoice_pdf, name="invoice_pdf"),
     path("invoices/<slug:slug>/<str:month>/lines/<str:key>/", invoices.line, name="invoice_line"),
+    path("reports/", reports.page, name="reports"),
+    path("reports/<str:month>/<str:kind>", reports.download, name="report_file"),
     path("profile/", profile.page, name="profile"),
     path("ssh-keys/", ssh_keys.page, name="ssh_keys"),
     path("ssh-keys/<int:key>/remove/", ssh_keys.remove, name="ssh_key_remove"),
+    path("contact-points/", contact_points.page, name="contact_points"),
+    path("contact-points/<int:key>/", contact_points.contact_point, name="contact_point"),
+    path("contact-points/<int:key>/test/", contact_points.try_out, name="contact_point_test"),
+    path("contact-points/<int:key>/remove/", contact_points.remove, name="contact_point_remove"),
+    path("contact-points/confirm/<str:signed>/", contact_points.confirm, name="contact_point_confirm"),
     path("tokens/", tokens.page, name="tokens"),
     path("tokens/<int:key>/revoke/", tokens.revoke, name="token_revoke"),
     path("sessions/", sessions.page, name="sessions"),
@@ -52,6 +67,7 @@ urlpatterns = [
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),
     path("finance/prices/", rates.page, name="rates"),
+    path("finance/prices/<int:key>/withdraw/", rates.withdraw, name="rate_withdraw"),
     path("finance/currency/", rates.currency, name="currency"),
     path("operations/flavors/", flavors.page, name="flavors"),
     path("operations/flavors/<slug:slug>/", flavors.flavor, name="flavor"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web import auth, design, forecasts, home, invitation, lists, reservations
+from portal.web import auth, design, forecasts, invitation, lists, reservations
 from portal.web.calendar import page as calendar
+from portal.web.home import page as home
 from portal.web.jobs import page as jobs
 from portal.web.leases import actions as leases_actions
 from portal.web.leases import apps as lease_apps
@@ -16,8 +17,10 @@ from portal.web.requests import approvals as requests_approvals
 from portal.web.requests import detail as requests_detail
 from portal.web.requests import growth as requests_growth
 from portal.web.requests import new as requests_new
+from portal.web.search import page as search
 
 urlpatterns = [
+    path("search/", search.page, name="search"),
     path("", home.page, name="home"),
     path("sign-in/", auth.sign_in, name="sign_in"),
     path("join/<str:key>/<str:token>/", invitation.page, name="join"),
@@ -35,6 +38,10 @@ urlpatterns = [
     path("leases/<str:uid>/", leases.page, name="lease"),
     path("leases/<str:uid>/terminal/", lease_terminal.terminal, name="lease_terminal"),
     path("leases/<str:uid>/terminal/ticket/", lease_terminal.ticket, name="lease_ticket"),
+    path("leases/<str:uid>/terminal/share/", lease_terminal.share, name="terminal_share"),
+    path("leases/<str:uid>/terminal/share/<int:key>/end/", lease_terminal.unshare, name="terminal_unshare"),
+    path("leases/<str:uid>/watch/", lease_terminal.watch, name="lease_watch"),
+    path("leases/<str:uid>/watch/ticket/", lease_terminal.watch_ticket, name="watch_ticket"),
     path("leases/<str:uid>/apps/port/", lease_apps.port, name="lease_port"),
     path("leases/<str:uid>/apps/<str:name>/", lease_apps.app, name="lease_app"),
     path("leases/<str:uid>/processes/", leases.processes, name="lease_processes"),
@@ -46,6 +53,7 @@ urlpatterns = [
     path("jobs/<str:uid>/", jobs.one, name="job"),
     path("jobs/<str:uid>/log/", jobs.log, name="job_log"),
     path("jobs/<str:uid>/log/raw/", jobs.raw, name="job_raw"),
+    path("jobs/<str:uid>/artifacts/<int:artifact>/", jobs.artifact, name="job_artifact"),
     path("jobs/<str:uid>/cancel/", jobs.cancel, name="job_cancel"),
     path("jobs/<str:uid>/retry/", jobs.retry, name="job_retry"),
     path("calendar/", calendar.page, name="calendar"),

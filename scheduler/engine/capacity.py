@@ -24,7 +24,7 @@ def free_units(snapshot: Snapshot, claim: Claim, policy: PolicyRules | None = No
     if shape.is_spread:
         return _gangs(room, shape)
     return sum(
-        min(_claims_on(boards, shape), room.host_of(boards[0]).times(shape))
+        min(claims_on(boards, shape), room.host_of(boards[0]).times(shape))
         for boards in room.groups(shape.kind)
     )
 
@@ -45,7 +45,8 @@ def _gangs(room: Occupancy, shape: Shape) -> int:
     return gangs
 
 
-def _claims_on(boards: Sequence[Board], shape: Shape) -> int:
+def claims_on(boards: Sequence[Board], shape: Shape) -> int:
+    """How many claims of the shape the boards of one node could hold side by side, CPU and memory aside."""
     units = [board.units(shape) for board in boards]
     claims = sum(units) // shape.wanted
     if shape.is_shared:

@@ -1,6 +1,6 @@
 """Snapshots as bytes: JSON arrays in field order, strict on the way in, the same bytes for equal ones.
 
-``{"v": 8, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
+``{"v": 9, "taken_at": microseconds, "boards": [...], "nodes": [[...]], ...}``; instants are integer
 microseconds since 1970 UTC; a device names its profiles by their row in ``boards``, because a fleet
 has hundreds of devices and few kinds of boards.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from scheduler.engine.demand import MOST_CHURN_MILLI, Demand, Form
 from scheduler.engine.errors import BadSnapshot
-from scheduler.engine.json_values import instant, items, known, mode, text, us, whole, wholes
+from scheduler.engine.json_values import flag, instant, items, known, mode, text, us, whole, wholes
 from scheduler.engine.learning.bins import BINS
 from scheduler.engine.model import DeviceInfo, Learned, MigProfile, NodeInfo, Snapshot
 from scheduler.engine.tables import (
@@ -28,7 +28,7 @@ from scheduler.engine.tables import (
     booking_row,
 )
 
-VERSION = 8
+VERSION = 9
 # Tables whose rows are the fields of a value: how a row is written and read.
 ROWS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[list[Any]], Any]]] = {
     "held": (HELD.row, HELD.value),
@@ -211,11 +211,11 @@ def _profile(row: Row) -> MigProfile:
 
 
 def _node_row(n: NodeInfo) -> Row:
-    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib, n.zone, n.rack, n.wake_s]
+    return [n.id, n.name, n.blocked, n.cpu_milli, n.memory_mib, n.zone, n.rack, n.wake_s, n.has_containers]
 
 
 def _node(row: Row) -> NodeInfo:
-    node_id, name, blocked, cpu, memory, zone, rack, wake = row
+    node_id, name, blocked, cpu, memory, zone, rack, wake, has_containers = row
     return NodeInfo(
         whole(node_id),
         text(name),
@@ -225,6 +225,7 @@ def _node(row: Row) -> NodeInfo:
         text(zone),
         text(rack),
         known(wake),
+        flag(has_containers),
     )
 
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from scheduler.engine.blocks import Block, fill_beside
 from scheduler.engine.board import Board
+from scheduler.engine.capacity import claims_on
 from scheduler.engine.gang_capacity import lightest, parts_now
 from scheduler.engine.host import Host
 from scheduler.engine.model import Held
@@ -93,6 +94,27 @@ class StartSearch:
         """Where all units would have room from one instant on; None where they would not."""
         self._stand(starts_at, self._groups)
         return self._spots(self._groups)
+
+    def units_at(self, starts: Sequence[datetime]) -> list[int]:
+        """How many claims of the shape could run side by side for the whole time from each start on.
+
+        Not for shapes that are spread over nodes. A node is looked at again only where something changed on it.
+        """
+        found = [0] * len(starts)
+        for node_id, boards in self._groups.items():
+            seen: tuple[object, ...] = ()
+            units = 0
+            for number, at in enumerate(starts):
+                here = self._here[node_id] if self._shape.wants_host else boards
+                holds = tuple((tuple(self._held_at(b, at)), tuple(self._later_at(b, at))) for b in here)
+                if not number or holds != seen:
+                    seen = holds
+                    self._stand(at, (node_id,))
+                    units = min(
+                        claims_on(self._boards(node_id), self._shape), self._hosts[node_id].times(self._shape)
+                    )
+                found[number] += units
+        return found
 
     def openings(
         self, since: datetime, until: datetime | None = None, *, is_stuck: bool = False

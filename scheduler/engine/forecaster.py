@@ -19,6 +19,7 @@ from scheduler.engine.admission import Want, is_booking
 from scheduler.engine.blocks import Block
 from scheduler.engine.bookings import Bookings
 from scheduler.engine.columns import Flags, Ints
+from scheduler.engine.earliest_start import StartSearch
 from scheduler.engine.explain import Explainer
 from scheduler.engine.kept_places import keep_places
 from scheduler.engine.model import Claim, Forecast, PolicyRules, Reason, Snapshot
@@ -174,6 +175,21 @@ class Forecaster:
     @property
     def _bookings(self) -> Bookings:
         return Bookings(self._turn.calendar, self.snapshot, self._turn.grants)
+
+    def free_units(self, claims: Iterable[Claim], starts: Sequence[datetime]) -> dict[int, list[int]]:
+        """How many of each claim could be booked side by side from each start on, by id; quota aside.
+
+        By the same room and the same blocks as a booking is decided: what runs, is booked, is promised to those who
+        wait, and maintenance. No claim here may be spread over nodes.
+        """
+        with self.lock:
+            calendar = self._turn.calendar
+            found = {}
+            for claim in claims:
+                shape = shape_of(claim, self.policy)
+                search = StartSearch(calendar.room, calendar.blocks, shape, claim.duration_s)
+                found[claim.id] = search.units_at(starts) if shape.wanted else [0] * len(starts)
+            return found
 
     def promises(self) -> list[Block]:
         """What is kept for claims that wait, from the start that the last decision promised them."""

@@ -50,6 +50,7 @@ def _no_such_device(room: Occupancy, shape: Shape) -> Reason | None:
             "profile": kind.profile,
             "least": _least(wishes),
             "zone": wishes.zone,
+            "containers": wishes.needs_containers,
             "nearest": nearest,
         },
     )

@@ -63,7 +63,7 @@ class NodeInfo:
 
     ``cpu_milli`` and ``memory_mib`` are what leases may take of it; None is unknown and limits nothing.
     ``zone`` and ``rack`` say where it stands; "" is unknown, and then it stands alone. ``wake_s`` is how long
-    waking it takes; None is unknown.
+    waking it takes; None is unknown. ``has_containers``: it runs jobs in containers.
     """
 
     id: int
@@ -74,6 +74,7 @@ class NodeInfo:
     zone: str = ""
     rack: str = ""
     wake_s: int | None = None
+    has_containers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,8 @@ class Claim:
     share may use where the board has it (0: no more than guaranteed). ``cpu_milli`` and
     ``host_memory_mib`` are wanted beside the units on their node, for all of them together (per node of a
     gang; with ``nodes`` 0 shared out by boards, rounded up). ``least_*`` ask for any board that is known
-    to have as much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room.
+    to have as much; ``zone`` asks for nodes there only, ``near_zone`` for others only when none there has room, and
+    ``needs_containers`` for nodes that run them.
     Higher ``priority`` goes first, then earlier
     ``queued_at``, then smaller ``id``, where the order policy says nothing else.
 
@@ -186,6 +188,7 @@ class Claim:
     evictions: int = 0
     is_owed: bool = False
     yields_to: frozenset[int] = frozenset()
+    needs_containers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

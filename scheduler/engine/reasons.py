@@ -121,8 +121,8 @@ REASONS: dict[str, ReasonKind] = {
         is_impossible=True,
     ),
     "no_such_device": ReasonKind(
-        "No device of the fleet offers this mode, model, profile, size or zone.",
-        ("mode", "models", "profile", "least", "zone", "nearest"),
+        "No device of the fleet offers this mode, model, profile, size or zone, or none on a node with containers.",
+        ("mode", "models", "profile", "least", "zone", "containers", "nearest"),
         is_impossible=True,
     ),
     "larger_than_any_node": ReasonKind(

@@ -25,18 +25,20 @@ class Wishes(NamedTuple):
     least_class: int
     zone: str
     near_zone: str
+    needs_containers: bool
 
     def hold_for(self, device: DeviceInfo, node: NodeInfo) -> bool:
-        """Whether figures and zone are as asked for; a figure nobody knows is never enough."""
+        """Whether figures, zone and containers are as asked for; a figure nobody knows is never enough."""
         return (
             device.memory_mib >= self.least_memory_mib
             and (device.bandwidth_gbps or 0) >= self.least_bandwidth_gbps
             and (device.compute_class or 0) >= self.least_class
             and (not self.zone or node.zone == self.zone)
+            and (not self.needs_containers or node.has_containers)
         )
 
 
-NO_WISHES = Wishes(0, 0, 0, "", "")
+NO_WISHES = Wishes(0, 0, 0, "", "", needs_containers=False)
 _wishes = attrgetter(*Wishes._fields)
 
 
@@ -54,7 +56,7 @@ class ShapeKind(NamedTuple):
         return self.wishes.near_zone if self.wishes else ""
 
     def suits(self, device: DeviceInfo, node: NodeInfo) -> bool:
-        """Whether model, figures and zone are as asked for."""
+        """Whether model, figures, zone and containers are as asked for."""
         return (not self.models or device.model in self.models) and (
             self.wishes is None or self.wishes.hold_for(device, node)
         )

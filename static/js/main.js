@@ -15,9 +15,11 @@ const PARTS = [
   ["[data-calendar]", () => import("./calendar.js")],
   ["[data-slices]", () => import("./slices.js")],
   ["[data-terminal]", () => import("./terminal.js")],
+  ["[data-terminal-watch]", () => import("./terminal-watch.js")],
   ["[data-job-log]", () => import("./job-log.js")],
   ["form[data-quote-url]", () => import("./request-form.js")],
   ["[data-browser-zone], [data-browser-zone-offer]", () => import("./zone.js")],
+  ["[data-search]", () => import("./search.js")],
   ["[data-draft]", () => import("./draft.js")],
 ];
 

@@ -23,6 +23,16 @@ function markChips(form) {
   });
 }
 
+// Whoever goes on to another form, a job's, brings along what they chose here.
+function carry(form) {
+  form.querySelectorAll("a[data-carries]").forEach((link) => {
+    const given = new FormData(form);
+    const address = new URL(link.href);
+    link.dataset.carries.split(/\s+/).forEach((name) => { if (given.get(name)) address.searchParams.set(name, given.get(name)); });
+    link.href = address.href;
+  });
+}
+
 function fields(form) {
   const query = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
@@ -61,6 +71,7 @@ export function mount(form, signal) {
   function changed() {
     showFields(form);
     markChips(form);
+    carry(form);
     clearTimeout(timer);
     timer = setTimeout(quote, PAUSE_MS);
   }
@@ -77,6 +88,7 @@ export function mount(form, signal) {
   }, { signal });
   showFields(form);
   markChips(form);
+  carry(form);
   quote();
 }
 

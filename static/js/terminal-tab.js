@@ -30,6 +30,22 @@ export function reason(code, detail) {
   return told ?? (detail || gettext("The terminal was closed ({code}).", { code }));
 }
 
+/** A ticket, or a sentence on why there is none; neither where the portal cannot be reached now. */
+export async function askTicket(root) {
+  try {
+    const answer = await fetch(root.dataset.ticketUrl, {
+      method: "POST", headers: { "X-CSRFToken": root.dataset.csrf, Accept: "application/json" }, redirect: "manual",
+    });
+    if (answer.ok) return await answer.json();
+    const told = await answer.json().catch(() => ({}));
+    if (answer.type === "opaqueredirect" || (answer.status === 403 && !told.detail)) return { refusal: reason("signed_out") };
+    if (answer.status >= 500 || answer.status === 429) return {};
+    return { refusal: told.detail || reason("not_allowed") };
+  } catch {
+    return {};
+  }
+}
+
 /** One tab: an xterm, the socket behind it, and the shell's name. */
 export class Tab {
   constructor(page, name = "") {
@@ -108,7 +124,7 @@ export class Tab {
   async connect() {
     if (this.isOver) return;
     this.show(this.attempts ? "reconnecting" : "connecting");
-    const told = await this.page.ticket();
+    const told = await askTicket(this.page.root);
     if (told.refusal) { this.end(told.refusal); return; }
     if (!told.ticket) { this.again(); return; }
     const { gateways } = this.page;

@@ -3,7 +3,7 @@
 // The names of shells are kept with the browser's tab, so that a reload finds its shells again.
 
 import { gettext } from "./i18n.js";
-import { reason, Tab } from "./terminal-tab.js";
+import { Tab } from "./terminal-tab.js";
 
 const KEYS = {
   Escape: "\x1b", Tab: "\t", ArrowUp: "\x1b[A", ArrowDown: "\x1b[B", ArrowLeft: "\x1b[D", ArrowRight: "\x1b[C",
@@ -110,22 +110,6 @@ class TerminalPage {
     const tab = this.current;
     this.root.dataset.state = tab?.state ?? "";
     this.status.textContent = tab ? (words[tab.state] ?? tab.said) : "";
-  }
-
-  /** A ticket, or a sentence on why there is none; neither where the portal cannot be reached now. */
-  async ticket() {
-    try {
-      const answer = await fetch(this.root.dataset.ticketUrl, {
-        method: "POST", headers: { "X-CSRFToken": this.root.dataset.csrf, Accept: "application/json" }, redirect: "manual",
-      });
-      if (answer.ok) return await answer.json();
-      if (answer.type === "opaqueredirect" || answer.status === 403) return { refusal: reason("signed_out") };
-      if (answer.status >= 500 || answer.status === 429) return {};
-      const told = await answer.json().catch(() => ({}));
-      return { refusal: told.detail || reason("not_allowed") };
-    } catch {
-      return {};
-    }
   }
 }
 

@@ -19,7 +19,7 @@ MANY = ",".join("0" * 5000)
 SHOWN = st.text(st.characters(exclude_categories=("C", "Z")), max_size=20)
 FORMED = {
     forms.is_id: st.from_regex(r"[a-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True),
-    forms.is_name: st.from_regex(r"([A-Za-z0-9][A-Za-z0-9_:+@=,-]{0,20}([./][a-z]{1,3})?)?", fullmatch=True),
+    forms.is_name: st.from_regex(r"([A-Za-z0-9][A-Za-z0-9_:+@=,-]{0,15}([./][a-z]{1,3})?)?", fullmatch=True),
     forms.is_device_node: st.from_regex(r"/dev/[a-z0-9]{1,9}(/[a-z0-9-]{1,9})?", fullmatch=True),
     forms.is_gateway: st.from_regex(r"(wss://[a-z]{1,9})?:[0-9]{1,5}(/[a-z]{1,9})?", fullmatch=True),
     forms.is_line: SHOWN,

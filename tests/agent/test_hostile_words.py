@@ -43,7 +43,8 @@ OPTIONS = (
 )  # fmt: skip
 PROPERTIES = (
     "User=", "WorkingDirectory=-/", "DevicePolicy=closed", "DeviceAllow=/dev/", "DeviceAllow=char-pts", "MemoryMax=",
-    "CPUQuota=", "TimeoutStopSec=", "KillMode=", "SendSIGHUP=", "Delegate=", "NotifyAccess=", "NoNewPrivileges=",
+    "CPUQuota=", "TimeoutStopSec=", "TasksMax=", "KillMode=", "SendSIGHUP=", "Delegate=",
+    "NotifyAccess=", "NoNewPrivileges=",
 )  # fmt: skip
 
 

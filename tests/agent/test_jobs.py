@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from nodeagent.containers.boxes import LeaseContainers
 from nodeagent.host.clock import boot_clock
+from nodeagent.jobs import runner, running
 from nodeagent.jobs.folder import JobFolder, job_folders
 from nodeagent.jobs.running import NodeJobs
 from nodeagent.protocol.jobs import JobOrder
 from nodeagent.protocol.messages import DesiredLease, JobReport, Report
 from nodeagent.reconcile.journal import Journal
+from nodeagent.reconcile.lease_records import LeaseRecord
 from nodeagent.reconcile.reconciler import Reconciler
 from nodeagent.reconcile.worker import Worker
 from nodeagent.simulation.devices.driver import SimulatedDriver
@@ -43,6 +50,8 @@ class Node:
     def __init__(self, state: Path) -> None:
         self.state = state
         self.revision = 0
+        self.containers: Callable[[PlayedEntry], LeaseContainers] | None = None
+        self.images: Path | None = None
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[Node]:
@@ -51,7 +60,10 @@ class Node:
         worker = Worker(self.reconciler, driver, boot_clock)
         entry = PlayedEntry(self.state, self.reconciler.notice_of, boot_clock)
         self.worker = worker
-        self.jobs = NodeJobs(self.state / "jobs", entry, self.reconciler, boot_clock, worker.poke)
+        self.jobs = NodeJobs(
+            self.state / "jobs", entry, self.reconciler, boot_clock, worker.poke,
+            containers=self.containers(entry) if self.containers else None, images=self.images,
+        )  # fmt: skip
         worker.listeners.append(self.jobs.look)
         tasks = [asyncio.create_task(worker.run()), asyncio.create_task(self.jobs.run())]
         try:
@@ -72,8 +84,20 @@ class Node:
         found = [one for one in self.reconciler.lease_records.values() if one.lease == name]
         return found[0].job if found else None
 
+    def record(self, name: str) -> LeaseRecord:
+        return next(one for one in self.reconciler.lease_records.values() if one.lease == name)
+
     def phase(self, name: str) -> str:
-        return next(one.phase for one in self.reconciler.lease_records.values() if one.lease == name)
+        return self.record(name).phase
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0.01)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way for jobs any more."""
+        async with asyncio.timeout(SOON_S):
+            while self.jobs._tasks:
+                await self.pause()
 
     async def until(self, name: str, *phases: str) -> JobReport:
         async with asyncio.timeout(SOON_S):
@@ -287,3 +311,108 @@ async def test_how_a_job_goes_is_in_each_report_until_its_lease_is_forgotten(tmp
     assert reports[0].job is not None
     assert reports[0].job.exit == 0
     assert Report(1, "b", 1, 1, reports, ())
+
+
+LEFT = (
+    "mkdir -p out/deep .hidden; echo model > out/deep/m.ckpt; printf data > out/d; printf x > top.ckpt; "
+    "printf no > other; ln -s /etc/passwd out/link; ln -s / out/up; mkfifo out/pipe; printf y > .hidden/h; "
+    "printf z > out/.h; head -c 5000 /dev/zero > out/large; printf s > \"$(printf 'out/a\\nb')\""
+)
+
+
+async def test_files_that_a_job_leaves_are_collected_from_its_folder_alone(tmp_path):
+    wish = {"artifacts": ("out/**", "*.ckpt", "../*", "/etc/passwd"), "most_files": 20, "most_bytes": 4000}
+    report, _shown = await ran(tmp_path, "sh", "-c", LEFT, **wish)
+    folder = JobFolder(tmp_path / "jobs", (A, 1))
+    async with asyncio.timeout(SOON_S):
+        while folder.is_running():
+            await asyncio.sleep(0.01)
+    found, unnamed = folder.found()
+
+    assert (report.exit, unnamed) == (0, 0)
+    assert {one.path: folder.read_file(one, 0, 99) for one in found if not one.left_out} == {
+        "out/d": b"data",
+        "out/deep/m.ckpt": b"model\n",
+        "top.ckpt": b"x",
+    }
+    assert {one.path: one.left_out for one in found if one.left_out} == {
+        "out/link": "no_file",
+        "out/up": "no_file",
+        "out/pipe": "no_file",
+        "out/large": "too_big",
+        "out/a\\x0ab": "bad_name",
+    }
+    assert next(one for one in found if one.path == "out/d").sha256 == hashlib.sha256(b"data").hexdigest()
+
+
+async def test_lease_ends_with_its_job_and_is_cleared_once_its_files_are_collected(tmp_path, monkeypatch):
+    slow = running.COLLECTOR.replace(
+        "def collect(self",
+        "def collect(self, *given):\n        time.sleep(1)\n        return self.now(*given)\n\n    def now(self",
+    )
+    monkeypatch.setattr(running, "COLLECTOR", slow)
+    node = Node(tmp_path)
+    async with node.alive():
+        script = "setsid sleep 1000 & echo 1 > kept"
+        wanted = job(A, "sh", "-c", script, artifacts=("kept",), most_files=1, most_bytes=9)
+        node.desire(wanted)
+        await node.until(A, "exited")
+        folder = JobFolder(tmp_path / "jobs", (A, 1))
+        async with asyncio.timeout(0.9):  # while files are collected, nothing else of the lease runs
+            while sleepers() != [str(folder.runner)]:
+                await asyncio.sleep(0.01)
+
+        assert folder.is_running()
+        assert node.phase(A) == "draining"
+        assert not node.jobs.is_over((A, 1))
+        async with asyncio.timeout(SOON_S):
+            while node.phase(A) != "gone":
+                await asyncio.sleep(0.01)
+        assert [one.path for one in folder.found()[0]] == ["kept"]
+        assert not sleepers()
+
+
+async def test_files_of_a_job_that_had_to_be_killed_are_collected(tmp_path):
+    script = "trap '' TERM; echo saved > model; echo on; while :; do sleep 0.1; done"
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(job(A, "sh", "-c", script, artifacts=("model",), most_files=9, most_bytes=99))
+        while b"on" not in node.output(A):
+            await asyncio.sleep(0.02)
+
+        node.desire()
+        async with asyncio.timeout(SOON_S):
+            while JobFolder(tmp_path / "jobs", (A, 1)).is_running():
+                await asyncio.sleep(0.05)
+
+    assert [one.path for one in JobFolder(tmp_path / "jobs", (A, 1)).found()[0]] == ["model"]
+
+
+@pytest.mark.parametrize("value", ['a "b"\\\n\x00', "é\U0001f600", "\udc80", None, True, -3])
+def test_first_process_writes_what_json_reads(value):
+    assert json.loads(runner.literal(value)) == value
+
+
+async def test_job_that_deleted_its_folder_leaves_nothing_and_that_is_no_error(tmp_path):
+    wish = {"artifacts": ("**",), "most_files": 9, "most_bytes": 99}
+    report, _shown = await ran(tmp_path, "sh", "-c", 'echo 1 > kept; rm -r "$PWD"; exit 4', **wish)
+    folder = JobFolder(tmp_path / "jobs", (A, 1))
+    async with asyncio.timeout(SOON_S):
+        while folder.is_running():
+            await asyncio.sleep(0.01)
+
+    assert (report.exit, folder.found()) == (4, ([], 0))
+
+
+async def test_job_that_leaves_a_thousand_processes_ends_and_they_with_it(tmp_path):
+    node = Node(tmp_path)
+    async with node.alive():
+        node.desire(
+            job(A, "bash", "-c", "for i in {1..1000}; do :& done; for i in {1..40}; do sleep 999 & done")
+        )
+        report = await node.until(A, "exited")
+        async with asyncio.timeout(SOON_S):
+            while sleepers():
+                await asyncio.sleep(0.05)
+
+    assert report.exit == 0

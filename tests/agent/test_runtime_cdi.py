@@ -136,6 +136,13 @@ def of_lease(cgroup: str = CONTAINER, lease: str = "a1", generation: int = 2) ->
     return cgroup, {"PATH": "/bin", "BERTH_LEASE": lease, "BERTH_GENERATION": str(generation)}
 
 
+@pytest.mark.parametrize(("version", "where"), [((4, 3, 1), False), ((5, 5, 0), True), (None, False)])
+def test_podman_that_does_not_look_there_by_itself_is_told_the_folder(engine, version, where):
+    entrance = engine.specs(podman=lambda: version).open(GRANT)
+
+    assert entrance.words.get("cdi_dir") == (str(engine.folder) if where else None)
+
+
 def test_an_open_lease_is_a_device_that_containers_find_by_its_name(engine):
     entrance = engine.specs().open(GRANT)
 

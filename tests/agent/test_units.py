@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nodeagent.drivers.errors import NotOfferedError
+from nodeagent.protocol.jobs import JobOrder
 from nodeagent.reconcile.lease_records import NS
 from nodeagent.runtimes.base import RuntimeRefusedError
 from tests.agent.builder import RecordingRuntime, SimulatedNode, lease
@@ -198,3 +201,40 @@ def test_reboot_leaves_no_unit_behind_in_memory_of_the_agent(node, runtime):
 
     assert (report.phase, report.code, report.entrance) == ("failed", "rebooted", {})
     assert node.phases() == {"a": "gone"}
+
+
+@pytest.mark.parametrize("grace_s", [0, 30])
+def test_unit_stands_until_files_are_collected_but_not_longer_than_a_minute(node, runtime, grace_s):
+    node.desire(*(lease(name, node.mig("1g.10gb", at), grace_s=grace_s) for at, name in enumerate("ab")))
+    for record in node.reconciler.lease_records.values():
+        record.await_files(node.time.now)
+    node.desire()
+    node.pass_time(50)
+    standing = [set(runtime.open_leases), node.reports()["a"].active_ms]
+
+    node.start()  # a new agent counts no minute of its own
+    node.reconciler.lease_records["b", 1].has_files()
+    node.work()
+    collected = set(runtime.open_leases)
+    node.pass_time(9.9)
+    before = set(runtime.open_leases)
+    node.pass_time(0.2)
+
+    assert standing == [{("a", 1), ("b", 1)}, 0]
+    assert collected == before == {("a", 1)}
+    assert ("kill", ("a", 1)) in runtime.calls
+    assert node.phases() == {"a": "gone", "b": "gone"}
+
+
+def test_own_end_of_a_unit_leaves_time_to_collect_files_also_where_the_order_comes_late(node, runtime):
+    wanted = lease("a", node.mig("1g.10gb", 0), remaining_s=100, grace_s=0)
+    node.desire(wanted)
+    before = runtime.open_leases["a", 1].ends_in_s
+
+    node.desire(replace(wanted, job=JobOrder(("true",), artifacts=("out",)).text()))
+    after = runtime.open_leases["a", 1].ends_in_s
+    node.start()
+    node.work()
+
+    assert 58 <= after - before <= 62
+    assert runtime.open_leases["a", 1].ends_in_s - before >= 58

@@ -17,8 +17,10 @@ from portal.accounts.sessions import SessionStore, uid_of
 from portal.audit.sign_ins import add_ssh_key
 from portal.billing.metering import meter_all
 from portal.billing.selectors import invoice_view, period_of
-from portal.fleet.models import Device, Node
-from portal.jobs.models import JobAttempt
+from portal.catalog.services import set_rate
+from portal.fleet.models import Device, DeviceModel, Node
+from portal.gateway.sharing import share_terminals
+from portal.jobs.models import Artifact, JobAttempt
 from portal.jobs.services import end_unbegun, store_secret, submit_job
 from portal.jobs.spec import read_spec
 from portal.leases.extending import extend_lease
@@ -26,14 +28,17 @@ from portal.leases.maintenance import plan_window
 from portal.leases.models import Lease
 from portal.leases.requests import RequestSpec, submit_request
 from portal.leases.reservations import SeriesSpec, create_reservation
+from portal.leases.templates import save_template
+from portal.notifications.contact_points import add_contact_point
 from portal.notifications.services import notify
 from portal.policies.services import save_policy
 from portal.quotas.cohorts import create_cohort
 from portal.quotas.grants import give_priority
-from tests.portal.builders import PASSWORD, World
+from tests.portal.builders import L40S, PASSWORD, World
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILPxGeb86E9Ny6pmjXf8Ja4MXo47LZUX5zSmaYUfvhuB bob@laptop"
 FORMER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIN86H8lzB2uFc1k/gehKkez4d6zvPy0pkiV0dINeYlMf bob@old"
+TEMPLATE = {"name": "Notebook", "flavor": "h100", "duration_s": 3600, "opens": "notebook"}
 MISSING = {
     "lease": "lse-0000000000000000",
     "ended": "lse-0000000000000000",
@@ -49,9 +54,13 @@ MISSING = {
     "waiting": "rsv-0000000000000000",
     "window": "mnt-0000000000000000",
     "month": "2001-01",
+    "rate": "999999999",
     "key": "9-9-9",
     "token": "999999999",
     "ssh_key": "999999999",
+    "template": "tpl-0000000000000000",
+    "share": "999999999",
+    "contact": "999999999",
     "session": "ses-0000000000000000",
     "policy": "999999999",
     "draft": "999999999",
@@ -111,6 +120,8 @@ ROUTES = (
     Route("PUT", "teams/{team}/", "alice", {"approval_above_gpu_seconds": 7200}, 200, True),
     Route("POST", "teams/{team}/people/", "alice", {"username": "dora", "role": "researcher"}, 201, True),
     Route("POST", "people/{member}/invitation/", "operator", None, 201, True),
+    Route("GET", "teams/{team}/images/", is_foreign=True),
+    Route("PUT", "teams/{team}/images/", "alice", {"images": ["registry.example/a"]}, 200, True),
     Route("GET", "teams/{team}/members/", is_foreign=True),
     Route("POST", "teams/{team}/members/", "alice", {"username": "charlie", "role": "researcher"}, 201, True),
     Route("DELETE", "teams/{team}/members/{member}/researcher/", "alice", None, 204, True),
@@ -140,7 +151,9 @@ ROUTES = (
     Route("POST", "policies/{draft}/roll-back/", "operator", {"based_on": 1}, 201, True),
     Route("GET", "policies/{policy}/diff/{draft}/", "operator", is_foreign=True),
     Route("GET", "cycles/", "operator"),
+    Route("GET", "utilisation/", "operator"),
     Route("GET", "teams/{team}/spend/", is_foreign=True),
+    Route("GET", "teams/{team}/spend/days/", is_foreign=True),
     Route("GET", "teams/{team}/standing/", is_foreign=True),
     Route("GET", "flavors/"),
     Route("POST", "flavors/", "operator", HALF, 201),
@@ -150,7 +163,9 @@ ROUTES = (
     Route("GET", "currency/"),
     Route("PUT", "currency/", "finance", {"currency": "EUR"}),
     Route("POST", "quote/", body=ASK),
+    Route("GET", "availability/"),
     Route("GET", "rates/"),
+    Route("DELETE", "rates/{rate}/", "finance", status=204),
     Route("GET", "forecasts/calibration/"),
     Route(
         "POST",
@@ -159,6 +174,10 @@ ROUTES = (
         {"device_model": "h100-80gb", "price_per_hour": "4.10", "starts_at": "2900-01-01T00:00:00Z"},
         201,
     ),
+    Route("GET", "templates/"),
+    Route("POST", "templates/", "alice", {**TEMPLATE, "team": "perception"}, 201),
+    Route("GET", "templates/{template}/", is_foreign=True),
+    Route("DELETE", "templates/{template}/", "alice", status=204, is_foreign=True),
     Route("GET", "requests/"),
     Route("POST", "requests/", body=ASK, status=201),
     Route("GET", "requests/{queued}/", is_foreign=True),
@@ -172,6 +191,8 @@ ROUTES = (
     Route("GET", "jobs/{job}/", is_foreign=True),
     Route("GET", "jobs/{job}/log/", is_foreign=True),
     Route("GET", "jobs/{printed_job}/log/raw/", is_foreign=True),
+    Route("GET", "jobs/{printed_job}/artifacts/", is_foreign=True),
+    Route("GET", "jobs/{printed_job}/artifacts/{artifact}/", is_foreign=True),
     Route("POST", "jobs/{job}/cancel/", is_foreign=True),
     Route("POST", "jobs/{failed_job}/retry/", is_foreign=True),
     Route("GET", "secrets/"),
@@ -185,6 +206,10 @@ ROUTES = (
     Route("POST", "leases/{asked}/extension/withdraw/", is_foreign=True),
     Route("POST", "leases/{lease}/release/", is_foreign=True),
     Route("POST", "leases/{lease}/terminal/", status=201, is_foreign=True),
+    Route("POST", "leases/{lease}/watch/", "alice", status=201, is_foreign=True),
+    Route("GET", "leases/{lease}/terminal/shares/", is_foreign=True),
+    Route("POST", "leases/{lease}/terminal/shares/", body={"user": None}, status=201, is_foreign=True),
+    Route("DELETE", "leases/{lease}/terminal/shares/{share}/", status=204, is_foreign=True),
     Route("GET", "leases/{lease}/apps/", is_foreign=True),
     Route("POST", "leases/{lease}/apps/{app}/", status=201, is_foreign=True),
     Route("POST", "leases/{lease}/ssh/", status=201, is_foreign=True),
@@ -236,7 +261,10 @@ ROUTES = (
     Route("GET", "invoices/"),
     Route("GET", "invoices/{team}/{month}/", is_foreign=True),
     Route("GET", "invoices/{team}/{month}/csv/", is_foreign=True),
+    Route("GET", "invoices/{team}/{month}/pdf/", is_foreign=True),
     Route("GET", "invoices/{team}/{month}/lines/{key}/usage/", is_foreign=True),
+    Route("GET", "reports/{month}/"),
+    Route("GET", "reports/{month}/files/{kind}/"),
     Route("GET", "usage/"),
     Route("GET", "periods/"),
     Route("GET", "periods/{last_month}/", "finance", None, 200, True),
@@ -244,6 +272,16 @@ ROUTES = (
     Route("GET", "tokens/"),
     Route("POST", "tokens/", body={"name": "laptop", "scopes": ["read"]}, status=201),
     Route("DELETE", "tokens/{token}/", status=204, is_foreign=True),
+    Route("GET", "contact-points/"),
+    Route(
+        "POST", "contact-points/", body={"kind": "webhook", "address": "https://example.org/hook"}, status=201
+    ),
+    Route("GET", "contact-points/{contact}/", is_foreign=True),
+    Route("PUT", "contact-points/{contact}/", body={"muted": ["jobs"]}, is_foreign=True),
+    Route("GET", "contact-points/{contact}/deliveries/", is_foreign=True),
+    Route("POST", "contact-points/{contact}/test/", status=202, is_foreign=True),
+    Route("DELETE", "contact-points/{contact}/", status=204, is_foreign=True),
+    Route("GET", "search/"),
     Route("GET", "ssh-keys/"),
     Route("POST", "ssh-keys/", body={"key": PUBLIC_KEY}, status=201),
     Route("DELETE", "ssh-keys/{ssh_key}/", status=204, is_foreign=True),
@@ -273,11 +311,17 @@ def scene(world: World) -> dict[str, str]:
     row = create_token(user=world.user("bob"), name="old", scopes=["read"], days=1, now=world.now).row
     period, before = period_of(world.now), period_of(world.now.replace(day=1) - timedelta(days=1))
     bill = invoice_view(world.team("perception"), period_of(ended.activated_at), now=world.now)
+    planned = set_rate(
+        model=DeviceModel.objects.get(slug=L40S), micro_per_hour=1, starts_at=world.now + timedelta(days=9),
+        actor=None, now=world.now,
+    )  # fmt: skip
     Node.objects.filter(name="gpu-01").update(power_state="awake")
     Node.objects.update(features=["streams"])
     return {
         "lease": lease.uid,
         "app": "jupyterlab",
+        "kind": "lines.csv",
+        "rate": str(planned.pk),
         "ended": ended.uid,
         "asked": asked.uid,
         "team": "perception",
@@ -291,6 +335,9 @@ def scene(world: World) -> dict[str, str]:
         "key": next(iter(bill.lines)).key,
         "token": str(row.pk),
         "ssh_key": str(_ssh_key(world)),
+        "template": _template(world),
+        "share": str(_share(world, lease)),
+        "contact": str(_contact(world)),
         "session": _signed_in(world),
         **requests,
         **_jobs(world),
@@ -337,14 +384,39 @@ def _jobs(world: World) -> dict[str, str]:
         submit_job(team=team, actor=bob, rights=rights, spec=spec, now=world.now)[0] for _ in range(3)
     )
     lease = Lease.objects.earliest("pk")
-    JobAttempt.objects.create(job=printed, number=1, lease=lease, state="succeeded", started_at=world.now)
+    attempt = JobAttempt.objects.create(
+        job=printed, number=1, lease=lease, state="succeeded", started_at=world.now
+    )
+    artifact = Artifact.objects.create(attempt=attempt, path="empty", size=0, is_checked=True)
     end_unbegun(failed, why="refused", word="no", now=world.now)
     store_secret(user=bob, name="KEPT", value="hunter-2", now=world.now)
-    return {"printed_job": printed.uid, "job": waiting.uid, "failed_job": failed.uid, "secret": "KEPT"}
+    names = {"printed_job": printed.uid, "job": waiting.uid, "failed_job": failed.uid, "secret": "KEPT"}
+    return {**names, "artifact": str(artifact.pk)}
+
+
+def _share(world: World, lease: Lease) -> int:
+    bob, alice = world.user("bob"), world.user("alice")
+    return share_terminals(lease=lease, actor=bob, user=alice, now=world.now).pk
+
+
+def _template(world: World) -> str:
+    spec = RequestSpec("h100", 3600, opens="notebook")
+    team, alice = world.teams["perception"], world.user("alice")
+    return save_template(
+        team=team, actor=alice, rights=world.rights("alice"), name="kept", spec=spec, now=world.now
+    ).uid
 
 
 def _ssh_key(world: World) -> int:
     return add_ssh_key(user=world.user("bob"), name="old", key=FORMER_KEY, now=world.now).pk
+
+
+def _contact(world: World) -> int:
+    bob, hook = world.user("bob"), "https://example.org/old"
+    made = add_contact_point(
+        user=bob, kind="webhook", name="old", address=hook, origin="https://berth.test/", now=world.now
+    )
+    return made.row.pk
 
 
 def _signed_in(world: World) -> str:

@@ -25,7 +25,7 @@ def test_everything_that_was_chosen_is_kept_and_read_again(world: World, calls: 
     starts_at = (world.now + timedelta(days=2)).isoformat()
     chosen = {
         "work": "training", "is_preemptible": True, "least_duration_s": 3600, "starts_at": starts_at,
-        "most_count": 4,
+        "most_count": 4, "opens": "notebook",
     }  # fmt: skip
     bob = calls("bob")
 
@@ -55,6 +55,7 @@ def test_what_may_be_taken_back_costs_less_in_quote_and_request(world: World, ca
     ("wish", "field"),
     [
         ({"work": "play"}, "work"),
+        ({"opens": "game"}, "opens"),
         ({"is_preemptible": "yes"}, "is_preemptible"),
         ({"is_preemptible": 1}, "is_preemptible"),
         ({"least_duration_s": -1}, "least_duration_s"),

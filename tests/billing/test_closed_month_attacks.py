@@ -23,9 +23,10 @@ OPEN = "(SELECT id FROM billing_billingperiod WHERE state = 'open' ORDER BY star
 ISSUED = "(SELECT min(id) FROM billing_invoice WHERE is_issued)"
 DRAFT = "(SELECT min(id) FROM billing_invoice WHERE NOT is_issued)"
 CLOSED_LINE = f"(SELECT min(id) FROM billing_invoiceline WHERE invoice_id = {ISSUED})"
-CLOSED_USAGE = "(SELECT min(id) FROM billing_usagerecord WHERE line_id IS NOT NULL)"
-OPEN_USAGE = "(SELECT min(id) FROM billing_usagerecord WHERE line_id IS NULL)"
-LEASE = "(SELECT min(lease_id) FROM billing_usagerecord WHERE line_id IS NOT NULL)"
+OF_STATE = "FROM billing_usagerecord u JOIN billing_billingperiod p ON p.id = u.period_id WHERE p.state ="
+CLOSED_USAGE = f"(SELECT min(u.id) {OF_STATE} 'closed')"
+OPEN_USAGE = f"(SELECT min(u.id) {OF_STATE} 'open')"
+LEASE = f"(SELECT min(u.lease_id) {OF_STATE} 'closed')"
 CARD = "(SELECT id FROM catalog_ratecard WHERE is_default)"
 
 INVOICE = (
@@ -34,11 +35,11 @@ INVOICE = (
     " {at} FROM billing_invoice WHERE is_issued ORDER BY id LIMIT 1"
 )
 USAGE = (
-    "INSERT INTO billing_usagerecord (lease_id, team_id, period_id, rate_id, line_id, late_for_id, span, seconds,"
+    "INSERT INTO billing_usagerecord (lease_id, team_id, period_id, rate_id, late_for_id, span, seconds,"
     " share_milli, share_milli_seconds, micro_per_hour, currency, recorded_at)"
-    " SELECT lease_id, team_id, {period}, rate_id, {line}, {late}, {span}, 60, share_milli, 60 * share_milli,"
+    " SELECT lease_id, team_id, {period}, rate_id, {late}, {span}, 60, share_milli, 60 * share_milli,"
     " {price}, {currency}, now() FROM billing_usagerecord"
-    " WHERE line_id IS NOT NULL ORDER BY billing_usagerecord.id LIMIT 1"
+    f" WHERE id = {CLOSED_USAGE}"
 )
 LINE = (
     "INSERT INTO billing_invoiceline (invoice_id, position, person, flavor, device_model, micro_per_hour,"
@@ -68,13 +69,12 @@ def _invoice(period: str = CLOSED, team: str = OTHER_TEAM, currency: str = "EUR"
 def _usage(
     span: str,
     period: str = CLOSED,
-    line: str = "NULL",
     late: str = "NULL",
     price: str = "micro_per_hour",
     currency: str = "currency",
 ) -> str:
     at = f"tstzrange('{span}', '{span}'::timestamptz + interval '60 s')"
-    return USAGE.format(period=period, line=line, late=late, span=at, price=price, currency=currency)
+    return USAGE.format(period=period, late=late, span=at, price=price, currency=currency)
 
 
 def _set(table: str, pk: str, **columns: str) -> str:
@@ -117,15 +117,23 @@ ATTACKS = {
     "change a line's price": _set("billing_invoiceline", CLOSED_LINE, micro_per_hour="1"),
     "make a line an adjustment": _set("billing_invoiceline", CLOSED_LINE, late_for_id=CLOSED),
     "delete a line": f"DELETE FROM billing_invoiceline WHERE id = {CLOSED_LINE}",
+    # Totals
+    "change a total": "UPDATE billing_usagetotal SET seconds = seconds + 1",
+    "change a day": "UPDATE billing_usageday SET share_milli_seconds = 0",
+    "delete a total": "DELETE FROM billing_usagetotal",
+    "delete a day": "DELETE FROM billing_usageday",
+    "insert a day": "INSERT INTO billing_usageday (total_id, day, seconds, share_milli_seconds)"
+    " SELECT max(id), '2026-02-09', 0, 0 FROM billing_usagetotal",
+    "take a total off its line": "UPDATE billing_usagetotal SET line_id = NULL WHERE line_id IS NOT NULL",
+    "put a total on a line of another team": "UPDATE billing_usagetotal SET line_id ="
+    f" (SELECT min(id) FROM billing_invoiceline WHERE invoice_id = {DRAFT}) WHERE line_id IS NULL",
     # Usage
     "insert usage": _usage(FEB),
-    "insert usage onto a closed line": _usage(FEB, line=CLOSED_LINE),
     "insert usage of the closed month into an open one": _usage(FEB, period=OPEN),
     "insert an adjustment into the closed month": _usage(JAN, late=CLOSED),
     "insert an adjustment for an open month": _usage(MAR, period=OPEN, late=OPEN),
     "insert an adjustment at another price": _usage(FEB, period=OPEN, late=CLOSED, price="1"),
     "insert an adjustment in another currency": _usage(FEB, period=OPEN, late=CLOSED, currency="'USD'"),
-    "insert an adjustment onto a line": _usage(FEB, period=OPEN, late=CLOSED, line=CLOSED_LINE),
     "bill a second again as an adjustment": USAGE.format(
         period=OPEN,
         line="NULL",
@@ -135,10 +143,12 @@ ATTACKS = {
         span="tstzrange(lower(span), lower(span) + interval '60 s')",
     ),
     "move open usage into the month": _set("billing_usagerecord", OPEN_USAGE, period_id=CLOSED),
-    "move open usage onto a closed line": _set("billing_usagerecord", OPEN_USAGE, line_id=CLOSED_LINE),
+    "put an open total onto a closed line": "UPDATE billing_usagetotal SET line_id ="
+    f" {CLOSED_LINE} WHERE line_id IS NULL",
     "make open usage an adjustment": _set("billing_usagerecord", OPEN_USAGE, late_for_id=CLOSED),
     "move closed usage into an open month": _set("billing_usagerecord", CLOSED_USAGE, period_id=OPEN),
-    "take closed usage off its line": _set("billing_usagerecord", CLOSED_USAGE, line_id="NULL"),
+    "change usage of an open month": _set("billing_usagerecord", OPEN_USAGE, recorded_at="now()"),
+    "write an invoice's digest": _set("billing_invoice", DRAFT, digest="sha256('x')"),
     "delete closed usage": f"DELETE FROM billing_usagerecord WHERE id = {CLOSED_USAGE}",
     # Periods
     "reopen the month": _set("billing_billingperiod", CLOSED, state="'open'", closed_at="NULL"),
@@ -286,7 +296,7 @@ def test_the_books_are_whole_after_all_attacks(books: World) -> None:
     ("attack", "why"),
     [
         ("UPDATE billing_invoice SET number = '202603-0002'", "not numbered from 1"),
-        ("UPDATE billing_usagerecord SET line_id = NULL", "usage on no line"),
+        ("UPDATE billing_usagetotal SET line_id = NULL", "usage on no line"),
     ],
 )
 def test_a_month_does_not_close_over(books: World, attack: str, why: str) -> None:
@@ -296,11 +306,11 @@ def test_a_month_does_not_close_over(books: World, attack: str, why: str) -> Non
         cursor.execute("UPDATE billing_billingperiod SET state = 'closing' WHERE id = %s", [march.pk])
         cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(
-            "UPDATE billing_usagerecord SET line_id = (SELECT max(id) FROM billing_invoiceline) WHERE period_id = %s",
+            "UPDATE billing_usagetotal SET line_id = (SELECT max(id) FROM billing_invoiceline) WHERE period_id = %s",
             [march.pk],
         )
         cursor.execute(
-            "UPDATE billing_invoice SET is_issued = true, number = '202603-0001', issued_at = now()"
+            "UPDATE billing_invoice SET is_issued = true, number = '202603-0001', issued_at = now(), digest = ''"
             " WHERE period_id = %s",
             [march.pk],
         )

@@ -1,21 +1,24 @@
 from __future__ import annotations
 
+import importlib
 import itertools
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
+import psycopg
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.range import TimestamptzRange
 
 from portal.billing.closing import close_period
 from portal.billing.metering import active_intervals, meter_all, pieces
-from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, UsageRecord
+from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, UsageRecord, UsageTotal
 from portal.billing.selectors import cost_so_far, invoice_view, line_usage, period_of, team_spend
 from portal.catalog.models import Rate
 from portal.common.errors import Conflict, PeriodClosed
+from portal.common.invariants import broken
 from portal.leases import lifecycle
 from portal.leases.models import LeaseEvent
 from tests.portal.builders import World, build_world
@@ -139,7 +142,7 @@ class TestClosing:
             lines = list(invoice.lines.all())
             assert invoice.total_micro == sum(line.amount_micro for line in lines)
             for line in lines:
-                assert line.seconds == sum(r.seconds for r in line.usage.all())
+                assert line.seconds == line.total.seconds
 
     def test_the_chain_leads_from_a_line_to_its_lease_events(self, closed: World) -> None:
         period = period_of(datetime(2026, 2, 5, tzinfo=UTC))
@@ -167,7 +170,7 @@ class TestClosing:
         with pytest.raises(IntegrityError), transaction.atomic():
             Invoice.objects.update(total_micro=0)
         with pytest.raises(IntegrityError), transaction.atomic():
-            UsageRecord.objects.update(line=None)
+            UsageRecord.objects.update(recorded_at=closed.now)
 
     def test_closing_again_is_refused(self, closed: World) -> None:
         with pytest.raises(PeriodClosed):
@@ -203,3 +206,59 @@ def test_spend_counts_usage_and_what_still_runs(world: World) -> None:
     after = team_spend([team.pk], period_of(world.now), now=world.now)[team.pk]
     assert before > 0
     assert after == pytest.approx(2 * before, abs=20_000)
+
+
+@pytest.mark.django_db
+def test_a_month_is_kept_by_line_and_day_and_follows_what_is_taken_back() -> None:
+    midnight = datetime(2026, 2, 3, tzinfo=UTC)
+    world = build_world(now=midnight + timedelta(days=2))
+    lease = world.ended("bob", seconds=5400, at=midnight - timedelta(hours=1), duration_s=7200)
+    world.ended("bob", seconds=60, at=midnight + timedelta(hours=3))
+    meter_all(now=world.now)
+
+    total = UsageTotal.objects.get()
+    share = lease.share_milli
+    assert (total.records, total.leases, total.seconds) == (2, 2, 5460)
+    assert list(total.days.values_list("day", "share_milli_seconds")) == [
+        (date(2026, 2, 2), 3600 * share),
+        (date(2026, 2, 3), 1860 * share),
+    ]
+
+    UsageRecord.objects.filter(lease=lease).delete()
+
+    total.refresh_from_db()
+    assert (total.records, total.leases, total.seconds) == (1, 1, 60)
+    assert list(total.days.values_list("day", "seconds")) == [(date(2026, 2, 3), 60)]
+    assert {breach.invariant.name for breach in broken()} == {"usage_tiles"}
+
+
+@pytest.mark.django_db
+def test_totals_of_what_is_there_are_made_while_nobody_writes_usage() -> None:
+    fill = importlib.import_module("portal.billing.migrations.0006_totals_kept").FILL
+
+    with connection.cursor() as cursor:
+        cursor.execute(fill.partition("INSERT")[0])
+        cursor.execute(
+            "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'billing_usagerecord'::regclass"
+            " AND mode IN ('ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+        )
+        assert len(cursor.fetchall()) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_usage_taken_back_waits_for_its_total_before_it_holds_a_day(world: World) -> None:
+    world.ended(seconds=600)
+    meter_all(now=world.now)
+    address = connection.get_connection_params()
+    address.pop("cursor_factory")
+    address.pop("context")
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT FROM billing_usagetotal FOR UPDATE")
+        cursor.execute("SELECT FROM billing_usageday FOR UPDATE")
+        with psycopg.connect(**address) as other:
+            other.execute("SET lock_timeout = '20ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable) as waited:
+                other.execute("DELETE FROM billing_usagerecord")
+
+    assert '"billing_usagetotal"' in (waited.value.diag.context or "")

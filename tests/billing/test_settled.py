@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -57,10 +58,13 @@ def unmet(period: BillingPeriod, now: datetime) -> set[str]:
 
 @contextmanager
 def past_triggers() -> Iterator[None]:
-    """What an earlier release left behind: rows that its triggers let through."""
+    """What an earlier release left behind: rows that its triggers let through, totalled by the migration."""
+    kept = importlib.import_module("portal.billing.migrations.0006_totals_kept")
+    fill = kept.FILL.replace("max(c.line_id)", "NULL::bigint")  # records of old knew their lines
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
         yield
+        cursor.execute("DELETE FROM billing_usageday; DELETE FROM billing_usagetotal;" + fill)
         cursor.execute("SET LOCAL session_replication_role = origin")
 
 
@@ -277,7 +281,7 @@ class TestLateUsage:
         assert (str(record.period), str(record.late_for), record.seconds) == ("2026-02", "2026-01", 600)
         draft = invoice_view(january.team("perception"), record.period, now=march)
         assert [(line.late_for, line.seconds) for line in draft.lines] == [("2026-01", 600)]
-        assert line_usage(january.team("perception"), record.period, line_key(record)) == [record]
+        assert list(line_usage(january.team("perception"), record.period, line_key(record))) == [record]
         assert broken() == []
 
         close_period(period=record.period, actor=None, now=march)

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+from nodeagent.protocol.jobs import FILE, LEFT_OUT, ArtifactPiece
 from portal.cli.jobs import exit_of
 from portal.cli.sbatch import read_script
-from portal.jobs.models import Job
+from portal.jobs.artifacts import store_artifact
+from portal.jobs.models import Artifact, Job, JobAttempt
 from portal.jobs.spec import read_spec
+from portal.leases.models import Lease
+from tests.jobs.test_jobs import hand_in
+from tests.portal.builders import World
 
 SCRIPT = """#!/bin/bash -l
 # a comment
@@ -93,3 +99,45 @@ def test_exit_code_of_a_job_is_that_of_its_command() -> None:
     assert ended(signal=9) == 137
     assert ended(state="timed_out", signal=15) == 124
     assert ended() == 1
+
+
+def test_files_of_a_job_are_listed_downloaded_and_compared(
+    berth: Any, world: World, tmp_path: Path, settings: Any, monkeypatch: Any
+) -> None:
+    options = {"location": str(tmp_path / "store")}
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "jobs": {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options},
+    }
+    (job,) = hand_in(world, artifacts=["out/**"])
+    world.turn()
+    lease = Lease.objects.get(request=job.request)
+    attempt = JobAttempt.objects.create(
+        job=job, number=1, lease=lease, started_at=world.now, ended_at=world.now
+    )
+    digest = hashlib.sha256(b"model").hexdigest()
+    for path, sha256, why in (("out/m", digest, ""), ("out/l", "", "no_file")):
+        piece = ArtifactPiece(
+            FILE if sha256 else LEFT_OUT, lease.uid, lease.generation, path, 5, sha256, why=why
+        )
+        store_artifact(lease.node_id, piece, b"model" if sha256 else b"", now=world.now)
+    to = tmp_path / "results"
+
+    listed = berth("job", "artifacts", job.uid)
+    got = berth("job", "download", job.uid, "--to", str(to))
+    again = berth("job", "download", job.uid, "out/m", "--to", str(to))
+
+    assert (to / "out" / "m").read_bytes() == b"model"
+    assert "out/m" in listed.stdout
+    assert "More may come" in listed.stderr
+    assert "out/l: Left out" in got.stderr
+    assert (got.exit_code, again.exit_code) == (0, 2)
+    assert "--force" in again.stderr
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").symlink_to(to)
+    assert "leads through a link" in berth("job", "download", job.uid).stderr
+    Artifact.objects.filter(path="out/m").update(sha256="0" * 64)
+    damaged = berth("job", "download", job.uid, "--to", str(to), "--force")
+    assert damaged.exit_code == 2
+    assert [file.name for file in (to / "out").iterdir()] == ["m"]
+    assert attempt.artifacts.count() == 2

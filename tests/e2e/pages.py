@@ -73,15 +73,36 @@ def _connected(page: Any) -> None:
 
 
 def _job_run(page: Any) -> None:
-    page.locator("#id_command").fill("for i in 1 2 3; do echo line $i; done; exit 3")
+    page.locator("#id_command").fill(
+        "for i in 1 2 3; do echo line $i; done; echo kept > model.ckpt; ln -s / link; exit 3"
+    )
+    page.locator("#id_artifacts").fill("*.ckpt, link")
     page.locator("#job-form button[type=submit]").click()
     page.locator(".job-log p").nth(2).wait_for()
+    for _ in range(100):
+        if page.locator("#files a.btn").count():
+            break
+        page.wait_for_timeout(200)
+        page.reload()
+    page.locator(".job-log p").nth(2).wait_for()
+    page.locator("#files a.btn").wait_for()
 
 
 def _token_made(page: Any) -> None:
     page.locator("#id_name").fill("notebook")
     page.locator("aside form button[type=submit]").click()
     page.locator(".snippet").first.wait_for()
+
+
+def _contact_added(page: Any) -> None:
+    page.locator("#id_kind").select_option("webhook")
+    page.locator("#id_address").fill("https://hooks.example.org/berth")
+    page.locator("#id_name").fill("hook")
+    page.locator("aside form button[type=submit]").click()
+    if "/contact-points/" in page.url and page.locator(".field-error").count():
+        page.goto(page.url)
+        page.locator("main td a").first.click()
+    page.locator("h2", has_text=re.compile("What and when|内容与时间")).wait_for()
 
 
 def _password_refused(page: Any) -> None:
@@ -129,9 +150,13 @@ def _past(visitor: Visitor) -> str:
 
 PAGES = (
     Page("sign-in", "", "/sign-in/", "sign_in"),
+    Page("search", "bob", "/search/?q=a", "search"),
     Page("home", "bob", "/", "home"),
     Page("home-finance", "finance", "/", "home"),
     Page("home-operator", "operator", "/", "home"),
+    Page("home-operator-week", "operator", "/?range=7d", "home"),
+    Page("home-team", "alice", "/", "home"),
+    Page("home-approver", "approver", "/", "home"),
     Page("request-new", "bob", "/requests/new/", "request_new"),
     Page("request-new-quoted", "bob", "/requests/new/", "request_new", act=_chosen),
     Page("request-new-refused", "bob", "/requests/new/", "request_new", act=_refused, expect="422"),
@@ -198,16 +223,21 @@ PAGES = (
     Page("team", "alice", "/teams/vision/", "team"),
     Page("team-quota", "alice", "/teams/perception/quota/", "team_quota"),
     Page("team-new", "alice", "/teams/vision/new/", "team_new"),
+    Page("team-templates", "alice", "/teams/perception/templates/", "team_templates"),
     Page("team-settings", "alice", "/teams/perception/settings/", "team_settings"),
+    Page("team-images", "alice", "/teams/perception/images/", "team_images"),
     Page("person-new", "alice", "/teams/perception/people/new/", "person_new"),
     Page("setup", "operator", "/setup/", "setup"),
     Page("flavors", "operator", "/operations/flavors/", "flavors"),
     Page("flavor", "operator", "/operations/flavors/h100-1g/", "flavor"),
     Page("invoices", "finance", "/invoices/", "invoices"),
+    Page("reports", "finance", "/reports/", "reports"),
     Page("invoice", "finance", first("/invoices/", r"/invoices/vision/[\d-]+/"), "invoice"),
     Page("invoice-team", "bob", first("/invoices/", r"/invoices/perception/[\d-]+/"), "invoice"),
     Page("invoice-line", "finance", lambda visitor: visitor.link(_past(visitor), LINE), "invoice_line"),
     Page("tokens", "bob", "/tokens/", "tokens"),
+    Page("contact-points", "bob", "/contact-points/", "contact_points"),
+    Page("contact-point", "bob", "/contact-points/", "contact_point", act=_contact_added),
     Page("ssh-keys", "bob", "/ssh-keys/", "ssh_keys"),
     Page("token-made", "alice", "/tokens/", "tokens", act=_token_made),
     Page("profile", "bob", "/profile/", "profile"),

@@ -20,14 +20,19 @@ WEAR = """theme => {
 NOT_PAGES = {
     "sign_out", "request_quote", "request_withdraw", "request_decide", "lease_extend", "lease_release",
     "notifications_read", "member_add", "member_remove", "invoice_csv", "token_revoke", "period_close",
-    "ssh_key_remove", "job_log", "job_raw", "job_cancel", "job_retry",
+    "ssh_key_remove", "terminal_share", "terminal_unshare", "watch_ticket", "template_remove",
+    "job_log", "job_raw", "job_cancel", "job_retry",
+    "job_artifact", "contact_point_test", "contact_point_remove", "contact_point_confirm",
     "node_cordon", "node_uncordon", "node_revoke", "node_wake", "node_sleep", "device_clear", "request_growth",
     "node_quarantine", "node_health_clear", "node_rotate", "node_accept", "lease_processes", "lease_ticket",
     "lease_port",
+    # Somebody else has to share their terminal first: test_terminal.py looks at this one.
+    "lease_watch",
     "sessions_end_others", "session_end", "password", "reservation_decide", "extension_withdraw", "extension_decide",
     "calendar_mine", "reservation_cancel", "window_change", "window_cancel",
     "policy_activate", "policy_roll_back", "cohort_rename", "cohort_remove", "priority_give", "priority_revoke",
     "currency", "flavors_standard", "person_link", "join",
+    "report_file", "rate_withdraw", "invoice_pdf",
 }  # fmt: skip
 
 

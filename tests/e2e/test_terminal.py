@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.pages import LEASE
+from tests.e2e.visitor import barriers
 
 OPEN = "[data-terminal][data-state=open]"
 
@@ -23,6 +24,14 @@ def lease(visit: Any, stack: Any) -> str:
 def type_line(page: Any, text: str) -> None:
     page.locator(".terminal-pane:visible .xterm-helper-textarea").focus()
     page.keyboard.type(f"{text}\n")
+
+
+def sees(page: Any, text: str) -> None:
+    page.wait_for_function(
+        "text => [...document.querySelectorAll('[data-terminal-watch] .xterm-rows > div')]"
+        ".some(row => row.textContent.trim() === text)",
+        arg=text,
+    )
 
 
 def shows(page: Any, text: str) -> None:
@@ -62,6 +71,33 @@ def test_shell_is_found_again_after_a_reload_and_after_its_gateway_died(visit, l
     type_line(page, "echo $here-2")
 
     shows(page, "still-here-2")
+
+
+def test_a_colleague_watches_and_types_nothing_until_it_is_taken_back(visit, lease):
+    bob, alice = visit("bob"), visit("alice")
+    page = bob.open(lease + "terminal/")
+    page.locator(OPEN).wait_for()
+    page.locator("#share summary").click()
+    page.locator("#share-with").select_option("alice")
+    page.get_by_role("button", name="Share").click()
+    page.locator(OPEN).wait_for()
+
+    watching = alice.open(lease)
+    watching.get_by_role("link", name="Watch the terminal of Bob").click()
+    watching.locator("[data-terminal-watch][data-state=open]").wait_for()
+    type_line(page, "echo seen-$((6*7))")
+    sees(watching, "seen-42")
+    watching.locator(".terminal-panes").click()
+    watching.keyboard.type("echo never-1\n")
+    type_line(page, "echo seen-again")
+    sees(watching, "seen-again")
+
+    assert "never-1" not in page.locator(".xterm-rows").inner_text()
+    assert barriers(watching) == []
+    # The page asks once more whether it may, and is told that it may not.
+    alice.expect(r"watch/ticket/|status of 403")
+    page.get_by_role("button", name="Take back").click()
+    watching.locator("[data-terminal-watch][data-state=over]").wait_for()
 
 
 def test_several_pasted_lines_are_asked_about_and_tabs_have_shells_of_their_own(visit, lease):

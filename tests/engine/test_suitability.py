@@ -115,6 +115,27 @@ def test_a_zone_one_would_like_is_left_only_when_it_is_full(cluster: Cluster, fl
     assert (turn.node("one"), turn.node("two")) == ("south", "north")
 
 
+@pytest.mark.parametrize("flavor", ["whole", "1g.10gb", "mps 250 8000"])
+def test_what_needs_containers_waits_for_a_node_that_runs_them(cluster: Cluster, flavor: str) -> None:
+    cluster.node("bare")
+    cluster.node("engine", host={"has_containers": True})
+    for number in range(2):
+        cluster.request(f"boxed{number}", "whole", needs_containers=True)
+    cluster.request("any", flavor)
+
+    turn = cluster.plan()
+
+    assert (turn.node("boxed0"), turn.node("any")) == ("engine", "bare")
+    assert "no_such_device" not in turn.codes("boxed1")
+
+
+def test_containers_that_no_node_runs_are_named(cluster: Cluster) -> None:
+    cluster.node("bare")
+    cluster.request("boxed", "whole", needs_containers=True)
+
+    assert cluster.plan().reason("boxed", "no_such_device").detail["containers"] is True
+
+
 def test_wishes_hold_in_a_state_that_has_answered_before(cluster: Cluster) -> None:
     cluster.node("north", host={"zone": "north"})
     cluster.node("south", host={"zone": "south"})

@@ -51,7 +51,8 @@ class Me:
 class Device:
     """One device, its driver, and the host around it. ``agent`` is a fresh agent on the same host.
 
-    ``hold`` starts a program on the device, in a cgroup where one is named. ``notes`` is what tests found out, for
+    ``hold`` starts a program on the device, in a cgroup where one is named, ``hold_slice`` one on a slice of it by its
+    name. ``notes`` is what tests found out, for
     the record. ``host`` is that of a simulated device.
     """
 
@@ -64,6 +65,7 @@ class Device:
     cgroup: Callable[[], str]
     drop_cgroup: Callable[[str], None]
     hold: Callable[[str], AbstractContextManager[Holder]]
+    hold_slice: Callable[[str], AbstractContextManager[Holder]]
     is_root: bool
     host: SimulatedHost | None = None
     notes: dict[str, Any] = field(default_factory=dict)
@@ -184,9 +186,18 @@ class Device:
 
 
 def simulated(
-    folder: Path, board: str = "h100-80gb", *, has_cuda: bool = True, **host_options: Any
+    folder: Path,
+    board: str = "h100-80gb",
+    *,
+    has_cuda: bool = True,
+    leaves_memory: bool = False,
+    **host_options: Any,
 ) -> Device:
-    """Return a device of a simulated host, without the CUDA driver library where ``has_cuda`` says so."""
+    """Return a device of a simulated host, without the CUDA driver library where ``has_cuda`` says so.
+
+    ``leaves_memory``: its driver does not clear what a program had.
+    """
+    left: dict[int, int] | None = {} if leaves_memory else None
     now = [1_000_000_000]
     host = SimulatedHost([board], clock=lambda: now[0], **host_options)
     host.cgroups.add(f"{ROOT}/user.slice")
@@ -208,7 +219,7 @@ def simulated(
     def hold(cgroup: str = "") -> AbstractContextManager[Holder]:
         if not has_cuda:
             raise NoHolderError("no program can be started on the device: libcuda.so.1 was not found")
-        return simulated_holder(host, uuid, cgroup)
+        return simulated_holder(host, uuid, cgroup, left)
 
     shell = SimulatedShell({"nvidia-cuda-mps-control": program})
 
@@ -234,6 +245,7 @@ def simulated(
         cgroup,
         host.cgroups.discard,
         hold,
+        lambda _slice: hold(),
         host.is_root,
         host,
     )
@@ -264,7 +276,17 @@ def real(folder: Path, which: str = "") -> Device:
 
     hold = partial(real_holder, uuid)
     return Device(
-        pynvml, uuid, agent, read_text, write_text, time.sleep, cgroup, _remove_cgroup, hold, is_root
+        pynvml,
+        uuid,
+        agent,
+        read_text,
+        write_text,
+        time.sleep,
+        cgroup,
+        _remove_cgroup,
+        hold,
+        real_holder,
+        is_root,
     )
 
 

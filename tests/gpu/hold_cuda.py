@@ -1,8 +1,10 @@
 """A program that opens a device through the CUDA driver and takes memory when told to; run as a script by holders.py.
 
 Usage: ``python hold_cuda.py [CGROUP]``. It says ``ready`` or ``no <why>``, answers each line ``take MIB`` with the
-code of the CUDA driver (0: it has the memory, 2: there is none for it) and ends when its input does. The device is the
-one that CUDA_VISIBLE_DEVICES names. Names and codes: NVIDIA, "CUDA Driver API".
+code of the CUDA driver (0: it has the memory, 2: there is none for it) and ends when its input does. ``fill WORD``
+takes all memory there is and writes the word (32 bits) everywhere; ``find WORD`` takes all there is, writes nothing and
+counts the word. Both answer with MiB and words. The device is the one that CUDA_VISIBLE_DEVICES names. Names and codes:
+NVIDIA, "CUDA Driver API".
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 LIBRARY = "libcuda.so.1"
 MIB = 1024 * 1024
+PIECE = 64 * MIB
 
 
 def serve(cuda: Any, lines: Iterable[str], say: Callable[[str], None]) -> None:
@@ -32,8 +35,34 @@ def serve(cuda: Any, lines: Iterable[str], say: Callable[[str], None]) -> None:
             return
     say("ready")
     for line in lines:
-        wanted = int(line.removeprefix("take "))
-        say(str(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(wanted * MIB))))
+        verb, number = line.split()
+        if verb == "take":
+            say(str(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(int(number) * MIB))))
+        else:
+            pieces = list(_all(cuda))
+            work = _fill if verb == "fill" else _find
+            say(f"{len(pieces) * PIECE // MIB} {sum(work(cuda, piece, int(number)) for piece in pieces)}")
+
+
+def _all(cuda: Any) -> Iterator[ctypes.c_uint64]:
+    """Take all memory that there is, piece by piece; nothing is written to it."""
+    address = ctypes.c_uint64()
+    while not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(PIECE)):
+        yield address
+        address = ctypes.c_uint64()
+
+
+def _fill(cuda: Any, piece: ctypes.c_uint64, word: int) -> int:
+    if code := cuda.cuMemsetD32_v2(piece, ctypes.c_uint(word), ctypes.c_size_t(PIECE // 4)):
+        raise RuntimeError(f"cuMemsetD32 answers {code}")
+    return PIECE // 4
+
+
+def _find(cuda: Any, piece: ctypes.c_uint64, word: int) -> int:
+    data = ctypes.create_string_buffer(PIECE)
+    if code := cuda.cuMemcpyDtoH_v2(data, piece, ctypes.c_size_t(PIECE)):
+        raise RuntimeError(f"cuMemcpyDtoH answers {code}")
+    return data.raw.count(word.to_bytes(4, "little"))
 
 
 def main(argv: list[str]) -> int:

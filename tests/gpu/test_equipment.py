@@ -12,9 +12,9 @@ import pytest
 
 from nodeagent.simulation.machine.host import SimulatedHost
 from nodeagent.simulation.nvml import SimulatedNvml
-from tests.gpu import devices, holders
+from tests.gpu import devices, hold_cuda, holders
 from tests.gpu.devices import NoDeviceError, chosen, simulated
-from tests.gpu.hold_cuda import serve
+from tests.gpu.hold_cuda import MIB, serve
 from tests.gpu.holders import OUT_OF_MEMORY, NoHolderError, real_holder
 from tests.gpu.record import Recorder
 
@@ -59,6 +59,46 @@ def test_the_program_on_a_device_takes_memory_as_told() -> None:
     serve(Cuda(room_mib=300), ["take 256\n", "take 4096\n"], said.append)
 
     assert said == ["ready", "0", str(OUT_OF_MEMORY)]
+
+
+class Memory:
+    """A CUDA driver with two pieces of memory, each of which holds what was written last."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, int] = {}
+        self.taken = 0
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_args: 0
+
+    def cuMemAlloc_v2(self, address: Any, _size: Any) -> int:  # noqa: N802 - CUDA's name
+        if self.taken == 2:
+            return OUT_OF_MEMORY
+        self.taken += 1
+        address._obj.value = self.taken
+        return 0
+
+    def cuMemsetD32_v2(self, piece: Any, word: Any, _words: Any) -> int:  # noqa: N802 - CUDA's name
+        self.pieces[piece.value] = word.value
+        return 0
+
+    def cuMemcpyDtoH_v2(self, data: Any, piece: Any, size: Any) -> int:  # noqa: N802 - CUDA's name
+        word = self.pieces.get(piece.value, 0).to_bytes(4, "little")
+        data.raw = word * (size.value // 4)
+        return 0
+
+
+def test_the_program_on_a_device_finds_what_stands_in_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold_cuda, "PIECE", MIB)
+    said: list[str] = []
+    cuda = Memory()
+
+    for line in ("fill 7", "find 7", "find 8"):
+        cuda.taken = 0
+        serve(cuda, [line], said.append)
+
+    words = 2 * MIB // 4
+    assert said[1::2] == [f"2 {words}", f"2 {words}", "2 0"]
 
 
 def test_the_program_on_a_device_says_why_it_cannot_open_it() -> None:

@@ -28,6 +28,9 @@ KEPT = {
     "API",
     "SSH",
     "CSV",
+    "PDF",
+    "XLSX",
+    "FOCUS",
     "UTC",
     "EUR",
     "NVIDIA",
@@ -36,6 +39,7 @@ KEPT = {
     "min",
     "berth",
     "simulated",
+    "Ctrl",
 }
 # What people of the test world are called; not texts of ours.
 NAMES = {"CC", "Northwind", "Labs", "Vision", "Perception", "Segmentation", "Language", "Speech", "Robotics"}

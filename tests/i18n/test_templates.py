@@ -9,8 +9,8 @@ from django.template.base import Lexer, TokenType
 from tests.i18n.visible import visible, words
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
-# Names and units that are the same in every language. The style sheet's samples are data, not texts.
-SAME = {"Berth", "CSV", "GPU", "NaN"}
+# Names, keys, formats and units that are the same in every language. The style sheet's samples are data, not texts.
+SAME = {"Berth", "CSV", "Ctrl", "GPU", "NaN", "PDF"}
 SAMPLES = {"design.html"}
 CLASS_NAMES = re.compile(r"{% block plain_size %}.*?{% endblock %}")
 # Parts of an include that people read, given as a plain string.

@@ -10,14 +10,15 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from nodeagent.protocol.jobs import order_of
-from nodeagent.protocol.messages import JobReport, LeaseReport
+from nodeagent.protocol.messages import ARTIFACTS, JobReport, LeaseReport
 from portal.agents.desired import desired_state
+from portal.common import outbox
 from portal.common.errors import Conflict, Forbidden, Invalid, NotFound
 from portal.fleet.models import Node
 from portal.jobs import outcomes
 from portal.jobs.models import Job, JobAttempt, Secret
 from portal.jobs.selectors import visible_job, visible_jobs
-from portal.jobs.services import cancel_job, feed_jobs, retry_job, store_secret, submit_job
+from portal.jobs.services import FEED, cancel_job, feed_jobs, retry_job, store_secret, submit_job
 from portal.jobs.spec import read_spec
 from portal.jobs.states import ATTEMPT_NEXT, ATTEMPT_STATES, JOB_NEXT, JobState
 from portal.jobs.words import outcome_text
@@ -76,6 +77,20 @@ def test_order_goes_out_with_the_lease_until_the_job_has_begun(world: World, des
     assert desired_state(lease.node_id, now=world.now, features=["jobs"]).leases[0].job == ""
     assert "hunter-2" not in json.dumps(Job.objects.get().spec)
     assert b"hunter-2" not in bytes(Secret.objects.get().sealed)
+
+
+def test_agent_that_collects_no_files_is_not_told_of_any(world: World, desk: Desk) -> None:
+    (job,) = hand_in(world, artifacts=["out/**"])
+    world.turn()
+    node = Lease.objects.get(request=job.request).node_id
+
+    older, newer = (
+        desired_state(node, now=world.now, features=features).leases[0].job
+        for features in (["jobs"], ["jobs", ARTIFACTS])
+    )
+
+    assert not {"artifacts", "most_files", "most_bytes"} & json.loads(older).keys()
+    assert order_of(newer).artifacts == ("out/**",)
 
 
 def test_older_agent_is_not_sent_what_it_would_refuse_and_its_lease_is_given_back(
@@ -207,6 +222,29 @@ def test_array_has_as_many_requests_as_it_may_have_at_once(world: World, desk: D
 
     assert order.env["BERTH_ARRAY_INDEX"] == order.env["SLURM_ARRAY_TASK_ID"] == "1"
     assert Job.objects.filter(request__isnull=False, state="waiting").count() == 2
+
+
+@pytest.mark.parametrize(("more", "nudged"), [({"array": "1-2%1"}, [FEED]), ({"array": "1-2"}, []), ({}, [])])
+def test_array_is_refilled_when_one_of_its_jobs_ends(
+    world: World,
+    desk: Desk,
+    more: dict[str, str],
+    nudged: list[str],
+    monkeypatch: Any,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(outbox, "nudge", said.append)
+    job = hand_in(world, **more)[0]
+    world.turn()
+    lease = Lease.objects.get(request=job.request)
+    says(desk, lease, "ready", JobReport("running"))
+    said.clear()
+
+    with django_capture_on_commit_callbacks(execute=True):
+        says(desk, lease, "gone", JobReport("exited", exit=0, ran_ms=1))
+
+    assert [topic for topic in said if topic == FEED] == nudged
 
 
 def test_job_waits_for_another_and_fails_with_it(world: World, desk: Desk) -> None:

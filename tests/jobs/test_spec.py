@@ -65,7 +65,7 @@ def test_every_field_that_cannot_be_used_is_named_at_once() -> None:
         "command", "comand", "image", "env", "time", "retries", "artifacts", "notify", "resources", "secrets",
     }  # fmt: skip
     assert "“command”" in said["comand"]
-    assert "Containers" in said["image"]
+    assert "registry" in said["image"]
     assert "CUDA_VISIBLE_DEVICES" in said["env"]
     assert "flavor" in said["resources"]
 

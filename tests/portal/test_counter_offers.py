@@ -11,6 +11,8 @@ from portal.common.live import redis_client
 from portal.leases import forecasting
 from portal.leases.forecasting import SNAPSHOT_KEY, RequestPreview
 from portal.leases.requests import RequestSpec
+from portal.policies.models import Policy
+from portal.quotas.models import PersonUsage
 from scheduler import snapshot
 from scheduler.engine import snapshot_to_json
 from tests.portal.builders import World, make_flavor, make_node
@@ -31,6 +33,7 @@ def preview(world: World, flavor: str, **more: object) -> RequestPreview:
         team=world.team("perception"),
         flavor=world.flavors[flavor],
         spec=spec,
+        user_id=world.user("bob").pk,
         now=world.now,
         instead_of=instead_of,  # type: ignore[arg-type]
     )
@@ -131,3 +134,21 @@ def test_at_least_three_things_are_offered_where_anything_starts_sooner(world: W
     world.active("charlie", "h100", count=8, duration_s=7200)
 
     assert len(preview(world, "h100", count=4, duration_s=4 * 3600).offers) >= 3
+
+
+def test_equal_requests_of_one_person_are_told_ordered_places_and_starts(world: World) -> None:
+    Policy.objects.create(
+        version=7, name="default", is_active=True, created_at=world.now, body={"order": "default"}
+    )
+    PersonUsage.objects.create(
+        team=world.team("perception"), user=world.user("bob"), used_milli_s=10**9, as_of=world.now
+    )
+    world.active("charlie", "h100", count=8, duration_s=3600)
+    told = []
+    for seconds in range(3):
+        told.append(preview(world, "h100", count=8, duration_s=7200))
+        world.submit("bob", "h100", count=8, duration_s=7200, at=world.now - timedelta(seconds=30 - seconds))
+
+    assert [one.position for one in told] == [1, 2, 3]
+    starts = [one.starts_at for one in told]
+    assert starts == [world.now + timedelta(hours=1 + 2 * n) for n in range(3)]

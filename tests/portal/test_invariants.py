@@ -41,11 +41,14 @@ CORRUPTIONS = {
     "closed_months_are_whole": "DELETE FROM billing_usagerecord"
     " WHERE id = (SELECT min(id) FROM billing_usagerecord)",
     "usage_in_its_month": "UPDATE billing_usagerecord SET late_for_id = period_id",
-    "usage_on_its_invoice": "UPDATE billing_usagerecord SET currency = 'USD'",
+    "usage_on_its_invoice": "UPDATE billing_usagetotal SET currency = 'USD'",
     "invoices_issued_by_closing": "UPDATE billing_billingperiod SET state = 'open', closed_at = NULL",
     "invoices_add_up": "UPDATE billing_invoice SET total_micro = total_micro + 10000",
     "lines_match_usage": "UPDATE billing_invoiceline SET seconds = seconds + 1",
-    "closed_months_are_billed": "UPDATE billing_usagerecord SET line_id = NULL",
+    "closed_months_are_billed": "UPDATE billing_usagetotal SET line_id = NULL",
+    "totals_are_their_usage": "UPDATE billing_usageday SET seconds = seconds + 1"
+    " WHERE id = (SELECT min(id) FROM billing_usageday)",
+    "lines_are_their_totals": "UPDATE billing_invoiceline SET lease_count = lease_count + 1",
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
     "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id ="
     " (SELECT min(id) FROM fleet_devicemodel)",
@@ -57,6 +60,7 @@ CORRUPTIONS = {
     "lines_cost_their_usage": "UPDATE billing_invoiceline SET amount_micro = amount_micro + 10000",
     "one_currency_per_invoice": "UPDATE billing_invoice SET currency = 'USD'",
     "invoice_numbers_gapless": "UPDATE billing_invoice SET number = '202602-0002'",
+    "invoices_are_a_chain": "UPDATE billing_invoiceline SET person = person || 'x'",
     "rows_of_one_team": "UPDATE billing_usagerecord SET team_id = (SELECT max(id) FROM teams_team)",
     "secrets_are_digests": "UPDATE accounts_apitoken SET digest = 'bth_in-clear'",
     "somebody_runs_it": "UPDATE accounts_user SET is_active = false WHERE username = 'operator'",

@@ -84,7 +84,12 @@ ATTACKS = (
     (
         "billing_usage_frozen",
         "ALTER TABLE billing_usagerecord DISABLE TRIGGER USER",
-        "UPDATE billing_usagerecord SET recorded_at = now() WHERE line_id IS NOT NULL",
+        "UPDATE billing_usagerecord SET recorded_at = now()",
+    ),
+    (
+        "billing_totals_follow_usage",
+        "ALTER TABLE billing_usagetotal DISABLE TRIGGER USER",
+        "UPDATE billing_usagetotal SET seconds = seconds + 1",
     ),
     (
         "billing_invoice_frozen",

@@ -58,7 +58,7 @@ def test_most_starts_come_before_the_shown_p90(tmp_path: Path, policy: str) -> N
 
 def shown_by(trace: Path) -> list[tuple[int, float, int, int]]:
     jobs = read(trace, 8)
-    watch = forecast.ForecastRecorder(jobs, every=5)
+    watch = forecast.ForecastRecorder(jobs, every=10)
     played(trace, watch)
     return [(one.made, one.raw_s, one.p50_s, one.p90_s) for one in watch.shown]
 
@@ -85,7 +85,7 @@ def test_a_forecast_knows_nothing_of_what_comes_later(trace: Path, tmp_path: Pat
 
 def test_looking_on_changes_nothing(trace: Path) -> None:
     plain = played(trace, None)
-    watched = played(trace, forecast.ForecastRecorder(read(trace, 8), every=3))
+    watched = played(trace, forecast.ForecastRecorder(read(trace, 8), every=10))
 
     assert plain.preemptions
     assert plain == watched

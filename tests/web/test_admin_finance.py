@@ -12,6 +12,8 @@ from portal.billing.metering import meter_all
 from portal.billing.models import BillingPeriod, Invoice, PeriodState
 from portal.billing.selectors import period_of
 from portal.catalog.models import Rate
+from portal.catalog.services import set_rate
+from portal.fleet.models import DeviceModel
 from tests.portal.builders import H100, World
 from tests.web.conftest import SignedIn
 
@@ -185,3 +187,28 @@ def test_bad_input_sets_no_price(world: World, signed_in: SignedIn, wrong: dict[
 def _price(price: str = "4.25") -> dict[str, str]:
     begin = timezone.now() + timedelta(days=3)
     return {"model": H100, "price": price, "starts_at": f"{begin:%Y-%m-%dT%H:%M}"}
+
+
+def test_a_planned_price_is_withdrawn_and_the_one_before_it_goes_on(
+    world: World, signed_in: SignedIn
+) -> None:
+    model = DeviceModel.objects.get(slug=H100)
+    old = Rate.objects.get(device_model=model)
+    for days, price in ((10, 5), (20, 6)):
+        set_rate(
+            model=model, micro_per_hour=price, starts_at=world.now + timedelta(days=days), actor=None, now=world.now
+        )  # fmt: skip
+    first, second = Rate.objects.filter(device_model=model).exclude(pk=old.pk).order_by("valid")
+    finance = signed_in("finance")
+
+    assert signed_in("bob").post(f"/finance/prices/{first.pk}/withdraw/").status_code == 403
+    page = finance.post(f"/finance/prices/{first.pk}/withdraw/", follow=True).text
+
+    old.refresh_from_db()
+    assert old.valid.upper == second.valid.lower
+    assert not Rate.objects.filter(pk=first.pk).exists()
+    assert "is withdrawn" in page
+    assert AuditEntry.objects.filter(action="rate.withdrawn", actor=world.user("finance")).count() == 1
+    begun = finance.post(f"/finance/prices/{old.pk}/withdraw/", follow=True).text
+    assert "This price has begun" in begun
+    assert Rate.objects.filter(pk=old.pk).exists()

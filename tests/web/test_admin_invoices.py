@@ -61,7 +61,7 @@ def test_the_chain_leads_from_the_month_to_the_events_of_a_lease(
 def test_lines_add_up_to_the_total_as_printed(world: World, march: BillingPeriod) -> None:
     view = invoice_view(world.team("perception"), march, now=world.now)
 
-    printed = bill(view, now=world.now)
+    printed = bill(view)
 
     assert len(printed.lines) == 2
     assert sum((line.amount for line in printed.lines if line.amount), Decimal(0)) == printed.total

@@ -47,6 +47,19 @@ def test_job_is_run_from_the_form_and_shown(world: World, signed_in: Any) -> Non
     assert job.uid in bob.get("/jobs/").content.decode()
 
 
+def test_what_was_chosen_on_the_form_for_gpu_time_comes_along(world: World, signed_in: Any) -> None:
+    bob = signed_in("bob")
+    page = bob.get("/jobs/", {"flavor": "h100-1g-10gb", "team": "perception", "duration": "90 min"}).text
+    bob.post("/jobs/", {**FORM, "env": "LR=1e-4\n\nNAME = a=b"})
+
+    assert 'value="1:30:00"' in page
+    assert '<option value="h100-1g-10gb" selected>' in page
+    assert Job.objects.get().spec["env"] == {"LR": "1e-4", "NAME": " a=b"}
+    refused = bob.post("/jobs/", {**FORM, "env": "LR"})
+    assert refused.status_code == 422
+    assert "one variable in each line" in refused.text
+
+
 def test_what_cannot_be_used_is_said_beside_its_field_and_kept(world: World, signed_in: Any) -> None:
     bob = signed_in("bob")
 

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from nodeagent.protocol.messages import HealthFact, ProcessSample
 from portal.common.live import redis_client
 from portal.fleet.health import see_health
-from portal.fleet.models import Device, HealthEvent, Node
+from portal.fleet.models import Device, DeviceModel, HealthEvent, Node
 from portal.leases.models import Lease, Placement
 from portal.telemetry import processes
 from portal.web.nodes.health import refusals_of
@@ -384,9 +384,47 @@ def test_a_lease_for_containers_tells_docker_and_podman(world: World, signed_in:
     text = signed_in("bob").get(f"/leases/{lease.uid}/").text
 
     assert f"docker run --rm -it --device berth.local/lease={lease.uid} IMAGE" in text
-    podman = "sudo podman --cdi-spec-dir /var/run/cdi"
-    assert f"{podman} run --rm -it --device berth.local/lease={lease.uid} IMAGE" in text
+    assert f"sudo podman run --rm -it --device berth.local/lease={lease.uid} IMAGE" in text
     assert "This node does not keep leases apart" in text
+
+
+def test_podman_is_told_where_to_look_where_it_does_not_by_itself(world: World, signed_in: SignedIn) -> None:
+    lease = world.active()
+    enter(lease, runtime="cdi", cdi=f"berth.local/lease={lease.uid}", isolated="no", cdi_dir="/var/run/cdi")
+
+    text = signed_in("bob").get(f"/leases/{lease.uid}/").text
+
+    assert (
+        f"sudo podman --cdi-spec-dir /var/run/cdi run --rm -it --device berth.local/lease={lease.uid}" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "vendor", "said"),
+    [
+        ("nvml", "nvidia", "clears memory as it is freed: by its maker"),
+        ("ascend", "ascend", "is not known"),
+        ("simulated", "nvidia", "has no memory"),
+    ],
+)
+def test_page_says_what_of_the_former_tenant_was_cleared(
+    world: World, signed_in: SignedIn, driver: str, vendor: str, said: str
+) -> None:
+    lease = world.active()
+    DeviceModel.objects.update(vendor=vendor)
+    Node.objects.update(driver=driver)
+
+    text = signed_in("bob").get(f"/leases/{lease.uid}/").text
+
+    assert "was made anew" in text
+    assert said in text
+
+
+def test_page_of_a_lease_that_has_not_begun_claims_nothing(world: World, signed_in: SignedIn) -> None:
+    world.submit("bob")
+    (lease,) = world.turn()
+
+    assert "was made anew" not in signed_in("bob").get(f"/leases/{lease.uid}/").text
 
 
 def test_what_a_shell_would_read_never_gets_into_a_command(world: World, signed_in: SignedIn) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.test import Client
 
 from portal.catalog.models import Flavor
+from portal.fleet.models import Node
 from portal.leases.models import Lease, LeaseRequest
 from tests.portal.builders import H100, World, make_node
 from tests.web.conftest import Publish, SignedIn
@@ -190,3 +193,86 @@ def test_charlie_neither_sees_nor_changes_a_strangers_gang_or_growth(
     assert charlie.post(f"/requests/{elastic.uid}/growth/", {"most_count": "1"}).status_code == 404
     elastic.refresh_from_db()
     assert elastic.most_count == 3
+
+
+@pytest.fixture
+def with_apps(settings: Any) -> None:
+    settings.GATEWAYS = [":8001"]
+    settings.APPS_DOMAIN = "*.localhost"
+
+
+@pytest.mark.usefixtures("with_apps")
+def test_the_form_asks_what_to_run_and_begins_with_what_was_run_last(
+    world: World, signed_in: SignedIn
+) -> None:
+    client = signed_in("bob")
+    at = {"headers": {"host": "localhost"}}
+    first = client.get(NEW, **at).text
+
+    send(client, opens="ssh")
+
+    assert 'value="notebook" checked' in first
+    assert 'href="/jobs/#job-form"' in first
+    assert LeaseRequest.objects.get().opens == "ssh"
+    assert 'value="ssh" checked' in client.get(NEW, **at).text
+    assert 'value="terminal" checked' in client.get(f"{NEW}?opens=terminal", **at).text
+
+
+def test_without_a_gateway_the_form_offers_a_job_or_the_device(world: World, signed_in: SignedIn) -> None:
+    text = signed_in("bob").get(f"{NEW}?opens=notebook").text
+
+    assert 'value="device" checked' in text
+    assert 'value="notebook"' not in text
+    assert 'value="terminal"' not in text
+
+
+def test_nothing_else_can_be_opened_not_even_by_hand_in_the_database(
+    world: World, signed_in: SignedIn
+) -> None:
+    assert send(signed_in("bob"), opens="game").status_code == 422
+    request = world.submit("bob", "h100")
+    for wrong in ({"opens": "game"}, {"opens": "notebook", "is_job": True}):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            LeaseRequest.objects.filter(pk=request.pk).update(**wrong)
+
+
+@pytest.mark.usefixtures("with_apps")
+@pytest.mark.parametrize(
+    ("opens", "waiting", "button"),
+    [
+        ("notebook", "a button here opens JupyterLab", "Open JupyterLab"),
+        ("terminal", "a button here opens the terminal", "Open the terminal"),
+        ("ssh", "the command for SSH stands here", "berth ssh lse-"),
+    ],
+)
+def test_the_waiting_page_says_what_opens_and_shows_it_first_once_active(
+    world: World, signed_in: SignedIn, opens: str, waiting: str, button: str
+) -> None:
+    Node.objects.update(features=["streams"])
+    bob, charlie = signed_in("bob"), signed_in("charlie")
+    at = {"headers": {"host": "localhost"}}
+    request = world.submit("bob", "h100", opens=opens, at=world.now - timedelta(minutes=2))
+    address = f"/requests/{request.uid}/"
+    before = bob.get(address, **at)
+    (lease,) = world.turn()
+    world.ready(lease)
+
+    refreshed = bob.get(address, headers={"host": "localhost", "HX-Request": "true"}).text
+    page = bob.get(f"/leases/{lease.uid}/", **at)
+
+    assert waiting in before.text
+    # What comes with a refresh keeps the policy of the page it came into: that one has to allow where it leads.
+    assert ("http://*.localhost" in before["Content-Security-Policy"]) == (opens == "notebook")
+    assert button in refreshed
+    assert button in page.text
+    assert "http://*.localhost" in page["Content-Security-Policy"]
+    assert "Your lease has started" in bob.get("/notifications/").text
+    colleague = charlie.get(f"/leases/{lease.uid}/", **at)
+    assert colleague.status_code == 404 or button not in colleague.text
+
+
+def test_who_hardly_waited_is_not_told_of_the_start(world: World, signed_in: SignedIn) -> None:
+    world.submit("bob", "h100", opens="terminal")
+    world.ready(*world.turn())
+
+    assert "has started" not in signed_in("bob").get("/notifications/").text

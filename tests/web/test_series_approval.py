@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
 from portal.catalog.pricing import quote
 from portal.leases.models import LeaseRequest, Reservation
 from tests.cli.conftest import Berth, berth, home, one_connection  # noqa: F401
+from tests.emptying import PAST_TRIGGERS
 from tests.portal.builders import World
 from tests.portal.test_series_approval import reserve
 from tests.web.conftest import SignedIn
@@ -85,3 +89,19 @@ def test_by_command_line_requests_and_reservations_are_decided(
     waits.refresh_from_db()
     series.refresh_from_db()
     assert (waits.state, series.approval) == ("queued", "rejected")
+
+
+def test_a_price_that_ends_before_the_series_does_is_unknown_and_the_rest_is_shown(
+    series: Reservation, signed_in: SignedIn
+) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(PAST_TRIGGERS)
+        end = series.starts_at + timedelta(days=1)
+        cursor.execute("UPDATE catalog_rate SET valid = tstzrange(lower(valid), %s)", [end])
+        cursor.execute("SET LOCAL session_replication_role = origin")
+
+    answer = signed_in("alice").get("/approvals/")
+
+    assert answer.status_code == 200
+    assert series.uid in answer.text
+    assert "28 times" in answer.text

@@ -7,11 +7,14 @@ import re
 from typing import Any
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.test import Client
 
+from portal.audit.models import AuditEntry
+from portal.common.errors import Conflict
 from portal.fleet.models import Node
-from portal.gateway.models import StreamTicket
-from portal.gateway.tickets import take_ticket
+from portal.gateway.models import StreamTicket, TerminalShare
+from portal.gateway.tickets import SSH_APP, WATCH_APP, make_ticket, take_ticket
 from portal.leases.models import Lease
 from portal.leases.states import LeaseState
 from tests.portal.builders import World
@@ -67,6 +70,61 @@ def test_ticket_is_for_the_session_lease_and_page_that_asked(world: World, lease
     assert (taken.user_id, taken.lease_id, taken.generation) == (lease.user_id, lease.pk, lease.generation)
     assert (taken.session_key, taken.origin) == (bob.session.session_key, ORIGIN)
     assert secret.encode() not in bytes(StreamTicket.objects.get().digest)
+
+
+def test_a_refused_ticket_speaks_of_what_was_asked_for(world: World, lease: Lease) -> None:
+    Lease.objects.filter(pk=lease.pk).update(state=LeaseState.ENDING)
+    lease.refresh_from_db()
+
+    said = {}
+    for app in ("", SSH_APP):
+        with pytest.raises(Conflict) as refusal:
+            make_ticket(lease, lease.user, app=app, now=world.now)
+        said[app] = str(refusal.value.detail)
+
+    assert said == {
+        "": "A terminal opens while the lease is active.",
+        SSH_APP: "SSH connects while the lease is active.",
+    }
+
+
+def test_the_holder_lets_a_member_of_the_team_watch_and_takes_it_back(world: World, lease: Lease) -> None:
+    bob, alice = signed_in(world, "bob"), signed_in(world, "alice")
+    address = f"/leases/{lease.uid}/"
+
+    before = alice.post(f"{address}watch/ticket/")
+    bob.post(f"{address}terminal/share/", {"user": "alice"})
+    share = TerminalShare.objects.get()
+    page, watch = alice.get(address).text, alice.get(f"{address}watch/")
+    secret = alice.post(f"{address}watch/ticket/").json()["ticket"]
+
+    assert (before.status_code, watch.status_code) == (403, 200)
+    assert "Watch the terminal of" in page
+    assert "/streams/v1/watch" in watch.text
+    assert "lets you watch" in alice.get("/notifications/").text
+    assert (taken := take_ticket(secret, now=world.now)) is not None
+    assert taken.app == WATCH_APP
+    assert alice.post(f"{address}terminal/ticket/").status_code == 403  # watching opens no shell
+    bob.post(f"{address}terminal/share/{share.pk}/end/")
+    assert alice.post(f"{address}watch/ticket/").status_code == 403
+    said = AuditEntry.objects.filter(target=lease.uid, action__startswith="terminal.").order_by("id")
+    assert list(said.values_list("action", flat=True)) == ["terminal.shared", "terminal.unshared"]
+
+
+def test_nobody_else_shares_and_nobody_outside_the_team_is_chosen(world: World, lease: Lease) -> None:
+    share = f"/leases/{lease.uid}/terminal/share/"
+
+    signed_in(world, "alice").post(share, {"user": "alice"})
+    signed_in(world, "bob").post(share, {"user": "charlie"})
+    signed_in(world, "bob").post(share, {"user": "bob"})
+
+    assert signed_in(world, "charlie").post(share, {"user": "*"}).status_code == 404
+    assert not TerminalShare.objects.exists()
+    for _twice in range(2):
+        signed_in(world, "bob").post(share, {"user": "*"})
+    assert TerminalShare.objects.get().user is None
+    with pytest.raises(IntegrityError), transaction.atomic():
+        TerminalShare.objects.create(lease=lease, user=None, created_at=world.now)
 
 
 def test_lease_of_another_team_looks_like_none(world: World, lease: Lease) -> None:

@@ -15,9 +15,11 @@ from tools.bench import (
     engine,
     forecast,
     jobs,
+    kills,
     latency,
     live,
     machine,
+    money,
     night,
     placement,
     rows,
@@ -58,12 +60,20 @@ BENCHES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     ),
     "soak": ("10,000 stories of one node, with crashes of its agent at every kind of change", soak.measure),
     "work": (
-        "a terminal in a lease: echo of a key, 100 MB drawn, 100 floods that nobody draws",
+        "in a lease: echo of a key, 100 MB drawn, 100 floods that nobody draws, JupyterLab drawn",
         work.measure,
     ),
     "jobs": (
         "batch jobs: 1,000 of a second on 16 slots, logs included; a line until it is read",
         jobs.measure,
+    ),
+    "money": (
+        "a month's money: open month on a page, close, exports; BENCH_RECORDS (100,000) and BENCH_TEAMS (500)",
+        money.measure,
+    ),
+    "kills": (
+        "numbered lines of 8 jobs while agents, gateway and web are killed 50 times: lost or doubled in the store",
+        kills.measure,
     ),
     "live": ("live frames: 100 nodes, 20 browsers, 10 s", live.measure),
 }

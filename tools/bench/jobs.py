@@ -47,7 +47,7 @@ def _many(portal: httpx.Client, world: dict[str, Any], command: str, count: int)
     began = time.monotonic()
     made = _hand_in(portal, world, command, count)
     handed_in = time.monotonic()
-    while any(portal.get("jobs/", params={"state": s, "page_size": 1}).json()["results"] for s in OPEN):
+    while portal.get("jobs/", params={"state": OPEN, "page_size": 1}).json()["results"]:
         time.sleep(0.2)
     ended = time.monotonic()
     for uid in made:

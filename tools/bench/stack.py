@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from portal.embedded.places import StackPaths, socket_folder
-from tools.bench import fleet
+from tools.bench import fleet, notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_PORT = "18500"  # the stack takes the next free one by itself
@@ -97,12 +97,21 @@ class BenchStack:
         command = [sys.executable, "-m", "tools.bench.fleet"]
         made = subprocess.run(command, cwd=ROOT, env=self.environment(), capture_output=True, check=True)
         world: dict[str, Any] = json.loads(made.stdout)
-        self.agents = [self._agent(name, secret) for name, secret in world["enrol"].items()]
+        self.agents = [self.start_agent(name, secret) for name, secret in world["enrol"].items()]
         logs = [self.data / f"{name}.log" for name in world["enrol"]]
         self._wait(lambda: all("connected to" in log.read_text() for log in logs))
         return world
 
-    def _agent(self, name: str, secret: str) -> subprocess.Popen[bytes]:
+    def pid_of(self, name: str) -> int | None:
+        """Return the process of a child of the supervisor, by the log that it writes; None while there is none."""
+        for pid in self.pids():
+            with suppress(OSError):
+                if Path(os.readlink(f"/proc/{pid}/fd/1")).stem == name:
+                    return pid
+        return None
+
+    def start_agent(self, name: str, secret: str) -> subprocess.Popen[bytes]:
+        """Start a node's agent; one that was killed finds its folder again."""
         arguments = {
             "portal": self.url.replace("http", "ws", 1),
             "node": name,
@@ -114,10 +123,11 @@ class BenchStack:
             "enrol-token": secret,
         }
         options = [part for key, value in arguments.items() for part in (f"--{key}", value)]
-        with (self.data / f"{name}.log").open("wb") as out:
+        with (self.data / f"{name}.log").open("ab") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "nodeagent", *options], cwd=ROOT, stdout=out, stderr=out
-            )
+                [sys.executable, "-m", "nodeagent", *options], cwd=ROOT, stdout=out, stderr=out,
+                env={**os.environ, **notebook.environment()},
+            )  # fmt: skip
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         until = time.monotonic() + UP_WITHIN_S

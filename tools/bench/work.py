@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from tools.bench import stack
+from tools.bench import notebook, stack
 from tools.bench.client import BenchClient
 
 FILES, FILE_BYTES = 30, 2_500_000
@@ -42,6 +42,7 @@ async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[i
     client = BenchClient(url, world, connections=1)
     await client.open()
     try:
+        jupyter = await notebook.measure(client)
         connection = client.connections[0]
         request, _ = await client.submit(connection)
         await client.until(request, "lease.active")
@@ -73,6 +74,7 @@ async def _measure(url: str, world: dict[str, Any], gateway: int, agents: list[i
             "gateway_cpu_s": round(spent[0], 2), "agent_cpu_s": round(spent[1], 2),
         },
         "http_file": http,
+        "notebook": jupyter,
         "floods_that_nobody_draws": {
             "terminals": STALLED,
             "gateway_grew_mb": round((after[gateway] - before[gateway]) / MB, 1),
@@ -211,8 +213,10 @@ def _bare() -> float:
 
 
 def _gateway_of(here: stack.BenchStack) -> int:
-    """Return the process that serves the gateway, by the log that it writes."""
-    return next(pid for pid in here.pids() if Path(os.readlink(f"/proc/{pid}/fd/1")).stem == "gateway")
+    """Return the process that serves the gateway."""
+    found = here.pid_of("gateway")
+    assert found is not None
+    return found
 
 
 def _resident(pid: int) -> int:

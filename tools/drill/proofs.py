@@ -281,7 +281,10 @@ def invoices_add_up(seen: RowsSeen, ledger: DrillLedger, session: psycopg.Connec
             wrong.append(f"invoice {number}: total {total}, lines {lines}")
     for line, seconds, used in session.execute(
         "SELECT l.id, l.seconds, coalesce(sum(u.seconds), 0) FROM billing_invoiceline l"
-        " LEFT JOIN billing_usagerecord u ON u.line_id = l.id GROUP BY l.id"
+        " LEFT JOIN billing_usagetotal t ON t.line_id = l.id LEFT JOIN (billing_usagerecord u JOIN leases_lease e"
+        " ON e.id = u.lease_id) ON t.period_id = u.period_id AND t.team_id = u.team_id AND t.user_id = e.user_id"
+        " AND t.flavor_id = e.flavor_id AND t.currency = u.currency AND t.micro_per_hour = u.micro_per_hour"
+        " AND t.late_for_id IS NOT DISTINCT FROM u.late_for_id GROUP BY l.id"
     ):
         if seconds != used:
             wrong.append(f"line {line}: {seconds} s, usage {used} s")

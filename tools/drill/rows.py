@@ -52,7 +52,11 @@ def read(session: psycopg.Connection[Any]) -> RowsSeen:
         for record in _dicts(
             session,
             "SELECT u.lease_id, lower(u.span) AS starts, upper(u.span) AS ends, u.seconds, u.share_milli,"
-            " u.share_milli_seconds, u.micro_per_hour, p.starts_at AS month, p.ends_at AS month_end, u.line_id,"
+            " u.share_milli_seconds, u.micro_per_hour, p.starts_at AS month, p.ends_at AS month_end,"
+            " (SELECT t.line_id FROM billing_usagetotal t JOIN leases_lease l ON l.id = u.lease_id"
+            " WHERE t.period_id = u.period_id AND t.team_id = u.team_id AND t.user_id = l.user_id"
+            " AND t.flavor_id = l.flavor_id AND t.currency = u.currency"
+            " AND t.micro_per_hour = u.micro_per_hour AND t.late_for_id IS NOT DISTINCT FROM u.late_for_id) AS line_id,"
             " p.state AS period FROM billing_usagerecord u JOIN billing_billingperiod p ON p.id = u.period_id"
             " ORDER BY lower(u.span)",
         ):

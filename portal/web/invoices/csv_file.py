@@ -50,14 +50,15 @@ def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
         str(line.lease_count),
         str(line.seconds),
         f"{hours:.4f}",
-        _amount(line.micro_per_hour),
+        amount_text(line.micro_per_hour),
         view.currency,
-        _amount(line.amount_micro),
+        amount_text(line.amount_micro),
         line.late_for,
     ]
 
 
-def _amount(micro: int) -> str:
+def amount_text(micro: int) -> str:
+    """Return micro-units as a plain decimal: cents, or as many places as it takes."""
     return (
         f"{Decimal(micro) / MICRO:.6f}".rstrip("0").rstrip(".")
         if micro % 10_000

@@ -65,19 +65,20 @@ def download(request: HttpRequest, slug: str, month: str) -> HttpResponse:
 def line(request: HttpRequest, slug: str, month: str, key: str) -> HttpResponse:
     """Show one line with the usage records behind it and, below each, the events of its lease."""
     context = _context(request, slug, month, timezone.now())
-    records = line_usage(context["team"], context["period"], key)
     found = next((row for row in context["bill"].lines if row.key == key), None)
-    if found is None or not records:
+    if found is None:
         raise NotFound
-    quantity = sum(record.share_milli_seconds for record in records)
-    exact = sum(exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records)
+    rated = next(row for row in context["view"].lines if row.key == key)
+    records = Paginator(line_usage(context["team"], context["period"], key), PER_PAGE)
+    part = records.get_page(request.GET.get("page"))
     context |= {
         "line": found,
-        "usage": usage_rows(records),
-        "seconds": sum(record.seconds for record in records),
-        "gpu_seconds": gpu_seconds(quantity),
+        "page": part,
+        "usage": usage_rows(list(part.object_list)),
+        "seconds": rated.seconds,
+        "gpu_seconds": gpu_seconds(rated.share_milli_seconds),
         "gpu_hours": found.gpu_hours,
-        "exact": micro_text(exact),  # type: ignore[arg-type]
+        "exact": micro_text(exact_micro(rated.share_milli_seconds, rated.micro_per_hour)),
     }
     return render(request, "web/invoice_line.html", context)
 
@@ -91,7 +92,7 @@ def _context(request: HttpRequest, slug: str, month: str, now: datetime) -> dict
         "period": period,
         "month": month,
         "view": view,
-        "bill": bill(view, now=now),
+        "bill": bill(view),
         "is_over": period.ends_at <= now,
         "has_below": Team.objects.filter(parent=team).exists(),
     }

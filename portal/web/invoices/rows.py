@@ -12,8 +12,8 @@ from fractions import Fraction
 from django.db.models import QuerySet, Sum
 
 from portal.billing.metering import events_by_lease
-from portal.billing.models import BillingPeriod, UsageRecord
-from portal.billing.selectors import InvoiceView, LineView, accruing_by_lease
+from portal.billing.models import BillingPeriod, UsageRecord, UsageTotal
+from portal.billing.selectors import InvoiceView, LineView
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.catalog.selectors import shown_names
 from portal.leases.models import Lease, LeaseEvent
@@ -107,10 +107,9 @@ def gpu_seconds(share_milli_seconds: int) -> Decimal:
     return Decimal(share_milli_seconds) / 1000
 
 
-def bill(view: InvoiceView, *, now: datetime) -> TeamInvoice:
+def bill(view: InvoiceView) -> TeamInvoice:
     """Return the printed form of a team's month; cents of running leases add up to their total too."""
-    running = accruing_by_lease([view.team.pk], view.period, now=now) if view.is_draft else []
-    cents = apportion([Fraction(micro) for _lease, micro in running])
+    cents = apportion([Fraction(micro) for _lease, micro in view.accruing])
     hours = gpu_hours([line.share_milli_seconds for line in view.lines])
     words = shown_names(line.flavor for line in view.lines)
     return TeamInvoice(
@@ -118,7 +117,9 @@ def bill(view: InvoiceView, *, now: datetime) -> TeamInvoice:
         total=money(view.total_micro),
         gpu_hours=sum(hours, Decimal(0)),
         leases=sum(line.lease_count for line in view.lines),
-        accruing=[_accruing(lease, micro) for (lease, _exact), micro in zip(running, cents, strict=True)],
+        accruing=[
+            _accruing(lease, micro) for (lease, _exact), micro in zip(view.accruing, cents, strict=True)
+        ],
         accruing_total=money(sum(cents)),
         expected=money(view.total_micro + sum(cents)),
     )
@@ -140,7 +141,7 @@ def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dic
     """Return by period and team what its lines add up to in micro-units: one query, rounded as invoices."""
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     rows = (
-        UsageRecord.objects.filter(period__in=periods, team__in=teams)
+        UsageTotal.objects.filter(period__in=periods, team__in=teams)
         .values_list("period_id", "team_id", "micro_per_hour")
         .annotate(quantity=Sum("share_milli_seconds"))
         .order_by()

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from nodeagent.protocol.images import MOST_REFERENCE
 from portal.catalog.models import Flavor
 from portal.teams.models import Role
 from portal.teams.selectors import Rights, visible_teams
+from portal.web.figures import parse_duration
 
 
 class JobForm(forms.Form):
@@ -38,6 +41,30 @@ class JobForm(forms.Form):
         help_text=_("Like 1-20%4: one job for each number, four at once."),
         widget=forms.TextInput({"class": "form-control"}),
     )
+    env = forms.CharField(
+        label=_("Variables"),
+        max_length=32_768,
+        required=False,
+        help_text=_("One in each line, like LR=1e-4."),
+        widget=forms.Textarea({"class": "form-control", "rows": 2, "spellcheck": "false"}),
+    )
+    artifacts = forms.CharField(
+        label=_("Files to keep"),
+        max_length=2000,
+        required=False,
+        help_text=_("Like out/**, *.ckpt: below the working directory, brought here at the end."),
+        widget=forms.TextInput({"class": "form-control"}),
+    )
+
+    image = forms.CharField(
+        label=_("Image"),
+        max_length=MOST_REFERENCE,
+        required=False,
+        help_text=_("A container to run it in, like oci:pytorch:2.9. Empty: the node's own programs."),
+        widget=forms.TextInput(
+            {"class": "form-control", "spellcheck": "false", "autocapitalize": "none", "autocomplete": "off"}
+        ),
+    )
 
     def __init__(self, *args: Any, rights: Rights, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -45,6 +72,13 @@ class JobForm(forms.Form):
         teams = visible_teams(rights, Role.RESEARCHER, Role.ADMIN).order_by("name")
         self.fields["gpu"].choices = [(one.slug, one.name) for one in offered]  # type: ignore[attr-defined]
         self.fields["team"].choices = [(one.slug, one.name) for one in teams]  # type: ignore[attr-defined]
+
+    def clean_env(self) -> dict[str, str]:
+        """Return the variables by name, or refuse a line that sets none."""
+        lines = [line.strip() for line in self.cleaned_data["env"].splitlines() if line.strip()]
+        if any("=" not in line for line in lines):
+            raise forms.ValidationError(_("Write one variable in each line, like LR=1e-4."))
+        return {name.strip(): value for name, _equals, value in (line.partition("=") for line in lines)}
 
     def raw(self) -> dict[str, Any]:
         """Return what was filled in, as a job is written."""
@@ -55,4 +89,16 @@ class JobForm(forms.Form):
             "time": values["time"],
             "name": values["name"],
             "array": values["array"],
+            "env": values["env"],
+            "artifacts": [one.strip() for one in values["artifacts"].split(",") if one.strip()],
+            "image": values["image"],
         }
+
+
+def brought_along(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what whoever comes from the form for GPU time has chosen there already, by the fields of a job."""
+    found = {"gpu": given.get("flavor", ""), "team": given.get("team", "")}
+    seconds = parse_duration(given.get("duration", ""))
+    if seconds:
+        found["time"] = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return {name: value for name, value in found.items() if value}

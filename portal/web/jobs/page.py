@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
@@ -11,19 +12,32 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Invalid
 from portal.jobs import services
+from portal.jobs.artifacts import as_download, downloadable
 from portal.jobs.log_views import log_page, log_start, raw_log, readable_job
+from portal.jobs.models import Artifact
 from portal.jobs.selectors import may_manage_job, may_read_log, visible_job, visible_jobs
 from portal.jobs.spec import read_spec
 from portal.jobs.states import ENDED_JOBS, JobState
+from portal.jobs.words import progress_text
 from portal.teams.models import Role
 from portal.teams.selectors import visible_team
 from portal.web.access import done, person, refused, rights_of
-from portal.web.jobs.forms import JobForm
-from portal.web.jobs.rows import attempt_row, job_row
+from portal.web.jobs.forms import JobForm, brought_along
+from portal.web.jobs.rows import artifact_row, attempt_row, job_row
 
 PER_PAGE = 25
+MOST_FILES = 200
 # Which field of the form a field of a job is.
-FIELDS = {"resources": "gpu", "command": "command", "time": "time", "array": "array", "name": "name"}
+FIELDS = {
+    "resources": "gpu",
+    "command": "command",
+    "time": "time",
+    "array": "array",
+    "name": "name",
+    "env": "env",
+    "artifacts": "artifacts",
+    "image": "image",
+}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -31,7 +45,7 @@ def page(request: HttpRequest) -> HttpResponse:
     """List the jobs of one's teams; a POST hands one in."""
     rights = rights_of(request)
     asks = rights.has_anywhere(Role.RESEARCHER, Role.ADMIN)
-    form = JobForm(request.POST or None, rights=rights) if asks else None
+    form = JobForm(request.POST or None, rights=rights, initial=brought_along(request.GET)) if asks else None
     if request.method == "POST" and form is not None and form.is_valid():
         made = _handed_in(request, form)
         if made is not None:
@@ -68,15 +82,23 @@ def one(request: HttpRequest, uid: str) -> HttpResponse:
     rights = rights_of(request)
     job = visible_job(rights, uid)
     tries = [attempt_row(each) for each in job.tries.select_related("lease").order_by("-number")]
-    is_over = job.state in ENDED_JOBS
+    is_over, may_read = job.state in ENDED_JOBS, may_read_log(rights, job)
     start = log_start(job)
+    left = Artifact.objects.filter(attempt__job=job).select_related("attempt")
+    files = list(left.order_by("-attempt__number", "left_out", "path")[: MOST_FILES + 1]) if may_read else []
     context = {
         "row": job_row(job),
         "job": job,
         "tries": tries,
+        "image": job.spec.get("image", ""),
+        "progress": progress_text(job),
         "can_cancel": may_manage_job(rights, job) and not is_over,
         "can_retry": job.user_id == rights.user.pk and is_over and job.state != JobState.SUCCEEDED,
-        "can_read_log": may_read_log(rights, job),
+        "can_read_log": may_read,
+        "files": [artifact_row(each, job) for each in files[:MOST_FILES]],
+        "has_more_files": len(files) > MOST_FILES,
+        "patterns": job.spec["artifacts"],
+        "file_days": settings.JOB_ARTIFACT_DAYS,
         "start": start,
     }
     return render(request, "web/job.html", context)
@@ -95,7 +117,13 @@ def log(request: HttpRequest, uid: str) -> JsonResponse:
 @require_safe
 def raw(request: HttpRequest, uid: str) -> StreamingHttpResponse:
     """Hand out what a job printed as a file."""
-    return raw_log(readable_job(rights_of(request), uid), None)
+    return raw_log(readable_job(rights_of(request), uid), None, person(request).pk)
+
+
+@require_safe
+def artifact(request: HttpRequest, uid: str, artifact: int) -> StreamingHttpResponse:
+    """Hand out a file that a job left."""
+    return as_download(downloadable(readable_job(rights_of(request), uid), artifact), person(request).pk)
 
 
 @require_POST

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
-from portal.jobs.models import Job, JobAttempt
+from portal.common.units import bytes_text
+from portal.jobs.artifacts import kept_files
+from portal.jobs.models import Artifact, Job, JobAttempt
 from portal.jobs.states import JobState
-from portal.jobs.words import outcome_text
+from portal.jobs.words import left_out_text, outcome_text
 from portal.leases.models import Lease
 
 # Tone and icon of each state.
@@ -40,6 +43,21 @@ class JobRow:
     peak_mib: int | None
     started_at: datetime | None
     ended_at: datetime | None
+    files: int = 0
+    files_size: str = ""
+    image_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """A file that an attempt left; ``url`` is "" where there is nothing to download, and ``note`` says why."""
+
+    path: str
+    attempt: int
+    size: str
+    sha256: str
+    url: str
+    note: str
 
 
 def job_row(job: Job) -> JobRow:
@@ -61,7 +79,28 @@ def job_of(lease: Lease) -> JobRow | None:
     if attempt is None:
         return None
     job = job_row(attempt.job)
-    return _row(attempt, job.uid, job.url, job.title)
+    files, size = kept_files(JobAttempt.objects.filter(pk=attempt.pk)).get(attempt.pk, (0, 0))
+    row = _row(attempt, job.uid, job.url, job.title)
+    return replace(row, files=files, files_size=bytes_text(size))
+
+
+def artifact_row(artifact: Artifact, job: Job) -> ArtifactRow:
+    """Return a file that an attempt left; its attempt must be at hand."""
+    note = left_out_text(artifact)
+    if artifact.removed_at is not None:
+        note = _("Removed: its time was over.")
+    elif not note and artifact.stored < artifact.size:
+        note = _("On its way: %(percent)d %%.") % {"percent": artifact.stored * 100 // artifact.size}
+    elif not note and not artifact.is_checked:
+        note = _("All of it is here and is compared with what it was on its node.")
+    return ArtifactRow(
+        path=artifact.path,
+        attempt=artifact.attempt.number,
+        size="" if artifact.left_out else bytes_text(artifact.size),
+        sha256=artifact.sha256,
+        url="" if note else reverse("web:job_artifact", args=[job.uid, artifact.pk]),
+        note=note,
+    )
 
 
 def _row(one: Job | JobAttempt, uid: str, url: str, title: str) -> JobRow:
@@ -78,4 +117,5 @@ def _row(one: Job | JobAttempt, uid: str, url: str, title: str) -> JobRow:
         peak_mib=one.peak_memory_mib,
         started_at=one.started_at,
         ended_at=one.ended_at,
+        image_digest=one.image_digest if isinstance(one, JobAttempt) else "",
     )

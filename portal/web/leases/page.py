@@ -16,9 +16,11 @@ from django.views.decorators.http import require_safe
 from portal.catalog import pricing
 from portal.common.errors import BerthError, NotFound
 from portal.gateway.catalogue import apps
+from portal.gateway.sharing import may_watch
 from portal.gateway.tickets import why_no_app, why_no_terminal
 from portal.leases.extending import waiting_extension
 from portal.leases.failures import aftermath_text, failure_code, failure_detail, why_failed
+from portal.leases.former_tenant import former_tenant_text
 from portal.leases.models import Lease, Placement
 from portal.leases.next_blocks import NextBlock, block_sentence, latest_end
 from portal.leases.selectors import (
@@ -38,8 +40,10 @@ from portal.web.leases.receipt import quoted_micro, receipt_of
 from portal.web.leases.rows import LeaseRow, lease_rows
 from portal.web.leases.timeline import request_steps
 from portal.web.leases.values import live_values
+from portal.web.links import again_address
 from portal.web.nodes.processes import MEASURED, own_processes
 from portal.web.nodes.slice_metrics import silent_lease_text
+from portal.web.opening import asked_to_open, lease_opening
 
 EXTENSIONS_S = (1800, 3600, 4 * 3600, 24 * 3600)
 LEAST_EXTRA_S = 60
@@ -77,7 +81,7 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
     (row,) = lease_rows([lease], now=now)
     placements = list(
         Placement.objects.filter(lease=lease)
-        .select_related("device__model", "lease")
+        .select_related("device__model", "device__node", "lease")
         .order_by("device__index", "start", "id")
     )
     is_over = lease.state in OVER
@@ -89,12 +93,17 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "row": row,
         "devices": device_views(placements),
         "silent_text": silent_lease_text(placements),
+        "former_tenant": "" if is_over else former_tenant_text(placements),
         "entrance": entrance(placements, gang_environment(lease, all_parts))
         if may_see_access(rights, lease) and not is_over
         else None,
         "may_see_access": may_see_access(rights, lease),
         "has_terminal": why_no_terminal(lease, rights.user) is None,
+        "may_watch": may_watch(lease, rights.user),
         **_openable(request, lease),
+        "again": _again(lease) if is_over else "",
+        "opening": asked_to_open(request, lease.request) if not is_over else None,
+        "opens_now": lease_opening(request, lease),
         "values": live_values(lease, now=now) if lease.state in MEASURED else [],
         "shows_processes": may_see_access(rights, lease) and lease.state in WITH_PROCESSES,
         "processes": own_processes(lease, now=now) if may_see_access(rights, lease) else None,
@@ -118,7 +127,9 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "sees_policy": rights.is_operator,
     }
     response = render(request, "web/lease_detail.html", context)
-    return leads_to_apps(request, response) if context["apps"] else response
+    # Also before it is active: what a refresh then shows keeps the policy of the page it came into.
+    leads = settings.GATEWAYS and settings.APPS_DOMAIN and lease.user_id == rights.user.pk and not is_over
+    return leads_to_apps(request, response) if leads else response
 
 
 @require_safe
@@ -135,6 +146,11 @@ def processes(request: HttpRequest, uid: str) -> HttpResponse:
         return HttpResponse()
     context = {"lease": lease, "processes": own_processes(lease, now=now)}
     return render(request, "web/parts/lease_processes.html", context)
+
+
+def _again(lease: Lease) -> str:
+    """Return where the same is asked for once more, "" where that cannot be."""
+    return again_address(lease.request) if lease.flavor.is_active and not lease.request.is_job else ""
 
 
 def _openable(request: HttpRequest, lease: Lease) -> dict[str, Any]:

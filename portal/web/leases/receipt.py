@@ -10,7 +10,7 @@ from fractions import Fraction
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
-from portal.billing.models import UsageRecord
+from portal.billing.models import UsageRecord, UsageTotal
 from portal.billing.selectors import line_key
 from portal.catalog.pricing import exact_micro, to_minor
 from portal.leases.models import Lease
@@ -52,7 +52,7 @@ class Receipt:
 
 def receipt_of(lease: Lease) -> Receipt:
     """Return the receipt; while metering has not come by yet it has no lines and ``is_counted`` is False."""
-    rows = UsageRecord.objects.filter(lease=lease).select_related("period", "late_for", "line", "lease")
+    rows = UsageRecord.objects.filter(lease=lease).select_related("period", "late_for", "lease")
     records = list(rows.order_by("span"))
     exact = sum((exact_micro(r.share_milli_seconds, r.micro_per_hour) for r in records), Fraction(0))
     total = money(to_minor(exact))
@@ -89,7 +89,17 @@ def quoted_micro(lease: Lease) -> int | None:
 
 def line_url(record: UsageRecord, lease: Lease) -> str:
     """Return the address of the invoice line that holds this record; "" where there is no such page."""
-    key = str(record.line.position) if record.line else line_key(record)
+    total = UsageTotal.objects.select_related("line").filter(
+        period=record.period_id,
+        team=record.team_id,
+        user=lease.user_id,
+        flavor=lease.flavor_id,
+        micro_per_hour=record.micro_per_hour,
+        currency=record.currency,
+        late_for=record.late_for_id,
+    )
+    found = total.first()
+    key = str(found.line.position) if found is not None and found.line is not None else line_key(record)
     month = f"{record.period.starts_at:%Y-%m}"
     try:
         return reverse("web:invoice_line", args=[lease.team.slug, month, key])

@@ -42,6 +42,11 @@ def notification_rows(rows: Iterable[Notification]) -> list[NotificationRow]:
     return [_row(row, names) for row in news]
 
 
+def words_of(rows: list[Notification]) -> list[tuple[str, str, str]]:
+    """Return sentence, what people call what it is about, and path of each, in the language that is active."""
+    return [(row.text, row.about, row.url) for row in notification_rows(rows)]
+
+
 def _names(targets: set[str]) -> dict[str, str]:
     """Return how people call the requests and leases among these."""
     requests = LeaseRequest.objects.filter(uid__in=[t for t in targets if t.startswith("req-")])
@@ -355,11 +360,26 @@ def _job_ended(f: Facts) -> str:
     return _("The job %(name)s ended without success.") % {"name": f.get("name") or f.get("job", "?")}
 
 
+def _started(f: Facts) -> str:
+    said = {
+        "notebook": _("Your lease has started: open the notebook on its page."),
+        "terminal": _("Your lease has started: open the terminal on its page."),
+        "ssh": _("Your lease has started: its page has the command for SSH."),
+    }
+    return said.get(str(f.get("opens")), _("Your lease has started."))
+
+
+def _terminal_shared(f: Facts) -> str:
+    return _("%(who)s lets you watch the terminal of a lease.") % {"who": f.get("by", "?")}
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
 
 _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
+    "lease.started": ("player-play", "good", _started),
+    "terminal.shared": ("terminal-2", "info", _terminal_shared),
     "lease.ends_soon": ("hourglass", "warn", _ends_soon),
     "lease.preempted_soon": ("hourglass", "warn", _preempted_soon),
     "lease.spared": ("circle-check", "good", _spared),

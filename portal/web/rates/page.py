@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.billing.periods import month_bounds
-from portal.catalog.services import set_currency, set_rate
+from portal.catalog.services import set_currency, set_rate, withdraw_rate
 from portal.common.clock import db_now
 from portal.common.errors import BerthError, Forbidden, Invalid
 from portal.web.access import done, person, refused, rights_of
@@ -55,6 +55,19 @@ def currency(request: HttpRequest) -> HttpResponse:
     except BerthError as error:
         return refused(request, error, "web:rates")
     return done(request, _("Prices are in %(currency)s now.") % {"currency": card.currency}, "web:rates")
+
+
+@require_POST
+def withdraw(request: HttpRequest, key: int) -> HttpResponse:
+    """Take back a price that has not begun."""
+    if not rights_of(request).is_finance:
+        raise Forbidden(_("Only finance works on billing periods and prices."))
+    try:
+        rate = withdraw_rate(rate_id=key, actor=person(request), now=db_now())
+    except BerthError as error:
+        return refused(request, error, "web:rates")
+    said = _("The planned price of %(model)s is withdrawn.") % {"model": rate.device_model.name}
+    return done(request, said, "web:rates")
 
 
 def _usual(models: list[ModelPrices], wanted: str, now: datetime) -> dict[str, object]:

@@ -20,6 +20,7 @@ PAST, IN_FORCE, PLANNED = "past", "in_force", "planned"
 class PriceRow:
     """A dated price; ``change`` is its difference to the one before in percent."""
 
+    key: int
     amount: Decimal | None
     starts_at: datetime | None
     ends_at: datetime | None
@@ -83,7 +84,9 @@ def _price(rate: Rate, before: Rate | None, now: datetime) -> PriceRow:
     change = None
     if before is not None and before.micro_per_hour:
         change = round((rate.micro_per_hour - before.micro_per_hour) * 100 / before.micro_per_hour)
-    return PriceRow(money(rate.micro_per_hour), rate.valid.lower, rate.valid.upper, _state(rate, now), change)
+    return PriceRow(
+        rate.pk, money(rate.micro_per_hour), rate.valid.lower, rate.valid.upper, _state(rate, now), change
+    )
 
 
 def _state(rate: Rate, now: datetime) -> str:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
-from portal.catalog.pricing import quote
+from portal.billing.metering import rates_by_model
+from portal.billing.selectors import currency
+from portal.catalog.models import Rate
+from portal.catalog.pricing import quote_at
 from portal.common.errors import Conflict, Forbidden, Invalid
+from portal.common.moments import moment
+from portal.leases.effects import QueueEffect, effects_on_queue
 from portal.leases.models import LeaseRequest, Reservation
 from portal.leases.requests import approve_request, held, reject_request
 from portal.leases.reservations import held_s, spec_of_series
@@ -22,6 +29,7 @@ from portal.leases.selectors import awaiting_approval, awaiting_extensions, awai
 from portal.leases.states import Repeat
 from portal.quotas.models import Quota
 from portal.teams.models import Role
+from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
 from portal.web.fields import NoteForm
 from portal.web.figures import gpus, money, span, what_text
@@ -44,11 +52,16 @@ class Decision:
     room_owner: str
     is_short: bool
     wishes: list[tuple[str, str, datetime | None]]
+    effect: str = ""
+    starts: str = ""
 
 
 @dataclass(frozen=True)
 class SeriesDecision:
-    """A series with what its approver needs to know: its times, time and price over four weeks."""
+    """A series with what its approver needs to know: its times, time and price over four weeks.
+
+    The price is None where none is in force for a part of them.
+    """
 
     series: Reservation
     title: str
@@ -67,24 +80,36 @@ def page(request: HttpRequest) -> HttpResponse:
     rights = rights_of(request)
     if not rights.has_anywhere(Role.APPROVER, Role.ADMIN):
         raise Forbidden(_("Approvals are for approvers and team admins."))
+    return render(request, "web/approvals.html", inbox(request, rights))
+
+
+def inbox(request: HttpRequest, rights: Rights) -> dict[str, Any]:
+    """Return what waits for a person's decision, as the inbox and the home of approvers show it."""
     shown = Paginator(awaiting_approval(rights), PER_PAGE).get_page(request.GET.get("page"))
     waiting = [
         view for one in awaiting_extensions(rights)[:MOST_EXTENSIONS] if (view := waiting_view(one.lease))
     ]
-    series = [_series_decision(one) for one in awaiting_series(rights)[:MOST_EXTENSIONS]]
-    context = {
+    series = awaiting_series(rights)[:MOST_EXTENSIONS]
+    rates, unit = rates_by_model(one.flavor.device_model_id for one in series), currency()
+    return {
         "page": shown,
         "decisions": decisions(shown.object_list),
         "extensions": waiting,
-        "series": series,
+        "series": [_series_decision(one, rates[one.flavor.device_model_id], unit) for one in series],
     }
-    return render(request, "web/approvals.html", context)
 
 
-def _series_decision(series: Reservation) -> SeriesDecision:
+def _series_decision(series: Reservation, rates: Sequence[Rate], unit: str) -> SeriesDecision:
     spec = spec_of_series(series)
     whole_s = held_s(spec)
-    price = quote(series.flavor, count=series.count, duration_s=whole_s, starts_at=series.starts_at)
+    try:
+        price = money(
+            quote_at(
+                rates, series.flavor, count=series.count, duration_s=whole_s, starts_at=series.starts_at
+            ).amount_micro
+        )
+    except Conflict:
+        price = None
     return SeriesDecision(
         series=series,
         title=series.name or what_text(series.flavor.shown_name, series.count),
@@ -93,8 +118,8 @@ def _series_decision(series: Reservation) -> SeriesDecision:
         repeat=str(Repeat(series.repeat).label),
         n_times=whole_s // series.duration_s,
         whole=span(whole_s) or "",
-        price=money(price.amount_micro),
-        currency=price.currency,
+        price=price,
+        currency=unit,
     )
 
 
@@ -120,17 +145,40 @@ def decide(request: HttpRequest, uid: str) -> HttpResponse:
 
 
 def decisions(requests: Iterable[LeaseRequest]) -> list[Decision]:
-    """Return requests ready to decide on, with the room of their teams; three queries in all."""
+    """Return requests ready to decide on, with the room of their teams and what they do to others; few queries."""
     rows = list(requests)
+    effects = effects_on_queue(rows)
     owners = {pk for r in rows for pk in r.team.lineage}
     quotas = {q.team_id: q for q in Quota.objects.filter(team_id__in=owners).select_related("team")}
     return [
-        _decision(request, row, quotas)
+        _decision(request, row, quotas, effects.get(request.pk))
         for request, row in zip(rows, request_rows(rows, with_estimates=False), strict=True)
     ]
 
 
-def _decision(request: LeaseRequest, row: RequestRow, quotas: dict[int, Quota]) -> Decision:
+def effect_text(effect: QueueEffect | None) -> str:
+    """Return what an approval does to those who wait, as a sentence."""
+    if effect is None:
+        return _("unknown")
+    if not effect.delayed:
+        return _("nobody who waits starts later")
+    who = ngettext("one request starts later", "%(n)d requests start later", effect.delayed) % {
+        "n": effect.delayed
+    }
+    if effect.longest_s is None:
+        return _("%(who)s, some not within two weeks") % {"who": who}
+    return _("%(who)s, by %(span)s at most") % {"who": who, "span": span(effect.longest_s)}
+
+
+def _starts_text(effect: QueueEffect | None) -> str:
+    if effect is None or effect.starts_at is None:
+        return ""
+    return _("at once") if effect.is_now else moment(effect.starts_at)
+
+
+def _decision(
+    request: LeaseRequest, row: RequestRow, quotas: dict[int, Quota], effect: QueueEffect | None
+) -> Decision:
     rooms = [
         ((quota.ceiling_milli or 0) - quota.used_milli, quota.team.name)
         for pk in request.team.lineage
@@ -145,6 +193,8 @@ def _decision(request: LeaseRequest, row: RequestRow, quotas: dict[int, Quota]) 
         room_owner=owner,
         is_short=left is not None and left < request.cost_milli,
         wishes=wish_facts(request),
+        effect=effect_text(effect),
+        starts=_starts_text(effect),
     )
 
 

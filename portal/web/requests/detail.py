@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
@@ -17,18 +20,22 @@ from portal.leases.gangs import lives_with_others
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import held, spec_of, withdraw_request
 from portal.leases.selectors import awaiting_approval, visible_leases, visible_request
-from portal.leases.states import LeaseState, RequestState
+from portal.leases.states import LeaseState, Opening, RequestState
 from portal.leases.visible_reasons import all_as_seen
 from portal.teams.models import Role
 from portal.teams.selectors import Rights
 from portal.web.access import done, person, refused, rights_of
+from portal.web.leases.apps import leads_to_apps
 from portal.web.leases.rows import lease_rows
 from portal.web.leases.timeline import request_steps
+from portal.web.links import again_address
+from portal.web.opening import asked_to_open, lease_opening
 from portal.web.requests.approvals import Decision, decisions
 from portal.web.requests.growth import growth_form
 from portal.web.requests.options import wish_facts
 from portal.web.requests.quote import OfferView, offer_views
 from portal.web.requests.rows import request_rows
+from portal.web.requests.templates import template_fields
 
 TO_WITHDRAW = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
 
@@ -65,8 +72,14 @@ def page(request: HttpRequest, uid: str) -> HttpResponse:
         "may_withdraw": may_withdraw(rights, found),
         "decision": _decision(rights, found),
         "priority": spec_of(found).priority,
+        "again": again_address(found) if found.flavor.is_active and not found.is_job else "",
+        "template_url": _template_address(rights, found),
+        "opening": asked_to_open(request, found),
+        "opens_now": lease_opening(request, live[0]) if leads_on else None,
     }
-    return render(request, "web/request_detail.html", context)
+    response = render(request, "web/request_detail.html", context)
+    # The page that is open while it waits is the one whose button leads there: its policy is never sent anew.
+    return leads_to_apps(request, response) if found.opens == Opening.NOTEBOOK else response
 
 
 @require_POST
@@ -82,6 +95,14 @@ def withdraw(request: HttpRequest, uid: str) -> HttpResponse:
     return done(request, _("The request is withdrawn. Nothing was billed."), "web:request", uid)
 
 
+def _template_address(rights: Rights, found: LeaseRequest) -> str:
+    """Return where an admin of the team saves a request as a template, "" for anybody else."""
+    if found.is_job or found.nodes != 1 or not rights.has(found.team, Role.ADMIN):
+        return ""
+    fields = template_fields(replace(spec_of(found), duration_s=found.duration_s))
+    return f"{reverse('web:team_templates', args=[found.team.slug])}?{urlencode(fields)}#template-form"
+
+
 def may_withdraw(rights: Rights, found: LeaseRequest) -> bool:
     """Say whether to offer withdrawing; the service decides for itself."""
     is_theirs = found.author_id == rights.user.pk or rights.has(found.team, Role.ADMIN, Role.OPERATOR)
@@ -93,7 +114,9 @@ def _offers(found: LeaseRequest, starts_at: datetime | None, now: datetime) -> l
     if found.state != RequestState.QUEUED:
         return []
     spec = spec_of(found)
-    seen = forecasting.preview(team=found.team, flavor=found.flavor, spec=spec, now=now, instead_of=found)
+    seen = forecasting.preview(
+        team=found.team, flavor=found.flavor, spec=spec, user_id=found.author_id, now=now, instead_of=found
+    )
     other = ("later", "preemptible")
     sooner = [
         offer

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.common.errors import Invalid
 from portal.leases.requests import RequestSpec
+from portal.leases.states import Opening
 from portal.teams.models import Team
 from portal.web.fields import DurationField
 from portal.web.requests.options import WishesForm
@@ -81,6 +82,7 @@ class RequestForm(WishesForm):
         help_text=_("Only in the demo: what the made-up workload does, so that charts move."),
         widget=forms.Select({"class": "form-select"}),
     )
+    opens = forms.ChoiceField(choices=Opening.choices, required=False)
     instead_of = forms.CharField(max_length=24, required=False, widget=forms.HiddenInput)
     ticket = forms.CharField(max_length=40, required=False, widget=forms.HiddenInput)
 
@@ -117,6 +119,7 @@ class RequestForm(WishesForm):
             name=data.get("name", ""),
             purpose=data.get("purpose", ""),
             load_pattern=data.get("load_pattern", ""),
+            opens=data.get("opens") or Opening.DEVICE.value,
             **self.wishes(),
         )
 

@@ -20,17 +20,23 @@ from portal.common.errors import BerthError, Conflict, Forbidden, Invalid, NotFo
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import held, submit_request, withdraw_request
 from portal.leases.selectors import visible_request
+from portal.leases.templates import visible_templates
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.web.access import done, person, rights_of
-from portal.web.figures import parse_duration, span
+from portal.web.availability import strip, usual_sizes
+from portal.web.figures import parse_duration, span, what_text
+from portal.web.links import again_address, form_address
+from portal.web.opening import opening_choices
 from portal.web.requests.flavors import flavor_cards, reference_sentence
 from portal.web.requests.forms import PRESETS, RequestForm
 from portal.web.requests.options import NAMES, prefilled
 from portal.web.requests.quote import quote_view
+from portal.web.requests.templates import template_row
 
 log = logging.getLogger(__name__)
 TICKET_S = 900
+MOST_TEMPLATES_SHOWN = 12
 PREFILLED = (
     "team",
     "flavor",
@@ -40,6 +46,7 @@ PREFILLED = (
     "purpose",
     "priority",
     "load_pattern",
+    "opens",
     "instead_of",
     *NAMES,
 )
@@ -56,8 +63,10 @@ def page(request: HttpRequest) -> HttpResponse:
         form = _form(request, teams, request.POST)
         return _send(request, form)
     given = {name: request.GET[name] for name in PREFILLED if name in request.GET} | prefilled(request.GET)
-    form = _form(request, teams, None, initial={"ticket": secrets.token_hex(12), **given})
-    return _shown(request, form)
+    last = _last_asked(request)
+    usual = {"ticket": secrets.token_hex(12), "opens": last.opens if last else ""}
+    form = _form(request, teams, None, initial=usual | given)
+    return _shown(request, form, last=last)
 
 
 @never_cache
@@ -67,8 +76,17 @@ def quote(request: HttpRequest) -> HttpResponse:
     teams = _teams(rights_of(request))
     if not teams:
         raise Forbidden(_("You are in no team that may ask for GPU time."))
-    context, status = quote_context(rights_of(request), _form(request, teams, request.GET))
+    form = _form(request, teams, request.GET)
+    context, status = quote_context(rights_of(request), form)
+    context["share"] = _share_link(request, form)
     return render(request, "web/parts/quote.html", context, status=status)
+
+
+def _share_link(request: HttpRequest, form: RequestForm) -> str:
+    """Return the whole address that fills the form as it is now, "" for one that could not be sent."""
+    if not form.is_valid():
+        return ""
+    return request.build_absolute_uri(form_address(form.chosen_team.slug, form.spec()))
 
 
 def quote_context(rights: Rights, form: RequestForm) -> tuple[dict[str, Any], int]:
@@ -96,7 +114,9 @@ def _form(request: HttpRequest, teams: list[Team], data: Any, **more: Any) -> Re
     return RequestForm(data, teams=teams, may_go_first=may_go_first, **more)
 
 
-def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> HttpResponse:
+def _shown(
+    request: HttpRequest, form: RequestForm, *, last: LeaseRequest | None = None, status: int = 200
+) -> HttpResponse:
     team = form.chosen_team
     chosen = str(form["flavor"].value() or "")
     context: dict[str, Any] = {
@@ -104,16 +124,38 @@ def _shown(request: HttpRequest, form: RequestForm, *, status: int = 200) -> Htt
         "flavors": flavor_cards(team, chosen=chosen, now=timezone.now()),
         "reference": reference_sentence(),
         "presets": [(text, span(parse_duration(text))) for text in PRESETS],
+        "starts_from": _starting_points(request, last, {team.pk for team in form.teams.values()}),
+        "openings": opening_choices(request, chosen=str(form["opens"].value() or "")),
         "team": team,
         "one_team": len(form.teams) == 1,
+        "free_hours": strip(usual_sizes(person(request)), now=timezone.now())[0],
     }
     if status == 200 and chosen:
         values = {name: form[name].value() for name in PREFILLED if name in form.fields}
         again = _form(request, list(form.teams.values()), {k: v for k, v in values.items() if v is not None})
-        context |= quote_context(rights_of(request), again)[0]
+        context |= quote_context(rights_of(request), again)[0] | {"share": _share_link(request, again)}
     else:
         context["is_empty"] = True
     return render(request, "web/request_new.html", context, status=status)
+
+
+def _last_asked(request: HttpRequest) -> LeaseRequest | None:
+    """Return what this person asked for last, by themselves and not for a job."""
+    own = LeaseRequest.objects.filter(author=person(request), is_job=False, series=None)
+    return own.select_related("team", "flavor").order_by("-id").first()
+
+
+def _starting_points(
+    request: HttpRequest, last: LeaseRequest | None, teams: set[int]
+) -> list[tuple[str, str, str]]:
+    """Return what fills the form by one click, as (name, what it is, address): the last request and templates."""
+    found = []
+    if last is not None and last.flavor.is_active and last.team_id in teams:
+        what = what_text(last.flavor.shown_name, last.count, last.nodes)
+        found.append((_("The last one again"), what, again_address(last)))
+    rows = visible_templates(rights_of(request)).filter(flavor__is_active=True)[:MOST_TEMPLATES_SHOWN]
+    shown = [template_row(row) for row in rows]
+    return found + [(row.name, f"{row.what} · {row.duration} · {row.team}", row.url) for row in shown]
 
 
 def _send(request: HttpRequest, form: RequestForm) -> HttpResponse:

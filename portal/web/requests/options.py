@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from portal.leases.models import LeaseRequest
 from portal.leases.requests import MOST_NODES, RequestSpec
-from portal.leases.states import WorkloadKind
+from portal.leases.states import Opening, WorkloadKind
 from portal.web.fields import LOCAL_TIME, MomentField
 from portal.web.figures import parse_duration, span
 
@@ -143,6 +143,8 @@ def prefilled(given: Mapping[str, str]) -> dict[str, str]:
 def wish_facts(asked: LeaseRequest | RequestSpec) -> list[tuple[str, str, datetime | None]]:
     """Return what was chosen beside the usual, as (name, words, instant or None)."""
     facts: list[tuple[str, str, datetime | None]] = []
+    if asked.opens != Opening.DEVICE:
+        facts.append((_("Opens"), str(Opening(asked.opens).label), None))
     if asked.work != WorkloadKind.INTERACTIVE:
         facts.append((_("Kind of work"), str(WorkloadKind(asked.work).label), None))
     if asked.starts_at is not None:

@@ -97,7 +97,7 @@ def quote_view(rights: Rights, team: Team, spec: RequestSpec, *, now: datetime) 
     """Return price, start and alternatives as this person may see them; raises as ``check_spec`` does."""
     flavor = check_spec(spec, now=now)
     price = quote_of(flavor, spec, now=now)
-    seen = forecasting.preview(team=team, flavor=flavor, spec=spec, now=now)
+    seen = forecasting.preview(team=team, flavor=flavor, spec=spec, user_id=rights.user.pk, now=now)
     refusal, nearest = _impossible(team, flavor, spec)
     reasons = [] if refusal else all_as_seen(rights, seen.reasons)
     return QuoteView(
@@ -145,7 +145,8 @@ def offer_views(
     team: Team, offers: list[forecasting.Offer], *, spec: RequestSpec, instead_of: str = ""
 ) -> list[OfferView]:
     """Return counter-offers as buttons: what differs, when it starts, what it costs."""
-    return [_offer(team, o, title=_difference(o, spec), instead_of=instead_of) for o in offers]
+    more = {name: value for name, value in (("instead_of", instead_of), ("opens", spec.opens)) if value}
+    return [_offer(team, o, title=_difference(o, spec), **more) for o in offers]
 
 
 def _impossible(team: Team, flavor: Flavor, spec: RequestSpec) -> tuple[str, int]:
@@ -163,7 +164,7 @@ def _nearest(team: Team, flavor: Flavor, spec: RequestSpec, count: int, now: dat
         return []
     price = quote_of(flavor, replace(spec, count=count), now=now)
     offer = forecasting.Offer("fewer", flavor, count, spec.duration_s, now, False, price)
-    shown = _offer(team, offer, title=_difference(offer, spec))
+    shown = _offer(team, offer, title=_difference(offer, spec), opens=spec.opens)
     return [replace(shown, starts_at=None)]
 
 
@@ -194,7 +195,7 @@ def _difference(offer: forecasting.Offer, spec: RequestSpec) -> str:
     return what_text(offer.flavor.shown_name, offer.count)
 
 
-def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str = "") -> OfferView:
+def _offer(team: Team, offer: forecasting.Offer, *, title: str, **more: str) -> OfferView:
     duration = duration_text(offer.duration_s)
     fields = {
         "team": team.slug, "flavor": offer.flavor.slug, "count": str(offer.count), "duration": duration,
@@ -203,8 +204,7 @@ def _offer(team: Team, offer: forecasting.Offer, *, title: str, instead_of: str 
         fields["is_preemptible"] = "1"
     if offer.booked_at:
         fields["starts_at"] = f"{timezone.localtime(offer.booked_at):%Y-%m-%dT%H:%M}"
-    if instead_of:
-        fields["instead_of"] = instead_of
+    fields |= more
     what = what_text(offer.flavor.shown_name, offer.count)
     return OfferView(
         title=title,

@@ -14,7 +14,7 @@ from scheduler.engine.order.fair_share import FairShare
 
 @dataclass(frozen=True, slots=True)
 class FairShareRow:
-    """One row: parts in per cent and use in GPU-hours, as text; None is unknown."""
+    """One row: parts in per cent and use in reference GPU-hours, as text; None is unknown."""
 
     name: str
     is_me: bool

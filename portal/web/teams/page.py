@@ -14,7 +14,7 @@ from portal.billing.selectors import currency
 from portal.common.errors import BerthError, Forbidden
 from portal.quotas.models import Quota
 from portal.quotas.selectors import may_set_quota
-from portal.teams.models import Team
+from portal.teams.models import Role, Team
 from portal.teams.selectors import SEES_TEAM, Rights, visible_team, visible_teams
 from portal.teams.services import roles_to_give
 from portal.web.access import done, person, refused, rights_of
@@ -105,6 +105,7 @@ def team_page(
         "members": members_of(team, rights),
         "form": form,
         "can_add": bool(form.fields["role"].choices),  # type: ignore[attr-defined]
+        "may_ask": rights.has(team, Role.RESEARCHER, Role.ADMIN),
         "can_set_quota": may_set_quota(rights, team),
         "can_add_team": may_add_team(rights, team),
         "can_change": may_change_team(rights, team),

@@ -25,6 +25,7 @@ def test_a_lease_becomes_a_unit_that_may_open_its_devices_and_no_others(host):
     assert given["MemoryMax"] == str(2048 * 1024 * 1024)
     assert given["CPUQuota"] == "150%"
     assert given["TimeoutStopSec"] == "30"
+    assert given["TasksMax"] == "8192"
     assert "CUDA_VISIBLE_DEVICES=MIG-1" in given["Environment"]
 
 

@@ -12,25 +12,28 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 
-PURPOSE: Final = b"berth secrets of jobs 1"
+JOBS: Final = b"berth secrets of jobs 1"
+CONTACTS: Final = b"berth contact points 1"
 _NONCE: Final = 12
 
 
-def seal(value: str, *, owner: int, name: str) -> bytes:
-    """Return a value as it is stored."""
+def seal(value: str, *, purpose: bytes, owner: int, name: str) -> bytes:
+    """Return a value as it is stored; what is sealed for one purpose is nothing to another."""
     nonce = os.urandom(_NONCE)
-    return nonce + _cipher(settings.PORTAL_KEY or settings.SECRET_KEY).encrypt(
+    return nonce + _cipher(settings.PORTAL_KEY or settings.SECRET_KEY, purpose).encrypt(
         nonce, value.encode(), _bound(owner, name)
     )
 
 
-def unseal(sealed: bytes, *, owner: int, name: str) -> str | None:
+def unseal(sealed: bytes, *, purpose: bytes, owner: int, name: str) -> str | None:
     """Return a stored value; None for one that was stored under a key that is gone."""
     for key in (settings.PORTAL_KEY or settings.SECRET_KEY, settings.PORTAL_KEY_BEFORE):
         if not key:
             continue
         try:
-            return _cipher(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], _bound(owner, name)).decode()
+            return (
+                _cipher(key, purpose).decrypt(sealed[:_NONCE], sealed[_NONCE:], _bound(owner, name)).decode()
+            )
         except (InvalidTag, ValueError):
             continue
     return None
@@ -41,5 +44,5 @@ def _bound(owner: int, name: str) -> bytes:
 
 
 @functools.cache
-def _cipher(key: str) -> AESGCM:
-    return AESGCM(HKDF(algorithm=SHA256(), length=32, salt=None, info=PURPOSE).derive(key.encode()))
+def _cipher(key: str, purpose: bytes) -> AESGCM:
+    return AESGCM(HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(key.encode()))

@@ -1,4 +1,4 @@
-"""The first page: my leases, my queue, my teams' room, and what happens next."""
+"""The home of those who ask: my leases, my queue, my teams' room, and what happens next."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
-from django.views.decorators.http import require_safe
 
 from portal.billing.selectors import currency, period_of, team_spend
 from portal.catalog.first_start import progress
@@ -27,14 +25,14 @@ from portal.quotas.models import Quota
 from portal.teams.models import Role, Team
 from portal.teams.selectors import Rights, visible_teams
 from portal.telemetry.processes import orphans_by_node
-from portal.web.access import rights_of
+from portal.web.availability import strip, usual_sizes
 from portal.web.figures import gpus, money, what_text
 from portal.web.leases.rows import LeaseRow, lease_rows
 from portal.web.notifications.rows import notification_rows
 from portal.web.requests.rows import RequestRow, request_rows
 from portal.web.setup import runs_organisation
 
-MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS = 12, 10, 5, 4
+MOST_LEASES, MOST_WAITING, MOST_NEWS, MOST_TEAMS, MOST_SIZES = 12, 10, 5, 4, 6
 WAITING = (RequestState.QUEUED, RequestState.AWAITING_APPROVAL)
 
 
@@ -80,14 +78,15 @@ class FirstStep:
     icon: str
 
 
-@require_safe
-def page(request: HttpRequest) -> HttpResponse:
-    """Show what this person has, what they wait for and what they could do."""
-    rights, now = rights_of(request), timezone.now()
+def context(_request: HttpRequest, rights: Rights, now: datetime) -> dict[str, Any]:
+    """Return what this person has, what they wait for and what they could do."""
     leases = lease_rows(list(live_leases_of(rights.user).select_related("user")[:MOST_LEASES]), now=now)
     waiting = request_rows(_my_waiting(rights))
     teams = list(visible_teams(rights, Role.RESEARCHER, Role.ADMIN)[:MOST_TEAMS])
-    context = {
+    sizes, when = strip(usual_sizes(rights.user), most=MOST_SIZES, now=now) if teams else (None, "")
+    return {
+        "sizes": sizes,
+        "when": when,
         "leases": leases,
         "waiting": waiting,
         "rooms": team_rooms(teams),
@@ -98,7 +97,6 @@ def page(request: HttpRequest) -> HttpResponse:
         "asks": rights.has_anywhere(Role.RESEARCHER, Role.ADMIN),
         "first_steps": first_steps(rights, now=now),
     }
-    return render(request, "web/home.html", context)
 
 
 def _my_waiting(rights: Rights) -> list[LeaseRequest]:

@@ -1,0 +1,1 @@
+"""Containers of batch jobs: Podman inside a lease."""

@@ -1,0 +1,187 @@
+"""A month's charges: every line of every team, issued or rated now; what reports and exports are made from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from fractions import Fraction
+
+from django.db.models import QuerySet, Sum
+
+from portal.accounts.models import User
+from portal.billing.models import BillingPeriod, UsageDay, UsageTotal
+from portal.billing.selectors import draft_lines, exact_cost, open_time
+from portal.catalog.models import Flavor
+from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro
+from portal.leases.models import Lease
+from portal.teams.models import Team
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One line of a team's month. Micro-units; names as they were copied where the invoice is issued.
+
+    ``position`` and ``number`` are those of the invoice, ``number`` None for a draft. ``late_for`` names the earlier
+    month, as "2026-10", that an adjustment belongs to.
+    """
+
+    total_id: int
+    team: Team
+    team_name: str
+    cost_centre: str
+    user: User
+    person: str
+    flavor_id: int
+    flavor: str
+    device_model: str
+    micro_per_hour: int
+    currency: str
+    leases: int
+    seconds: int
+    share_milli_seconds: int
+    amount_micro: int
+    position: int
+    number: str | None
+    late_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accrual:
+    """What a lease has cost in a month that is on no line yet: it still runs, or was not metered yet."""
+
+    team: Team
+    user: User
+    flavor: Flavor
+    micro: Fraction
+    by_day: dict[date, Fraction]
+
+
+def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
+    """Return the charges of these teams in a month, teams by name; those of an invoice add up to its total."""
+    by_id = {team.pk: team for team in teams}
+    rows = UsageTotal.objects.filter(period=period, team__in=by_id).select_related(
+        "user", "flavor__device_model", "late_for", "line__invoice"
+    )
+    drafts: dict[tuple[int, str], list[UsageTotal]] = defaultdict(list)
+    found = []
+    for total in rows:
+        if total.line is None:
+            drafts[total.team_id, total.currency].append(total)
+        else:
+            found.append(_issued(total, by_id[total.team_id]))
+    for (team_id, _currency), own in drafts.items():
+        team = by_id[team_id]
+        found += [
+            _charge(total, team, team.name, team.cost_centre, (view.person, view.flavor, view.device_model),
+                    view.amount_micro, view.position, None)
+            for view, total in draft_lines(own)
+        ]  # fmt: skip
+    return sorted(found, key=lambda c: (c.team_name.lower(), c.team.pk, c.currency, c.position))
+
+
+def _issued(total: UsageTotal, team: Team) -> Charge:
+    line = total.line
+    assert line is not None
+    names = (line.person, line.flavor, line.device_model)
+    bill = line.invoice
+    return _charge(
+        total, team, bill.team_name, bill.cost_centre, names, line.amount_micro, line.position, bill.number
+    )
+
+
+def _charge(
+    total: UsageTotal,
+    team: Team,
+    team_name: str,
+    cost_centre: str,
+    names: tuple[str, str, str],
+    amount: int,
+    position: int,
+    number: str | None,
+) -> Charge:
+    person, flavor, device_model = names
+    return Charge(
+        total_id=total.pk,
+        team=team,
+        team_name=team_name,
+        cost_centre=cost_centre,
+        user=total.user,
+        person=person,
+        flavor_id=total.flavor_id,
+        flavor=flavor,
+        device_model=device_model,
+        micro_per_hour=total.micro_per_hour,
+        currency=total.currency,
+        leases=total.leases,
+        seconds=total.seconds,
+        share_milli_seconds=total.share_milli_seconds,
+        amount_micro=amount,
+        position=position,
+        number=number,
+        late_for=str(total.late_for) if total.late_for else "",
+    )
+
+
+def accruals_of(
+    period: BillingPeriod, teams: Iterable[Team], *, now: datetime
+) -> tuple[list[Accrual], list[Lease]]:
+    """Return what leases of these teams have cost in a month that is on no line yet, by day in UTC.
+
+    And the leases that no price covers, which are in none of it.
+    """
+    by_id = {team.pk: team for team in teams}
+    found = []
+    priced, unpriced = open_time(by_id, period, now=now)
+    for lease, parts in priced:
+        by_day: dict[date, Fraction] = defaultdict(Fraction)
+        for part in parts:
+            cost = exact_cost(lease, [part])
+            for day, seconds in _days(part.stretch.starts_at, part.stretch.ends_at):
+                by_day[day] += cost * seconds / part.stretch.seconds
+        found.append(_accrual(lease, by_id[lease.team_id], dict(by_day)))
+    return found, unpriced
+
+
+def _accrual(lease: Lease, team: Team, by_day: dict[date, Fraction]) -> Accrual:
+    return Accrual(team, lease.user, lease.flavor, sum(by_day.values(), Fraction(0)), by_day)
+
+
+def _days(start: datetime, end: datetime) -> Iterable[tuple[date, int]]:
+    while start < end:
+        midnight = start.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        until = min(end, midnight)
+        yield start.date(), int((until - start).total_seconds())
+        start = until
+
+
+def cost_by_day(charges: Sequence[Charge]) -> dict[tuple[int, date], Fraction]:
+    """Return by total and day what was used then, in micro-units and not rounded; adjustments are on no day."""
+    prices = {charge.total_id: charge.micro_per_hour for charge in charges if not charge.late_for}
+    rows = UsageDay.objects.filter(total__in=prices).values_list("total_id", "day", "share_milli_seconds")
+    return {(total, day): Fraction(quantity * prices[total], SHARE_HOUR) for total, day, quantity in rows}
+
+
+def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:
+    """Return what each charge had come to by an instant of its month, in micro-units that add up as printed.
+
+    The day of the instant counts by the part of it that was over: what a day had is kept, not when in it.
+    """
+    prices = {charge.total_id: charge.micro_per_hour for charge in charges}
+    midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
+    part = Fraction(int((until - midnight).total_seconds()), 86_400)
+    days: QuerySet[UsageDay] = UsageDay.objects.filter(total__in=prices)
+    whole = _sums(days.filter(day__lt=until.date()))
+    begun = _sums(days.filter(day=until.date()))
+    return apportion(
+        [
+            exact_micro(whole.get(pk, 0), price) + exact_micro(begun.get(pk, 0), price) * part
+            for pk, price in prices.items()
+        ]
+    )
+
+
+def _sums(days: QuerySet[UsageDay]) -> dict[int, int]:
+    rows = days.values_list("total_id").annotate(quantity=Sum("share_milli_seconds")).order_by()
+    return dict(rows)

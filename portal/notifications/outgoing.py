@@ -1,0 +1,89 @@
+"""How a message leaves the portal: never to an address of our own network, never after a redirect, never for long."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+from django.conf import settings
+from django.core.mail import send_mail
+
+from portal.notifications.messages import HttpMessage
+
+WITHIN_S: Final = 8
+MOST_ANSWER: Final = 4096
+
+
+class Undeliverable(Exception):
+    """A message did not leave, with the reason."""
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the internet: no private, local, link or reserved one, in any notation."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo or (None, None))[1]
+        if inner is not None:
+            return is_public(str(inner))
+        if ip.is_site_local or ip in ipaddress.ip_network("::/96"):
+            return False
+        # NAT64 leads to any IPv4 address, ours among them.
+        if ip in ipaddress.ip_network("64:ff9b::/96"):
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+    return ip.is_global and not ip.is_multicast
+
+
+async def post(message: HttpMessage, threads: Executor) -> tuple[int, bytes]:
+    """Send a message and return status and the begin of the answer; raises Undeliverable.
+
+    The name is looked up once, each address it has is looked at, and the connection goes to the one that was looked
+    at: a name that answers differently the second time gains nothing. Names are looked up in ``threads``.
+    """
+    parts = urlsplit(message.url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            ip = await _address(host, port, threads)
+            where = f"[{ip}]" if ":" in ip else ip
+            url = parts._replace(netloc=f"{where}:{port}").geturl()
+            name = f"[{host}]" if ":" in host else host
+            headers = {**message.headers, "host": name if parts.port is None else f"{name}:{port}"}
+            async with (
+                httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=WITHIN_S) as client,
+                client.stream(
+                    "POST", url, content=message.body, headers=headers, extensions={"sni_hostname": host}
+                ) as answer,
+            ):
+                said = b""
+                async for piece in answer.aiter_raw(MOST_ANSWER):
+                    said += piece
+                    if len(said) >= MOST_ANSWER:
+                        break
+                return answer.status_code, said[:MOST_ANSWER]
+    except TimeoutError:
+        raise Undeliverable(f"no answer within {WITHIN_S} seconds") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        raise Undeliverable(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+async def _address(host: str, port: int, threads: Executor) -> str:
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(threads, look)
+    addresses = [str(info[4][0]) for info in found]
+    if not settings.NOTIFY_PRIVATE_ADDRESSES and not all(map(is_public, addresses)):
+        raise Undeliverable("the address is inside a private network")
+    return addresses[0]
+
+
+def mail(to: str, subject: str, text: str) -> None:
+    """Send a plain text by the installation's mail server; raises Undeliverable."""
+    try:
+        send_mail(subject, text, None, [to])
+    except (OSError, ValueError) as error:
+        raise Undeliverable(f"{type(error).__name__}: {error}"[:200]) from None

@@ -1,0 +1,157 @@
+"""A month's lines as one file: CSV, a workbook, the report on paper, or charges as FOCUS 1.2 has them.
+
+A file is written whole before its first byte is sent, on disk: what breaks halfway is an error, never a file that
+looks whole, and no slow reader holds the database.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime
+from typing import IO, cast
+
+from django.http import FileResponse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.billing.charges import Charge, charges_of
+from portal.billing.focus import write_focus
+from portal.billing.models import BillingPeriod
+from portal.billing.report import GroupBy, report_of
+from portal.teams.models import Team
+from portal.web.figures import MICRO
+from portal.web.invoices.csv_file import HEADER, MARK, amount_text, safe
+from portal.web.invoices.rows import gpu_hours
+from portal.web.reports.paper import pdf
+from portal.web.reports.printed import report_paper
+
+# What follows the month in addresses and names of files, and the kind of content.
+KINDS = {
+    "lines.csv": ("CSV", "text/csv; charset=utf-8"),
+    "lines.xlsx": ("XLSX", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+    "report.pdf": ("PDF", "application/pdf"),
+    "focus.csv": ("FOCUS", "text/csv; charset=utf-8"),
+}
+NUMBERS = {"position", "leases", "seconds", "gpu_hours", "price_per_gpu_hour", "amount"}
+
+
+def answer(
+    kind: str, period: BillingPeriod, teams: Sequence[Team], *, person: str, slug: str
+) -> FileResponse:
+    """Return a month of these teams, of one person where one is named, as a file to keep."""
+    charges = [c for c in charges_of(period, teams) if person in ("", c.user.username)]
+    now = timezone.now()
+    file = cast(IO[bytes], tempfile.TemporaryFile())  # noqa: SIM115 (the answer closes it when it is sent)
+    if kind == "lines.csv":
+        _write_csv(file, period, charges)
+    elif kind == "lines.xlsx":
+        _write_workbook(file, period, teams, charges, person=person, now=now)
+    elif kind == "report.pdf":
+        report = report_of(period, teams, username=person, now=now)
+        of = [teams[0].name if slug and teams else "", person]
+        file.write(pdf(report_paper(report, of=" · ".join(filter(None, of)))))
+    else:
+        write_focus(file, period, charges)
+    file.seek(0)
+    parts = ["berth", slug or person, f"{period.starts_at:%Y-%m}", kind]
+    return FileResponse(
+        file,
+        as_attachment=True,
+        filename="-".join(part for part in parts if part),
+        content_type=KINDS[kind][1],
+    )
+
+
+def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, ...]]:
+    hours = gpu_hours([charge.share_milli_seconds for charge in charges])
+    return [
+        (
+            f"{period.starts_at:%Y-%m}",
+            charge.number or "",
+            "issued" if charge.number else "draft",
+            charge.team_name,
+            charge.cost_centre,
+            str(charge.position),
+            charge.person,
+            charge.flavor,
+            charge.device_model,
+            str(charge.leases),
+            str(charge.seconds),
+            f"{spent:.4f}",
+            amount_text(charge.micro_per_hour),
+            charge.currency,
+            amount_text(charge.amount_micro),
+            charge.late_for,
+        )
+        for charge, spent in zip(charges, hours, strict=True)
+    ]
+
+
+def _write_csv(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge]) -> None:
+    out = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    out.write(MARK)
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(HEADER)
+    for row in _cells(period, charges):
+        writer.writerow(
+            text if column in NUMBERS else safe(text) for column, text in zip(HEADER, row, strict=True)
+        )
+    out.detach()
+
+
+def _write_workbook(
+    file: IO[bytes],
+    period: BillingPeriod,
+    teams: Sequence[Team],
+    charges: Sequence[Charge],
+    *,
+    person: str,
+    now: datetime,
+) -> None:
+    """Write a sheet of teams and one of lines: numbers as numbers, and no text as a formula."""
+    import xlsxwriter
+
+    # Rows go to disk as they come, in their order.
+    book = xlsxwriter.Workbook(file, {"constant_memory": True, "strings_to_formulas": False})
+    head = book.add_format({"bold": True, "bottom": 1})
+    cents = book.add_format({"num_format": "#,##0.00"})
+    report = report_of(period, teams, by=GroupBy.TEAM, username=person, now=now)
+    sheet = book.add_worksheet(_("Teams"))
+    titles = (
+        _("Team"),
+        _("Cost centre"),
+        _("Leases"),
+        _("GPU-hours"),
+        _("Accruing"),
+        _("Amount"),
+        _("Month before"),
+    )
+    for column, title in enumerate(titles):
+        sheet.write_string(0, column, title, head)
+    hours = gpu_hours([row.share_milli_seconds for row in report.groups])
+    for line, (row, spent) in enumerate(zip(report.groups, hours, strict=True), start=1):
+        sheet.write_string(line, 0, "\u2003" * row.depth + row.name)
+        sheet.write_string(line, 1, row.cost_centre)
+        sheet.write_number(line, 2, row.leases)
+        sheet.write_number(line, 3, float(spent))
+        sheet.write_number(line, 4, row.accruing_micro / MICRO, cents)
+        sheet.write_number(line, 5, row.cost_micro / MICRO, cents)
+        if row.before_micro is not None:
+            sheet.write_number(line, 6, row.before_micro / MICRO, cents)
+    sheet.set_column(0, 1, 24)
+    sheet.set_column(2, 6, 14)
+    sheet = book.add_worksheet(_("Lines"))
+    sheet.freeze_panes(1, 0)
+    sheet.set_column(0, len(HEADER) - 1, 16)
+    for column, title in enumerate(HEADER):
+        sheet.write_string(0, column, title, head)
+    for line, cells in enumerate(_cells(period, charges), start=1):
+        for column, (title, text) in enumerate(zip(HEADER, cells, strict=True)):
+            if title in NUMBERS:
+                sheet.write_number(line, column, float(text), cents if title == "amount" else None)
+            else:
+                sheet.write_string(line, column, text)
+    book.close()

@@ -1,0 +1,347 @@
+"""Images of jobs without any engine: names, layouts, Podman's words, and a lease that waits for its image."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nodeagent.commands.check import container_words
+from nodeagent.containers import boxes, pulling
+from nodeagent.containers.boxes import PlayedContainers, UnitContainers, remove_container
+from nodeagent.containers.layouts import find_in_layout
+from nodeagent.containers.podman import ContainerBox, Podman, find_podman
+from nodeagent.containers.pulling import ImagePulls
+from nodeagent.containers.words import ImageRefusedError, refusal_of
+from nodeagent.host.accounts import Account
+from nodeagent.host.shell import Done
+from nodeagent.protocol.images import image_of
+from nodeagent.protocol.jobs import JobOrder, order_of
+from nodeagent.reconcile.lease_records import NS, new_record
+from nodeagent.runtimes.engines import device_lines, version_of
+from nodeagent.workloads.entry import HolderCommand
+from tests.agent.images import write_layout
+from tests.agent.test_jobs import A, Node, job
+
+DIGEST = "sha256:" + "a" * 64
+# Plays Podman: fetches once a file is there, and runs what comes behind the image as it is.
+PLAYED = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case "$1" in
+    pull) echo "Copying blob sha256:1" >&2; echo "Copying blob sha256:2" >&2
+      while [ ! -e HERE/go ]; do sleep 0.01; done
+      [ -s HERE/go ] && { cat HERE/go >&2; exit 125; }
+      echo image-id; exit 0;;
+    inspect) echo "image-id DIGEST x@DIGEST"; exit 0;;
+    rm) exit 0;;
+    --env-file=*) while IFS= read -r line; do export "$line"; done <"${1#*=}";;
+    image-id) shift; exec "$@";;
+  esac
+  shift
+done
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("registry.example/team/pytorch:2.9", "registry.example/team/pytorch:2.9"),
+        ("registry.example:5000/a", "registry.example:5000/a:latest"),
+        ("buildhost:5000/a:1", "buildhost:5000/a:1"),
+        (f"registry.example/a:2@{DIGEST}", f"registry.example/a@{DIGEST}"),
+        ("localhost/mine:1", "localhost/mine:1"),
+        ("oci:team/tools:1", "oci:team/tools:1"),
+    ],
+)
+def test_image_is_named_with_the_host_it_comes_from(text, spoken):
+    image = image_of(text)
+
+    assert image is not None
+    assert image.text == spoken
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pytorch", "team/pytorch:2", "--root=/x", "registry.example/../a", "registry.example/A", "docker://a.b/c",
+        "a.b/c:t@sha256:12", "a.b/c d", "oci:/etc:1", "oci:../x:1", "a.b/c:", "x" * 301, "dir:/x", "",
+    ],
+)  # fmt: skip
+def test_what_is_no_image_is_refused(text):
+    assert image_of(text) is None
+
+
+def test_tag_of_a_layout_has_a_digest_and_a_digest_a_tag(tmp_path):
+    digest = write_layout(tmp_path / "team" / "tools", ("1", "2"))
+    folder = str(tmp_path / "team" / "tools")
+
+    by_tag = find_in_layout(tmp_path, image_of("oci:team/tools:2"))
+    by_digest = find_in_layout(tmp_path, image_of(f"oci:team/tools@{digest}"))
+
+    assert (by_tag.source, by_tag.digest, by_tag.is_exact) == (f"oci:{folder}:2", digest, True)
+    assert by_digest.source == f"oci:{folder}:1"
+    for text, why in (
+        ("oci:team/tools:9", "image_missing"), ("oci:none:1", "image_missing"),
+        (f"oci:team/tools@{DIGEST}", "image_digest"),
+    ):  # fmt: skip
+        with pytest.raises(ImageRefusedError) as no:
+            find_in_layout(tmp_path, image_of(text))
+        assert no.value.why == why
+    with pytest.raises(ImageRefusedError, match="--image-folder"):
+        find_in_layout(None, image_of("oci:team/tools:1"))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("Trying\nError: initializing source: manifest unknown: manifest unknown", "image_missing"),
+        ("Error: writing blob: write /x: no space left on device", "image_space"),
+        ("Error: reading manifest: unauthorized: access to the resource is denied", "image_denied"),
+        ("Error: pinging registry: dial tcp: lookup a.b: no such host", "image_unreachable"),
+        ("Error: something new", "image"),
+        ("", "image"),
+    ],
+)
+def test_what_podman_says_becomes_one_of_our_words(said, why):
+    assert refusal_of(said).why == why
+    assert refusal_of(said).detail
+
+
+class PlayedShell:
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def run(self, argv, **_more):
+        return Done(0, f"podman version {self.version}\n")
+
+
+def found(
+    *programs: str, version: str = "4.3.1", is_root: bool = False, hybrid: bool = False, network="private"
+):
+    return find_podman(
+        PlayedShell(version),
+        is_root=is_root,
+        network=network,
+        which=lambda name: f"/usr/bin/{name}" if name in programs else None,
+        exists=lambda path: hybrid and path == "/sys/fs/cgroup/unified",
+    )
+
+
+def test_host_that_cannot_run_containers_says_what_is_missing():
+    whole = ("podman", "crun", "catatonit", "newuidmap", "slirp4netns")
+
+    assert found(*whole).runtime == "crun"
+    assert found(*whole, "runc", is_root=True, hybrid=True).runtime == "runc"
+    for missing, word in (
+        ("podman", "podman is not"), ("crun", "crun"), ("catatonit", "catatonit"), ("newuidmap", "uidmap"),
+        ("slirp4netns", "--container-network"),
+    ):  # fmt: skip
+        said = found(*(one for one in whole if one != missing))
+        assert word in str(said), said
+    assert "4.3" in found(*whole, version="3.4.4")
+    assert "both versions" in found(*whole, hybrid=True)
+    assert isinstance(found(*whole[:4], network="none"), Podman)
+
+
+def test_lines_for_people_fit_the_version():
+    assert "--cdi-spec-dir" not in device_lines(version_of("podman version 4.3.1"))["lease"]
+    assert "--cdi-spec-dir /var/run/cdi run" in device_lines(version_of("podman version 5.5.0"))["root"]
+    assert device_lines(None) == {}
+    assert any("4.3.1" in line for line in container_words({"podman": "4.3.1", "missing": None, "lines": {}}))
+
+
+def test_container_stays_in_its_lease_and_gets_no_more_than_that():
+    box = ContainerBox(
+        "berth-l-1", {"berth.lease": "l"}, "1001:1001", "/home/ada", {"KEY": "hunter"}, ("berth.local/lease=l",),
+        memory_mib=8192,
+    )  # fmt: skip
+    words = Podman((5, 5, 0), "podman", "crun", is_root=False).run(box, "id", ["python"], "~/project")
+
+    assert words[-2:] == ["id", "python"]
+    for word in (
+        "--cgroups=disabled", "--userns=keep-id", "--cap-drop=all", "--security-opt=no-new-privileges", "--read-only",
+        "--init", "--user=1001:1001", "--volume=/home/ada:/home/ada:rw", "--workdir=/home/ada/project",
+        "--device=berth.local/lease=l", "--shm-size=4096m", "--label=berth.lease=l", "--cdi-spec-dir",
+    ):  # fmt: skip
+        assert word in words, word
+    assert not any("hunter" in word or word.startswith(("--network", "--privileged")) for word in words)
+
+
+def test_holder_of_a_unit_runs_their_own_podman_and_pulls_without_devices():
+    ada = Account(1001, 1001, "/home/ada", "ada")
+    containers = UnitContainers(Podman((4, 9, 0), "podman", "crun", is_root=False), lambda _user: ada)
+    record = new_record(job("l", "true", image="oci:a:1"), 0)
+    record.entrance = {"cdi": "berth.local/lease=l"}
+
+    pull = list(containers.engine(record, ["podman", "pull", "x"]).words)
+
+    assert pull[-3:] == ["podman", "pull", "x"]
+    assert {"--uid=ada", "--property=DevicePolicy=closed", "--setenv=HOME=/home/ada"} <= set(pull)
+    assert containers.box(record).devices == ("berth.local/lease=l",)
+
+
+def test_order_names_an_image_only_where_there_is_one():
+    assert "image" not in JobOrder(("true",)).text()
+    assert order_of(JobOrder(("true",), image="oci:a:1").text()).image == "oci:a:1"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    program = tmp_path / "podman"
+    program.write_text(PLAYED.replace("HERE", str(tmp_path)).replace("DIGEST", DIGEST))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    node = Node(tmp_path / "state")
+    node.state.mkdir()
+    podman = Podman((4, 3, 1), str(program), "runc", is_root=os.geteuid() == 0)
+    node.containers = lambda entry: PlayedContainers(podman, entry, node.reconciler.notice_of)
+    node.go = lambda text="": (tmp_path / "go").write_text(text)
+    return node
+
+
+def wanted(*words: str, **more: object):
+    return job(A, *words, image="registry.example/a:1", **more)
+
+
+async def test_lease_waits_for_its_image_with_its_time_untouched(node):
+    async with node.alive():
+        node.desire(wanted("sh", "-c", 'echo "$KEY"', secrets={"KEY": "two words"}))
+        async with asyncio.timeout(20):
+            while (node.report(A).why, node.report(A).word) != ("pulling", "2 layers"):
+                await node.pause()
+        record = node.record(A)
+        assert record.phase == "preparing"
+        assert record.is_standing
+        span = record.deadline - record.taken_at
+        record.deadline -= 2 * span  # as if it had taken longer than the job may
+        record.taken_at -= 2 * span
+    async with node.alive():  # the next agent lets nobody in either before it knows
+        assert node.phase(A) == "preparing"
+        node.go()
+        node.desire(wanted("sh", "-c", 'echo "$KEY"', secrets={"KEY": "two words"}))
+        report = await node.until(A, "exited")
+
+    assert (report.exit, report.digest) == (0, DIGEST), report
+    assert node.output(A) == b"***\n"
+    assert node.record(A).active_ms is not None
+
+
+async def test_image_that_cannot_be_had_ends_the_job_before_anybody_pays(node):
+    node.go("Error: initializing source: manifest unknown\n")
+    async with node.alive():
+        node.desire(wanted("true"))
+        report = await node.until(A, "exited")
+
+    assert (report.why, report.exit) == ("image_missing", 126)
+    assert "manifest unknown" in report.word
+    assert node.record(A).active_ms == 0
+
+
+async def test_time_goes_on_from_where_the_image_is_there(node):
+    async with node.alive():
+        node.desire(wanted("sleep", "30"))
+        while node.report(A).why != "pulling":
+            await node.pause()
+        record = node.record(A)
+        left = record.deadline - record.taken_at
+        node.go()
+        await node.until(A, "running")
+
+        assert abs(record.deadline - record.ready_at - left) < NS
+
+
+async def test_node_without_podman_says_so(node):
+    node.containers = None
+    async with node.alive():
+        node.desire(wanted("true"))
+        report = await node.until(A, "exited")
+
+    assert report.why == "no_containers"
+
+
+async def test_variable_of_several_lines_is_refused_by_its_name(node):
+    node.go()
+    async with node.alive():
+        node.desire(wanted("true", env={"PEM": "a\nb"}))
+        report = await node.until(A, "exited")
+
+    assert (report.why, "PEM" in report.word) == ("bad_variable", True)
+
+
+class SlowContainers:
+    """Podman whose every command takes an hour, in a unit of its own."""
+
+    def __init__(self) -> None:
+        self.podman = Podman((4, 9, 0), "podman", "crun", is_root=False)
+        self.stopped: list[str] = []
+
+    def engine(self, record, words):
+        words = ["sh", "-c", "echo Copying blob x; exec sleep 3600"]
+        return HolderCommand(words, {"PATH": "/usr/bin:/bin"}, "/", None, None, f"u-{record.lease}")
+
+    def stop(self, unit):
+        self.stopped.append(unit)
+
+
+def waiting_for_image(name: str, user: str = "bob"):
+    return new_record(replace(job(name, "true", image="registry.example/a:1"), user=user), 0)
+
+
+async def test_pull_that_nobody_waits_for_is_ended_with_its_unit(tmp_path):
+    containers = SlowContainers()
+    pulls = ImagePulls(containers, None, lambda: None)
+    record = waiting_for_image("a")
+    pull = pulls.of(record)
+    task = pull.task
+    while not pull.layers:
+        await asyncio.sleep(0.01)
+
+    pulls.forget([record.key])
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert containers.stopped == ["u-a"]
+
+
+def test_removal_of_a_container_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(boxes, "REMOVED_WITHIN_S", 0.01)
+    containers = SlowContainers()
+
+    remove_container(containers, waiting_for_image("a"))
+
+    assert containers.stopped == ["u-a"]
+
+
+def test_unit_of_a_pull_is_bound_and_ended_by_its_name():
+    asked: list[list[str]] = []
+    shell = SimpleNamespace(run=lambda words: asked.append(words))
+    ada = Account(1001, 1001, "/home/ada", "ada")
+    podman = Podman((4, 9, 0), "podman", "crun", is_root=False)
+    containers = UnitContainers(podman, lambda _user: ada, shell)
+
+    command = containers.engine(waiting_for_image("a"), ["podman"])
+    containers.stop(command.unit)
+
+    assert {"--property=MemoryMax=4G", "--property=TasksMax=1024", f"--unit={command.unit}"} <= set(
+        command.words
+    )
+    assert asked == [["systemctl", "stop", "--no-block", command.unit]]
+
+
+async def test_slow_images_of_one_holder_hold_up_no_other_and_nobody_waits_for_ever(monkeypatch):
+    monkeypatch.setattr(pulling, "LONGEST_WAIT_S", 0.2)
+    pulls = ImagePulls(SlowContainers(), None, lambda: None)
+    mine = [pulls.of(waiting_for_image(f"m{number}")) for number in range(4)]
+    other = pulls.of(waiting_for_image("o", "ada"))
+
+    while not (mine[3].refusal and other.is_begun):
+        await asyncio.sleep(0.01)
+    began = [pull.is_begun for pull in mine]
+    await pulls.close()
+
+    assert began == [True, False, False, False]
+    assert mine[3].refusal.why == "image_slow"
+    assert other.refusal is None

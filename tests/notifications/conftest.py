@@ -1,0 +1,1 @@
+from tests.portal.conftest import world  # noqa: F401
