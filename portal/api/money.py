@@ -76,6 +76,7 @@ def line_row(line: LineView, currency: str) -> Row:
         "share_milli_seconds": line.share_milli_seconds,
         "amount": money(line.amount_micro, currency),
         "adjusts": line.late_for or None,
+        "note": line.note.uid if line.note else None,
     }
 
 

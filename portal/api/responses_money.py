@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers as s
 
 from portal.api.responses import Money, ResponseShape
-from portal.billing.models import PeriodState
+from portal.billing.models import NoteState, PeriodState
 
 
 class UsageAnswer(ResponseShape):
@@ -71,6 +71,37 @@ class InvoiceRow(ResponseShape):
     total = Money()
 
 
+class CorrectedLine(ResponseShape):
+    """What a note corrects."""
+
+    invoice = s.CharField()
+    month = s.CharField()
+    line = s.IntegerField(help_text="The position of the line.")
+    person = s.CharField()
+    flavor = s.CharField()
+    lease = s.CharField(allow_null=True, help_text="If it is about one lease of the line.")
+
+
+class NoteAnswer(ResponseShape):
+    """A credit or debit note: what corrects a line of an issued invoice, on an invoice of a later month."""
+
+    id = s.CharField()
+    number = s.CharField(allow_null=True, help_text="Since it was issued.")
+    kind = s.ChoiceField(("credit", "debit"))
+    state = s.ChoiceField(NoteState.choices)
+    team = s.SlugField()
+    amount = Money(help_text="Below zero for a credit.")
+    reason = s.CharField()
+    corrects = CorrectedLine()
+    proposed_by = s.CharField()
+    proposed_at = s.DateTimeField()
+    decided_by = s.CharField(allow_null=True)
+    decided_at = s.DateTimeField(allow_null=True)
+    decision_note = s.CharField(allow_blank=True)
+    month = s.CharField(allow_null=True, help_text="Where it is billed, once it is approved.")
+    billed_on = s.CharField(allow_null=True, help_text="The number of the invoice that bills it.")
+
+
 class LineAnswer(ResponseShape):
     """One line: a person, a flavor and a price."""
 
@@ -84,7 +115,11 @@ class LineAnswer(ResponseShape):
     seconds = s.IntegerField()
     share_milli_seconds = s.IntegerField()
     amount = Money()
-    adjusts = s.CharField(allow_null=True, help_text="The earlier, closed month that its usage belongs to.")
+    adjusts = s.CharField(
+        allow_null=True,
+        help_text="The earlier, closed month that its usage, or what it corrects, belongs to.",
+    )
+    note = s.CharField(allow_null=True, help_text="The id of the credit or debit note that the line bills.")
 
 
 class InvoiceAnswer(InvoiceRow):

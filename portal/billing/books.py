@@ -9,7 +9,7 @@ from datetime import datetime
 from fractions import Fraction
 
 from portal.billing.checklist import UNLIKE_EVENTS
-from portal.billing.models import BillingPeriod, Invoice, PeriodState, UsageTotal
+from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, NoteState, PeriodState, UsageTotal
 from portal.catalog.pricing import apportion, exact_micro, to_minor
 from portal.common.invariants import BOOKS, broken
 from portal.common.sql import fetch
@@ -52,10 +52,14 @@ def verify_books(period: BillingPeriod, *, now: datetime) -> list[BooksCheck]:
         ),
         (
             "totals_are_rated_usage",
-            "An invoice comes to the sum of its usage records times their prices, rounded once.",
+            "An invoice comes to the sum of its usage records times their prices, rounded once, and of its notes.",
             lambda: _summed_otherwise(period),
         ),
-        ("numbers_are_gapless", "Invoices are numbered from 1 without a gap.", lambda: _gaps(period)),
+        (
+            "numbers_are_gapless",
+            "Invoices, and credit and debit notes, are numbered from 1 without a gap.",
+            lambda: _gaps(period),
+        ),
         (
             "chain_is_whole",
             "No invoice or line was changed since it was issued: the digests hang together.",
@@ -94,11 +98,16 @@ def _summed_otherwise(period: BillingPeriod) -> list[str]:
         (team, unit): to_minor(Fraction(int(product), 3_600_000))
         for team, unit, product in fetch(_USAGE, [period.pk])
     }
+    for note in InvoiceNote.objects.filter(period=period, state=NoteState.APPROVED):
+        key = (note.team_id, note.currency)
+        sums[key] = sums.get(key, 0) + note.amount_micro
     wrong = []
     for invoice in Invoice.objects.filter(period=period, is_issued=True):
         due = sums.pop((invoice.team_id, invoice.currency), 0)
         if due != invoice.total_micro:
-            wrong.append(f"{invoice.number}: {due} micro-units by its usage, {invoice.total_micro} written")
+            wrong.append(
+                f"{invoice.number}: {due} micro-units by its usage and notes, {invoice.total_micro} written"
+            )
     if period.state == PeriodState.CLOSED:
         wrong += [
             f"the team with id {team} used {due} micro-units and has no invoice"
@@ -110,4 +119,8 @@ def _summed_otherwise(period: BillingPeriod) -> list[str]:
 def _gaps(period: BillingPeriod) -> list[str]:
     issued = list(period.invoices.filter(is_issued=True).values_list("number", flat=True))
     numbers = {int((number or "-0").rpartition("-")[2]) for number in issued}
-    return [f"{period}: number {n} is missing" for n in range(1, len(issued) + 1) if n not in numbers]
+    wrong = [f"{period}: number {n} is missing" for n in range(1, len(issued) + 1) if n not in numbers]
+    notes = InvoiceNote.objects.filter(period=period, number__isnull=False).values_list("number", flat=True)
+    numbered = {int((number or "-N0").rpartition("-N")[2]) for number in notes}
+    wrong += [f"{period}: note N{n} is missing" for n in range(1, len(numbered) + 1) if n not in numbered]
+    return wrong

@@ -11,7 +11,8 @@ from fractions import Fraction
 from django.db.models import QuerySet, Sum
 
 from portal.accounts.models import User
-from portal.billing.models import BillingPeriod, UsageDay, UsageTotal
+from portal.billing.models import BillingPeriod, InvoiceNote, NoteState, UsageDay, UsageTotal
+from portal.billing.notes import all_notes
 from portal.billing.selectors import draft_lines, exact_cost, open_time
 from portal.catalog.models import Flavor
 from portal.catalog.pricing import SHARE_HOUR, apportion, exact_micro
@@ -24,7 +25,8 @@ class Charge:
     """One line of a team's month. Micro-units; names as they were copied where the invoice is issued.
 
     ``position`` and ``number`` are those of the invoice, ``number`` None for a draft. ``late_for`` names the earlier
-    month, as "2026-10", that an adjustment belongs to.
+    month, as "2026-10", that an adjustment or a note belongs to. ``note`` is the credit or debit note that the line
+    bills, which has no usage: ``total_id`` is then 0.
     """
 
     total_id: int
@@ -45,6 +47,7 @@ class Charge:
     position: int
     number: str | None
     late_for: str
+    note: InvoiceNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +74,19 @@ def charges_of(period: BillingPeriod, teams: Iterable[Team]) -> list[Charge]:
             drafts[total.team_id, total.currency].append(total)
         else:
             found.append(_issued(total, by_id[total.team_id]))
-    for (team_id, _currency), own in drafts.items():
+    lines: dict[tuple[int, str], int] = defaultdict(int)
+    for (team_id, unit), own in drafts.items():
         team = by_id[team_id]
+        lines[team_id, unit] = len(own)
         found += [
             _charge(total, team, team.name, team.cost_centre, (view.person, view.flavor, view.device_model),
                     view.amount_micro, view.position, None)
             for view, total in draft_lines(own)
         ]  # fmt: skip
+    notes = all_notes().filter(period=period, state=NoteState.APPROVED, team__in=by_id)
+    for note in notes.order_by("decided_at", "pk"):
+        lines[note.team_id, note.currency] += 1
+        found.append(_of_note(note, by_id[note.team_id], lines[note.team_id, note.currency]))
     return sorted(found, key=lambda c: (c.team_name.lower(), c.team.pk, c.currency, c.position))
 
 
@@ -88,6 +97,33 @@ def _issued(total: UsageTotal, team: Team) -> Charge:
     bill = line.invoice
     return _charge(
         total, team, bill.team_name, bill.cost_centre, names, line.amount_micro, line.position, bill.number
+    )
+
+
+def _of_note(note: InvoiceNote, team: Team, position: int) -> Charge:
+    """Return what a note comes to; ``position`` where it will stand, as long as it is on no line."""
+    corrected, line = note.line, note.issued_line
+    bill = line.invoice if line else None
+    return Charge(
+        total_id=0,
+        team=team,
+        team_name=bill.team_name if bill else team.name,
+        cost_centre=bill.cost_centre if bill else team.cost_centre,
+        user=corrected.total.user,
+        person=corrected.person,
+        flavor_id=corrected.total.flavor_id,
+        flavor=corrected.flavor,
+        device_model=corrected.device_model,
+        micro_per_hour=corrected.micro_per_hour,
+        currency=note.currency,
+        leases=0,
+        seconds=0,
+        share_milli_seconds=0,
+        amount_micro=note.amount_micro,
+        position=line.position if line else position,
+        number=bill.number if bill else None,
+        late_for=str(corrected.invoice.period),
+        note=note,
     )
 
 
@@ -166,20 +202,23 @@ def cost_by_day(charges: Sequence[Charge]) -> dict[tuple[int, date], Fraction]:
 def costs_until(charges: Sequence[Charge], until: datetime) -> list[int]:
     """Return what each charge had come to by an instant of its month, in micro-units that add up as printed.
 
-    The day of the instant counts by the part of it that was over: what a day had is kept, not when in it.
+    The day of the instant counts by the part of it that was over: what a day had is kept, not when in it. Notes count
+    as a whole, as adjustments do.
     """
-    prices = {charge.total_id: charge.micro_per_hour for charge in charges}
+    prices = {charge.total_id: charge.micro_per_hour for charge in charges if charge.note is None}
     midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
     part = Fraction(int((until - midnight).total_seconds()), 86_400)
     days: QuerySet[UsageDay] = UsageDay.objects.filter(total__in=prices)
     whole = _sums(days.filter(day__lt=until.date()))
     begun = _sums(days.filter(day=until.date()))
-    return apportion(
+    amounts = apportion(
         [
             exact_micro(whole.get(pk, 0), price) + exact_micro(begun.get(pk, 0), price) * part
             for pk, price in prices.items()
         ]
     )
+    used = dict(zip(prices, amounts, strict=True))
+    return [charge.amount_micro if charge.note else used[charge.total_id] for charge in charges]
 
 
 def _sums(days: QuerySet[UsageDay]) -> dict[int, int]:

@@ -12,7 +12,8 @@ from portal.accounts.models import User
 from portal.audit.services import record
 from portal.billing.checklist import close_items
 from portal.billing.metering import meter_all
-from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, PeriodState, UsageTotal
+from portal.billing.models import BillingPeriod, Invoice, InvoiceLine, InvoiceNote, PeriodState, UsageTotal
+from portal.billing.notes import draft_notes, line_of_note
 from portal.billing.periods import lock_books
 from portal.billing.selectors import draft_lines
 from portal.common.errors import Conflict, PeriodClosed
@@ -62,16 +63,23 @@ def _close(period_id: int, actor: User | None, now: datetime) -> list[Invoice]:
 
 
 def _drafts(period: BillingPeriod) -> list[Invoice]:
-    """Write one draft with its lines for each team and currency that used something, teams by their slug."""
+    """Write one draft with its lines for each team and currency that used something or has a note, teams by slug.
+
+    Notes are numbered in this order, so that numbers rise from invoice to invoice.
+    """
     totals: dict[tuple[str, str], list[UsageTotal]] = defaultdict(list)
     rows = UsageTotal.objects.filter(period=period).select_related(
         "team", "user", "flavor__device_model", "late_for"
     )
     for total in rows:
         totals[total.team.slug, total.currency].append(total)
-    drafts = []
-    for (_slug, unit), own in sorted(totals.items()):
-        team = own[0].team
+    notes: dict[tuple[str, str], list[InvoiceNote]] = defaultdict(list)
+    for note in draft_notes(period):
+        notes[note.team.slug, note.currency].append(note)
+    drafts, numbered = [], 0
+    for slug, unit in sorted(totals.keys() | notes.keys()):
+        own, corrections = totals[slug, unit], notes[slug, unit]
+        team = (own or corrections)[0].team
         rated = draft_lines(own)
         invoice = Invoice.objects.create(
             period=period,
@@ -79,7 +87,8 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
             team_name=team.name,
             cost_centre=team.cost_centre,
             currency=unit,
-            total_micro=sum(view.amount_micro for view, _total in rated),
+            total_micro=sum(view.amount_micro for view, _total in rated)
+            + sum(note.amount_micro for note in corrections),
         )
         lines = InvoiceLine.objects.bulk_create(
             InvoiceLine(
@@ -100,6 +109,12 @@ def _drafts(period: BillingPeriod) -> list[Invoice]:
         for line, (_view, total) in zip(lines, rated, strict=True):
             total.line = line
         UsageTotal.objects.bulk_update([total for _view, total in rated], ["line"])
+        for position, note in enumerate(corrections, start=len(rated) + 1):
+            numbered += 1
+            note.number = f"{period.starts_at:%Y%m}-N{numbered:04d}"
+            note.issued_line = line_of_note(note, invoice, position)
+            note.issued_line.save(force_insert=True)
+            note.save(update_fields=["number", "issued_line"])
         drafts.append(invoice)
     return drafts
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from statistics import fmean, stdev
 
 from portal.billing.models import BillingPeriod
+from portal.billing.notes import note_sums
 from portal.billing.periods import month_bounds, period_of
 from portal.billing.selectors import open_pieces
 from portal.catalog.pricing import SHARE_HOUR, lowered
@@ -33,12 +34,14 @@ class MonthDays:
     """A month day by day in UTC: ``by_team`` holds, by team id, micro-units per day from the first to the last.
 
     ``full_days`` are over; the day after them is the running one, what follows is zero because it has not come.
+    ``notes`` are credit and debit notes by team: they are billed in the month and used on none of its days.
     """
 
     first: date
     n_days: int
     full_days: int
     by_team: dict[int, list[int]]
+    notes: dict[int, int] = field(default_factory=dict)
 
     @property
     def totals(self) -> list[int]:
@@ -48,7 +51,7 @@ class MonthDays:
     @property
     def spent(self) -> int:
         """All teams together so far."""
-        return sum(map(sum, self.by_team.values()))
+        return sum(map(sum, self.by_team.values())) + sum(self.notes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class MonthEnd:
 
 
 def month_days(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime) -> MonthDays:
-    """Return what teams spent on each day of a month, running leases included; four queries at most.
+    """Return what teams spent on each day of a month, running leases included; five queries at most.
 
     Each day is rounded down to a micro-unit, so that the days of a month may miss a few micro-units of its total.
     """
@@ -84,7 +87,8 @@ def month_days(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
                     exact[lease.team_id][number] += seconds * price
     full = min(max((now - period.starts_at) // DAY, 0), n_days)
     by_team = {pk: [amount // SHARE_HOUR for amount in days] for pk, days in exact.items()}
-    return MonthDays(first, n_days, full, by_team)
+    notes = {team_id: amount for (_period, team_id), amount in note_sums([period], team_ids).items()}
+    return MonthDays(first, n_days, full, by_team, notes)
 
 
 def _seconds_by_day(since: datetime, until: datetime, begin: datetime) -> dict[int, int]:

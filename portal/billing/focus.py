@@ -1,4 +1,4 @@
-"""Charges as FOCUS 1.2 has them (FinOps Open Cost and Usage Specification): one row per usage record, as CSV.
+"""Charges as FOCUS 1.2 has them (FinOps Open Cost and Usage Specification): a row per usage record and note, as CSV.
 
 PostgreSQL writes the file, so that a million rows cost seconds and no memory here. The billed cost of a line's records
 adds up to the line, to the micro-unit: each has the difference of what the line had come to before and after it.
@@ -30,27 +30,27 @@ COLUMNS = {
     "BillingPeriodStart": "time(%(starts)s)",
     "ChargeCategory": "'Usage'",
     "ChargeClass": "CASE WHEN late_for_id IS NOT NULL THEN 'Correction' END",
-    "ChargeDescription": "text(flavor || ', ' || lease)",
-    "ChargeFrequency": "'Usage-Based'",
+    "ChargeDescription": "text(coalesce(note, flavor || ', ' || lease))",
+    "ChargeFrequency": "CASE WHEN note IS NULL THEN 'Usage-Based' ELSE 'One-Time' END",
     "ChargePeriodEnd": "time(upper(span))",
     "ChargePeriodStart": "time(lower(span))",
     "ConsumedQuantity": "number(seconds / 3600.0)",
-    "ConsumedUnit": "'Hours'",
-    "ContractedCost": "number(quantity / 3600000.0 * micro_per_hour / 1000000.0)",
+    "ConsumedUnit": "CASE WHEN note IS NULL THEN 'Hours' END",
+    "ContractedCost": "number(coalesce(quantity / 3600000.0 * micro_per_hour, billed) / 1000000.0)",
     "ContractedUnitPrice": "money(micro_per_hour)",
     "EffectiveCost": "money(billed)",
     "InvoiceId": "number_of_invoice",
     "InvoiceIssuerName": "text(%(issuer)s)",
-    "ListCost": "number(quantity / 3600000.0 * list_per_hour / 1000000.0)",
+    "ListCost": "number(coalesce(quantity / 3600000.0 * list_per_hour, billed) / 1000000.0)",
     "ListUnitPrice": "money(list_per_hour)",
     "PricingCategory": "CASE WHEN micro_per_hour = list_per_hour THEN 'Standard' ELSE 'Other' END",
     "PricingQuantity": "number(quantity / 3600000.0)",
-    "PricingUnit": "'GPU-Hours'",
+    "PricingUnit": "CASE WHEN note IS NULL THEN 'GPU-Hours' END",
     "ProviderName": "text(%(issuer)s)",
     "PublisherName": "text(%(issuer)s)",
     "ResourceId": "lease",
     "ResourceName": "lease",
-    "ResourceType": "'GPU lease'",
+    "ResourceType": "CASE WHEN lease IS NOT NULL THEN 'GPU lease' END",
     "ServiceCategory": "'Compute'",
     "ServiceName": "'GPU'",
     "ServiceSubcategory": "'Other (Compute)'",
@@ -85,14 +85,28 @@ usage AS (
   JOIN fleet_devicemodel m ON m.id = f.device_model_id JOIN teams_team o ON o.id = t.team_id
   JOIN catalog_rate r ON r.id = u.rate_id)
 SELECT {columns} FROM (
-  SELECT *, div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
-  FROM usage) rated
+  SELECT total_id, record_id, number_of_invoice, team, cost_centre, late_for_id, span, seconds, quantity,
+    micro_per_hour, currency, rate_id, list_per_hour, lease, person, sku, flavor, device_model, account, NULL AS note,
+    div(amount::numeric * upto, whole) - div(amount::numeric * (upto - quantity), whole) AS billed
+  FROM usage
+  UNION ALL
+  SELECT NULL, n.id, c.number_of_invoice, c.team, c.cost_centre, b.period_id, tstzrange(p.starts_at, p.ends_at), NULL,
+    NULL, NULL, n.currency, NULL, NULL, l.uid, w.username, f.slug, f.name, m.name, o.slug,
+    CASE WHEN n.amount_micro < 0 THEN 'Credit note ' ELSE 'Debit note ' END || coalesce(n.number, n.uid)
+      || ' to invoice ' || b.number || ', line ' || x.position || ': ' || n.reason, n.amount_micro
+  FROM unnest({notes}::bigint[], {note_numbers}::text[], {note_teams}::text[], {note_centres}::text[])
+    AS c(note_id, number_of_invoice, team, cost_centre)
+  JOIN billing_invoicenote n ON n.id = c.note_id JOIN billing_invoiceline x ON x.id = n.line_id
+  JOIN billing_invoice b ON b.id = x.invoice_id JOIN billing_billingperiod p ON p.id = b.period_id
+  JOIN billing_usagetotal t ON t.line_id = x.id JOIN accounts_user w ON w.id = t.user_id
+  JOIN catalog_flavor f ON f.id = t.flavor_id JOIN fleet_devicemodel m ON m.id = f.device_model_id
+  JOIN teams_team o ON o.id = n.team_id LEFT JOIN leases_lease l ON l.id = n.lease_id) rated
 ORDER BY total_id, record_id
 """
 
 
 def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge]) -> None:
-    """Write the usage behind these charges of a month as FOCUS 1.2; nothing but the header where there are none."""
+    """Write the usage and notes behind these charges of a month as FOCUS 1.2; only the header where there are none."""
     organisation = Team.objects.filter(parent=None).order_by("pk").first()
     given = {
         "account": organisation.slug if organisation else "",
@@ -104,12 +118,18 @@ def write_focus(file: IO[bytes], period: BillingPeriod, charges: Sequence[Charge
         sql.SQL("{} AS {}").format(_expression(written, given), sql.Identifier(name))
         for name, written in COLUMNS.items()
     )
+    used = [c for c in charges if c.note is None]
+    notes = [c for c in charges if c.note is not None]
     query = sql.SQL(_ROWS).format(
-        totals=sql.Literal([c.total_id for c in charges]),
-        amounts=sql.Literal([c.amount_micro for c in charges]),
-        numbers=sql.Literal([c.number for c in charges]),
-        teams=sql.Literal([c.team_name for c in charges]),
-        centres=sql.Literal([c.cost_centre for c in charges]),
+        totals=sql.Literal([c.total_id for c in used]),
+        amounts=sql.Literal([c.amount_micro for c in used]),
+        numbers=sql.Literal([c.number for c in used]),
+        teams=sql.Literal([c.team_name for c in used]),
+        centres=sql.Literal([c.cost_centre for c in used]),
+        notes=sql.Literal([c.note.pk for c in notes if c.note]),
+        note_numbers=sql.Literal([c.number for c in notes]),
+        note_teams=sql.Literal([c.team_name for c in notes]),
+        note_centres=sql.Literal([c.cost_centre for c in notes]),
         columns=columns,
     )
     with transaction.atomic(), connection.cursor() as cursor:

@@ -8,10 +8,16 @@ from django.db.models import F, Func, Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from portal.billing.models_notes import InvoiceNote, NoteState
 from portal.catalog.models import Flavor, Rate
 from portal.common.ids import invoice_uid
 from portal.leases.models import Lease
 from portal.teams.models import Team
+
+__all__ = [
+    "BillingPeriod", "Invoice", "InvoiceLine", "InvoiceNote", "NoteState", "PeriodState", "UsageDay", "UsageRecord",
+    "UsageTotal",
+]  # fmt: skip
 
 
 class PeriodState(models.TextChoices):
@@ -87,7 +93,8 @@ class Invoice(models.Model):
 class InvoiceLine(models.Model):
     """One flavor, person and price of an invoice; names and rate are copied, the amount rounded once.
 
-    ``late_for`` makes it an adjustment: its usage belongs to that earlier month, which was closed already.
+    ``late_for`` makes it an adjustment: its usage belongs to that earlier month, which was closed already. The line of
+    a credit or debit note has no usage: its amount is that of its ``note``, its names are those of the corrected line.
     """
 
     invoice = models.ForeignKey(Invoice, on_delete=models.PROTECT, related_name="lines")

@@ -11,7 +11,8 @@ from fractions import Fraction
 from django.db.models import QuerySet, Sum
 
 from portal.billing.metering import Piece, active_intervals, events_by_lease, pieces, rates_by_model
-from portal.billing.models import BillingPeriod, Invoice, UsageRecord, UsageTotal
+from portal.billing.models import BillingPeriod, Invoice, InvoiceNote, UsageRecord, UsageTotal
+from portal.billing.notes import draft_notes, note_sums
 from portal.billing.periods import month_bounds, period_of
 from portal.catalog.models import Rate
 from portal.catalog.pricing import apportion, exact_micro, lowered, to_minor
@@ -41,7 +42,8 @@ RUNNING = (LeaseState.ACTIVE, LeaseState.INTERRUPTED)
 class LineView:
     """One line: a person, a flavor and a rate; ``key`` leads to its usage records.
 
-    ``late_for`` is the earlier month, as "2026-10", that an adjustment belongs to; "" for usage of its own month.
+    ``late_for`` is the earlier month, as "2026-10", that an adjustment or a note belongs to; "" for usage of its own
+    month. ``note`` is the credit or debit note that it bills, None for usage.
     """
 
     position: int
@@ -55,6 +57,7 @@ class LineView:
     amount_micro: int
     key: str
     late_for: str = ""
+    note: InvoiceNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,25 @@ def _line(position: int, total: UsageTotal, amount: int) -> LineView:
     )
 
 
+def note_line(position: int, note: InvoiceNote) -> LineView:
+    """Return the line that bills a note: the corrected line's names, no usage; what it corrects must be at hand."""
+    corrected = note.line
+    return LineView(
+        position,
+        corrected.person,
+        corrected.flavor,
+        corrected.device_model,
+        corrected.micro_per_hour,
+        lease_count=0,
+        seconds=0,
+        share_milli_seconds=0,
+        amount_micro=note.amount_micro,
+        key=note.uid,
+        late_for=str(corrected.invoice.period),
+        note=note,
+    )
+
+
 def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> InvoiceView:
     """Return a team's month: the issued invoice as it was frozen, else the draft as of now."""
     invoice = Invoice.objects.filter(team=team, period=period, is_issued=True).first()
@@ -219,13 +241,16 @@ def invoice_view(team: Team, period: BillingPeriod, *, now: datetime) -> Invoice
                 line.amount_micro,
                 key=str(line.position),
                 late_for=str(line.late_for) if line.late_for else "",
+                note=getattr(line, "note", None),
             )
-            for line in invoice.lines.select_related("late_for")
+            for line in invoice.lines.select_related("late_for", "note__line__invoice__period")
         ]
         return InvoiceView(
             invoice, team, period, invoice.currency, rows, invoice.total_micro, [], is_draft=False
         )
     lines = [line for line, _total in draft_lines(_totals(team, period))]
+    notes = draft_notes(period, [team.pk])
+    lines += [note_line(position, note) for position, note in enumerate(notes, start=len(lines) + 1)]
     total = sum(line.amount_micro for line in lines)
     accruing = accruing_by_lease([team.pk], period, now=now)
     return InvoiceView(None, team, period, currency(), lines, total, accruing, is_draft=True)
@@ -312,7 +337,7 @@ def accruing_micro(team_ids: Iterable[int], period: BillingPeriod, *, now: datet
 
 
 def team_spend(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime) -> dict[int, int]:
-    """Return by team what the period has cost so far in micro-units, running leases included."""
+    """Return by team what the period has cost so far in micro-units, running leases and notes included."""
     exact: dict[int, Fraction] = defaultdict(Fraction)
     rows = (
         UsageTotal.objects.filter(team__in=team_ids, period=period)
@@ -322,5 +347,7 @@ def team_spend(team_ids: Sequence[int], period: BillingPeriod, *, now: datetime)
     )
     for row in rows:
         exact[row["team_id"]] += exact_micro(row["quantity"], row["micro_per_hour"])
+    for (_period, team_id), amount in note_sums([period], team_ids).items():
+        exact[team_id] += amount
     accruing = accruing_micro(team_ids, period, now=now)
     return {team_id: to_minor(exact[team_id] + accruing.get(team_id, 0)) for team_id in team_ids}

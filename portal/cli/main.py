@@ -24,6 +24,7 @@ from portal.cli import (
     health,
     jobs,
     nodes,
+    notes,
     offers,
     output,
     people,
@@ -213,6 +214,7 @@ app.add_typer(ssh.app, name="ssh-key")
 app.add_typer(templates.app, name="template")
 app.add_typer(contacts.app, name="contact")
 app.add_typer(periods.app, name="period")
+app.add_typer(notes.app, name="note")
 app.add_typer(reports.app, name="report")
 health.add_to(nodes.app)
 app.add_typer(nodes.app, name="node")

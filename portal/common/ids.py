@@ -43,6 +43,11 @@ def invoice_uid() -> str:
     return new_uid("inv")
 
 
+def note_uid() -> str:
+    """Return a name for a credit or debit note."""
+    return new_uid("nte")
+
+
 def job_uid() -> str:
     """Return a name for a batch job."""
     return new_uid("job")

@@ -237,9 +237,26 @@ INVARIANTS = (
         "lines_are_their_totals",
         "A line is the total of its usage at its price.",
         """SELECT l.id::text FROM billing_invoiceline l JOIN billing_invoice i ON i.id = l.invoice_id
-           LEFT JOIN billing_usagetotal t ON t.line_id = l.id WHERE i.is_issued AND
+           LEFT JOIN billing_usagetotal t ON t.line_id = l.id WHERE i.is_issued
+           AND NOT EXISTS (SELECT 1 FROM billing_invoicenote n WHERE n.issued_line_id = l.id) AND
            (l.seconds, l.share_milli_seconds, l.micro_per_hour, l.lease_count, l.late_for_id)
            IS DISTINCT FROM (t.seconds, t.share_milli_seconds, t.micro_per_hour, t.leases, t.late_for_id)""",
+    ),
+    Invariant(
+        "notes_within_their_lines",
+        "The credit notes of a line never come to more than it charged, nor its debit notes; a second person decides.",
+        """SELECT l.id FROM billing_invoiceline l JOIN billing_invoicenote n ON n.line_id = l.id
+           WHERE n.state = 'approved' GROUP BY l.id HAVING bool_or(n.decided_by_id = n.proposed_by_id)
+           OR sum(n.amount_micro) NOT BETWEEN -l.amount_micro AND l.amount_micro""",
+    ),
+    Invariant(
+        "notes_are_their_lines",
+        "Each approved note of a closed month is billed on one line of its team, month and amount; others on none.",
+        """SELECT n.uid FROM billing_invoicenote n LEFT JOIN billing_billingperiod p ON p.id = n.period_id
+           LEFT JOIN billing_invoiceline l ON l.id = n.issued_line_id LEFT JOIN billing_invoice i ON i.id = l.invoice_id
+           WHERE (n.state = 'approved' AND p.state = 'closed') IS DISTINCT FROM (n.number IS NOT NULL)
+           OR (n.number IS NOT NULL AND (i.period_id, i.team_id, i.currency, l.amount_micro, l.seconds)
+           IS DISTINCT FROM (n.period_id, n.team_id, n.currency, n.amount_micro, 0))""",
     ),
     Invariant(
         "usage_pays_its_price",
@@ -358,6 +375,8 @@ MONEY = tuple(
         "closed_months_are_billed",
         "totals_are_their_usage",
         "lines_are_their_totals",
+        "notes_within_their_lines",
+        "notes_are_their_lines",
         "usage_pays_its_price",
         "one_price_at_a_time",
     }

@@ -16,12 +16,12 @@ CLOSED_MONTH, BOOKS = "closed_month", "books"
 
 def is_about_closed_month(error: Exception) -> bool:
     """Say whether the database refused something because it would change a closed month."""
-    return _constraint(error) == CLOSED_MONTH
+    return constraint_of(error) == CLOSED_MONTH
 
 
 def refused_by_guard(error: Exception) -> BerthError | None:
     """Return the refusal for people where a trigger of the books refused; None for any other error."""
-    if not isinstance(error, IntegrityError) or _constraint(error) not in (CLOSED_MONTH, BOOKS):
+    if not isinstance(error, IntegrityError) or constraint_of(error) not in (CLOSED_MONTH, BOOKS):
         return None
     log.warning("refused by the books: %s", error)
     if is_about_closed_month(error):
@@ -29,6 +29,7 @@ def refused_by_guard(error: Exception) -> BerthError | None:
     return Conflict(_("The books do not allow this, so nothing was changed."))
 
 
-def _constraint(error: Exception) -> str:
+def constraint_of(error: Exception) -> str:
+    """Return the name of the constraint, or the trigger's word for it, by which the database refused; "" for none."""
     diagnosis = getattr(error.__cause__, "diag", None)
     return str(getattr(diagnosis, "constraint_name", None) or "")

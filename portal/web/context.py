@@ -95,6 +95,7 @@ def _oversight(rights: Rights) -> list[NavigationEntry]:
     if rights.is_finance:
         entries.append(NavigationEntry("reports", _("Chargeback"), "receipt", section=_("Finance")))
         entries.append(NavigationEntry("periods", _("Billing periods"), "calendar", section=_("Finance")))
+        entries.append(NavigationEntry("notes", _("Credit and debit notes"), "pencil", section=_("Finance")))
         entries.append(NavigationEntry("rates", _("Prices"), "tag", section=_("Finance")))
     if rights.is_operator:
         entries.append(NavigationEntry("nodes", _("Nodes"), "server-2", section=_("Operations")))

@@ -8,6 +8,7 @@ from portal.web import cohorts, cycles, flavors, maintenance, profile, sessions,
 from portal.web.audit import page as audit
 from portal.web.cluster import page as cluster
 from portal.web.contact_points import page as contact_points
+from portal.web.invoices import notes
 from portal.web.invoices import page as invoices
 from portal.web.invoices import periods as invoices_periods
 from portal.web.nodes import actions as node_actions
@@ -63,6 +64,11 @@ urlpatterns = [
     path("sessions/end-others/", sessions.end_others, name="sessions_end_others"),
     path("sessions/<slug:uid>/end/", sessions.end, name="session_end"),
     path("password/", sessions.password, name="password"),
+    path("invoices/<slug:slug>/<str:month>/lines/<str:key>/correct/", notes.new, name="note_new"),
+    path("finance/notes/", notes.page, name="notes"),
+    path("finance/notes/<str:uid>/", notes.note, name="note"),
+    path("finance/notes/<str:uid>/decide/", notes.decide, name="note_decide"),
+    path("finance/notes/<str:uid>/withdraw/", notes.withdraw, name="note_withdraw"),
     path("finance/months/", invoices_periods.page, name="periods"),
     path("finance/months/<str:month>/", invoices_periods.period, name="period"),
     path("finance/months/<str:month>/close/", invoices_periods.close, name="period_close"),

@@ -15,7 +15,10 @@ from django.contrib.auth import SESSION_KEY
 from portal.accounts.services import create_token
 from portal.accounts.sessions import SessionStore, uid_of
 from portal.audit.sign_ins import add_ssh_key
+from portal.billing.closing import close_period
 from portal.billing.metering import meter_all
+from portal.billing.models import InvoiceLine
+from portal.billing.notes import propose_note
 from portal.billing.selectors import invoice_view, period_of
 from portal.catalog.services import set_rate
 from portal.fleet.models import Device, DeviceModel, Node
@@ -56,6 +59,8 @@ MISSING = {
     "month": "2001-01",
     "rate": "999999999",
     "key": "9-9-9",
+    "note": "nte-0000000000000000",
+    "own_note": "nte-0000000000000000",
     "token": "999999999",
     "ssh_key": "999999999",
     "template": "tpl-0000000000000000",
@@ -107,6 +112,10 @@ GRANT = {
     "ends_at": "2900-01-02T00:00:00Z",
     "reason": "paper deadline",
 }
+CREDITED = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=40)
+CREDIT = {
+    "invoice": f"{CREDITED:%Y%m}-0001", "line": 1, "kind": "credit", "amount": "0.01", "reason": "fault",
+}  # fmt: skip
 _SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
 AGAIN = {**ASK, "starts_at": _SOON.isoformat(), "repeat": "weekly", "zone": "Europe/Berlin"}
 AWAY = {"starts_at": _SOON.isoformat(), "ends_at": (_SOON + timedelta(hours=2)).isoformat()}
@@ -269,6 +278,12 @@ ROUTES = (
     Route("GET", "periods/"),
     Route("GET", "periods/{last_month}/", "finance", None, 200, True),
     Route("POST", "periods/{last_month}/close/", "finance", None, 200, True),
+    Route("GET", "notes/"),
+    Route("POST", "notes/", "finance", CREDIT, 201),
+    Route("GET", "notes/{note}/", "finance", None, 200, True),
+    Route("POST", "notes/{note}/approve/", "finance", None, 200, True),
+    Route("POST", "notes/{note}/reject/", "finance", {"note": "not ours"}, 200, True),
+    Route("POST", "notes/{own_note}/withdraw/", "finance", None, 200, True),
     Route("GET", "tokens/"),
     Route("POST", "tokens/", body={"name": "laptop", "scopes": ["read"]}, status=201),
     Route("DELETE", "tokens/{token}/", status=204, is_foreign=True),
@@ -301,6 +316,7 @@ WRITES = tuple(route for route in ROUTES if route.method in ("POST", "PUT"))
 
 def scene(world: World) -> dict[str, str]:
     """Return the names of one object of each kind, all of bob's team: running, ended, waiting, awaiting."""
+    notes = _notes(world)
     ended = world.ended("bob", seconds=600)
     lease = world.active("bob", at=world.now - timedelta(seconds=120))
     asked = world.active("bob", at=world.now - timedelta(seconds=60))
@@ -342,6 +358,7 @@ def scene(world: World) -> dict[str, str]:
         **requests,
         **_jobs(world),
         **_rules(world),
+        **notes,
     }
 
 
@@ -425,6 +442,22 @@ def _signed_in(world: World) -> str:
     store[SESSION_KEY] = str(world.user("bob").pk)
     store.save()
     return uid_of(str(store.session_key))
+
+
+def _notes(world: World) -> dict[str, str]:
+    """Return the names of a note that finance may decide, and of one of its own, on the invoice of ``CREDIT``."""
+    at = CREDITED.replace(hour=9)
+    world.ended("bob", seconds=3600, at=at)
+    close_period(period=period_of(at), actor=None, now=world.now)
+    line = InvoiceLine.objects.get(invoice__number=CREDIT["invoice"])
+    made = [
+        propose_note(
+            line=line, amount_micro=10_000, is_credit=True, reason="fault", lease=None, actor=world.user(name),
+            now=world.now,
+        )
+        for name in ("alice", "finance")
+    ]  # fmt: skip
+    return {"note": made[0].uid, "own_note": made[1].uid}
 
 
 def _rules(world: World) -> dict[str, str]:

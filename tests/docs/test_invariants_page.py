@@ -17,8 +17,9 @@ def _names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_all_thirty_three_are_there_and_each_is_proved_somehow() -> None:
-    assert list(CELLS) == list(range(1, 34))
+def test_all_are_there_and_each_is_proved_somehow() -> None:
+    assert len(CELLS) >= 34
+    assert list(CELLS) == list(range(1, len(CELLS) + 1))
     assert [number for number, (_what, *proofs) in CELLS.items() if not any(proofs)] == []
 
 

@@ -10,6 +10,8 @@ from django.db import connection, transaction
 
 from portal.billing.closing import close_period
 from portal.billing.metering import meter_all
+from portal.billing.models import InvoiceLine
+from portal.billing.notes import approve_note, propose_note
 from portal.billing.selectors import period_of
 from portal.common.invariants import INVARIANTS, broken
 from tests.portal.builders import World, build_world
@@ -49,6 +51,9 @@ CORRUPTIONS = {
     "totals_are_their_usage": "UPDATE billing_usageday SET seconds = seconds + 1"
     " WHERE id = (SELECT min(id) FROM billing_usageday)",
     "lines_are_their_totals": "UPDATE billing_invoiceline SET lease_count = lease_count + 1",
+    "notes_within_their_lines": "UPDATE billing_invoicenote SET amount_micro = amount_micro * 1000",
+    "notes_are_their_lines": "UPDATE billing_invoicenote SET period_id ="
+    " (SELECT id FROM billing_billingperiod WHERE state = 'closed')",
     "usage_pays_its_price": "UPDATE leases_lease SET price_milli = 600",
     "one_price_at_a_time": "UPDATE catalog_rate SET device_model_id ="
     " (SELECT min(id) FROM fleet_devicemodel)",
@@ -79,6 +84,12 @@ def busy(db: None) -> World:
     for day in (1, 2):
         world.ended("bob", seconds=1800, at=datetime(2026, 2, day, 9, tzinfo=UTC), duration_s=7200)
     close_period(period=period_of(datetime(2026, 2, 5, tzinfo=UTC)), actor=None, now=world.now)
+    line = InvoiceLine.objects.get()
+    note = propose_note(
+        line=line, amount_micro=line.amount_micro, is_credit=True, reason="fault", lease=None,
+        actor=world.user("finance"), now=world.now,
+    )  # fmt: skip
+    approve_note(note=note, actor=world.user("alice"), now=world.now)
     world.ended("charlie", seconds=60, at=world.now - timedelta(hours=2))
     for _ in range(2):
         world.active("bob", "l40s-quarter")

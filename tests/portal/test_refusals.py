@@ -97,6 +97,17 @@ ATTACKS = (
         "UPDATE billing_invoice SET total_micro = 0",
     ),
     (
+        "billing_note_guarded",
+        "ALTER TABLE billing_invoicenote DISABLE TRIGGER USER",
+        "UPDATE billing_invoicenote SET amount_micro = amount_micro - 10000",
+    ),
+    (
+        "note_decided_by_a_second_person",
+        "ALTER TABLE billing_invoicenote DISABLE TRIGGER USER;"
+        " ALTER TABLE billing_invoicenote DROP CONSTRAINT note_decided_by_a_second_person",
+        "UPDATE billing_invoicenote SET decided_by_id = proposed_by_id",
+    ),
+    (
         "audit_auditentry_append_only",
         "ALTER TABLE audit_auditentry DISABLE TRIGGER USER",
         "DELETE FROM audit_auditentry",

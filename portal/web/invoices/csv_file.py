@@ -6,6 +6,7 @@ import csv
 import io
 from decimal import Decimal
 
+from portal.billing.models import InvoiceNote
 from portal.billing.selectors import InvoiceView, LineView
 from portal.web.figures import MICRO
 from portal.web.invoices.rows import gpu_hours
@@ -15,7 +16,7 @@ MARK = "\ufeff"
 HEADER = (
     "month", "invoice", "state", "team", "cost_centre", "position", "person", "flavor", "device_model",
     "leases", "seconds", "gpu_hours", "price_per_gpu_hour", "currency", "amount",
-    "adjusts",
+    "adjusts", "note", "corrects", "reason",
 )  # fmt: skip
 
 
@@ -54,7 +55,15 @@ def _cells(view: InvoiceView, line: LineView, hours: Decimal) -> list[str]:
         view.currency,
         amount_text(line.amount_micro),
         line.late_for,
+        *map(safe, note_cells(line.note)),
     ]
+
+
+def note_cells(note: InvoiceNote | None) -> tuple[str, str, str]:
+    """Return the number of a note, what it corrects as "202610-0003/2" (invoice and line), and why; "" for usage."""
+    if note is None:
+        return "", "", ""
+    return str(note), f"{note.line.invoice.number}/{note.line.position}", note.reason
 
 
 def amount_text(micro: int) -> str:

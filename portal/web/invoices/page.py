@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
@@ -69,10 +69,13 @@ def line(request: HttpRequest, slug: str, month: str, key: str) -> HttpResponse:
     if found is None:
         raise NotFound
     rated = next(row for row in context["view"].lines if row.key == key)
+    if rated.note is not None:
+        return redirect("web:note", rated.note.uid)
     records = Paginator(line_usage(context["team"], context["period"], key), PER_PAGE)
     part = records.get_page(request.GET.get("page"))
     context |= {
         "line": found,
+        "can_correct": not context["view"].is_draft and rights_of(request).is_finance,
         "page": part,
         "usage": usage_rows(list(part.object_list)),
         "seconds": rated.seconds,

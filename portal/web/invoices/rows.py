@@ -12,7 +12,8 @@ from fractions import Fraction
 from django.db.models import QuerySet, Sum
 
 from portal.billing.metering import events_by_lease
-from portal.billing.models import BillingPeriod, UsageRecord, UsageTotal
+from portal.billing.models import BillingPeriod, InvoiceNote, UsageRecord, UsageTotal
+from portal.billing.notes import note_sums
 from portal.billing.selectors import InvoiceView, LineView
 from portal.catalog.pricing import MINOR_MICRO, SHARE_HOUR, apportion, exact_micro, to_minor
 from portal.catalog.selectors import shown_names
@@ -28,7 +29,10 @@ HOURS_UNIT = 10_000  # GPU-hours are printed to four places
 
 @dataclass(frozen=True, slots=True)
 class PrintedLine:
-    """One line as printed: GPU-hours x price = amount; ``late_for`` is the month that an adjustment belongs to."""
+    """One line as printed: GPU-hours x price = amount; ``late_for`` is the month that an adjustment belongs to.
+
+    A line with a ``note`` bills a credit or debit note, in ``late_for`` is then the month that it corrects.
+    """
 
     position: int
     person: str
@@ -41,6 +45,7 @@ class PrintedLine:
     amount: Decimal | None
     key: str
     late_for: datetime | None
+    note: InvoiceNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def micro_text(exact: Fraction) -> Decimal:
 
 
 def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dict[int, dict[int, int]]:
-    """Return by period and team what its lines add up to in micro-units: one query, rounded as invoices."""
+    """Return by period and team what its lines and notes add up to in micro-units: two queries, rounded as invoices."""
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     rows = (
         UsageTotal.objects.filter(period__in=periods, team__in=teams)
@@ -151,6 +156,8 @@ def month_totals(periods: Sequence[BillingPeriod], teams: QuerySet[Team]) -> dic
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for (period_id, team_id), amount in exact.items():
         found[period_id][team_id] = to_minor(amount)
+    for (period_id, team_id), noted in note_sums(periods, teams).items():
+        found[period_id][team_id] = found[period_id].get(team_id, 0) + noted
     return found
 
 
@@ -167,6 +174,7 @@ def _line(line: LineView, hours: Decimal, words: dict[str, str]) -> PrintedLine:
         amount=money(line.amount_micro),
         key=line.key,
         late_for=datetime.fromisoformat(f"{line.late_for}-01T00:00Z") if line.late_for else None,
+        note=line.note,
     )
 
 

@@ -96,6 +96,8 @@ def target_url(target: str) -> str:
         return reverse("web:job", args=[target])
     if target.startswith("rsv-"):
         return reverse("web:reservation", args=[target])
+    if target.startswith("nte-"):
+        return reverse("web:note", args=[target])
     return ""
 
 
@@ -373,6 +375,35 @@ def _terminal_shared(f: Facts) -> str:
     return _("%(who)s lets you watch the terminal of a lease.") % {"who": f.get("by", "?")}
 
 
+def _note_facts(f: Facts) -> Facts:
+    cents = f.get("amount_micro")
+    amount = f"{cents / 1_000_000:+.2f}".replace("-", "\u2212") if isinstance(cents, int) else "?"
+    return {
+        "who": f.get("by", "?"),
+        "amount": f"{amount} {f.get('currency', '')}".strip(),
+        "invoice": f.get("invoice", "?"),
+        "line": f.get("line", "?"),
+        "month": f.get("month", "?"),
+        "note": f.get("note") or "–",
+    }
+
+
+def _note_proposed(f: Facts) -> str:
+    return _(
+        "%(who)s proposes to correct invoice %(invoice)s, line %(line)s, by %(amount)s. A second person decides."
+    ) % _note_facts(f)
+
+
+def _note_approved(f: Facts) -> str:
+    return _(
+        "%(who)s approved your note on invoice %(invoice)s, line %(line)s: %(amount)s in %(month)s."
+    ) % _note_facts(f)
+
+
+def _note_rejected(f: Facts) -> str:
+    return _("%(who)s rejected your note on invoice %(invoice)s, line %(line)s: %(note)s") % _note_facts(f)
+
+
 def _unknown(_f: Facts) -> str:
     return _("Something changed. Open it to see.")
 
@@ -405,6 +436,9 @@ _KINDS: dict[str, tuple[str, str, Callable[[Facts], str]]] = {
     "job.started": ("player-play", "info", _job_started),
     "job.succeeded": ("circle-check", "good", _job_succeeded),
     "job.ended": ("circle-x", "bad", _job_ended),
+    "note.proposed": ("checkbox", "info", _note_proposed),
+    "note.approved": ("circle-check", "good", _note_approved),
+    "note.rejected": ("circle-x", "bad", _note_rejected),
     "request.awaits_approval": ("checkbox", "info", _awaits),
     "request.approved": ("circle-check", "good", _approved),
     "request.given_up": ("ban", "bad", _given_up),

@@ -23,7 +23,7 @@ from portal.billing.models import BillingPeriod
 from portal.billing.report import GroupBy, report_of
 from portal.teams.models import Team
 from portal.web.figures import MICRO
-from portal.web.invoices.csv_file import HEADER, MARK, amount_text, safe
+from portal.web.invoices.csv_file import HEADER, MARK, amount_text, note_cells, safe
 from portal.web.invoices.rows import gpu_hours
 from portal.web.reports.paper import pdf
 from portal.web.reports.printed import report_paper
@@ -85,6 +85,7 @@ def _cells(period: BillingPeriod, charges: Sequence[Charge]) -> list[tuple[str, 
             charge.currency,
             amount_text(charge.amount_micro),
             charge.late_for,
+            *note_cells(charge.note),
         )
         for charge, spent in zip(charges, hours, strict=True)
     ]

@@ -9,12 +9,13 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from portal.billing.models import InvoiceNote
 from portal.billing.report import ChargebackReport, GroupBy
 from portal.billing.selectors import InvoiceView
 from portal.common.templatetags.readable import amount
 from portal.teams.models import Team
 from portal.web.figures import money
-from portal.web.invoices.rows import bill
+from portal.web.invoices.rows import PrintedLine, bill
 from portal.web.reports.paper import Paper, PaperColumn, PrintedRow
 from portal.web.reports.rows import change_of, report_rows, unpriced_text
 
@@ -50,17 +51,7 @@ def invoice_paper(view: InvoiceView, *, now: datetime) -> Paper:
             PaperColumn(_("Amount")),
         ],
         rows=[
-            PrintedRow(
-                [
-                    line.person,
-                    f"{line.flavor}, {line.device_model}"
-                    + (f" ({line.late_for:%Y-%m})" if line.late_for else ""),
-                    str(line.leases),
-                    _hours(line.gpu_hours, 4),
-                    amount(line.price or Decimal(0), "price"),
-                    _money(line.amount),
-                ]
-            )
+            PrintedRow(_note_cells(line.note, line) if line.note else _line_cells(line))
             for line in printed.lines
         ],
         total=[
@@ -77,6 +68,29 @@ def invoice_paper(view: InvoiceView, *, now: datetime) -> Paper:
         ],
         foot=f"{view.team.name} · {month}",
     )
+
+
+def _line_cells(line: PrintedLine) -> list[str]:
+    return [
+        line.person,
+        f"{line.flavor}, {line.device_model}" + (f" ({line.late_for:%Y-%m})" if line.late_for else ""),
+        str(line.leases),
+        _hours(line.gpu_hours, 4),
+        amount(line.price or Decimal(0), "price"),
+        _money(line.amount),
+    ]
+
+
+def _note_cells(note: InvoiceNote, line: PrintedLine) -> list[str]:
+    kind = _("Credit note") if note.is_credit else _("Debit note")
+    corrected = _("Invoice %(number)s, line %(position)s (%(who)s, %(flavor)s): %(why)s") % {
+        "number": note.line.invoice.number,
+        "position": note.line.position,
+        "who": line.person,
+        "flavor": line.flavor,
+        "why": note.reason,
+    }
+    return [f"{kind} {note.number or ''}".strip(), corrected, "", "", "", _money(line.amount)]
 
 
 def report_paper(report: ChargebackReport, *, of: str) -> Paper:
